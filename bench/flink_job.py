@@ -1,4 +1,4 @@
-"""The weighted average and a scalar function in PyFlink. bench/flink.py runs it in a separate virtual environment.
+"""The weighted average, a scalar function and a view in PyFlink. It runs in a virtual environment of its own.
 
 It prints one JSON line, {"seconds": ...}. PyFlink interprets annotations as classes, so there are none.
 """
@@ -7,7 +7,8 @@ import argparse
 import json
 import time
 
-from pyflink.table import AggregateFunction, DataTypes, EnvironmentSettings, TableEnvironment
+from pyflink.common import Row
+from pyflink.table import AggregateFunction, DataTypes, EnvironmentSettings, MapView, TableEnvironment
 from pyflink.table.udf import udaf, udf
 
 
@@ -35,6 +36,28 @@ class WeightedAvg(AggregateFunction):
         return DataTypes.BIGINT()
 
 
+class Different(AggregateFunction):
+    """The function of bench/views.py: different texts with their counts, in a view."""
+
+    def create_accumulator(self):
+        return Row(0, MapView())
+
+    def get_value(self, accumulator):
+        return accumulator[0]
+
+    def accumulate(self, accumulator, value):
+        times = accumulator[1].get(value) if accumulator[1].contains(value) else 0
+        accumulator[0] += times == 0
+        accumulator[1].put(value, times + 1)
+
+    def get_accumulator_type(self):
+        view = DataTypes.MAP_VIEW(DataTypes.STRING(), DataTypes.BIGINT())
+        return DataTypes.ROW([DataTypes.FIELD("count", DataTypes.BIGINT()), DataTypes.FIELD("times", view)])
+
+    def get_result_type(self):
+        return DataTypes.BIGINT()
+
+
 def vectorised(value, weight):
     """Compute one group's average; in batch mode PyFlink supports only this form."""
     return int((value * weight).sum() / weight.sum())
@@ -52,7 +75,7 @@ def main() -> None:
     """Run one job over one file."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--mode", choices=["streaming", "batch"], required=True)
-    parser.add_argument("--way", choices=["general", "vectorised", "sql", *SCALAR], required=True)
+    parser.add_argument("--way", choices=["general", "vectorised", "sql", "view", *SCALAR], required=True)
     parser.add_argument("--data", required=True)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of Flink")
     arguments = parser.parse_args()
@@ -68,6 +91,8 @@ def main() -> None:
         configuration.set(*setting.split("=", 1))
     if arguments.way == "general":
         tables.create_temporary_function("weighted_avg", udaf(WeightedAvg()))
+    elif arguments.way == "view":
+        tables.create_temporary_function("different", udaf(Different()))
     elif arguments.way == "vectorised":
         function = udaf(vectorised, result_type=DataTypes.BIGINT(), func_type="pandas")
         tables.create_temporary_function("weighted_avg", function)
@@ -81,6 +106,8 @@ def main() -> None:
     tables.execute_sql("CREATE TABLE sink (k BIGINT, o BIGINT) WITH ('connector' = 'blackhole')")
     if arguments.way in SCALAR:
         query = "SELECT k, scored(v, w) AS o FROM source"
+    elif arguments.way == "view":
+        query = "SELECT k, different(CAST(v AS STRING)) AS o FROM source GROUP BY k"
     else:
         value = "CAST(SUM(v * w) / SUM(w) AS BIGINT)" if arguments.way == "sql" else "weighted_avg(v, w)"
         query = f"SELECT k, {value} AS o FROM source GROUP BY k"

@@ -1,7 +1,7 @@
 """Views in streams: epochs that touch a few entries of a large view, its load, and many small views beside dicts.
 
 The engine's epochs run in this process, without Spark: one bucket, its state table in memory and in the shared cache of
-a host, and functions embedded.
+a host, and functions embedded. PyFlink's MapView, with RocksDB, counts the same texts of fewer rows, from a CSV file.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
 
+from bench import flink
 from bench.data import Figure, Sizes
+from bench.environments import python_with
 from foldflight import MapView, connect, udaf
 from foldflight.engine.epoch import BucketEpoch
 from foldflight.engine.grouped import GroupedExchange
@@ -32,6 +35,7 @@ from foldflight.functions import Call
 
 SUITE = "views"
 VIEW, DICT = "MapView", "dict"
+PEER = "PyFlink MapView, RocksDB, CSV"
 EPOCH_ROWS, LOAD_ROWS = 1_000, 500_000
 TOUCHED = f"{EPOCH_ROWS:,} rows an epoch, one group"
 LOADED = f"load of one group, {LOAD_ROWS:,} rows an epoch"
@@ -114,6 +118,27 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
             stream.epoch(keys, np.tile(np.arange(10), groups))
             rate = len(keys) / (time.perf_counter() - start)
             yield Figure(SUITE, f"{groups:,} {SMALL}", subject, rate, "rows/s")
+
+    yield _peer(max(sizes.rows // 20, 1_000))
+
+
+def _peer(rows: int) -> Figure:
+    """Measure PyFlink's load of one group with different texts. A tenth of the rows tells the time that starting takes.
+
+    Raises:
+        NotInstalledError: With the message of the installer.
+    """
+    python = python_with(flink.REQUIREMENT)
+    settings = {**flink.BUNDLES, "state.backend.type": "rocksdb"}
+    counts = rows // 10, rows
+    with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder:
+        seconds = []
+        for count in counts:
+            file = Path(folder) / f"{count}.csv"
+            columns = {"k": np.zeros(count, np.int64), "v": np.arange(count), "w": np.ones(count, np.int64)}
+            pyarrow.csv.write_csv(pa.table(columns), file, pyarrow.csv.WriteOptions(include_header=False))
+            seconds.append(flink.run_job(python, "view", "streaming", file, folder, settings))
+    return Figure(SUITE, LOADED, PEER, (counts[1] - counts[0]) / max(seconds[1] - seconds[0], 1e-3), "rows/s")
 
 
 def _touching(stream: _Stream, count: int) -> float:

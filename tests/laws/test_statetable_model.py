@@ -116,6 +116,21 @@ def test_a_table_without_keys() -> None:
         assert subject.lookup(nobody).states.column("state_0").to_pylist() == [value]
 
 
+def test_small_epochs_do_not_merge_a_bulk_load() -> None:
+    """A run that is as large as those of the next level becomes one of them, without being written again."""
+    subject = table(Store(), bounds=TableBounds(fan_in=4, merge_rows_max=400))
+    for start in (0, 500):
+        load = [(str(place), 0.0) for place in range(start, start + 500)]
+        subject.commit(keys_of(load), np.ones(500, np.int64), states_of([-1] * 500))
+    for epoch in range(40):
+        done = subject.commit(
+            keys_of([("7", 0.0), (f"new {epoch}", None)]), np.ones(2, np.int64), states_of([epoch, 0])
+        )
+        assert done.merged_rows <= 2 * (4 + 16)
+    assert subject.lookup(keys_of([("7", 0.0), ("8", 0.0)])).states.column("state_0").to_pylist() == [39, -1]
+    assert sum(batch.num_rows for batch in subject.scan()) == 1_040
+
+
 @pytest.mark.parametrize("hashes", ["even", "skewed"])
 def test_the_work_of_an_epoch_is_bounded(hashes: str) -> None:
     """No epoch merges much more than its budget, and merges do not fall behind, however hashes are distributed."""

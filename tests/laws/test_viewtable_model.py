@@ -202,7 +202,7 @@ def test_the_work_of_an_epoch_is_proportional_to_what_it_touches() -> None:
 def test_entries_that_are_gone_are_dropped() -> None:
     """Entries of a view that was cleared, and of a group that was removed, vanish from the store with merges."""
     store = MemoryStore()
-    bounds = TableBounds(piece_rows_max=64, fan_in=2, merge_rows_max=1_000, merge_share=6)
+    bounds = TableBounds(piece_rows_max=64, fan_in=2, merge_rows_max=2_000, merge_share=6)
     subject = table(store, bounds=bounds)
     many = view([(float(each), each, True) for each in range(500)])
     full = {"n": 1, "seen": many, "log": view([])}

@@ -37,6 +37,12 @@ def test_arguments_are_plain_python_values(type_: str, values: list[Any]) -> Non
     assert all(not isinstance(value, np.generic) for value in to_python(array))
 
 
+def test_maps_within_other_values_are_dicts() -> None:
+    """At any depth."""
+    type_ = pa.struct([("a", pa.list_(pa.map_(pa.string(), pa.int64())))])
+    assert to_python(pa.array([{"a": [[("x", 1)], None]}, None], type_)) == [{"a": [{"x": 1}, None]}, None]
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "us"])
 @pytest.mark.parametrize("zone", [None, "UTC", "+02:30", "Europe/Berlin"])
 def test_timestamps_are_those_of_arrow(unit: str, zone: str | None) -> None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import datetime
 import math
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -24,7 +26,7 @@ from foldflight.exchange.views import asking, split_entries
 from foldflight.fold import HeldView
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Function, Registry, function_of
-from foldflight.functions.views import ViewSpec, view_type
+from foldflight.functions.views import PlainMap, ViewSpec, view_type
 from foldflight.testing import LawResult, check_laws
 from foldflight.testing.laws import LAWS, _check, _Subject
 from foldflight.testing.pair import LIMITS, ExchangePair
@@ -33,9 +35,10 @@ from foldflight.testing.views import KeptViews
 # -- outside a query ---------------------------------------------------------------------------------------------------
 
 
-def test_a_map_view_has_the_methods_of_dict_and_of_pyflink() -> None:
-    """In a unit test a MapView is a map in memory."""
-    view: MapView[Any, Any] = MapView({"a": 1})
+@pytest.mark.parametrize("make", [MapView, PlainMap])
+def test_a_map_view_has_the_methods_of_dict_and_of_pyflink(make: type[MapView[Any, Any]]) -> None:
+    """In a unit test a MapView is a map in memory; queries have a faster one for keys of most types."""
+    view = make({"a": 1})
     view["b"] = 2
     view.put("c", 3)
     view.put_all({"d": 4})
@@ -61,8 +64,22 @@ def test_a_map_view_has_the_methods_of_dict_and_of_pyflink() -> None:
     for missing in (lambda: view["z"], lambda: view.pop("z"), lambda: view.remove("z")):
         with pytest.raises(KeyError, match="z"):
             missing()
+    assert view == MapView(view.items()) != MapView({"a": 1}) != view
+    assert dict(view) == {"a": 1, "b": 2, "c": 3, "d": 4}
+    assert repr(view) == "MapView({'a': 1, 'b': 2, 'c': 3, 'd': 4})"
+    for name in ("copy", "popitem", "fromkeys"):
+        with pytest.raises(AttributeError, match=f"no.* '?{name}"):
+            getattr(view, name)
+    for reads_all in (lambda: view | {}, lambda: {} | view, lambda: reversed(view)):  # type: ignore[operator]
+        with pytest.raises(TypeError):
+            reads_all()
+    keys = iter(view.keys())
+    view[f"{next(keys)} again"] = 0
+    with pytest.raises(RuntimeError, match="changed size during iteration"):
+        next(keys)
     view.clear()
     assert not view
+    assert view.is_empty()
     assert view == {}
     with pytest.raises(TypeError, match="keep a count"):
         len(view)
@@ -85,9 +102,10 @@ def test_a_list_view_has_the_methods_of_list_and_of_pyflink() -> None:
         len(view)
 
 
-def test_what_a_view_returns_is_empty_or_not_and_has_no_len() -> None:
+@pytest.mark.parametrize("make", [MapView, PlainMap])
+def test_what_a_view_returns_is_empty_or_not_and_has_no_len(make: type[MapView[Any, Any]]) -> None:
     """As with dict, `if view.items()` asks whether there are any; their number would need all of them."""
-    view: MapView[str, int] = MapView()
+    view = make()
     items: ListView[int] = ListView()
     assert not any([view.items(), view.keys(), view.values(), items.get()])
     view["a"] = 0
@@ -98,9 +116,10 @@ def test_what_a_view_returns_is_empty_or_not_and_has_no_len() -> None:
         len(view.items())  # type: ignore[arg-type]
 
 
-def test_copies_do_not_share_entries() -> None:
+@pytest.mark.parametrize("make", [MapView, PlainMap])
+def test_copies_do_not_share_entries(make: type[MapView[Any, Any]]) -> None:
     """Those of the module `copy`, as with dict and list."""
-    view: MapView[str, list[int]] = MapView({"a": [1]})
+    view = make({"a": [1]})
     items: ListView[list[int]] = ListView([[1]])
     for copied, items_copied in [(copy.copy(view), copy.copy(items)), (copy.deepcopy(view), copy.deepcopy(items))]:
         copied["b"] = []
@@ -744,6 +763,76 @@ def test_prefetched_entries_do_not_replace_what_rows_have_changed() -> None:
     driver.prefetch([1, 2, 3])
     run(driver, [[(0, "sum", 0, 0)], "barrier"])
     assert driver.kept.entries(0, 0, "map") == [(1, 5)]
+
+
+class Keyed:
+    """Maps with keys of several types."""
+
+    texts: MapView[str, int]
+    pairs: MapView[tuple[int, str], int]
+    floats: MapView[float, int]
+    dates: MapView[datetime.date, int]
+
+    def __init__(self) -> None:
+        self.texts, self.pairs, self.floats, self.dates = MapView(), MapView(), MapView(), MapView()
+
+
+@pytest.mark.parametrize("inline", [0, 9])
+@pytest.mark.parametrize("keeps", [False, True])
+def test_maps_that_are_known_as_a_whole_are_fast(*, keeps: bool, inline: int) -> None:
+    """With keys that need no normal form. NumPy's keys, NaN and None name the same entries in all kinds of maps."""
+    kinds: list[tuple[type, ...]] = []
+    day = datetime.date(2026, 1, 2)
+
+    @udaf(name="count_different", input_types=["STRING"], result_type="BIGINT")
+    class Keys:
+        def create_accumulator(self) -> Keyed:
+            return Keyed()
+
+        def accumulate(self, acc: Keyed, value: str) -> None:
+            kinds.append(tuple(map(type, (acc.texts, acc.pairs, acc.floats, acc.dates))))
+            is_numpy = value == "numpy"
+            acc.texts["a" if not is_numpy else np.str_("a")] = 1
+            acc.pairs[(1 if not is_numpy else np.int64(1), "a")] = 1  # type: ignore[index]
+            acc.floats[math.nan if not is_numpy else np.float64("nan")] = 1
+            acc.dates[day if not is_numpy else np.datetime64("2026-01-02")] = 1  # type: ignore[index]
+            acc.texts[None] = 2  # type: ignore[index]
+
+        def get_value(self, acc: Keyed) -> int:
+            return sum(1 for each in (acc.texts, acc.pairs, acc.floats, acc.dates) for _ in each)
+
+    pair = ExchangePair(opening(keeps_views=keeps), registry(Keys))
+    kept = KeptViews(pair.server.opened, inline=inline)
+    pair.resolve = kept.resolve
+    outputs = []
+    for epoch, value in enumerate(["python", "numpy", "python"]):
+        if keeps and epoch:
+            pair.send(pair.engine.states(kept.states([0])))
+        pair.send(pair.engine.chunk(rows([0], [value])))
+        results = pair.epoch(epoch)
+        outputs += results["output_0"].to_pylist()
+        if keeps:
+            kept.commit(results)
+            pair.send(pair.engine.forget(pa.array([0], pa.int32())))
+    assert outputs == [5, 5, 5]
+    whole = (PlainMap, PlainMap, MapView, MapView)
+    assert kinds[0] == whole
+    assert (kinds[1] == kinds[2] == whole) == (inline > 0 or not keeps)
+
+
+def test_entries_that_are_only_iterated_over_are_not_counted() -> None:
+    """A view may have more bytes than an exchange may hold; a copy of it may not."""
+    limits = dataclasses.replace(LIMITS, exchange_state_bytes_max=4_000)
+    driver = Driver(inline=0, page=10, limits=limits)
+    steps: list[Any] = []
+    for start in range(0, 400, 100):
+        steps += [[(0, "set", key, key) for key in range(start, start + 100)], "barrier, forget"]
+    steps += [[(0, "sum", 0, 0)], "barrier"]
+    run(driver, steps)
+    assert driver.outputs == expected(steps)
+    with pytest.raises(RejectedError, match="the entries of views that one epoch uses") as raised:
+        driver.chunk([(0, "copy", 0, 0)])
+    assert raised.value.limit == "exchange_state_bytes_max"
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------

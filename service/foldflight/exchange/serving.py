@@ -239,7 +239,7 @@ class ServerExchange:
         self.stats.rows += batch.num_rows
         self.stats.chunks += 1
 
-    def _ask(self, asked: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any]) -> Any:
+    def _ask(self, asked: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool) -> Any:
         """Ask the engine for entries while a function is being called. See `fold.evaluator.Asking`."""
         try:
             if self._asking_failed is not None:
@@ -252,7 +252,7 @@ class ServerExchange:
             for answer in self._send_wanted(frame):
                 self._machine.receive(answer)
                 assert isinstance(answer, Entries)  # the machine accepts nothing else
-                self._count_entries(answer.batch)
+                self._count_entries(answer.batch, are_held=are_held)
                 answers.append(answer.batch)
             return read(answers)
         except BaseException as error:
@@ -265,12 +265,15 @@ class ServerExchange:
         if self._asking_failed is not None:
             raise self._asking_failed
 
-    def _count_entries(self, batch: pa.RecordBatch) -> None:
-        self._entry_bytes += batch.nbytes
-        if self._entry_bytes > self._limits.exchange_state_bytes_max:
+    def _count_entries(self, batch: pa.RecordBatch, *, are_held: bool = True) -> None:
+        """Count entries that were received. Pages that a function only iterates over are not held."""
+        held = self._entry_bytes + batch.nbytes
+        if are_held:
+            self._entry_bytes = held
+        if held > self._limits.exchange_state_bytes_max:
             raise RejectedError(
                 "LIMIT",
-                f"the entries of views that one epoch uses have {self._entry_bytes} bytes, and "
+                f"the entries of views that one epoch uses have {held} bytes, and "
                 f"exchange_state_bytes_max is {self._limits.exchange_state_bytes_max}; let an epoch have fewer rows, "
                 "or take checkpoints in it",
                 limit="exchange_state_bytes_max",

@@ -11,13 +11,15 @@ import collections.abc
 import dataclasses
 import datetime
 import decimal
+import itertools
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
@@ -26,7 +28,7 @@ from foldflight.functions.exact import EXACT, ExactSum, ExactSums
 from foldflight.functions.lists import Lists
 from foldflight.functions.types import parse_type
 from foldflight.functions.values import CastError, cast_results, exact_types, to_python
-from foldflight.functions.views import LIST_KEY, ListView, MapView, ViewPart, normal_key, view_type
+from foldflight.functions.views import LIST_KEY, ListView, MapView, PlainMap, ViewPart, normal_key, view_type
 
 __all__ = [
     "Attributes",
@@ -318,69 +320,111 @@ class ViewShape(Shape):
     Args:
         key: The layout of the keys; None for a list, whose keys are the numbers of its items.
         value: The layout of the values or items.
-        make: The class of the views: `MapView` or `ListView`.
     """
 
-    def __init__(self, key: Shape | None, value: Shape, make: type[Any]) -> None:
+    def __init__(self, key: Shape | None, value: Shape) -> None:
         self.key = _Scalar(LIST_KEY) if key is None else key
         self.value = value
-        self.make = make
         self.is_list = key is None
         self.arrow = view_type(self.key.arrow, value.arrow)
         self._has_normal_keys = not _has_floats(self.key)
+        self._has_plain_keys = _is_plain_key(self.key)
 
     @property
     def key_members(self) -> int:
         """The number of members of a key: 1, or more for a tuple."""
         return len(self.key.fields) if isinstance(self.key, _Object) else 1
 
-    def to_arrow(self, values: Sequence[Any]) -> pa.Array:
-        parts = [self._part(index, value) for index, value in enumerate(values)]
-        return self.parts_to_arrow(parts)
+    def in_memory(self, found: Any) -> MapView[Any, Any] | ListView[Any] | None:
+        """Return a view with the entries of a view, dict or list; None for something else."""
+        if self.is_list:
+            if isinstance(found, list):
+                return ListView(found)
+            return found if isinstance(found, ListView) else None
+        if type(found) is MapView:
+            return PlainMap(found._entries) if self._has_plain_keys else found  # noqa: SLF001 - it is of this package
+        if isinstance(found, MapView):
+            return found
+        if not isinstance(found, dict):
+            return None
+        return PlainMap(found) if self._has_plain_keys else MapView(found)
 
-    def _part(self, index: int, value: Any) -> ViewPart | None:
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array:
+        kinds = set(map(type, values))
+        if kinds == {PlainMap}:
+            items = list(itertools.chain.from_iterable(map(dict.values, values)))
+            return self._wholes(list(itertools.chain.from_iterable(values)), items, map(dict.__len__, values))
+        if self.is_list and kinds == {ListView}:
+            held = [value._items for value in values]  # noqa: SLF001 - it is of this package
+            items = list(itertools.chain.from_iterable(held))
+            return self._wholes(None, items, map(len, held))
+        return self.parts_to_arrow([self._part(index, value) for index, value in enumerate(values)])
+
+    def _part(self, index: int, value: Any) -> ViewPart:
         if isinstance(value, (MapView, ListView)) and isinstance(value, ListView) == self.is_list:
             return value.part()
-        if isinstance(value, list if self.is_list else dict):
-            found: MapView[Any, Any] | ListView[Any] = ListView(value) if self.is_list else MapView(value)
-            return found.part()
+        view = self.in_memory(value)
+        if view is not None:
+            return view.part()
         kind = "ListView" if self.is_list else "MapView"
         raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is not a {kind}; use clear() to empty it")
+
+    def _wholes(self, keys: list[Any] | None, items: list[Any], counts: Iterable[int]) -> pa.Array:
+        """Return n complete views, which have so many entries each. Without keys they are lists."""
+        offsets = np.cumsum([0, *counts])
+        if keys is None:
+            key_column = pa.array(np.arange(len(items)) - np.repeat(offsets[:-1], np.diff(offsets)), self.key.arrow)
+        else:
+            key_column = self._key_column(keys, offsets)
+        value_column = self._value_column(items, offsets)
+        yes, no = (pa.repeat(pa.scalar(value), len(offsets) - 1) for value in (True, False))
+        present = pa.repeat(pa.scalar(value=True), len(items))
+        return self._array([yes, no], offsets, [key_column, value_column, present])
 
     def parts_to_arrow(self, parts: Sequence[ViewPart | None]) -> pa.Array:
         """Return n parts of views as an array; None is NULL. Raises CastError for what does not fit."""
         keys: list[Any] = []
         items: list[Any] = []
         present: list[bool] = []
-        owners: list[int] = []
-        offsets = [0]
-        for index, part in enumerate(parts):
+        ends = [0]
+        for part in parts:
             if part is not None:
                 keys += part.keys
                 items += part.values
                 present += part.present
-                owners += [index] * len(part.keys)
-            offsets.append(len(keys))
-        key_column = _owned(self.key, keys, owners, "the key ")
-        if not self._has_normal_keys:
-            self._check_exact(key_column, keys, owners)
-        columns = [
-            key_column,
-            _owned(self.value, items, owners, "the item " if self.is_list else "the value "),
-            pa.array(present, pa.bool_()),
-        ]
-        entry = self.arrow.field("entries").type.value_type
-        entries = pa.ListArray.from_arrays(
-            pa.array(offsets, pa.int32()), pa.StructArray.from_arrays(columns, fields=list(entry))
-        ).cast(self.arrow.field("entries").type)
+            ends.append(len(keys))
+        offsets = np.array(ends)
+        columns = [self._key_column(keys, offsets), self._value_column(items, offsets), pa.array(present, pa.bool_())]
         flags = [
             pa.array([None if part is None else part.complete for part in parts], pa.bool_()),
             pa.array([None if part is None else part.cleared for part in parts], pa.bool_()),
         ]
         mask = pa.array([part is None for part in parts], pa.bool_()) if None in parts else None
-        return pa.StructArray.from_arrays([*flags, entries], fields=list(self.arrow), mask=mask)
+        return self._array(flags, offsets, columns, mask)
 
-    def _check_exact(self, column: pa.Array, keys: list[Any], owners: list[int]) -> None:
+    def _array(
+        self,
+        flags: list[pa.Array],
+        offsets: npt.NDArray[np.int64],
+        columns: list[pa.Array],
+        mask: pa.BooleanArray | None = None,
+    ) -> pa.Array:
+        """Return n views of two flags each, with the entries that these three columns have."""
+        type_ = self.arrow.field("entries").type
+        entries = pa.StructArray.from_arrays(columns, fields=list(type_.value_type))
+        lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), entries, type=type_)
+        return pa.StructArray.from_arrays([*flags, lists], fields=list(self.arrow), mask=mask)
+
+    def _key_column(self, keys: list[Any], offsets: npt.NDArray[np.int64]) -> pa.Array:
+        column = _in_views(self.key, keys, offsets, "key")
+        if not self._has_normal_keys:
+            self._check_exact(column, keys, offsets)
+        return column
+
+    def _value_column(self, items: list[Any], offsets: npt.NDArray[np.int64]) -> pa.Array:
+        return _in_views(self.value, items, offsets, "item" if self.is_list else "value")
+
+    def _check_exact(self, column: pa.Array, keys: list[Any], offsets: npt.NDArray[np.int64]) -> None:
         """Raise CastError for an integer that a float cannot represent: it would become the key of another entry."""
         stored = list(map(normal_key, self.key.from_arrow(column)))
         if stored != keys:
@@ -388,14 +432,24 @@ class ViewShape(Shape):
             pairs = enumerate(zip(stored, keys, strict=True))
             wrong = next(place for place, (kept, key) in pairs if kept is not key and kept != key)
             raise CastError(
-                owners[wrong], "RESULT_TYPE", f"the key {_shown(keys[wrong])} is not exact in {self.key.arrow}"
+                _owner(offsets, wrong), "RESULT_TYPE", f"the key {_shown(keys[wrong])} is not exact in {self.key.arrow}"
             )
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
-        """Return n views: of the class of the views if they are complete, otherwise `ViewPart`s; None for NULL."""
-        return [part if part is None or not part.complete else self.made(part) for part in self.parts_of(array)]
+        """Return n views: in memory if they are complete, otherwise `ViewPart`s; None for NULL."""
+        complete, cleared, lists = (array.field(place) for place in range(3))
+        is_whole = complete.true_count == len(array) and not cleared.null_count and not array.null_count
+        keys, values, present, offsets = self._entries_of(lists) if is_whole else _NO_ENTRIES
+        if not is_whole or present.true_count < len(keys):
+            return [part if part is None or not part.complete else self.made(part) for part in self.parts_of(array)]
+        places = itertools.pairwise(offsets)
+        if self.is_list:
+            return [ListView.of(values[start:end]) for start, end in places]
+        if self._has_plain_keys:
+            return [PlainMap(zip(keys[start:end], values[start:end], strict=True)) for start, end in places]
+        return [MapView.of(dict(zip(keys[start:end], values[start:end], strict=True))) for start, end in places]
 
-    def made(self, part: ViewPart) -> Any:
+    def made(self, part: ViewPart) -> MapView[Any, Any] | ListView[Any]:
         """Return a view with the entries of a complete part."""
         if False in part.present:
             entries = list(zip(part.keys, part.values, part.present, strict=True))
@@ -403,18 +457,16 @@ class ViewShape(Shape):
             values = [value for _, value, present in entries if present]
         else:
             keys, values = part.keys, part.values
-        return self.make.of(values if self.is_list else dict(zip(keys, values, strict=True)))
+        if self.is_list:
+            return ListView.of(values)
+        pairs = zip(keys, values, strict=True)
+        return PlainMap(pairs) if self._has_plain_keys else MapView.of(dict(pairs))
 
     def parts_of(self, array: pa.Array) -> list[ViewPart | None]:
         """Return n views as parts; None for NULL. Raises ValueError for values that no fold writes."""
         complete, cleared, lists = (array.field(place) for place in range(3))
-        # `flatten` passes on the NULL of an entry to its members.
-        key_column, value_column, present_column = lists.values.flatten()
-        keys, values = self.key.from_arrow(key_column), self.value.from_arrow(value_column)
-        if not self._has_normal_keys:
-            keys = list(map(normal_key, keys))
-        present = present_column.to_pylist()
-        offsets = lists.offsets.to_pylist()
+        keys, values, flags, offsets = self._entries_of(lists)
+        present = flags.to_pylist()
         columns = zip(
             array.is_valid().to_pylist(), complete.to_pylist(), cleared.to_pylist(), offsets, offsets[1:], strict=False
         )
@@ -424,6 +476,23 @@ class ViewShape(Shape):
             else None
             for is_valid, is_complete, is_cleared, start, end in columns
         ]
+
+    def _entries_of(self, lists: pa.ListArray) -> _EntriesOf:
+        """Return the entries of n views: keys, values, and `present`; and n + 1 positions among them."""
+        if not len(lists):
+            return _NO_ENTRIES
+        offsets = lists.offsets.to_numpy()
+        first = int(offsets[0])
+        # `flatten` passes on the NULL of an entry to its members.
+        columns = lists.values.slice(first, int(offsets[-1]) - first).flatten()
+        keys = self.key.from_arrow(columns[0])
+        if not self._has_normal_keys:
+            keys = list(map(normal_key, keys))
+        return keys, self.value.from_arrow(columns[1]), columns[2], (offsets - first).tolist()
+
+
+_EntriesOf: TypeAlias = tuple[list[Any], list[Any], pa.BooleanArray, list[int]]
+_NO_ENTRIES: Final[_EntriesOf] = ([], [], pa.array([], pa.bool_()), [0])
 
 
 def _checked(part: ViewPart) -> ViewPart:
@@ -439,12 +508,33 @@ def _has_floats(key: Shape) -> bool:
     return bool(pa.types.is_floating(key.arrow))
 
 
-def _owned(shape: Shape, flat: list[Any], owners: list[int], what: str = "") -> pa.Array:
+def _is_plain_key(key: Shape) -> bool:
+    """Return whether equal keys are equal to Python, and have the same hash, without a normal form (`PlainMap`)."""
+    if isinstance(key, _Object):
+        return all(_is_plain_key(each) for _, each in key.fields)
+    kinds = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_binary)
+    return any(is_kind(key.arrow) for is_kind in kinds)
+
+
+def _in_views(shape: Shape, flat: list[Any], offsets: npt.NDArray[np.int64], what: str) -> pa.Array:
+    """Convert the keys or values of views. An error has the index of the view, not that of the entry."""
+    try:
+        return shape.to_arrow(flat)
+    except CastError as error:
+        raise CastError(_owner(offsets, error.index), error.code, f"the {what} {error}") from None
+
+
+def _owner(offsets: npt.NDArray[np.int64], place: int) -> int:
+    """Return the index of the collection whose member is at this place of all members."""
+    return int(np.searchsorted(offsets, place, "right")) - 1
+
+
+def _owned(shape: Shape, flat: list[Any], owners: list[int]) -> pa.Array:
     """Convert the members of collections. An error has the index of the collection, not that of the member."""
     try:
         return shape.to_arrow(flat)
     except CastError as error:
-        raise CastError(owners[error.index], error.code, f"{what}{error}") from None
+        raise CastError(owners[error.index], error.code, str(error)) from None
 
 
 def _shown(value: Any) -> str:
@@ -509,7 +599,7 @@ def _view(origin: type, arguments: tuple[Any, ...]) -> ViewShape:
             "MapView[K, V] or ListView[T], and define the methods in the function's class",
         )
     if origin is ListView:
-        return ViewShape(None, _without_views(shape_of_annotation(arguments[0])), origin)
+        return ViewShape(None, _without_views(shape_of_annotation(arguments[0])))
     key = shape_of_annotation(arguments[0])
     if not _is_key(key):
         raise RejectedError(
@@ -517,7 +607,7 @@ def _view(origin: type, arguments: tuple[Any, ...]) -> ViewShape:
             f"the keys of a MapView cannot be {arguments[0]}; use numbers, texts, bytes, dates, times, or tuples of "
             "these",
         )
-    return ViewShape(key, _without_views(shape_of_annotation(arguments[1])), origin)
+    return ViewShape(key, _without_views(shape_of_annotation(arguments[1])))
 
 
 def _is_key(shape: Shape) -> bool:

@@ -15,7 +15,17 @@ from typing import Any, Final, Generic, Self, TypeVar, overload
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["LIST_KEY", "MISSING", "ListView", "MapView", "ViewPart", "ViewSpec", "normal_key", "view_type"]
+__all__ = [
+    "LIST_KEY",
+    "MISSING",
+    "ListView",
+    "MapView",
+    "PlainMap",
+    "ViewPart",
+    "ViewSpec",
+    "normal_key",
+    "view_type",
+]
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -161,11 +171,11 @@ class MapView(Generic[K, V]):
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:
         """Iterate over all entries. Raises RuntimeError if keys are added or removed meanwhile."""
-        return iter(self._entries.items())
+        return iter(dict.items(self._entries))
 
     def clear(self) -> None:
         """Remove all entries."""
-        self._entries.clear()
+        dict.clear(self._entries)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -287,7 +297,7 @@ class MapView(Generic[K, V]):
         return MapView(copy.deepcopy(dict(self.items()), memo))
 
     def __repr__(self) -> str:
-        return f"MapView({self._entries!r})"
+        return f"MapView({dict.__repr__(self._entries)})"
 
     def part(self) -> ViewPart:
         """Return the entries as they are written to a state."""
@@ -296,9 +306,68 @@ class MapView(Generic[K, V]):
             complete=True,
             cleared=False,
             keys=list(entries),
-            values=list(entries.values()),
-            present=[True] * len(entries),
+            values=list(dict.values(entries)),
+            present=[True] * self.held,
         )
+
+    @property
+    def held(self) -> int:
+        """The number of entries in memory."""
+        return dict.__len__(self._entries)
+
+
+class _Absent:
+    """Takes the place of a method of `dict` that maps in accumulators do not have."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        raise AttributeError(f"a MapView has no {self._name}, which would read all entries")
+
+
+_dict: Any = dict
+_nothing: Any = None
+
+
+class PlainMap(MapView[Any, Any], dict[Any, Any]):  # type: ignore[misc]  # the methods of MapView come first
+    """A map with all its entries in memory, whose methods for single entries run without Python code.
+
+    It is for keys that need no normal form: integers, booleans, texts, bytes, and tuples of these. NumPy's numbers and
+    texts are equal to Python's as such keys. In everything else it is a `MapView`.
+
+    Args:
+        items: The first entries: a mapping, or pairs.
+    """
+
+    __slots__ = ()
+
+    __init__ = _dict.__init__
+    __getitem__ = _dict.__getitem__
+    __setitem__ = put = _dict.__setitem__
+    __delitem__ = _dict.__delitem__
+    __contains__ = contains = _dict.__contains__
+    __iter__ = _dict.__iter__
+    get = _dict.get
+    setdefault = _dict.setdefault
+    pop = _dict.pop
+    clear = _dict.clear
+    update = put_all = _dict.update
+    __or__ = __ror__ = __reversed__ = _nothing
+    copy, fromkeys, popitem = _Absent(), _Absent(), _Absent()
+
+    @property
+    def _entries(self) -> dict[Any, Any]:  # type: ignore[override]  # it is the map itself
+        return self
+
+    def is_empty(self) -> bool:
+        return not dict.__len__(self)
+
+    def keys(self) -> Any:
+        return _Reading(lambda: dict.__iter__(self), self.__contains__)
+
+    def values(self) -> Any:
+        return _Reading(lambda: iter(dict.values(self)))
 
 
 class ListView(Generic[T]):
@@ -381,6 +450,11 @@ class ListView(Generic[T]):
         return ViewPart(
             complete=True, cleared=False, keys=list(range(count)), values=list(self._items), present=[True] * count
         )
+
+    @property
+    def held(self) -> int:
+        """The number of items in memory."""
+        return len(self._items)
 
 
 def _no_len(kind: str) -> TypeError:

@@ -280,7 +280,7 @@ def _stored_views(subject: _Subject, rows: Rows, cut: int) -> str | None:
     if not rows:
         return None
 
-    def ask(asked: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any]) -> Any:
+    def ask(asked: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool) -> Any:  # noqa: ARG001 - as in `Asking`
         return read(list(kept.resolve(asked)))
 
     fold = Fold(subject.calls, signer=_SIGNER, ask=ask)

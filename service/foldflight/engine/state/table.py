@@ -12,6 +12,7 @@ Source: P. O'Neil, E. Cheng, D. Gawlick and E. O'Neil, "The log-structured merge
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
@@ -323,11 +324,16 @@ class StateTable:
         for level in sorted({run.level for run in self._manifest.runs}):
             if any(merge.level == level for merge in self._manifest.merges):
                 continue
-            free = [
-                run.pieces[0].id for run in self._manifest.runs if run.level == level and run.pieces[0].id not in busy
-            ]
-            if len(free) >= self._bounds.fan_in:
-                self._manifest.merges.append(Merge(level, free[: self._bounds.fan_in]))
+            free = [run for run in self._manifest.runs if run.level == level and run.pieces[0].id not in busy]
+            if len(free) < self._bounds.fan_in:
+                continue
+            sizes = [self._work([run]) for run in free]
+            if sizes[0] >= max(self._bounds.fan_in * statistics.median_low(sizes), self._bounds.merge_rows_max):
+                # A bulk load before small epochs: its run is as large as those of the next level, and stays as it is.
+                free[0].level += 1
+            else:
+                inputs = [run.pieces[0].id for run in free[: self._bounds.fan_in]]
+                self._manifest.merges.append(Merge(level, inputs))
 
     def _advance(self, merge: Merge, budget: int) -> int:
         inputs = [run for run in self._manifest.runs if run.pieces[0].id in merge.inputs]
@@ -426,12 +432,24 @@ class StateTable:
         return rows.take(pa.array(np.argsort(rows.column(HASH).to_numpy(), kind="stable")))
 
     def _first_of_each(self, keys: pa.Table) -> npt.NDArray[np.bool_]:
-        """Return which of n rows are the first of their group."""
-        first = np.zeros(keys.num_rows, np.bool_)
-        if keys.num_rows:
-            columns = [keys.column(name).combine_chunks() for name in self.layout.keys.names]
-            slots = KeyIndex(self.layout.keys).slots(columns).to_numpy() if columns else np.zeros(len(first), np.int32)
-            first[np.unique(slots, return_index=True)[1]] = True
+        """Return which of n rows of `hash` and keys are the first of their group."""
+        first = np.ones(keys.num_rows, np.bool_)
+        hashes = keys.column(HASH).to_numpy()
+        order = np.argsort(hashes, kind="stable")
+        is_again = np.r_[False, hashes[order[1:]] == hashes[order[:-1]]][: len(order)]
+        again = order[is_again]
+        if not len(again):
+            return first
+        named = keys.select(self.layout.keys.names)
+        before = one_batch(named.take(pa.array(order[np.flatnonzero(is_again) - 1])))
+        if equal_rows(one_batch(named.take(pa.array(again))), before).all():
+            first[again] = False
+            return first
+        # Several groups share a hash.
+        first[:] = False
+        columns = [column.combine_chunks() for column in named.columns]
+        slots = KeyIndex(self.layout.keys).slots(columns).to_numpy()
+        first[np.unique(slots, return_index=True)[1]] = True
         return first
 
     def _converted(self, meta: PieceMeta, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -83,10 +83,14 @@ class _Entries:
     present: Mask
 
     def where(self, mask: Mask) -> _Entries:
+        if mask.all():
+            return self
         chosen = pa.array(mask)
         return _Entries(self.rows[mask], self.keys.filter(chosen), self.values.filter(chosen), self.present[mask])
 
     def then(self, other: _Entries) -> _Entries:
+        if not len(self.rows) or not len(other.rows):
+            return self if len(self.rows) else other
         return _Entries(
             np.concatenate([self.rows, other.rows]),
             pa.concat_arrays([self.keys, other.keys]),
@@ -94,8 +98,18 @@ class _Entries:
             np.concatenate([self.present, other.present]),
         )
 
+    def by_row(self) -> _Entries:
+        """Return the entries in the order of their groups."""
+        if (np.diff(self.rows) >= 0).all():
+            return self
+        order = np.argsort(self.rows, kind="stable")
+        rows = pa.array(order)
+        return _Entries(self.rows[order], self.keys.take(rows), self.values.take(rows), self.present[order])
+
     def newest(self) -> _Entries:
         """Return the last row of each entry, if it exists, by group, in the order of first appearance."""
+        if not len(self.rows):
+            return self
         rows = pa.array(self.rows)
         index = KeyIndex(pa.schema([pa.field("row", pa.int64()), pa.field("key", self.keys.type)]))
         slots = index.slots([rows, self.keys]).to_numpy()
@@ -231,7 +245,7 @@ class ViewTable:
             live: int64, shape (n,): live rows of each group; 0 removes the group with its entries.
             states: n rows of `state_0`..., with the changed entries of views, or with all (`complete`).
         """
-        before = self._stored(keys).states
+        before = self._before(keys, states)
         self._stores.commits += 1
         columns, changed = list(states.columns), []
         for place, view in enumerate(self.views):
@@ -289,9 +303,24 @@ class ViewTable:
         index = KeyIndex(self.layout.keys)
         return index.slots([rows.column(name) for name in names]).to_numpy(), index.keys()
 
+    def _before(self, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:
+        """Return n stored states, before a commit of `states`. They are NULL for groups of which all views are sent."""
+        is_needed = np.zeros(keys.num_rows, np.bool_)
+        for view in self.views:
+            is_needed |= ~_changes(states.column(view.call), view)[0]
+        if is_needed.all():
+            return self._stored(keys).states
+        places = pa.array(np.cumsum(is_needed) - 1, mask=~is_needed)
+        if not is_needed.any():
+            schema = self._groups.layout.states
+            return pa.RecordBatch.from_arrays([pa.nulls(len(places), each) for each in schema.types], schema=schema)
+        return self._stored(keys.filter(pa.array(is_needed))).states.take(places)
+
     def _stored(self, keys: pa.RecordBatch) -> Found:
         """Look up n groups, with states as they are stored; NULL for groups that were removed."""
         found = self._groups.lookup(keys)
+        if found.present.all():
+            return found
         places = pa.array(np.arange(keys.num_rows), mask=~found.present)
         return Found(found.present, found.live, found.states.take(places))
 
@@ -305,7 +334,9 @@ class ViewTable:
         # All entries of these groups are known.
         is_known = is_reset | (generations == 0)
         older = inline.where((live[inline.rows] > 0) & ~is_reset[inline.rows])
-        contents = older.then(changes.where(is_known[changes.rows])).newest()
+        # A view that is sent as a whole has each key once.
+        whole = changes.where(is_reset[changes.rows] & changes.present)
+        contents = older.then(changes.where((is_known & ~is_reset)[changes.rows])).newest().then(whole).by_row()
         counts = np.bincount(contents.rows, minlength=len(live))
         sizes = np.bincount(contents.rows, _sizes(contents.keys) + _sizes(contents.values), len(live))
         is_inline = is_known & (counts <= self._bounds.inline_entries_max) & (sizes <= self._bounds.inline_bytes_max)

@@ -221,7 +221,9 @@ class Fold:
             if isinstance(each, Viewed) and self._ask is not None:
                 yield place, each
 
-    def _ask_view(self, place: int, slot: int, view: str, asked: pa.Array, read: Callable[[pa.Array], Any]) -> Any:
+    def _ask_view(
+        self, place: int, slot: int, view: str, asked: pa.Array, read: Callable[[pa.Array], Any], *, are_held: bool
+    ) -> Any:
         """Ask the engine for entries of one view of one slot, as `AskView`."""
         assert self._ask is not None
         state_type = self.calls[place].state_type
@@ -235,7 +237,7 @@ class Fold:
             answers = [_answered_view(batch, slot, f"state_{place}", state_type, view) for batch in batches]
             return read(pa.concat_arrays(answers) if answers else pa.nulls(0, asked.type))
 
-        return self._ask(question, answered)
+        return self._ask(question, answered, are_held=are_held)
 
     @_calling
     def fold(self, batch: pa.RecordBatch) -> None:

@@ -73,7 +73,7 @@ class Typed(StateCodec):
         try:
             return self.shape.to_arrow(accumulators)
         except CastError as error:
-            message = f"its accumulator does not fit the state {self.arrow}: {error}"
+            message = f"its accumulator does not fit its state: {error}"
             raise Unfit(error.index, FunctionError(error.code, message, function=self.function)) from None
 
     def decode(self, states: pa.Array) -> list[Any]:

@@ -39,8 +39,17 @@ _UNREADABLE: Final = (ValueError, TypeError, OverflowError, KeyError, pa.ArrowEx
 class AskView(Protocol):
     """Asks the engine for entries of a view."""
 
-    def __call__(self, slot: int, view: str, asked: pa.Array, read: Callable[[pa.Array], Any]) -> Any:
+    def __call__(
+        self, slot: int, view: str, asked: pa.Array, read: Callable[[pa.Array], Any], *, are_held: bool
+    ) -> Any:
         """Ask one question, and return what `read` makes of its n answers, both in the type of the view.
+
+        Args:
+            slot: The slot.
+            view: The name of the view.
+            asked: The question.
+            read: Takes the answers.
+            are_held: Whether the entries of the answers stay in memory until states are returned.
 
         Raises:
             Unanswered: There is no answer, or `read` raised an error.
@@ -81,10 +90,10 @@ class _Source:
             raise TypeError(
                 f"the key {key!r} is not exact in {self._shape.key.arrow}, the type of keys of {self._name}"
             )
-        return self._ask(self._slot, self._name, question, read)
+        return self._ask(self._slot, self._name, question, read, are_held=True)
 
-    def pages(self) -> Iterator[ViewPart]:
-        """Iterate over all entries, in parts."""
+    def pages(self, *, are_held: bool) -> Iterator[ViewPart]:
+        """Iterate over all entries, in parts, which the caller holds or not."""
         last: list[Any] = []
         count = 0
 
@@ -99,7 +108,8 @@ class _Source:
             return page
 
         while True:
-            page = self._ask(self._slot, self._name, self._question(last, complete=True), read)
+            question = self._question(last, complete=True)
+            page = self._ask(self._slot, self._name, question, read, are_held=are_held)
             yield page
             if page.complete:
                 return
@@ -147,13 +157,13 @@ class _KeptMap(MapView[Any, Any]):
     _is_cleared = False
     _readers = 0  # iterations under way
     _resized = 0  # how often a key was added or removed
+    _is_whole = False
 
-    def __init__(self, source: _Source, whole: dict[Any, Any] | None) -> None:
+    def __init__(self, source: _Source) -> None:
         self.source = source
-        self._entries = {} if whole is None else whole
+        self._entries = {}
         self._absent: set[Any] = set()
         self._changed: dict[Any, None] = {}
-        self._is_whole = whole is not None
 
     def learn(self, part: ViewPart) -> None:
         """Take entries from the engine, except those that are known already."""
@@ -226,21 +236,21 @@ class _KeptMap(MapView[Any, Any]):
             return not self._entries
         return super().is_empty()
 
-    def _pairs(self) -> Iterator[tuple[Any, Any]]:
+    def _pairs(self, *, are_held: bool = False) -> Iterator[tuple[Any, Any]]:
         resized = self._resized
         self._readers += 1
         try:
-            for pair in self._entries.items() if self._is_whole else self._stored_pairs():
+            for pair in self._entries.items() if self._is_whole else self._stored_pairs(are_held=are_held):
                 yield pair
                 if self._resized != resized:
                     raise RuntimeError("a MapView changed its size during an iteration")
         finally:
             self._readers -= 1
 
-    def _stored_pairs(self) -> Iterator[tuple[Any, Any]]:
+    def _stored_pairs(self, *, are_held: bool) -> Iterator[tuple[Any, Any]]:
         """Iterate over the entries at the engine, as rows have changed them, then over those that rows have added."""
         changed, met = list(self._changed), set()
-        for page in self.source.pages():
+        for page in self.source.pages(are_held=are_held):
             for key, value in zip(page.keys, page.values, strict=True):
                 if key in self._absent:
                     continue
@@ -251,6 +261,9 @@ class _KeptMap(MapView[Any, Any]):
         for key in changed:
             if key in self._entries and key not in met:
                 yield key, self._entries[key]
+
+    def __copy__(self) -> MapView[Any, Any]:
+        return MapView(self._pairs(are_held=True))
 
     def __repr__(self) -> str:
         return "MapView(...)"
@@ -264,12 +277,12 @@ class _KeptList(ListView[Any]):
     """
 
     _is_cleared = False
+    _is_whole = False
     _clears = 0
 
-    def __init__(self, source: _Source, whole: list[Any] | None, kept: int = 0) -> None:
+    def __init__(self, source: _Source, kept: int) -> None:
         self.source = source
-        self._items = [] if whole is None else whole
-        self._is_whole = whole is not None
+        self._items = []
         self._kept = kept
 
     def learn(self, part: ViewPart) -> None:
@@ -314,20 +327,26 @@ class _KeptList(ListView[Any]):
         return not self._kept and not self._items
 
     def __iter__(self) -> Iterator[Any]:
+        return self._read(are_held=False)
+
+    def _read(self, *, are_held: bool) -> Iterator[Any]:
         clears = self._clears
         if self._kept:
-            yield from self._stored_items(clears)
+            yield from self._stored_items(clears, are_held=are_held)
         place = 0
         while place < len(self._items) and self._clears == clears:
             yield self._items[place]
             place += 1
 
-    def _stored_items(self, clears: int) -> Iterator[Any]:
-        for page in self.source.pages():
+    def _stored_items(self, clears: int, *, are_held: bool) -> Iterator[Any]:
+        for page in self.source.pages(are_held=are_held):
             for value in page.values:
                 yield value
                 if self._clears != clears:
                     return
+
+    def __copy__(self) -> ListView[Any]:
+        return ListView(self._read(are_held=True))
 
     def __repr__(self) -> str:
         return "ListView(...)"
@@ -357,7 +376,8 @@ class Viewed(Interpreted):
         self._ask = ask
         self._views = views_in(bound.shape)
         self._attributes = Attributes(bound.shape)
-        self._warm: set[int] = set()
+        self._warm: set[int] = set()  # the slots with views of which entries are in memory
+        self._cold: set[int] = set()  # the slots with views that are `ViewPart`s, until a row uses the slot
         create = self.verbs.create_accumulator
         self.verbs = dataclasses.replace(self.verbs, create_accumulator=lambda: self._in_memory(create()))
 
@@ -374,7 +394,11 @@ class Viewed(Interpreted):
             self._check_complete(states)
         super().merge(slots, states)
         if self._ask is not None:
-            self._keep(slot for slot in slots.tolist() if slot not in self.failures)
+            self._warm.update(slots.tolist())
+            # Complete views stay as they are: they are faster, and their states are complete again.
+            for name in self._views:
+                complete = states.field(name).field("complete").fill_null(True).to_numpy(zero_copy_only=False)
+                self._keep(slots[~complete].tolist())
 
     def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
         if self._ask is not None:
@@ -409,8 +433,12 @@ class Viewed(Interpreted):
                         "send its state first",
                         function=self.name,
                     )
-                # What a method has set instead needs no entries of this view.
-                view = self._view(slot, name)
+                if part.complete and self._found(self._held[slot], name) is _FORGOTTEN:
+                    self._attributes.set(self._held[slot], name, shape.made(part))
+                    self._warm.add(slot)
+                    continue
+                # A view in memory, and what a method has set instead of one, needs no entries.
+                view = self._kept(slot, name)
                 if view is not None and view.source.is_of(slot, name):
                     view.learn(part)
 
@@ -419,17 +447,26 @@ class Viewed(Interpreted):
         for slot in self._warm:
             accumulator = self._held[slot]
             for name in self._views if accumulator is not EMPTY else ():
-                view = self._view(slot, name)
-                if view is not None:
-                    view.forget()
+                found = self._found(accumulator, name)
+                if isinstance(found, (_KeptMap, _KeptList)):
+                    found.forget()
+                    continue
+                if isinstance(found, (MapView, dict)):
+                    self._attributes.set(accumulator, name, _FORGOTTEN)
+                elif isinstance(found, (ListView, list)):
+                    self._attributes.set(accumulator, name, _forgotten_list(_count(found)))
+                self._cold.add(slot)
         self._warm.clear()
 
     def forget(self, slots: Slots) -> None:
         super().forget(slots)
-        self._warm.difference_update(slots.tolist())
+        gone = slots.tolist()
+        self._warm.difference_update(gone)
+        self._cold.difference_update(gone)
 
     def close(self) -> None:
         self._warm.clear()
+        self._cold.clear()
         super().close()
 
     @property
@@ -447,7 +484,8 @@ class Viewed(Interpreted):
         fresh = self.absent(slots)
         super()._create(slots)
         if self._ask is not None:
-            self._keep(slot for slot in fresh.tolist() if slot not in self.failures)
+            self._warm.update(fresh.tolist())
+            self._thaw(slots)
 
     def _states(self, slots: Slots) -> pa.Array:
         if self._ask is not None and len(self._views) > 1:
@@ -458,6 +496,17 @@ class Viewed(Interpreted):
         self._warm.update(slots.tolist() if self._ask is not None else ())
         return states
 
+    def _outputs(self, slots: Slots) -> pa.Array:
+        self._thaw(slots)
+        return super()._outputs(slots)
+
+    def _thaw(self, slots: Slots) -> None:
+        """Make views of the `ViewPart`s of n slots, because a method will use them."""
+        if self._cold:
+            thawed = self._cold.intersection(slots.tolist())
+            self._keep(thawed)
+            self._cold -= thawed
+
     def _in_memory(self, accumulator: Any) -> Any:
         """Make views of the dicts and lists that `create_accumulator` may have given instead.
 
@@ -466,15 +515,16 @@ class Viewed(Interpreted):
         """
         for name, shape in self._views.items():
             found = self._found(accumulator, name)
-            kind, plain = (ListView, list) if shape.is_list else (MapView, dict)
-            if isinstance(found, plain):
-                self._attributes.set(accumulator, name, shape.make(found))
-            elif not isinstance(found, kind):
+            view = shape.in_memory(found)
+            if view is None:
+                kind = "ListView" if shape.is_list else "MapView"
                 wrong = "not set" if found is None else f"of type {type(found).__name__}"
                 raise TypeError(
-                    f"{name} of a new accumulator is {wrong}, and it is declared as a {kind.__name__}; set it to "
-                    f"{kind.__name__}() where the accumulator is made"
+                    f"{name} of a new accumulator is {wrong}, and it is declared as a {kind}; set it to {kind}() where "
+                    "the accumulator is made"
                 )
+            if view is not found:
+                self._attributes.set(accumulator, name, view)
         return accumulator
 
     def _found(self, accumulator: Any, name: str) -> Any:
@@ -497,39 +547,29 @@ class Viewed(Interpreted):
                     self._attributes.set(accumulator, name, copy.copy(found))
 
     def _keep(self, slots: Iterable[int]) -> None:
-        """Replace the views of n slots by views whose entries the engine keeps."""
+        """Replace the `ViewPart`s of n slots by views whose entries the engine keeps."""
         for slot in slots:
             for name in self._views if self._held[slot] is not EMPTY else ():
-                self._view(slot, name)
+                self._kept(slot, name)
 
-    def _view(self, slot: int, name: str) -> _KeptMap | _KeptList | None:
-        """Return a view of a slot, as one whose entries the engine keeps.
+    def _kept(self, slot: int, name: str) -> _KeptMap | _KeptList | None:
+        """Return a view whose entries the engine keeps; None for one in memory, and for what is no view."""
+        found = self._found(self._held[slot], name)
+        if isinstance(found, ViewPart):
+            found = self._made(slot, name, found)
+            self._attributes.set(self._held[slot], name, found)
+        return found if isinstance(found, (_KeptMap, _KeptList)) else None
 
-        It is None if a method has set what is not a view. The state of such a slot is refused when it is written.
-        """
-        shape, accumulator = self._views[name], self._held[slot]
+    def _made(self, slot: int, name: str, part: ViewPart) -> _KeptMap | _KeptList:
         assert self._ask is not None
-        found = self._found(accumulator, name)
-        if isinstance(found, (_KeptMap, _KeptList)):
-            return found
-        if isinstance(found, list if shape.is_list else dict):
-            found = shape.make(found)
+        shape = self._views[name]
         source = _Source(self._ask, name, shape, slot, self._warm)
-        kept: _KeptMap | _KeptList
-        if not isinstance(found, ViewPart):
-            if not isinstance(found, ListView if shape.is_list else MapView):
-                return None
-            whole: Any = found  # mypy does not know which of them it is
-            kept = _KeptList(source, whole._items) if shape.is_list else _KeptMap(source, whole._entries)  # noqa: SLF001
-            source.warm()
-        elif shape.is_list:
-            if len(found.keys) != 1 or found.present[0]:
+        if shape.is_list:
+            if len(part.keys) != 1 or part.present[0]:
                 raise unreadable(self.name, f"the ListView {name} is not complete and has no number of items")
-            kept = _KeptList(source, None, kept=found.keys[0])
-        else:
-            kept = _KeptMap(source, None)
-            kept.learn(found)
-        self._attributes.set(accumulator, name, kept)
+            return _KeptList(source, part.keys[0])
+        kept = _KeptMap(source)
+        kept.learn(part)
         return kept
 
     def _check_complete(self, states: pa.Array) -> None:
@@ -546,10 +586,17 @@ class Viewed(Interpreted):
 def _count(view: Any) -> int:
     """Return the number of entries of a view in memory. A method may have set something else."""
     match view:
-        case MapView():
-            return len(view._entries)  # noqa: SLF001 - it is of this package
-        case ListView():
-            return len(view._items)  # noqa: SLF001 - it is of this package
+        case MapView() | ListView():
+            return view.held
         case dict() | list():
             return len(view)
     return 0
+
+
+_FORGOTTEN: Final = ViewPart(complete=False, cleared=False, keys=[], values=[], present=[])
+"""Takes the place of a map whose entries are forgotten."""
+
+
+def _forgotten_list(count: int) -> ViewPart:
+    """Return what takes the place of a list of so many items that are forgotten."""
+    return ViewPart(complete=False, cleared=False, keys=[count], values=[None], present=[False])

@@ -7,10 +7,12 @@ those that are left may not count, by FILTER or because NULLs are skipped.
 
 *Merge*: rows are folded to nodes of 8, 16, 32... rows, at multiples of their size from the beginning of the partition,
 so that the rounding of floats does not depend on other partitions. A frame is folded from the few rows before its first
-node, the largest nodes in it, and the few rows after the last. So each row costs some rows and states, about as many as
-the logarithm of the length of its frame. Source: V. Leis et al., "Efficient processing of window functions in
-analytical SQL queries" (2015). A node is made once, unless all nodes of a frame would have more bytes than a block.
-Then the small ones are only kept around the ends of frames, and those that an end reaches later are made again.
+node, one state of all nodes in it, and the few rows after the last. Adjacent frames often begin and end at the same
+nodes. They share that state, and the states of different frames share that of the large nodes in their middle. So what
+a row costs does not grow with the length of its frame. Source of the tree of nodes: V. Leis et al., "Efficient
+processing of window functions in analytical SQL queries" (2015). A node is made once, unless all nodes of a frame would
+have more bytes than a block. Then the small ones are only kept around the ends of frames, and those that an end reaches
+later are made again.
 
 *Recompute*: each frame is folded row by row.
 """
@@ -45,6 +47,7 @@ _EVENTS_MAX: Final = 1 << 17
 """Rows of a chunk."""
 
 _NODE_ROWS: Final = 8
+_TIER_LEVELS: Final = 3
 _NONE: Final = np.zeros(0, np.int64)
 
 _Slots = npt.NDArray[np.int32]
@@ -153,8 +156,7 @@ class _Running(FrameFold):
         if len(full) < len(low):
             pool.append(self._empty_value(int(rows[np.argmax(low >= high)])))
             places[places < 0] = count
-        chosen = pa.array(places)
-        found = [pa.concat_arrays(list(columns)).take(chosen) for columns in zip(*pool, strict=True)]
+        found = [_taken(pa.concat_arrays(list(columns)), places) for columns in zip(*pool, strict=True)]
         if len(full):
             self._output = [column.slice(int(full[-1]), 1) for column in found]
         return found
@@ -248,13 +250,8 @@ class _Separate(FrameFold):
     def outputs(self, rows: Positions, low: Positions, high: Positions) -> list[pa.Array]:
         found: list[list[pa.Array]] = []
         start = 0
-        # A frame of nodes has less than a node's rows before its first node, and after its last one.
-        sizes = high - low if self._nodes is None else np.minimum(high - low, 2 * (_NODE_ROWS - 1))
-        ends = np.cumsum(sizes)
         while start < len(low):
-            before = int(ends[start - 1]) if start else 0
-            end = int(np.searchsorted(ends, before + _EVENTS_MAX, side="right"))
-            end = min(max(end, start + 1), start + self._pace.items, len(low))
+            end = min(start + self._pace.items, len(low))
             outputs, merged_bytes = self._fold(rows[start:end], low[start:end], high[start:end])
             self._pace.made(end - start, outputs.nbytes + merged_bytes)
             found.append(self._converted(outputs))
@@ -264,24 +261,24 @@ class _Separate(FrameFold):
     def _fold(self, rows: Positions, low: Positions, high: Positions) -> tuple[pa.RecordBatch, int]:
         """Return the outputs of n frames, and the bytes of the states that were merged for them."""
         left = right = high
-        merged_bytes = 0
-        pieces: list[_Piece] = []
+        slots, merged_bytes = _NONE, 0
+        states: list[pa.Array] = []
         if self._nodes is not None:
             shift = self._nodes.shift(rows)
             first, last = -(-(low + shift) // _NODE_ROWS), (high + shift) // _NODE_ROWS
             has_nodes = first < last
             left = np.where(has_nodes, first * _NODE_ROWS - shift, high)
             right = np.where(has_nodes, last * _NODE_ROWS - shift, high)
-            pieces = _pieces(first, last)
-            self._nodes.ensure(pieces, int((low + shift).min()))
+            slots = np.flatnonzero(has_nodes)
+            states, merged_bytes = self._nodes.ranges(first[slots], last[slots], int((low + shift).min()))
         self.name_slots_by(rows)
         self.rows(self._opening, low, left)
         nothing = np.flatnonzero(low >= high)
         if len(nothing):
-            states = [pa.nulls(len(nothing), field.type) for field in self._layout.states]
-            self.states(self._opening, nothing, states)
-        if self._nodes is not None:
-            merged_bytes = self._nodes.merge(self._opening, pieces)
+            empty = [pa.nulls(len(nothing), field.type) for field in self._layout.states]
+            self.states(self._opening, nothing, empty)
+        if len(slots):
+            self.states(self._opening, slots, states)
             self.rows(self._opening, right, high)
         return self.results(self._opening, len(low)), merged_bytes
 
@@ -299,7 +296,10 @@ class _Separate(FrameFold):
     def states(self, opening: Open, slots: Positions, states: Sequence[pa.Array]) -> None:
         """Merge n states of each call into n slots, in order."""
         with self._exchange(opening) as exchange:
-            exchange.states(self._layout.states_of(slots.astype(np.int32), states))
+            for start in range(0, len(slots), _EVENTS_MAX):
+                chosen = slots[start : start + _EVENTS_MAX].astype(np.int32)
+                parts = [column.slice(start, len(chosen)) for column in states]
+                exchange.states(self._layout.states_of(chosen, parts))
 
     def results(self, opening: Open, count: int) -> pa.RecordBatch:
         """Return the results of slots 0 to `count` - 1, and drop their accumulators."""
@@ -308,7 +308,7 @@ class _Separate(FrameFold):
             exchange.barrier(epoch)
             found = one_batch(exchange.results(epoch))
             exchange.forget(pa.array(np.arange(count, dtype=np.int32)))
-        assert found.column(SLOT).to_numpy().tolist() == list(range(count))
+        assert np.array_equal(found.column(SLOT).to_numpy(), np.arange(count))
         return found
 
     def name_slots_by(self, rows: Positions) -> None:
@@ -356,29 +356,47 @@ class _Nodes:
         """Return the positions of the rows at n places."""
         return self._starts[places // self._stride] + places % self._stride
 
-    def ensure(self, pieces: Sequence[_Piece], oldest: int) -> None:
-        """Make the nodes of some frames that are not known, and drop those that no later frame has.
+    def ranges(self, first: Positions, last: Positions, oldest: int) -> tuple[list[pa.Array], int]:
+        """Return the states of n ranges of nodes of level 0, none of them empty, and the bytes of all that was merged.
+
+        Nodes that are not known are made, and those that no later frame has are dropped.
 
         Args:
-            pieces: The parts of the frames.
-            oldest: The first place that these frames and later ones have.
+            first: int64, shape (n,): the first node of each range. Equal ranges that are adjacent are merged once.
+            last: int64, shape (n,): the node after the last one.
+            oldest: The first place that the frames of these ranges, and later frames, have.
         """
-        if pieces:
-            self._make(pieces, oldest)
+        tiers = list(_tiers(first, last))
+        if tiers:
+            self._make([piece for tier in tiers for piece in (*tier.left, *tier.right)], oldest)
+        states: list[pa.Array] = [pa.nulls(0, field.type) for field in self._fold.part.query.layout.states]
+        merged_bytes = 0
+        for tier in reversed(tiers):
+            slots, parts = self._parts(tier, states)
+            found = self._merged(tier, slots, parts)
+            states = [column.take(pa.array(tier.places)) for column in found]
+            merged_bytes += sum(column.nbytes for column in (*parts, *states))
+        return states, merged_bytes
 
-    def merge(self, opening: Open, pieces: Sequence[_Piece]) -> int:
-        """Merge the nodes of frames into their slots, and return the bytes of their states."""
-        if not pieces:
-            return 0
-        slots = np.concatenate([piece.slots for piece in pieces])
-        ranks = np.concatenate([np.full(len(piece.slots), rank) for rank, piece in enumerate(pieces)])
-        states = [self._states(piece.level, piece.nodes) for piece in pieces]
-        columns = [pa.concat_arrays(list(columns)) for columns in zip(*states, strict=True)]
-        by_slot = np.lexsort((ranks, slots))
-        for start in range(0, len(by_slot), _EVENTS_MAX):
-            chosen = by_slot[start : start + _EVENTS_MAX]
-            self._fold.states(opening, slots[chosen], [column.take(pa.array(chosen)) for column in columns])
-        return sum(column.nbytes for column in columns)
+    def _parts(self, tier: _Tier, inner: Sequence[pa.Array]) -> tuple[Positions, list[pa.Array]]:
+        """Return the slots of the parts of a tier's ranges, in order, and their states, given those of inner ranges."""
+        left = [self._states(piece.level, piece.nodes) for piece in tier.left]
+        right = [self._states(piece.level, piece.nodes) for piece in tier.right]
+        slots = np.concatenate(
+            [*(piece.slots for piece in tier.left), tier.inner, *(each.slots for each in tier.right)]
+        )
+        states = [pa.concat_arrays(list(columns)) for columns in zip(*left, inner, *right, strict=True)]
+        return slots, states
+
+    def _merged(self, tier: _Tier, slots: Positions, parts: list[pa.Array]) -> list[pa.Array]:
+        """Return the states of the ranges of a tier."""
+        if len(slots) == len(tier.first):  # each range has one part, which is its state
+            return [column.take(pa.array(np.argsort(slots))) for column in parts]
+        fold = self._fold
+        fold.name_slots_by(self._positions(tier.first * (_NODE_ROWS << tier.level)))
+        fold.states(self._opening, slots, parts)
+        found = fold.results(self._opening, len(tier.first))
+        return [found.column(name) for name in fold.part.query.layout.states.names]
 
     def _states(self, level: int, nodes: Positions) -> list[pa.Array]:
         """Return the states of n known nodes of a level."""
@@ -483,6 +501,14 @@ class _Nodes:
         return [found.column(name) for name in fold.part.query.layout.states.names]
 
 
+def _taken(column: pa.Array, places: Positions) -> pa.Array:
+    """Return the values at n places, at least one, without a copy if the places are adjacent."""
+    first = int(places[0])
+    if int(places[-1]) - first == len(places) - 1 and (np.diff(places) == 1).all():
+        return column.slice(first, len(places))
+    return column.take(pa.array(places))
+
+
 def _owners(ends: Positions, start: int, stop: int) -> Positions:
     """Return which of adjacent ranges with these ends has each of the positions from `start` to `stop`."""
     first, last = np.searchsorted(ends, [start, stop - 1], side="right").tolist()
@@ -496,10 +522,10 @@ def _is_below(level: int, nodes: Positions, *, cut: int, above: Positions) -> np
 
 
 class _Piece(NamedTuple):
-    """A part of some frames: one node of each.
+    """A part of some ranges of nodes: one node of each.
 
     Args:
-        slots: int64, shape (n,): the slots of the frames.
+        slots: int64, shape (n,): the ranges.
         level: The level of the nodes.
         nodes: int64, shape (n,): the nodes.
     """
@@ -509,20 +535,48 @@ class _Piece(NamedTuple):
     nodes: Positions
 
 
-def _pieces(first: Positions, last: Positions) -> list[_Piece]:
-    """Return the largest nodes that together have the nodes of level 0 from `first` to `last`, in the order of rows."""
-    slots = np.flatnonzero(first < last)
-    first, last = first[slots], last[slots]
-    left: list[_Piece] = []
-    right: list[_Piece] = []
+class _Tier(NamedTuple):
+    """Different ranges of nodes of one level, and the parts from which each is merged, in order.
+
+    Args:
+        level: The level.
+        first: int64, shape (n,): the first node of each range.
+        places: int64: for each range that was asked for, its place among these.
+        left: The nodes before the inner range.
+        inner: int64: the ranges that have an inner one, a range of nodes that are `_TIER_LEVELS` levels higher.
+        right: The nodes after the inner range.
+    """
+
+    level: int
+    first: Positions
+    places: Positions
+    left: list[_Piece]
+    inner: Positions
+    right: list[_Piece]
+
+
+def _tiers(first: Positions, last: Positions) -> Iterator[_Tier]:
+    """Yield the tiers of n ranges of nodes of level 0, none of them empty.
+
+    The ranges of a tier are the inner ones of the tier before. So each range becomes the fewest nodes that together
+    have its nodes.
+    """
     level = 0
-    while len(slots):
-        odd = first % 2 == 1
-        left.append(_Piece(slots[odd], level, first[odd]))
-        first = first + odd
-        odd = (last % 2 == 1) & (first < last)
-        last = last - odd
-        right.append(_Piece(slots[odd], level, last[odd]))
-        more = first < last
-        slots, first, last, level = slots[more], first[more] // 2, last[more] // 2, level + 1
-    return [piece for piece in (*left, *reversed(right)) if len(piece.slots)]
+    while len(first):
+        begins = np.append(True, (np.diff(first) != 0) | (np.diff(last) != 0))
+        first, last, places = first[begins], last[begins], np.cumsum(begins) - 1
+        begin, slots = first, np.arange(len(first))
+        left: list[_Piece] = []
+        right: list[_Piece] = []
+        for here in range(level, level + _TIER_LEVELS):
+            odd = first % 2 == 1
+            left.append(_Piece(slots[odd], here, first[odd]))
+            first = first + odd
+            odd = (last % 2 == 1) & (first < last)
+            last = last - odd
+            right.append(_Piece(slots[odd], here, last[odd]))
+            more = first < last
+            slots, first, last = slots[more], first[more] // 2, last[more] // 2
+        parts = [piece for piece in left if len(piece.slots)], [piece for piece in reversed(right) if len(piece.slots)]
+        yield _Tier(level, begin, places, parts[0], slots, parts[1])
+        level += _TIER_LEVELS

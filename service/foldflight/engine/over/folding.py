@@ -23,6 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import groupby
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -324,6 +325,9 @@ class _Separate(FrameFold):
 class _Nodes:
     """States of 8, 16, 32... adjacent rows of a partition. Node k of level l has the places from k * 8 * 2**l on.
 
+    Nodes of three levels are merged from those of the level below: their base. If all nodes would need too much, those
+    below a level, the cut, are kept only at the ends of frames.
+
     The places of a partition's rows are adjacent, and begin at a multiple of `_stride`, a power of two that is not less
     than the length of any partition.
 
@@ -340,6 +344,7 @@ class _Nodes:
         bounds = fold.part.query.bounds
         self._pace = Pace(bounds.rows_max, bounds.bytes_max)
         self._leaf_bytes: int | None = None  # of a state of 8 rows, measured
+        self._cut = 0
 
     def begin(self, starts: Positions) -> None:
         """Drop all nodes. From here on partitions begin at these positions; the last one is the end."""
@@ -409,56 +414,66 @@ class _Nodes:
         levels = max(piece.level for piece in pieces) + 1
         while len(self._known) < levels:
             self._known.append((_NONE, []))
+        if self._leaf_bytes is None:
+            self._add([(0, pieces[0].nodes[:1] << pieces[0].level)])
+        end = max(int(piece.nodes.max() + 1) << piece.level for piece in pieces)
+        self._cut = self._lowest_kept(end - oldest // _NODE_ROWS, levels)
+        missing = self._missing(pieces, levels)
+        ends = [piece.nodes >> (self._cut - piece.level) for piece in pieces if piece.level < self._cut]
+        edges = np.unique(np.concatenate([_NONE, *ends]))
+        self._make_below(missing[: self._cut + 1], edges)
+        self._add(list(enumerate(missing))[self._cut + 1 :])
+        self._drop(lambda level, nodes: (nodes + 1) * (_NODE_ROWS << level) <= oldest)
+        self._drop(lambda level, nodes: ~_is_below(level, nodes, cut=self._cut, above=edges), below=self._cut)
+
+    def _missing(self, pieces: Sequence[_Piece], levels: int) -> list[Positions]:
+        """Return the nodes of each level that are not known, and from which the nodes of the pieces are made."""
         wanted = [
             np.unique(np.concatenate([_NONE, *(piece.nodes for piece in pieces if piece.level == level)]))
             for level in range(levels)
         ]
-        missing = [_NONE] * levels
         for level in range(levels - 1, -1, -1):
-            missing[level] = np.setdiff1d(wanted[level], self._known[level][0])
-            if level:
-                children = np.concatenate([2 * missing[level], 2 * missing[level] + 1])
-                wanted[level - 1] = np.union1d(wanted[level - 1], children)
-        if self._leaf_bytes is None and len(missing[0]):
-            self._add(0, missing[0][:1])
-            missing[0] = missing[0][1:]
-        end = max(int(piece.nodes.max() + 1) << piece.level for piece in pieces)
-        cut = self._cut(end - oldest // _NODE_ROWS, levels)
-        edges = np.unique(
-            np.concatenate([_NONE, *(piece.nodes >> (cut - piece.level) for piece in pieces if piece.level < cut)])
-        )
-        self._make_below(missing, cut, edges)
-        for level in range(cut + 1, levels):
-            self._add(level, missing[level])
-        self._drop(lambda level, nodes: (nodes + 1) * (_NODE_ROWS << level) <= oldest)
-        self._drop(lambda level, nodes: ~_is_below(level, nodes, cut=cut, above=edges), below=cut)
+            wanted[level] = np.setdiff1d(wanted[level], self._known[level][0], assume_unique=True)
+            if level and len(wanted[level]):
+                base = _base(level)
+                children = np.add.outer(wanted[level] << (level - base), np.arange(1 << (level - base)))
+                wanted[base] = np.union1d(wanted[base], children.ravel())
+        return wanted
 
-    def _cut(self, leaves: int, levels: int) -> int:
+    def _lowest_kept(self, leaves: int, levels: int) -> int:
         """Return the level below which nodes are kept only at the ends of frames, because all would need too much.
+
+        It is a base. Otherwise larger nodes would be merged from other parts, and rounded differently.
 
         Args:
             leaves: The number of nodes of level 0 from the first row of a frame to the last one.
             levels: The number of levels.
         """
         bytes_max = self._fold.part.query.bounds.bytes_max
-        needed = 2 * leaves * (self._leaf_bytes or 0)
-        return min(max(-(-needed // bytes_max) - 1, 0).bit_length(), levels - 1)
+        # The nodes above the cut, and those around the two ends of a frame.
+        needed = {
+            cut: 2 * (self._leaf_bytes or 0) * ((leaves >> cut) + (2 << cut if cut else 0))
+            for cut in range(0, levels, _TIER_LEVELS)
+        }
+        return next((cut for cut, bytes_ in needed.items() if bytes_ <= bytes_max), min(needed, key=needed.__getitem__))
 
-    def _make_below(self, missing: Sequence[Positions], cut: int, edges: Positions) -> None:
-        """Make the missing nodes up to a level, a range of rows at a time, and drop those that no end of a frame needs.
+    def _make_below(self, missing: Sequence[Positions], edges: Positions) -> None:
+        """Make the missing nodes up to the cut, a range of rows at a time, and drop those that no end of a frame needs.
 
         Args:
-            missing: The missing nodes of each level, ascending.
-            cut: The level.
-            edges: Nodes of this level, ascending. Their children are kept.
+            missing: The missing nodes of each of these levels, ascending.
+            edges: Nodes of the last level, ascending. Their children are kept.
         """
-        above = np.unique(np.concatenate([nodes >> (cut - level) for level, nodes in enumerate(missing[: cut + 1])]))
+        cut = self._cut
+        above = np.unique(np.concatenate([nodes >> (cut - level) for level, nodes in enumerate(missing)]))
         leaves_max = self._fold.part.query.bounds.bytes_max // (2 * max(self._leaf_bytes or 0, 1))
         at_once = max(leaves_max >> cut, 1)
         for start in range(0, len(above), at_once):
             chosen = above[start : start + at_once]
-            for level, nodes in enumerate(missing[: cut + 1]):
-                self._add(level, nodes[np.isin(nodes >> (cut - level), chosen)])
+            here = missing
+            if len(chosen) < len(above):
+                here = [nodes[_is_below(level, nodes, cut=cut, above=chosen)] for level, nodes in enumerate(missing)]
+            self._add(list(enumerate(here)))
             done = np.setdiff1d(chosen, edges)
             self._drop(partial(_is_below, cut=cut, above=done), below=cut)
 
@@ -469,36 +484,60 @@ class _Nodes:
             if len(kept) < len(known):
                 self._known[level] = (known[kept], [column.take(pa.array(kept)) for column in states])
 
-    def _add(self, level: int, nodes: Positions) -> None:
+    def _add(self, missing: Sequence[tuple[int, Positions]]) -> None:
+        """Make new nodes, by ascending level: those of one base together, because each exchange has a fixed cost."""
+        for base, group in groupby(missing, key=lambda each: _base(each[0])):
+            tier = list(group)
+            levels = np.concatenate([np.full(len(nodes), level) for level, nodes in tier])
+            nodes = np.concatenate([nodes for _, nodes in tier])
+            made = []
+            start = 0
+            while start < len(nodes):
+                end = start + self._pace.items
+                made.append(self._made(base, levels[start:end], nodes[start:end]))
+                self._pace.made(len(made[-1][0]), sum(column.nbytes for column in made[-1]))
+                start += len(made[-1][0])
+            if not made:
+                continue
+            if base < 0:
+                self._leaf_bytes = -(-sum(column.nbytes for column in made[-1]) // len(made[-1][0]))
+            columns = [pa.concat_arrays(list(parts)) for parts in zip(*made, strict=True)]
+            start = 0
+            for level, added in tier:
+                self._know(level, added, [column.slice(start, len(added)) for column in columns])
+                start += len(added)
+
+    def _know(self, level: int, nodes: Positions, states: Sequence[pa.Array]) -> None:
+        """Add new nodes of a level, ascending, to those that are known."""
         if not len(nodes):
             return
-        known, states = self._known[level]
-        made = []
-        start = 0
-        while start < len(nodes):
-            chosen = nodes[start : start + self._pace.items]
-            made.append(self._made(level, chosen))
-            self._pace.made(len(chosen), sum(column.nbytes for column in made[-1]))
-            start += len(chosen)
-        if not level:
-            self._leaf_bytes = -(-sum(column.nbytes for column in made[-1]) // len(made[-1][0]))
+        known, before = self._known[level]
         together = np.concatenate([known, nodes])
-        order = np.argsort(together)
-        columns = [pa.concat_arrays(list(parts)) for parts in zip(*([states] if states else []), *made, strict=True)]
-        self._known[level] = (together[order], [column.take(pa.array(order)) for column in columns])
+        columns = [pa.concat_arrays(list(parts)) for parts in zip(*([before] if before else []), states, strict=True)]
+        if len(known) and known[-1] > nodes[0]:
+            order = np.argsort(together)
+            together, columns = together[order], [column.take(pa.array(order)) for column in columns]
+        self._known[level] = (together, columns)
 
-    def _made(self, level: int, nodes: Positions) -> list[pa.Array]:
-        """Return the states of n new nodes: folded from rows, or merged from two nodes of the level below."""
+    def _made(self, base: int, levels: Positions, nodes: Positions) -> list[pa.Array]:
+        """Return the states of n new nodes: folded from rows if the base is below 0, or else merged from its nodes."""
         fold = self._fold
-        begins = self._positions(nodes * (_NODE_ROWS << level))
+        begins = self._positions((nodes << levels) * _NODE_ROWS)
         fold.name_slots_by(begins)
-        if level:
-            halves = self._states(level - 1, np.repeat(2 * nodes, 2) + np.tile([0, 1], len(nodes)))
-            fold.states(self._opening, np.repeat(np.arange(len(nodes)), 2), halves)
-        else:
+        if base < 0:
             fold.rows(self._opening, begins, begins + _NODE_ROWS)
+        else:
+            counts = 1 << (levels - base)
+            slots = np.repeat(np.arange(len(nodes)), counts)
+            places = np.arange(len(slots)) - (np.cumsum(counts) - counts)[slots]
+            fold.states(self._opening, slots, self._states(base, (nodes << (levels - base))[slots] + places))
         found = fold.results(self._opening, len(nodes))
         return [found.column(name) for name in fold.part.query.layout.states.names]
+
+
+def _base(level: int) -> int:
+    """Return the level from whose nodes those of a level are merged; below 0: they are folded from rows."""
+    return (level - 1) // _TIER_LEVELS * _TIER_LEVELS
 
 
 def _taken(column: pa.Array, places: Positions) -> pa.Array:

@@ -102,8 +102,14 @@ def _figure(start: str, subject: str, rows: int, seconds: float) -> Figure:
     return Figure(SUITE, f"{GROUPS:,} groups, CSV, {start}", subject, rows / max(seconds, 1e-3), "rows/s")
 
 
-def run_job(python: Path, way: str, mode: str, data: Path, folder: str, settings: dict[str, str]) -> float:
-    """Return the seconds of one job, from its submission to its end."""
+def run_job(
+    python: Path, way: str, mode: str, data: Path, folder: str, settings: dict[str, str], limit_s: float = TIME_LIMIT_S
+) -> float:
+    """Return the seconds of one job, from its submission to its end.
+
+    Raises:
+        TimeoutExpired: It did not end within the limit.
+    """
     set_ = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
     prepare_local(environment)
@@ -113,7 +119,7 @@ def run_job(python: Path, way: str, mode: str, data: Path, folder: str, settings
         capture_output=True,
         text=True,
         check=False,
-        timeout=TIME_LIMIT_S,
+        timeout=limit_s,
         env=environment,
         cwd=folder,
     )

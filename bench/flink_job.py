@@ -1,6 +1,7 @@
-"""The weighted average, a scalar function and a view in PyFlink. It runs in a virtual environment of its own.
+"""The weighted average, in groups and in OVER, a scalar function and a view in PyFlink.
 
-It prints one JSON line, {"seconds": ...}. PyFlink interprets annotations as classes, so there are none.
+bench/flink.py runs it in a separate virtual environment. It prints one JSON line, {"seconds": ...}. PyFlink interprets
+annotations as classes, so there are none.
 """
 
 import argparse
@@ -69,13 +70,15 @@ def scored(v, w):
 
 
 SCALAR = {"scalar": "general", "scalar pandas": "pandas"}
+# The same aggregates in OVER; general Python UDAFs cannot stand there.
+OVER = {"over sql": "sql", "over vectorised": "vectorised"}
 
 
 def main() -> None:
     """Run one job over one file."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--mode", choices=["streaming", "batch"], required=True)
-    parser.add_argument("--way", choices=["general", "vectorised", "sql", "view", *SCALAR], required=True)
+    parser.add_argument("--way", choices=["general", "vectorised", "sql", "view", *SCALAR, *OVER], required=True)
     parser.add_argument("--data", required=True)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of Flink")
     arguments = parser.parse_args()
@@ -89,28 +92,33 @@ def main() -> None:
     configuration.set("taskmanager.memory.managed.size", "512mb")
     for setting in arguments.set:
         configuration.set(*setting.split("=", 1))
-    if arguments.way == "general":
+    way = OVER.get(arguments.way, arguments.way)
+    if way == "general":
         tables.create_temporary_function("weighted_avg", udaf(WeightedAvg()))
-    elif arguments.way == "view":
+    elif way == "view":
         tables.create_temporary_function("different", udaf(Different()))
-    elif arguments.way == "vectorised":
+    elif way == "vectorised":
         function = udaf(vectorised, result_type=DataTypes.BIGINT(), func_type="pandas")
         tables.create_temporary_function("weighted_avg", function)
-    elif arguments.way in SCALAR:
-        function = udf(scored, result_type=DataTypes.BIGINT(), func_type=SCALAR[arguments.way])
+    elif way in SCALAR:
+        function = udf(scored, result_type=DataTypes.BIGINT(), func_type=SCALAR[way])
         tables.create_temporary_function("scored", function)
+    order = ", `at` BIGINT" if arguments.way in OVER else ""
     tables.execute_sql(
-        "CREATE TABLE source (k BIGINT, v BIGINT, w INT) WITH "
+        f"CREATE TABLE source (k BIGINT, v BIGINT, w INT{order}) WITH "
         f"('connector' = 'filesystem', 'path' = '{arguments.data}', 'format' = 'csv')"
     )
     tables.execute_sql("CREATE TABLE sink (k BIGINT, o BIGINT) WITH ('connector' = 'blackhole')")
-    if arguments.way in SCALAR:
-        query = "SELECT k, scored(v, w) AS o FROM source"
-    elif arguments.way == "view":
-        query = "SELECT k, different(CAST(v AS STRING)) AS o FROM source GROUP BY k"
+    frame = " OVER (PARTITION BY k ORDER BY `at` ROWS BETWEEN 99 PRECEDING AND CURRENT ROW)" if order else ""
+    if way in SCALAR:
+        value = "scored(v, w)"
+    elif way == "view":
+        value = "different(CAST(v AS STRING))"
+    elif way == "sql":
+        value = f"CAST(SUM(v * w){frame} / SUM(w){frame} AS BIGINT)"
     else:
-        value = "CAST(SUM(v * w) / SUM(w) AS BIGINT)" if arguments.way == "sql" else "weighted_avg(v, w)"
-        query = f"SELECT k, {value} AS o FROM source GROUP BY k"
+        value = f"weighted_avg(v, w){frame}"
+    query = f"SELECT k, {value} AS o FROM source" + ("" if order or way in SCALAR else " GROUP BY k")
     start = time.perf_counter()
     tables.execute_sql(f"INSERT INTO sink {query}").wait()
     print(json.dumps({"seconds": time.perf_counter() - start}), flush=True)

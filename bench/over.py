@@ -1,7 +1,9 @@
 """OVER: foldflight beside Spark's own window aggregates and Python UDFs in OVER, and the memory of long partitions.
 
 The function is `weighted_avg`, whose rows are retracted as they leave a frame, and beside it `max`, which is merged
-from states of parts of a frame. Spark folds each sliding frame anew, or with an option reads it from a tree.
+from states of parts of a frame. Spark folds each sliding frame anew, or with an option reads it from a tree. Python
+UDFs in OVER are called once for each row, in Spark as in PyFlink, so they get a tenth of the rows. PyFlink reads CSV
+files, as does foldflight beside it, and of its Python UDAFs only vectorised ones can stand in OVER.
 """
 
 from __future__ import annotations
@@ -12,16 +14,20 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import csv
 
-from bench.data import Figure, Sizes, table
-from bench.spark_batch import BUILT_IN, EMBEDDED, REMOTE, TIME_LIMIT_S, Query, seconds_of, session, written
+from bench import flink
+from bench.data import Figure, Sizes, best_of, table
+from bench.environments import python_with
+from bench.spark_batch import BUILT_IN, EMBEDDED, REMOTE, TIME_LIMIT_S, Query, consume, seconds_of, session, written
+from bench.spark_stream import DDL
 from foldflight.client import Functions, connect
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.task import OverFold
@@ -31,11 +37,14 @@ from foldflight.functions.frame import WindowFrame
 SUITE = "over"
 TREE = "Spark's segment tree (no Python)"
 PEERS = ("arrow_udf OVER", "pandas_udf OVER")
+PYFLINK_SQL, PYFLINK_PANDAS = "PyFlink sql OVER", "PyFlink vectorised OVER"
 SLIDING, RUNNING = "ROWS 99 PRECEDING", "UNBOUNDED PRECEDING"
 WIDTHS, MERGED_WIDTHS = "weighted_avg by width of the frame", "max by width of the frame"
 PEAK, MERGED_PEAK = "weighted_avg, peak of a task with one partition", "max, peak of a task with one partition"
 FRAMES = (10, 100, 1_000, 10_000, 100_000)
 PARTITIONS, LONG_PARTITIONS = 1_000, 8
+# The part of the rows, and of the partitions, that ways get which are called once for each row.
+SLOW_SHARE = 10
 LENGTHS = (100_000, 1_000_000, 10_000_000, 50_000_000)
 # The longest partition is this many times the rows of a run.
 _LENGTH_FACTOR = 25
@@ -46,31 +55,36 @@ _CALLS = {"weighted_avg": ("v", "w"), "max": ("v",)}
 
 
 def measure(sizes: Sizes) -> Iterator[Figure]:
-    """Measure frames beside Spark's, frames of several widths, and the memory of partitions of several lengths."""
+    """Measure the memory of partitions of several lengths, frames beside Spark's and PyFlink's, and several widths.
+
+    Raises:
+        NotInstalledError: At the end, if PyFlink cannot be installed.
+    """
+    yield from _peaks(sizes)
     shuffle = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
     functions = connect("embedded:examples.weighted_avg")
     with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder, session(shuffle) as spark:
-        frame = spark.read.parquet(str(written(Path(folder), "many", rows_of(sizes.rows, PARTITIONS))))
-        remote = connect(sizes.url)
-        ways = {
-            BUILT_IN: _built_in(spark, -99, tree=False),
-            TREE: _built_in(spark, -99, tree=True),
-            EMBEDDED: ours(functions, "weighted_avg", -99),
-            REMOTE: ours(remote, "weighted_avg", -99),
-            **_python_peers(-99),
-        }
-        yield from _rates(spark, frame, sizes, f"{PARTITIONS:,} partitions, {SLIDING}", ways)
-        ways = {
-            BUILT_IN: _built_in(spark, None, tree=False),
-            EMBEDDED: ours(functions, "weighted_avg", None),
-            REMOTE: ours(remote, "weighted_avg", None),
-        }
-        yield from _rates(spark, frame, sizes, f"{PARTITIONS:,} partitions, {RUNNING}", ways)
-        frame = spark.read.parquet(str(written(Path(folder), "long", rows_of(sizes.rows, LONG_PARTITIONS))))
+
+        def frame_of(name: str, rows: int, partitions: int) -> Any:
+            return spark.read.parquet(str(written(Path(folder), name, rows_of(rows, partitions))))
+
+        many = frame_of("many", sizes.rows, PARTITIONS)
+        for low, frames in ((-99, SLIDING), (None, RUNNING)):
+            ways = {
+                BUILT_IN: _built_in(spark, low, tree=False),
+                **({TREE: _built_in(spark, low, tree=True)} if low is not None else {}),
+                EMBEDDED: ours(functions, "weighted_avg", low),
+                REMOTE: ours(connect(sizes.url), "weighted_avg", low),
+            }
+            yield from _rates(spark, many, sizes.rows, f"{PARTITIONS:,} partitions, {frames}", ways)
+        few = sizes.rows // SLOW_SHARE
+        slow = frame_of("few", few, PARTITIONS // SLOW_SHARE)
+        yield from _rates(spark, slow, few, f"{PARTITIONS:,} partitions, {SLIDING}", _python_peers(-99))
+        long = frame_of("long", sizes.rows, LONG_PARTITIONS)
         for case, function in ((WIDTHS, "weighted_avg"), (MERGED_WIDTHS, "max")):
             ways = {width_of(width): ours(functions, function, 1 - width) for width in FRAMES}
-            yield from _rates(spark, frame, sizes, f"{LONG_PARTITIONS} partitions, {case}", ways)
-    yield from _peaks(sizes)
+            yield from _rates(spark, long, sizes.rows, f"{LONG_PARTITIONS} partitions, {case}", ways)
+        yield from _flink(spark, functions, Path(folder), sizes.rows)
 
 
 def width_of(width: int) -> str:
@@ -89,9 +103,9 @@ def rows_of(rows: int, partitions: int) -> pa.Table:
     return table(rows, partitions).append_column("at", pa.array(order))
 
 
-def _rates(spark: Any, frame: Any, sizes: Sizes, case: str, ways: Mapping[str, Query]) -> Iterator[Figure]:
+def _rates(spark: Any, frame: Any, rows: int, case: str, ways: Mapping[str, Query]) -> Iterator[Figure]:
     for way, seconds in seconds_of(spark, frame, ways).items():
-        rate = sizes.rows / min(seconds, TIME_LIMIT_S)
+        rate = rows / min(seconds, TIME_LIMIT_S)
         yield Figure(SUITE, case, way, rate, "rows/s", is_limit=seconds >= TIME_LIMIT_S)
 
 
@@ -144,6 +158,42 @@ def _python_peers(low: int) -> dict[str, Query]:
     return {name: query(udf) for name, udf in zip(PEERS, udfs, strict=True)}
 
 
+def _flink(spark: Any, functions: Functions, folder: Path, rows: int) -> Iterator[Figure]:
+    """Measure PyFlink and foldflight over CSV files. The start is left out: it is the time of a tenth of the rows."""
+    python = python_with(flink.REQUIREMENT)
+    case = f"{PARTITIONS:,} partitions, {SLIDING}, CSV, without the start"
+
+    def file_of(count: int) -> Path:
+        path = folder / f"{count}.csv"
+        if not path.exists():
+            data = rows_of(count, max(PARTITIONS * count // rows, 1))
+            csv.write_csv(data, path, csv.WriteOptions(include_header=False))
+        return path
+
+    def ours_over(count: int) -> float:
+        frame = spark.read.schema(f"{DDL}, at BIGINT").csv(str(file_of(count)))
+        query = ours(functions, "weighted_avg", -99)(frame)
+        consume(query)  # compiles plans
+        return best_of(2, lambda: consume(query))
+
+    def figure(subject: str, count: int, seconds: Callable[[int], float]) -> Figure:
+        few = count // 10
+        try:
+            taken = seconds(count) - seconds(few)
+        except subprocess.TimeoutExpired:
+            return Figure(SUITE, case, subject, count / TIME_LIMIT_S, "rows/s", is_limit=True)
+        return Figure(SUITE, case, subject, (count - few) / max(taken, 1e-3), "rows/s")
+
+    def of(way: str) -> Callable[[int], float]:
+        return lambda count: flink.run_job(
+            python, way, "batch", file_of(count), str(folder), flink.BUNDLES, TIME_LIMIT_S
+        )
+
+    yield figure(EMBEDDED, rows, ours_over)
+    yield figure(PYFLINK_SQL, rows, of("over sql"))
+    yield figure(PYFLINK_PANDAS, rows // SLOW_SHARE, of("over vectorised"))
+
+
 def _peaks(sizes: Sizes) -> Iterator[Figure]:
     """Measure the memory of tasks with one long partition, each in its own process."""
     if not _STATUS.exists():
@@ -164,14 +214,15 @@ def _peaks(sizes: Sizes) -> Iterator[Figure]:
 
 def _task(function: str) -> OverFold:
     call = Call(function, _CALLS[function])
+    rows = pa.schema([("in_0", pa.int64()), ("in_1", pa.int64()), ("in_2", pa.int64()), ("in_3", pa.int32())])
     layout = OverLayout(
-        payload=pa.schema([("in_0", pa.int64())]),
-        names=("at",),
-        keys=pa.schema([("key_0", pa.int64())]),
+        payload=rows,
+        names=("k", "at", "v", "w"),
+        keys=pa.schema([rows.field("in_0")]),
         key_names=("k",),
-        order=pa.schema([("order_0", pa.int64())]),
+        order=pa.schema([rows.field("in_1")]),
         order_names=("at",),
-        columns=pa.schema([("column_0", pa.int64()), ("column_1", pa.int32())]),
+        columns=pa.schema([rows.field("in_2"), rows.field("in_3")]),
         shown=("v", "w"),
         bounds=pa.schema([]),
     )
@@ -183,7 +234,7 @@ def _batches(task: OverFold, rows: int) -> Iterator[pa.RecordBatch]:
     """Yield a partition in order, as Spark sends it."""
     for start in range(0, rows, _BATCH_ROWS):
         order = np.arange(start, min(start + _BATCH_ROWS, rows))
-        columns = [order, np.zeros_like(order), order, order % 1_000, (order % 9 + 1).astype(np.int32)]
+        columns = [np.zeros_like(order), order, order % 1_000, (order % 9 + 1).astype(np.int32)]
         yield pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=task.query.layout.rows)
 
 

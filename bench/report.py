@@ -64,7 +64,7 @@ GOALS = (
     Goal(over.SUITE, spark_batch.EMBEDDED, spark_batch.BUILT_IN, 1, (over.SLIDING,)),
     Goal(over.SUITE, spark_batch.EMBEDDED, over.TREE, 0.3, (over.SLIDING,)),
     Goal(over.SUITE, spark_batch.EMBEDDED, spark_batch.BUILT_IN, 0.3, (over.RUNNING,)),
-    *(Goal(over.SUITE, spark_batch.EMBEDDED, peer, 50, (over.SLIDING,)) for peer in over.PEERS),
+    *(Goal(over.SUITE, spark_batch.EMBEDDED, peer, 50, (over.SLIDING,)) for peer in (*over.PEERS, over.PYFLINK_PANDAS)),
     # Flat: the widest frames are as fast as the narrowest ones, and the longest partition needs as much as a short one.
     Goal(over.SUITE, over.width_of(over.FRAMES[-1]), over.width_of(over.FRAMES[0]), 0.8),
     Goal(over.SUITE, over.length_of(over.LENGTHS[-1]), over.length_of(over.LENGTHS[0]), 1.25),

@@ -274,13 +274,40 @@ def test_outputs_are_those_of_the_frames(
 
 def test_a_long_frame_is_merged_from_nodes() -> None:
     """Long frames have nodes of several levels, which are made once and dropped behind the frames."""
-    rows = [{"k": "ab"[row > 270], "at": row, "v": row % 13, "x": 0.0, "ok": None} for row in range(400)]
-    for frame in (WindowFrame(-150, -7), WindowFrame(-2, None), WindowFrame(-60, 60, is_range=True)):
+    rows = [{"k": "ab"[row > 770], "at": row, "v": row % 13, "x": 0.0, "ok": None} for row in range(900)]
+    for frame in (WindowFrame(-650, -7), WindowFrame(-2, None), WindowFrame(-60, 60, is_range=True)):
         calls = {"parts": dataclasses.replace(FUNCTIONS["joined_parts"]("v"), frame=frame)}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(over, "OverFold", lambda query: task.OverFold(query, rows=50))
             found = run_over(calls, rows, keys=["k"], order_by=["at"])
         assert found == brute_force(rows, ["parts"], frame, descending=False)
+
+
+@pytest.mark.parametrize("frame", [(-4000, 0), (-4000, -60), (0, None)])
+def test_the_cost_of_a_merged_frame_does_not_grow_with_its_length(
+    frame: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames share the states of their nodes, so a frame costs as few rows and states as one of 40 rows."""
+    sent = 0
+    states, chunk = OpenExchange.states, OpenExchange.chunk
+
+    def counted(send: Any) -> Any:
+        def sending(self: Any, batch: Any, **options: Any) -> None:
+            nonlocal sent
+            sent += batch.num_rows
+            send(self, batch, **options)
+
+        return sending
+
+    monkeypatch.setattr(OpenExchange, "states", counted(states))
+    monkeypatch.setattr(OpenExchange, "chunk", counted(chunk))
+    rows = [{"at": at, "v": at} for at in range(8000)]
+    costs = []
+    for low, high in ((-40, 0), frame):
+        sent = 0
+        run_over({"n": FUNCTIONS["max"]("v").rows(low, high)}, rows, order_by=["at"], types={"v": "BIGINT"})
+        costs.append(sent / len(rows))
+    assert costs[1] < 1.2 * costs[0]
 
 
 def test_a_merge_does_not_depend_on_other_partitions() -> None:
@@ -634,15 +661,15 @@ def test_large_outputs_and_states_are_bounded_by_bytes(low: int | None, monkeypa
 def test_nodes_of_long_frames_are_bounded_by_bytes(low: int, high: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small nodes between the ends of long frames are dropped, and made again when an end reaches them."""
     held: list[int] = []
-    ensure = folding._Nodes.ensure
+    make = folding._Nodes._make
 
     def measured(self: Any, *frames: Any) -> None:
-        ensure(self, *frames)
+        make(self, *frames)
         held.append(sum(column.nbytes for _, states in self._known for column in states))
 
     monkeypatch.setattr(BlockBounds, "within", lambda bounds, *_: dataclasses.replace(bounds, bytes_max=25_000))
     monkeypatch.setattr(blocks, "_FIRST_ITEMS", 4)
-    monkeypatch.setattr(folding._Nodes, "ensure", measured)
+    monkeypatch.setattr(folding._Nodes, "_make", measured)
     rows = [{"at": at, "v": at} for at in range(1000)]
     call = connect("embedded:").register(Wide)["wide"]("v").rows(low, high)
     found = run_over({"n": call}, rows, order_by=["at"])

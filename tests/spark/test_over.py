@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as sf
 
 from foldflight import connect
 from foldflight.client import Functions
@@ -135,6 +136,22 @@ def test_no_keys_no_order_and_any_column(sessions: dict[str, Any], embedded: Fun
         (number, {"a": number}, number, 10, 5) for number in range(5)
     ]
     assert over(df.limit(0), "emit").agg(n=embedded["count"]()).collect() == []
+
+
+def test_a_column_of_the_input_is_sent_once(sessions: dict[str, Any], embedded: Functions) -> None:
+    """It may be a key, the order, an argument and a condition. An expression has a column, also under a name of one."""
+    df = sessions["classic"].sql("SELECT id AS k, id % 2 AS `a.b`, id % 2 = 0 AS ok, -id AS `'x'` FROM range(4)")
+    total = embedded["sum"]("k").where("ok")
+    window = over(df, "k", sf.expr("`a.b` + 1").alias("ok"), order_by=["`a.b` DESC", "'x'", "k"])
+    query, rows = window._resolved((), {"total": total, "n": embedded["count"]("`a.b`")})
+    assert rows.columns == ["in_0", "in_1", "in_2", "in_3", "key_1"]
+    layout = query.layout
+    assert [layout.keys.names, layout.order.names] == [["in_0", "key_1"], ["in_1", "in_3", "in_0"]]
+    assert (layout.columns.names, layout.shown) == (["in_0", "in_2", "in_1"], ("k", "where ok", "`a.b`"))
+    twice = over(df, "k", "k", order_by="k").agg(total=total, n=embedded["count"]())
+    for result in (window.agg(total=total, n=embedded["count"]()), twice):
+        found = sorted(map(tuple, result.collect()))
+        assert found == [(k, k % 2, k % 2 == 0, -k, None if k % 2 else k, 1) for k in range(4)]
 
 
 def test_mistakes_are_refused_before_anything_runs(

@@ -26,6 +26,7 @@ from foldflight.functions import Call, Order, RowKind, can_widen, parse_type, sq
 __all__ = [
     "Columns",
     "arrow_fields",
+    "by_text",
     "check_keys",
     "column_named",
     "column_of",
@@ -246,7 +247,17 @@ def _refused(code: str, what: str, error: PySparkException) -> RejectedError:
 
 def column_named(name: str) -> Column:
     """Return the column of exactly this name, which may contain any characters."""
-    return sf.col("`" + name.replace("`", "``") + "`")
+    return sf.col(_quoted(name))
+
+
+def by_text(named: Mapping[str, str]) -> dict[str, str]:
+    """Return the keys of a mapping to names of columns by the texts that mean exactly these columns in `column_of`."""
+    # A column may have the name of another one in backquotes.
+    return {_quoted(name): key for key, name in named.items()} | {name: key for key, name in named.items()}
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def column_of(df: DataFrame, written: object, role: str) -> Column:

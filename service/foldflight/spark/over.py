@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from foldflight.functions.frame import WindowFrame
 from foldflight.spark.columns import (
     Columns,
     arrow_fields,
+    by_text,
     check_keys,
     column_named,
     column_of,
@@ -99,7 +100,7 @@ def over(
         _check_stream(df, order)
     elif idle is not None:
         raise RejectedError("SIGNATURE", "idle bounds the state of a stream, and this is a batch; leave it out")
-    return OverFrame(df, columns, names, order, buckets, idle)
+    return OverFrame(df, chosen, columns, names, order, buckets, idle)
 
 
 def _check_stream(df: DataFrame, order: Sequence[OrderKey]) -> None:
@@ -140,6 +141,7 @@ class OverFrame:
     """A DataFrame with the partition and order of a window; made by `over`."""
 
     df: DataFrame
+    written: tuple[object, ...]  # the keys, as the user wrote them
     keys: tuple[Column, ...]
     names: tuple[str, ...]
     order: tuple[OrderKey, ...]
@@ -176,7 +178,8 @@ class OverFrame:
             return over_stream(query, rows, self._results(query.query))
         keys = [sf.col(name) for name in query.layout.keys.names]
         together = rows.repartition(*keys) if keys else rows.repartition(1)
-        sorting = [*keys, *(_sorted(sf.col(f"order_{place}"), each) for place, each in enumerate(self.order))]
+        order = zip(query.layout.order.names, self.order, strict=True)
+        sorting = [*keys, *(_sorted(sf.col(name), each) for name, each in order)]
         arrived = together.sortWithinPartitions(*sorting) if sorting else together
         functions = [call.function for part in query.parts for call in part.query.opening.calls]
         return arrived.mapInArrow(mapping(OverFold(query), step_name("over", functions)), self._results(query))
@@ -209,8 +212,8 @@ class OverFrame:
             # A stream computes with fixed distances, because the watermark passes them, too.
             framed = {name: Framed(call, frames[name]) for name, call in calls.items()}
             order = [self._known_time(order[0]), *order[1:]]
-        rows = self._rows(columns, order, ends)
-        layout = self._layout(columns, rows, list(ends))
+        rows, sent = self._rows(columns, order, ends)
+        layout = self._layout(columns, rows, sent)
         try:
             if is_stream:
                 ties = self._ties(layout)
@@ -242,43 +245,61 @@ class OverFrame:
     def _order_columns(self) -> list[Column]:
         return [column_of(self.df, each.column, f"the order {text_of(each.column)!r}") for each in self.order]
 
-    def _rows(self, columns: Columns, order: Sequence[Column], ends: Mapping[str, Column]) -> DataFrame:
-        chosen = [column_named(name).alias(f"in_{place}") for place, name in enumerate(self.df.columns)]
-        chosen += [column.alias(f"key_{place}") for place, column in enumerate(self.keys)]
-        chosen += [column.alias(f"order_{place}") for place, column in enumerate(order)]
-        chosen += [column.alias(f"column_{place}") for place, column in enumerate(columns.expressions)]
-        chosen += [column.alias(name) for name, column in ends.items()]
+    def _rows(
+        self, columns: Columns, order: Sequence[Column], ends: Mapping[str, Column]
+    ) -> tuple[DataFrame, dict[str, list[str]]]:
+        """Return the rows that the task reads, and the names in them of the input, keys, order, arguments and ends.
+
+        In a batch a column of the input is sent once, even if it is a key, the order and an argument as well. The state
+        of a stream has a column for each use.
+        """
+        named = {f"in_{place}": name for place, name in enumerate(self.df.columns)}
+        chosen = {sent: column_named(name) for sent, name in named.items()}
+        inputs = {} if self.df.isStreaming else by_text(named)
+        sent = {"in": list(chosen)}
+        uses: dict[str, Iterable[tuple[object, Column]]] = {
+            "key": zip(self.written, self.keys, strict=True),
+            "order": zip((each.column for each in self.order), order, strict=True),
+            "column": zip(columns.written, columns.expressions, strict=True),
+        }
+        for use, pairs in uses.items():
+            names = sent[use] = []
+            for place, (written, column) in enumerate(pairs):
+                name = inputs.get(written, "") if isinstance(written, str) else ""
+                if not name or name in names:
+                    name = f"{use}_{place}"
+                    chosen[name] = column
+                names.append(name)
+        sent["end"] = list(ends)
         with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the order or a frame of the query"):
-            rows = self.df.select(chosen)
+            rows = self.df.select([column.alias(name) for name, column in {**chosen, **ends}.items()])
             rows.schema  # noqa: B018 - resolves the columns now
-        return rows
+        return rows, sent
 
-    def _layout(self, columns: Columns, rows: DataFrame, ends: Sequence[str]) -> OverLayout:
+    def _layout(self, columns: Columns, rows: DataFrame, sent: Mapping[str, Sequence[str]]) -> OverLayout:
         order = [text_of(each.column) for each in self.order]
-        roles = [f"the column {name!r}" for name in self.df.columns]
-        roles += [f"the key {name!r}" for name in self.names]
-        roles += [f"the order {name!r}" for name in order]
-        roles += columns.roles()[len(self.names) :]
-        roles += [f"the end {name} of a frame" for name in ends]
-        given, width = rows.schema, len(self.df.columns)
-        ends_at = width + len(self.names)
-        check_keys(st.StructType(given.fields[width:ends_at]), self.names)
-        check_keys(st.StructType(given.fields[ends_at : ends_at + len(order)]), order, is_order=True)
-        fields = iter(arrow_fields(given, roles))
-
-        def take(count: int) -> pa.Schema:
-            return pa.schema([next(fields) for _ in range(count)])
-
+        roles = {
+            "in": [f"the column {name!r}" for name in self.df.columns],
+            "key": [f"the key {name!r}" for name in self.names],
+            "order": [f"the order {name!r}" for name in order],
+            "column": columns.roles()[len(self.names) :],
+            "end": [f"the end {name} of a frame" for name in sent["end"]],
+        }
+        types = {field.name: field for field in rows.schema}
+        given = {use: st.StructType([types[name] for name in names]) for use, names in sent.items()}
+        check_keys(given["key"], self.names)
+        check_keys(given["order"], order, is_order=True)
+        fields = {use: arrow_fields(schema, roles[use]) for use, schema in given.items()}
         return OverLayout(
-            payload=take(width),
+            payload=fields["in"],
             names=tuple(self.df.columns),
-            keys=take(len(self.names)),
+            keys=fields["key"],
             key_names=self.names,
-            order=take(len(order)),
+            order=fields["order"],
             order_names=tuple(map(repr, self.order)),
-            columns=take(len(columns.expressions)),
+            columns=fields["column"],
             shown=tuple(columns.shown),
-            bounds=take(len(ends)),
+            bounds=fields["end"],
             descending=bool(self.order) and self.order[0].descending,
             nulls_first=not self.order or self.order[0].nulls_first,
         )

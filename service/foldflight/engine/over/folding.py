@@ -7,10 +7,12 @@ those that are left may not count, by FILTER or because NULLs are skipped.
 
 *Merge*: rows are folded to nodes of 8, 16, 32... rows, at multiples of their size from the beginning of the partition,
 so that the rounding of floats does not depend on other partitions. A frame is folded from the few rows before its first
-node, the largest nodes in it, and the few rows after the last. So each row costs some rows and states, about as many as
-the logarithm of the length of its frame. Source: V. Leis et al., "Efficient processing of window functions in
-analytical SQL queries" (2015). A node is made once, unless all nodes of a frame would have more bytes than a block.
-Then the small ones are only kept around the ends of frames, and those that an end reaches later are made again.
+node, one state of all nodes in it, and the few rows after the last. Adjacent frames often begin and end at the same
+nodes. They share that state, and the states of different frames share that of the large nodes in their middle. So what
+a row costs does not grow with the length of its frame. Source of the tree of nodes: V. Leis et al., "Efficient
+processing of window functions in analytical SQL queries" (2015). A node is made once, unless all nodes of a frame would
+have more bytes than a block. Then the small ones are only kept around the ends of frames, and those that an end reaches
+later are made again.
 
 *Recompute*: each frame is folded row by row.
 """
@@ -21,6 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import groupby
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -45,6 +48,7 @@ _EVENTS_MAX: Final = 1 << 17
 """Rows of a chunk."""
 
 _NODE_ROWS: Final = 8
+_TIER_LEVELS: Final = 3
 _NONE: Final = np.zeros(0, np.int64)
 
 _Slots = npt.NDArray[np.int32]
@@ -153,8 +157,7 @@ class _Running(FrameFold):
         if len(full) < len(low):
             pool.append(self._empty_value(int(rows[np.argmax(low >= high)])))
             places[places < 0] = count
-        chosen = pa.array(places)
-        found = [pa.concat_arrays(list(columns)).take(chosen) for columns in zip(*pool, strict=True)]
+        found = [_taken(pa.concat_arrays(list(columns)), places) for columns in zip(*pool, strict=True)]
         if len(full):
             self._output = [column.slice(int(full[-1]), 1) for column in found]
         return found
@@ -248,13 +251,8 @@ class _Separate(FrameFold):
     def outputs(self, rows: Positions, low: Positions, high: Positions) -> list[pa.Array]:
         found: list[list[pa.Array]] = []
         start = 0
-        # A frame of nodes has less than a node's rows before its first node, and after its last one.
-        sizes = high - low if self._nodes is None else np.minimum(high - low, 2 * (_NODE_ROWS - 1))
-        ends = np.cumsum(sizes)
         while start < len(low):
-            before = int(ends[start - 1]) if start else 0
-            end = int(np.searchsorted(ends, before + _EVENTS_MAX, side="right"))
-            end = min(max(end, start + 1), start + self._pace.items, len(low))
+            end = min(start + self._pace.items, len(low))
             outputs, merged_bytes = self._fold(rows[start:end], low[start:end], high[start:end])
             self._pace.made(end - start, outputs.nbytes + merged_bytes)
             found.append(self._converted(outputs))
@@ -264,24 +262,24 @@ class _Separate(FrameFold):
     def _fold(self, rows: Positions, low: Positions, high: Positions) -> tuple[pa.RecordBatch, int]:
         """Return the outputs of n frames, and the bytes of the states that were merged for them."""
         left = right = high
-        merged_bytes = 0
-        pieces: list[_Piece] = []
+        slots, merged_bytes = _NONE, 0
+        states: list[pa.Array] = []
         if self._nodes is not None:
             shift = self._nodes.shift(rows)
             first, last = -(-(low + shift) // _NODE_ROWS), (high + shift) // _NODE_ROWS
             has_nodes = first < last
             left = np.where(has_nodes, first * _NODE_ROWS - shift, high)
             right = np.where(has_nodes, last * _NODE_ROWS - shift, high)
-            pieces = _pieces(first, last)
-            self._nodes.ensure(pieces, int((low + shift).min()))
+            slots = np.flatnonzero(has_nodes)
+            states, merged_bytes = self._nodes.ranges(first[slots], last[slots], int((low + shift).min()))
         self.name_slots_by(rows)
         self.rows(self._opening, low, left)
         nothing = np.flatnonzero(low >= high)
         if len(nothing):
-            states = [pa.nulls(len(nothing), field.type) for field in self._layout.states]
-            self.states(self._opening, nothing, states)
-        if self._nodes is not None:
-            merged_bytes = self._nodes.merge(self._opening, pieces)
+            empty = [pa.nulls(len(nothing), field.type) for field in self._layout.states]
+            self.states(self._opening, nothing, empty)
+        if len(slots):
+            self.states(self._opening, slots, states)
             self.rows(self._opening, right, high)
         return self.results(self._opening, len(low)), merged_bytes
 
@@ -299,7 +297,10 @@ class _Separate(FrameFold):
     def states(self, opening: Open, slots: Positions, states: Sequence[pa.Array]) -> None:
         """Merge n states of each call into n slots, in order."""
         with self._exchange(opening) as exchange:
-            exchange.states(self._layout.states_of(slots.astype(np.int32), states))
+            for start in range(0, len(slots), _EVENTS_MAX):
+                chosen = slots[start : start + _EVENTS_MAX].astype(np.int32)
+                parts = [column.slice(start, len(chosen)) for column in states]
+                exchange.states(self._layout.states_of(chosen, parts))
 
     def results(self, opening: Open, count: int) -> pa.RecordBatch:
         """Return the results of slots 0 to `count` - 1, and drop their accumulators."""
@@ -308,7 +309,7 @@ class _Separate(FrameFold):
             exchange.barrier(epoch)
             found = one_batch(exchange.results(epoch))
             exchange.forget(pa.array(np.arange(count, dtype=np.int32)))
-        assert found.column(SLOT).to_numpy().tolist() == list(range(count))
+        assert np.array_equal(found.column(SLOT).to_numpy(), np.arange(count))
         return found
 
     def name_slots_by(self, rows: Positions) -> None:
@@ -323,6 +324,9 @@ class _Separate(FrameFold):
 
 class _Nodes:
     """States of 8, 16, 32... adjacent rows of a partition. Node k of level l has the places from k * 8 * 2**l on.
+
+    Nodes of three levels are merged from those of the level below: their base. If all nodes would need too much, those
+    below a level, the cut, are kept only at the ends of frames.
 
     The places of a partition's rows are adjacent, and begin at a multiple of `_stride`, a power of two that is not less
     than the length of any partition.
@@ -340,6 +344,7 @@ class _Nodes:
         bounds = fold.part.query.bounds
         self._pace = Pace(bounds.rows_max, bounds.bytes_max)
         self._leaf_bytes: int | None = None  # of a state of 8 rows, measured
+        self._cut = 0
 
     def begin(self, starts: Positions) -> None:
         """Drop all nodes. From here on partitions begin at these positions; the last one is the end."""
@@ -356,29 +361,47 @@ class _Nodes:
         """Return the positions of the rows at n places."""
         return self._starts[places // self._stride] + places % self._stride
 
-    def ensure(self, pieces: Sequence[_Piece], oldest: int) -> None:
-        """Make the nodes of some frames that are not known, and drop those that no later frame has.
+    def ranges(self, first: Positions, last: Positions, oldest: int) -> tuple[list[pa.Array], int]:
+        """Return the states of n ranges of nodes of level 0, none of them empty, and the bytes of all that was merged.
+
+        Nodes that are not known are made, and those that no later frame has are dropped.
 
         Args:
-            pieces: The parts of the frames.
-            oldest: The first place that these frames and later ones have.
+            first: int64, shape (n,): the first node of each range. Equal ranges that are adjacent are merged once.
+            last: int64, shape (n,): the node after the last one.
+            oldest: The first place that the frames of these ranges, and later frames, have.
         """
-        if pieces:
-            self._make(pieces, oldest)
+        tiers = list(_tiers(first, last))
+        if tiers:
+            self._make([piece for tier in tiers for piece in (*tier.left, *tier.right)], oldest)
+        states: list[pa.Array] = [pa.nulls(0, field.type) for field in self._fold.part.query.layout.states]
+        merged_bytes = 0
+        for tier in reversed(tiers):
+            slots, parts = self._parts(tier, states)
+            found = self._merged(tier, slots, parts)
+            states = [column.take(pa.array(tier.places)) for column in found]
+            merged_bytes += sum(column.nbytes for column in (*parts, *states))
+        return states, merged_bytes
 
-    def merge(self, opening: Open, pieces: Sequence[_Piece]) -> int:
-        """Merge the nodes of frames into their slots, and return the bytes of their states."""
-        if not pieces:
-            return 0
-        slots = np.concatenate([piece.slots for piece in pieces])
-        ranks = np.concatenate([np.full(len(piece.slots), rank) for rank, piece in enumerate(pieces)])
-        states = [self._states(piece.level, piece.nodes) for piece in pieces]
-        columns = [pa.concat_arrays(list(columns)) for columns in zip(*states, strict=True)]
-        by_slot = np.lexsort((ranks, slots))
-        for start in range(0, len(by_slot), _EVENTS_MAX):
-            chosen = by_slot[start : start + _EVENTS_MAX]
-            self._fold.states(opening, slots[chosen], [column.take(pa.array(chosen)) for column in columns])
-        return sum(column.nbytes for column in columns)
+    def _parts(self, tier: _Tier, inner: Sequence[pa.Array]) -> tuple[Positions, list[pa.Array]]:
+        """Return the slots of the parts of a tier's ranges, in order, and their states, given those of inner ranges."""
+        left = [self._states(piece.level, piece.nodes) for piece in tier.left]
+        right = [self._states(piece.level, piece.nodes) for piece in tier.right]
+        slots = np.concatenate(
+            [*(piece.slots for piece in tier.left), tier.inner, *(each.slots for each in tier.right)]
+        )
+        states = [pa.concat_arrays(list(columns)) for columns in zip(*left, inner, *right, strict=True)]
+        return slots, states
+
+    def _merged(self, tier: _Tier, slots: Positions, parts: list[pa.Array]) -> list[pa.Array]:
+        """Return the states of the ranges of a tier."""
+        if len(slots) == len(tier.first):  # each range has one part, which is its state
+            return [column.take(pa.array(np.argsort(slots))) for column in parts]
+        fold = self._fold
+        fold.name_slots_by(self._positions(tier.first * (_NODE_ROWS << tier.level)))
+        fold.states(self._opening, slots, parts)
+        found = fold.results(self._opening, len(tier.first))
+        return [found.column(name) for name in fold.part.query.layout.states.names]
 
     def _states(self, level: int, nodes: Positions) -> list[pa.Array]:
         """Return the states of n known nodes of a level."""
@@ -391,56 +414,66 @@ class _Nodes:
         levels = max(piece.level for piece in pieces) + 1
         while len(self._known) < levels:
             self._known.append((_NONE, []))
+        if self._leaf_bytes is None:
+            self._add([(0, pieces[0].nodes[:1] << pieces[0].level)])
+        end = max(int(piece.nodes.max() + 1) << piece.level for piece in pieces)
+        self._cut = self._lowest_kept(end - oldest // _NODE_ROWS, levels)
+        missing = self._missing(pieces, levels)
+        ends = [piece.nodes >> (self._cut - piece.level) for piece in pieces if piece.level < self._cut]
+        edges = np.unique(np.concatenate([_NONE, *ends]))
+        self._make_below(missing[: self._cut + 1], edges)
+        self._add(list(enumerate(missing))[self._cut + 1 :])
+        self._drop(lambda level, nodes: (nodes + 1) * (_NODE_ROWS << level) <= oldest)
+        self._drop(lambda level, nodes: ~_is_below(level, nodes, cut=self._cut, above=edges), below=self._cut)
+
+    def _missing(self, pieces: Sequence[_Piece], levels: int) -> list[Positions]:
+        """Return the nodes of each level that are not known, and from which the nodes of the pieces are made."""
         wanted = [
             np.unique(np.concatenate([_NONE, *(piece.nodes for piece in pieces if piece.level == level)]))
             for level in range(levels)
         ]
-        missing = [_NONE] * levels
         for level in range(levels - 1, -1, -1):
-            missing[level] = np.setdiff1d(wanted[level], self._known[level][0])
-            if level:
-                children = np.concatenate([2 * missing[level], 2 * missing[level] + 1])
-                wanted[level - 1] = np.union1d(wanted[level - 1], children)
-        if self._leaf_bytes is None and len(missing[0]):
-            self._add(0, missing[0][:1])
-            missing[0] = missing[0][1:]
-        end = max(int(piece.nodes.max() + 1) << piece.level for piece in pieces)
-        cut = self._cut(end - oldest // _NODE_ROWS, levels)
-        edges = np.unique(
-            np.concatenate([_NONE, *(piece.nodes >> (cut - piece.level) for piece in pieces if piece.level < cut)])
-        )
-        self._make_below(missing, cut, edges)
-        for level in range(cut + 1, levels):
-            self._add(level, missing[level])
-        self._drop(lambda level, nodes: (nodes + 1) * (_NODE_ROWS << level) <= oldest)
-        self._drop(lambda level, nodes: ~_is_below(level, nodes, cut=cut, above=edges), below=cut)
+            wanted[level] = np.setdiff1d(wanted[level], self._known[level][0], assume_unique=True)
+            if level and len(wanted[level]):
+                base = _base(level)
+                children = np.add.outer(wanted[level] << (level - base), np.arange(1 << (level - base)))
+                wanted[base] = np.union1d(wanted[base], children.ravel())
+        return wanted
 
-    def _cut(self, leaves: int, levels: int) -> int:
+    def _lowest_kept(self, leaves: int, levels: int) -> int:
         """Return the level below which nodes are kept only at the ends of frames, because all would need too much.
+
+        It is a base. Otherwise larger nodes would be merged from other parts, and rounded differently.
 
         Args:
             leaves: The number of nodes of level 0 from the first row of a frame to the last one.
             levels: The number of levels.
         """
         bytes_max = self._fold.part.query.bounds.bytes_max
-        needed = 2 * leaves * (self._leaf_bytes or 0)
-        return min(max(-(-needed // bytes_max) - 1, 0).bit_length(), levels - 1)
+        # The nodes above the cut, and those around the two ends of a frame.
+        needed = {
+            cut: 2 * (self._leaf_bytes or 0) * ((leaves >> cut) + (2 << cut if cut else 0))
+            for cut in range(0, levels, _TIER_LEVELS)
+        }
+        return next((cut for cut, bytes_ in needed.items() if bytes_ <= bytes_max), min(needed, key=needed.__getitem__))
 
-    def _make_below(self, missing: Sequence[Positions], cut: int, edges: Positions) -> None:
-        """Make the missing nodes up to a level, a range of rows at a time, and drop those that no end of a frame needs.
+    def _make_below(self, missing: Sequence[Positions], edges: Positions) -> None:
+        """Make the missing nodes up to the cut, a range of rows at a time, and drop those that no end of a frame needs.
 
         Args:
-            missing: The missing nodes of each level, ascending.
-            cut: The level.
-            edges: Nodes of this level, ascending. Their children are kept.
+            missing: The missing nodes of each of these levels, ascending.
+            edges: Nodes of the last level, ascending. Their children are kept.
         """
-        above = np.unique(np.concatenate([nodes >> (cut - level) for level, nodes in enumerate(missing[: cut + 1])]))
+        cut = self._cut
+        above = np.unique(np.concatenate([nodes >> (cut - level) for level, nodes in enumerate(missing)]))
         leaves_max = self._fold.part.query.bounds.bytes_max // (2 * max(self._leaf_bytes or 0, 1))
         at_once = max(leaves_max >> cut, 1)
         for start in range(0, len(above), at_once):
             chosen = above[start : start + at_once]
-            for level, nodes in enumerate(missing[: cut + 1]):
-                self._add(level, nodes[np.isin(nodes >> (cut - level), chosen)])
+            here = missing
+            if len(chosen) < len(above):
+                here = [nodes[_is_below(level, nodes, cut=cut, above=chosen)] for level, nodes in enumerate(missing)]
+            self._add(list(enumerate(here)))
             done = np.setdiff1d(chosen, edges)
             self._drop(partial(_is_below, cut=cut, above=done), below=cut)
 
@@ -451,36 +484,68 @@ class _Nodes:
             if len(kept) < len(known):
                 self._known[level] = (known[kept], [column.take(pa.array(kept)) for column in states])
 
-    def _add(self, level: int, nodes: Positions) -> None:
+    def _add(self, missing: Sequence[tuple[int, Positions]]) -> None:
+        """Make new nodes, by ascending level: those of one base together, because each exchange has a fixed cost."""
+        for base, group in groupby(missing, key=lambda each: _base(each[0])):
+            tier = list(group)
+            levels = np.concatenate([np.full(len(nodes), level) for level, nodes in tier])
+            nodes = np.concatenate([nodes for _, nodes in tier])
+            made = []
+            start = 0
+            while start < len(nodes):
+                end = start + self._pace.items
+                made.append(self._made(base, levels[start:end], nodes[start:end]))
+                self._pace.made(len(made[-1][0]), sum(column.nbytes for column in made[-1]))
+                start += len(made[-1][0])
+            if not made:
+                continue
+            if base < 0:
+                self._leaf_bytes = -(-sum(column.nbytes for column in made[-1]) // len(made[-1][0]))
+            columns = [pa.concat_arrays(list(parts)) for parts in zip(*made, strict=True)]
+            start = 0
+            for level, added in tier:
+                self._know(level, added, [column.slice(start, len(added)) for column in columns])
+                start += len(added)
+
+    def _know(self, level: int, nodes: Positions, states: Sequence[pa.Array]) -> None:
+        """Add new nodes of a level, ascending, to those that are known."""
         if not len(nodes):
             return
-        known, states = self._known[level]
-        made = []
-        start = 0
-        while start < len(nodes):
-            chosen = nodes[start : start + self._pace.items]
-            made.append(self._made(level, chosen))
-            self._pace.made(len(chosen), sum(column.nbytes for column in made[-1]))
-            start += len(chosen)
-        if not level:
-            self._leaf_bytes = -(-sum(column.nbytes for column in made[-1]) // len(made[-1][0]))
+        known, before = self._known[level]
         together = np.concatenate([known, nodes])
-        order = np.argsort(together)
-        columns = [pa.concat_arrays(list(parts)) for parts in zip(*([states] if states else []), *made, strict=True)]
-        self._known[level] = (together[order], [column.take(pa.array(order)) for column in columns])
+        columns = [pa.concat_arrays(list(parts)) for parts in zip(*([before] if before else []), states, strict=True)]
+        if len(known) and known[-1] > nodes[0]:
+            order = np.argsort(together)
+            together, columns = together[order], [column.take(pa.array(order)) for column in columns]
+        self._known[level] = (together, columns)
 
-    def _made(self, level: int, nodes: Positions) -> list[pa.Array]:
-        """Return the states of n new nodes: folded from rows, or merged from two nodes of the level below."""
+    def _made(self, base: int, levels: Positions, nodes: Positions) -> list[pa.Array]:
+        """Return the states of n new nodes: folded from rows if the base is below 0, or else merged from its nodes."""
         fold = self._fold
-        begins = self._positions(nodes * (_NODE_ROWS << level))
+        begins = self._positions((nodes << levels) * _NODE_ROWS)
         fold.name_slots_by(begins)
-        if level:
-            halves = self._states(level - 1, np.repeat(2 * nodes, 2) + np.tile([0, 1], len(nodes)))
-            fold.states(self._opening, np.repeat(np.arange(len(nodes)), 2), halves)
-        else:
+        if base < 0:
             fold.rows(self._opening, begins, begins + _NODE_ROWS)
+        else:
+            counts = 1 << (levels - base)
+            slots = np.repeat(np.arange(len(nodes)), counts)
+            places = np.arange(len(slots)) - (np.cumsum(counts) - counts)[slots]
+            fold.states(self._opening, slots, self._states(base, (nodes << (levels - base))[slots] + places))
         found = fold.results(self._opening, len(nodes))
         return [found.column(name) for name in fold.part.query.layout.states.names]
+
+
+def _base(level: int) -> int:
+    """Return the level from whose nodes those of a level are merged; below 0: they are folded from rows."""
+    return (level - 1) // _TIER_LEVELS * _TIER_LEVELS
+
+
+def _taken(column: pa.Array, places: Positions) -> pa.Array:
+    """Return the values at n places, at least one, without a copy if the places are adjacent."""
+    first = int(places[0])
+    if int(places[-1]) - first == len(places) - 1 and (np.diff(places) == 1).all():
+        return column.slice(first, len(places))
+    return column.take(pa.array(places))
 
 
 def _owners(ends: Positions, start: int, stop: int) -> Positions:
@@ -496,10 +561,10 @@ def _is_below(level: int, nodes: Positions, *, cut: int, above: Positions) -> np
 
 
 class _Piece(NamedTuple):
-    """A part of some frames: one node of each.
+    """A part of some ranges of nodes: one node of each.
 
     Args:
-        slots: int64, shape (n,): the slots of the frames.
+        slots: int64, shape (n,): the ranges.
         level: The level of the nodes.
         nodes: int64, shape (n,): the nodes.
     """
@@ -509,20 +574,48 @@ class _Piece(NamedTuple):
     nodes: Positions
 
 
-def _pieces(first: Positions, last: Positions) -> list[_Piece]:
-    """Return the largest nodes that together have the nodes of level 0 from `first` to `last`, in the order of rows."""
-    slots = np.flatnonzero(first < last)
-    first, last = first[slots], last[slots]
-    left: list[_Piece] = []
-    right: list[_Piece] = []
+class _Tier(NamedTuple):
+    """Different ranges of nodes of one level, and the parts from which each is merged, in order.
+
+    Args:
+        level: The level.
+        first: int64, shape (n,): the first node of each range.
+        places: int64: for each range that was asked for, its place among these.
+        left: The nodes before the inner range.
+        inner: int64: the ranges that have an inner one, a range of nodes that are `_TIER_LEVELS` levels higher.
+        right: The nodes after the inner range.
+    """
+
+    level: int
+    first: Positions
+    places: Positions
+    left: list[_Piece]
+    inner: Positions
+    right: list[_Piece]
+
+
+def _tiers(first: Positions, last: Positions) -> Iterator[_Tier]:
+    """Yield the tiers of n ranges of nodes of level 0, none of them empty.
+
+    The ranges of a tier are the inner ones of the tier before. So each range becomes the fewest nodes that together
+    have its nodes.
+    """
     level = 0
-    while len(slots):
-        odd = first % 2 == 1
-        left.append(_Piece(slots[odd], level, first[odd]))
-        first = first + odd
-        odd = (last % 2 == 1) & (first < last)
-        last = last - odd
-        right.append(_Piece(slots[odd], level, last[odd]))
-        more = first < last
-        slots, first, last, level = slots[more], first[more] // 2, last[more] // 2, level + 1
-    return [piece for piece in (*left, *reversed(right)) if len(piece.slots)]
+    while len(first):
+        begins = np.append(True, (np.diff(first) != 0) | (np.diff(last) != 0))
+        first, last, places = first[begins], last[begins], np.cumsum(begins) - 1
+        begin, slots = first, np.arange(len(first))
+        left: list[_Piece] = []
+        right: list[_Piece] = []
+        for here in range(level, level + _TIER_LEVELS):
+            odd = first % 2 == 1
+            left.append(_Piece(slots[odd], here, first[odd]))
+            first = first + odd
+            odd = (last % 2 == 1) & (first < last)
+            last = last - odd
+            right.append(_Piece(slots[odd], here, last[odd]))
+            more = first < last
+            slots, first, last = slots[more], first[more] // 2, last[more] // 2
+        parts = [piece for piece in left if len(piece.slots)], [piece for piece in reversed(right) if len(piece.slots)]
+        yield _Tier(level, begin, places, parts[0], slots, parts[1])
+        level += _TIER_LEVELS

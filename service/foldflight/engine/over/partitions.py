@@ -80,12 +80,12 @@ class Store:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def slice(self, start: int, end: int) -> pa.RecordBatch:
-        """Return the rows at the positions from `start` to `end`."""
+    def slice(self, start: int, end: int, names: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Return the rows at the positions from `start` to `end`: these columns, or all."""
         first, last = np.searchsorted(self._ends, [start, max(end - 1, start)], side="right").tolist()
         parts = []
         for place in range(first, last + 1):
-            batch = self._batches[place]
+            batch = self._batches[place] if names is None else self._batches[place].select(list(names))
             begins = int(self._ends[place]) - batch.num_rows
             parts.append(batch.slice(max(start - begins, 0), min(end, begins + batch.num_rows) - max(start, begins)))
         return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
@@ -95,6 +95,8 @@ class Store:
         columns = list(names)
         if not len(positions):
             return self._batches[0].select(columns).slice(0, 0)
+        if positions[-1] - positions[0] == len(positions) - 1 and (np.diff(positions) == 1).all():
+            return self.slice(int(positions[0]), int(positions[-1]) + 1, columns)
         first, last = np.searchsorted(self._ends, [positions.min(), positions.max()], side="right").tolist()
         if first == last:
             begins = int(self._ends[first]) - self._batches[first].num_rows

@@ -53,7 +53,7 @@ class Framed(NamedTuple):
 
 @dataclass(frozen=True)
 class OverLayout:
-    """The columns of an OVER query between Spark and its exchanges.
+    """The columns of an OVER query between Spark and its exchanges. One column may have several uses.
 
     Args:
         payload: The columns of the input under internal names.
@@ -83,8 +83,9 @@ class OverLayout:
 
     @property
     def rows(self) -> pa.Schema:
-        """The schema of rows from Spark."""
-        return pa.schema([*self.payload, *self.keys, *self.order, *self.columns, *self.bounds])
+        """The schema of rows from Spark: each column once."""
+        used = (*self.payload, *self.keys, *self.order, *self.columns, *self.bounds)
+        return pa.schema(list({field.name: field for field in used}.values()))
 
     def of(self, calls: Sequence[Call], *, retracts: bool) -> QueryLayout:
         """Return the columns of the exchanges of some calls."""

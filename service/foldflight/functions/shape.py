@@ -492,7 +492,7 @@ class ViewShape(Shape):
 
 
 _EntriesOf: TypeAlias = tuple[list[Any], list[Any], pa.BooleanArray, list[int]]
-_NO_ENTRIES: Final[_EntriesOf] = ([], [], pa.array([], pa.bool_()), [0])
+_NO_ENTRIES: Final[_EntriesOf] = ([], [], pa.nulls(0, pa.bool_()), [0])  # pa.array imports pandas
 
 
 def _checked(part: ViewPart) -> ViewPart:

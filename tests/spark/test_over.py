@@ -126,6 +126,27 @@ def test_on_servers(sessions: dict[str, Any], server_url: str) -> None:
 def test_in_connect(spark: Any, embedded: Functions) -> None:
     """Several frames in one pass, through Spark Connect."""
     compared(spark, embedded, ["rows", "whole"])
+    in_the_order_of_columns(spark, embedded)
+
+
+def in_the_order_of_columns(spark: Any, functions: Functions) -> None:
+    df = spark.sql("SELECT id, nullif(id, 2) AS n FROM range(4)")
+    last = functions["last"]
+    for order, expected in (
+        (sf.col("n").desc(), [3, 1, 0, 2]),
+        (sf.desc_nulls_first("n"), [2, 3, 1, 0]),
+        (sf.expr("n + 0").asc_nulls_last(), [0, 1, 3, 2]),
+        (sf.col("n"), [2, 0, 1, 3]),
+    ):
+        found = over(df, order_by=order).agg(place=functions["count"]().rows(None, 0)).collect()
+        assert [row.id for row in sorted(found, key=lambda row: row.place)] == expected
+        (found,) = group_by(df).agg(last=last("id").order_by(order)).collect()
+        assert found.last == expected[-1]
+
+
+def test_an_order_may_be_a_column_of_pyspark(sessions: dict[str, Any], embedded: Functions) -> None:
+    """Its direction, and the place of NULL, are those that PySpark gives it."""
+    in_the_order_of_columns(sessions["classic"], embedded)
 
 
 def test_no_keys_no_order_and_any_column(sessions: dict[str, Any], embedded: Functions) -> None:

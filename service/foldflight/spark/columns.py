@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, count
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -18,6 +19,7 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from foldflight.client import Aggregate, Use, UseMember
+from foldflight.client.functions import OrderKey
 from foldflight.engine.convert import without_nullability
 from foldflight.engine.layout import KIND, REAL, SLOT
 from foldflight.errors import RejectedError
@@ -33,6 +35,7 @@ __all__ = [
     "key_name",
     "kind_of",
     "rejecting",
+    "sort_key",
     "spark_name",
     "text_of",
 ]
@@ -166,7 +169,7 @@ class Columns:
                 literals=each.literals,
                 order=tuple(
                     Order(self.key(key.column, each.function.name), key.descending, key.nulls_first)
-                    for key in each.order
+                    for key in map(sort_key, each.order)
                 ),
             )
             for each in aggregates
@@ -296,6 +299,26 @@ def column_of(df: DataFrame, written: object, role: str) -> Column:
             "SIGNATURE", f"{role} means all columns; give one column (count() without an argument counts the rows)"
         )
     return sf.expr(written)
+
+
+def sort_key(key: OrderKey) -> OrderKey:
+    """Return a key of an order without PySpark's own: the column and direction of `desc("at")` are those of the key."""
+    if not isinstance(key.column, Column):
+        return key
+    made: Any = type(key.column)
+    inner = vars(key.column)  # not getattr: any attribute of a Column is a Column
+    if "_jc" not in inner:  # Spark Connect
+        order = inner["_expr"]
+        if type(order).__name__ != "SortOrder":
+            return key
+        return OrderKey(made(order._child), not order._ascending, order._nullsFirst)  # noqa: SLF001
+    order = inner["_jc"].node()
+    if order.getClass().getSimpleName() != "SortOrder":
+        return key
+    context: Any = SparkContext._active_spark_context  # noqa: SLF001
+    column = context._jvm.org.apache.spark.sql.Column(order.child())  # noqa: SLF001
+    descending, nulls_first = "Descending" in f"{order.sortDirection()}", "NullsFirst" in f"{order.nullOrdering()}"
+    return OrderKey(made(column), descending, nulls_first)
 
 
 def key_name(df: DataFrame, written: object, column: Column) -> str:

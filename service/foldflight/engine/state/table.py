@@ -173,18 +173,20 @@ class StateTable:
         parts: list[pa.RecordBatch] = []
         held = 0
         for meta in reversed(self._manifest.pieces):
+            # The pieces of a run have different ranges of hashes, so most keys are searched in one piece of it.
             wanted = hashes[open_]
-            if not ((wanted >= np.uint64(meta.low)) & (wanted <= np.uint64(meta.high))).any():
+            asked = np.flatnonzero((wanted >= np.uint64(meta.low)) & (wanted <= np.uint64(meta.high)))
+            if not len(asked):
                 continue
-            piece = self._piece(meta)
+            piece, wanted = self._piece(meta), wanted[asked]
             where = np.minimum(np.searchsorted(piece.hashes, wanted), len(piece.hashes) - 1)
             same = piece.hashes[where] == wanted
             if same.any():
                 rows, where = self._candidates(meta, piece, where[same])
-                places[open_[same]] = held + where
+                places[open_[asked[same]]] = held + where
                 parts.append(rows)
                 held += rows.num_rows
-                open_ = open_[~same]
+                open_ = np.delete(open_, asked[same])
         rows = one_batch(pa.Table.from_batches(parts, schema=self.layout.rows)).take(pa.array(places, mask=places < 0))
         if not (equal_rows(keys, rows.select(keys.schema.names)) | (places < 0)).all():
             # Several keys share a hash. This is rare, so it may be slower.

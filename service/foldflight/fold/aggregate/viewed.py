@@ -29,7 +29,7 @@ from foldflight.functions.context import FunctionContext
 from foldflight.functions.shape import Attributes, ViewShape, views_in
 from foldflight.functions.spec import BoundFunction
 from foldflight.functions.values import CastError
-from foldflight.functions.views import MISSING, ListView, MapView, ViewPart
+from foldflight.functions.views import MISSING, ListView, MapView, PlainMap, ViewPart
 
 __all__ = ["AskView", "Viewed"]
 
@@ -377,7 +377,7 @@ class Viewed(Interpreted):
         self._views = views_in(bound.shape)
         self._attributes = Attributes(bound.shape)
         self._warm: set[int] = set()  # the slots with views of which entries are in memory
-        self._cold: set[int] = set()  # the slots with views that are `ViewPart`s, until a row uses the slot
+        self._cold: set[int] = set()  # the slots that may have `ViewPart`s, until a row uses the slot
         create = self.verbs.create_accumulator
         self.verbs = dataclasses.replace(self.verbs, create_accumulator=lambda: self._in_memory(create()))
 
@@ -444,18 +444,20 @@ class Viewed(Interpreted):
 
     def forget_entries(self) -> None:
         """Forget all entries of all views, because the engine has them now."""
+        held, put = self._held, self._attributes.set
         for slot in self._warm:
-            accumulator = self._held[slot]
+            accumulator = held[slot]
             for name in self._views if accumulator is not EMPTY else ():
                 found = self._found(accumulator, name)
-                if isinstance(found, (_KeptMap, _KeptList)):
+                if type(found) is PlainMap:  # most are
+                    put(accumulator, name, _FORGOTTEN)
+                elif isinstance(found, (_KeptMap, _KeptList)):
                     found.forget()
-                    continue
-                if isinstance(found, (MapView, dict)):
-                    self._attributes.set(accumulator, name, _FORGOTTEN)
+                elif isinstance(found, (MapView, dict)):
+                    put(accumulator, name, _FORGOTTEN)
                 elif isinstance(found, (ListView, list)):
-                    self._attributes.set(accumulator, name, _forgotten_list(_count(found)))
-                self._cold.add(slot)
+                    put(accumulator, name, _forgotten_list(_count(found)))
+        self._cold |= self._warm
         self._warm.clear()
 
     def forget(self, slots: Slots) -> None:

@@ -98,7 +98,7 @@ def test_a_set_of_slots_is_a_set(steps: list[tuple[str, list[int]]]) -> None:
     for verb, numbers in steps:
         given_slots = np.array(numbers, np.int32)
         if verb == "add":
-            slots.add(given_slots)
+            slots.add(given_slots, max(numbers, default=-1) + 1)
             expected |= set(numbers)
         elif verb == "discard":
             slots.discard(given_slots)

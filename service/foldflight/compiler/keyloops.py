@@ -113,19 +113,23 @@ def _is_same(data, start, held, begin, size):
     return _word(data, last) == _word(held, np.uint64(begin + size - 8))
 
 
-def _dense(values, base, by_number, ids):
-    """Look up n numbers in an array of ids that begins at `base`. Return how many stand before one without an id."""
-    size = np.uint64(len(by_number))
+def _dense(values, base, by_number, ids, firsts, held, count):
+    """Find or add n numbers in an array of ids whose first place is that of `base`. Return the number of ids then.
+
+    The array has a place for each of the numbers, and `held` has room for all of them.
+    """
+    known = count
     for row in range(len(values)):
-        at = np.uint64(row)
-        place = np.uint64(values[at] - base)
-        if place >= size:
-            return row
+        place = np.uint64(values[np.uint64(row)] - base)
         found = by_number[place]
         if found < 0:
-            return row
-        ids[at] = found
-    return len(values)
+            found = np.int32(count)
+            by_number[place] = found
+            held[count] = values[np.uint64(row)]
+            firsts[count - known] = row
+            count += 1
+        ids[np.uint64(row)] = found
+    return count
 
 
 def _numbers(values, ids, firsts, places, held, state, seed):
@@ -253,7 +257,7 @@ def compiled(store: Any) -> dict[str, Any]:
     narrow = changed(types.uint32)
     numbers, state, bytes_, firsts = (changed(each) for each in (types.int64, types.int64, types.uint8, types.intp))
     loops = {
-        "dense": (_dense, (given(types.int64), types.int64, given(types.int32), ids)),
+        "dense": (_dense, (given(types.int64), types.int64, ids, ids, firsts, numbers, types.int64)),
         "numbers": (_numbers, (given(types.int64), ids, firsts, narrow, numbers, state, types.uint64)),
         "place_numbers": (_place_numbers, (narrow, numbers, types.int64, types.uint64)),
         "texts": (

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, Final, Protocol
 
@@ -116,11 +116,11 @@ class Numbers:
         if not len(values):
             return np.zeros(0, np.int32), _NONE
         if self._by_number is not None:
-            known = self._all_known(values)
-            if known is not None:
-                return known, _NONE
             self._reach(int(values.min()), int(values.max()), len(values))
         if self._by_number is not None:
+            loops = KEY_LOOPS.when_hot(-(-len(values) // _DENSE_ROWS))
+            if loops is not None:
+                return self._placed(loops, self._by_number, values)
             return self._added(values, self._by_number[values - self._base if self._base else values])
         if self._compiled is None:
             loops = KEY_LOOPS.when_hot(len(values))
@@ -130,14 +130,14 @@ class Numbers:
             self._held, self._table = _Growing(np.int64), _Table()
         return self._compiled.ids(values)
 
-    def _all_known(self, values: Codes) -> Ids | None:
-        """Return the ids of n numbers if the array has one for each, and a compiled loop is there to find out."""
-        loops = KEY_LOOPS.when_hot(-(-len(values) // _DENSE_ROWS))
-        if loops is None:
-            return None
-        ids = np.empty(len(values), np.int32)
-        done = loops["dense"](np.ascontiguousarray(values), self._base, self._by_number, ids)
-        return ids if done == len(values) else None
+    def _placed(self, loops: Mapping[str, Any], by_number: Ids, values: Codes) -> tuple[Ids, Rows]:
+        """Find or add n numbers in the array of ids, which reaches to all of them."""
+        known = len(self._held)
+        ids, firsts = np.empty(len(values), np.int32), np.empty(len(values), np.intp)
+        held = self._held.room(len(values))
+        count = loops["dense"](np.ascontiguousarray(values), self._base, by_number, ids, firsts, held, known)
+        self._held.lengthen(count)
+        return ids, firsts[: count - known].copy()
 
     def _looked_up(self, array: pa.Array) -> tuple[Ids, Rows]:
         values = array.to_numpy()
@@ -328,7 +328,10 @@ class Pairs:
             held, narrow = self._numbers.held, self._bits
             self._numbers, self._bits = Numbers(), needed
             self._numbers.ids((held >> narrow << needed) | (held & ((1 << narrow) - 1)))
-        return self._numbers.ids((firsts.astype(np.int64) << self._bits) | seconds)
+        pairs = firsts.astype(np.int64)
+        pairs <<= self._bits
+        pairs |= seconds
+        return self._numbers.ids(pairs)
 
 
 class _Growing:
@@ -347,12 +350,21 @@ class _Growing:
 
     def extend(self, values: npt.NDArray[Any]) -> None:
         needed = self._length + len(values)
+        self.room(len(values))[self._length : needed] = values
+        self._length = needed
+
+    def room(self, more: int) -> npt.NDArray[Any]:
+        """Return the values with room for at least so many more behind them; `lengthen` tells how many are used."""
+        needed = self._length + more
         if needed > len(self._room):
             room = np.zeros(max(needed, 2 * self._length), self._room.dtype)
             room[: self._length] = self.values
             self._room = room
-        self._room[self._length : needed] = values
-        self._length = needed
+        return self._room
+
+    def lengthen(self, length: int) -> None:
+        """Take what was written into `room` as values, up to this number of them."""
+        self._length = length
 
 
 class _Table:

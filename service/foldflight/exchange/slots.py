@@ -58,11 +58,10 @@ class SlotSet:
 
     def __bool__(self) -> bool:
         """Return whether the set has any slot."""
-        return bool(self._has.any())
+        return self._full > 0 or bool(self._has.any())
 
-    def add(self, slots: Slots) -> None:
-        """Add n slots."""
-        needed = int(slots.max(initial=-1)) + 1
+    def add(self, slots: Slots, needed: int) -> None:
+        """Add n slots, the highest of which is `needed` - 1."""
         if needed <= self._full:
             return
         if needed > len(self._has):
@@ -83,4 +82,4 @@ class SlotSet:
 
     def to_numpy(self) -> Slots:
         """Return the slots of the set, ascending."""
-        return np.flatnonzero(self._has).astype(np.int32)
+        return self._has.nonzero()[0].astype(np.int32)

@@ -26,6 +26,7 @@ __all__ = ["Journal", "JournalEntry", "KeptStates"]
 
 # Number of stale rows that is tolerated, in addition to one for each live row, before the batches are compacted.
 _STALE_ROWS_MIN: Final = 1024
+_NO_SLOTS: Final = np.zeros(0, np.int32)
 
 
 @dataclass(eq=False)
@@ -44,7 +45,7 @@ class JournalEntry:
     expects_answer: bool
     sent: bool = False
     answered: bool = False
-    changed: Slots = field(default_factory=lambda: np.zeros(0, np.int32))
+    changed: Slots = field(default_factory=lambda: _NO_SLOTS)
 
     @cached_property
     def bytes(self) -> int:
@@ -92,8 +93,9 @@ class Journal:
         match entry.frame:
             case States() | Chunk() if self._holds_slots:
                 slots = slots_of(entry.frame.batch)
-                self._live.add(slots)
-                self._changed.add(slots)
+                needed = int(slots.max(initial=-1)) + 1
+                self._live.add(slots, needed)
+                self._changed.add(slots, needed)
             case Forget():
                 slots = entry.frame.slots.to_numpy(zero_copy_only=False)
                 self._live.discard(slots)
@@ -127,7 +129,7 @@ class Journal:
     def commit(self, entry: JournalEntry, states: pa.Table) -> None:
         """Record the answer to a barrier or checkpoint. If it has states, drop the frames that they cover."""
         place = self._entries.index(entry) + 1
-        failed = _failed_slots(states) if isinstance(entry.frame, Barrier) else np.zeros(0, np.int32)
+        failed = _failed_slots(states) if isinstance(entry.frame, Barrier) else _NO_SLOTS
         if isinstance(entry.frame, Barrier) and not self._returns_states:
             # A failed slot must be empty on a new server, even if the function does not raise there again.
             if len(failed):

@@ -114,6 +114,9 @@ class Fold:
         self.calls = tuple(calls)
         self._arguments = [_arguments(call) for call in calls]
         self.schema = result_schema(calls, isolates=isolates)
+        self._nothing = pa.RecordBatch.from_arrays(
+            [pa.nulls(0, type_) for type_ in self.schema.types], schema=self.schema
+        )
         self.failures = Failures(isolates=isolates)
         self.isolated = self.failures.counts
         self.slot_count = 0
@@ -334,7 +337,7 @@ class Fold:
         slots = self._marked(_DIRTY)
         if not len(slots):
             self.state_bytes = 0
-            return pa.RecordBatch.from_arrays([pa.nulls(0, type_) for type_ in self.schema.types], schema=self.schema)
+            return self._nothing
         batch = self._results(slots, states=states, outputs=outputs)
         self.state_bytes = sum(column.nbytes for column in batch.columns[1 : 2 * len(self.calls) : 2]) if states else 0
         self._marked_below = 0
@@ -448,7 +451,7 @@ class Fold:
 
     def _marked(self, mark: int) -> Slots:
         """Return the slots that have a mark, ascending."""
-        return np.flatnonzero(self._marks & mark).astype(np.int32)
+        return (self._marks & mark).nonzero()[0].astype(np.int32)
 
 
 class _Columns:

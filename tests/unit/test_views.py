@@ -1004,6 +1004,40 @@ def test_what_a_method_sets_instead_of_a_view_is_refused_with_the_state() -> Non
     assert raised.value.code == "RESULT_TYPE"
 
 
+class Both:
+    """A view and a dict."""
+
+    seen: MapView[str, int]
+    copied: dict[str, int]
+
+    def __init__(self) -> None:
+        self.seen, self.copied = MapView(), {}
+
+
+@pytest.mark.parametrize("result_type", ["MAP<STRING, BIGINT>", "STRUCT<a MAP<STRING, BIGINT>>", "JSON", "BIGINT"])
+def test_a_view_is_no_dict_in_results_and_states(result_type: str) -> None:
+    """Also while it is in memory as a whole: otherwise it would be refused only when it has become large."""
+
+    @udaf(name="count_different", input_types=["STRING"], result_type=result_type)
+    class Returned:
+        def create_accumulator(self) -> Both:
+            return Both()
+
+        def accumulate(self, acc: Both, value: str) -> None:
+            acc.seen[value] = 1
+            if result_type == "BIGINT":
+                acc.copied = acc.seen  # type: ignore[assignment]
+
+        def get_value(self, acc: Both) -> Any:
+            return {"a": acc.seen} if result_type.startswith("STRUCT") else acc.seen
+
+    pair = ExchangePair(opening(), registry(Returned))
+    pair.send(pair.engine.chunk(rows([0], ["a"])))
+    with pytest.raises(FunctionError, match=r"copied: .* is not a dict|MapView") as raised:
+        pair.epoch(1)
+    assert raised.value.code == "RESULT_TYPE"
+
+
 def test_states_with_null_instead_of_a_view_are_refused() -> None:
     """No fold writes them."""
     pair = ExchangePair(opening(keeps_views=True), registry())

@@ -290,7 +290,7 @@ class _Map(Shape):
             if value is None:
                 offsets.append(None)
                 continue
-            if not isinstance(value, dict):
+            if not isinstance(value, dict) or isinstance(value, PlainMap):
                 raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is not a dict")
             if hasattr(value, "__missing__"):
                 wrong = f"{_shown(value)} would be restored as a plain dict, which does not create missing entries"

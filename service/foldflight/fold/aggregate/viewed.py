@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.errors import RejectedError
+from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.aggregate.interpreted import EMPTY, Interpreted, cannot_merge
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.states import unreadable
@@ -502,6 +502,17 @@ class Viewed(Interpreted):
         self._thaw(slots)
         return super()._outputs(slots)
 
+    def _value(self, slot: int) -> Any:
+        value = super()._value(slot)
+        # Maps that are known as a whole are dicts, and would be refused only when they have become large.
+        if isinstance(value, _COLLECTIONS) and _has_view(value):
+            message = (
+                "get_value returned a MapView or ListView; return dict(view.items()) or list(view), which read all "
+                "entries"
+            )
+            raise FunctionError("RESULT_TYPE", message, function=self.name, slot=slot)
+        return value
+
     def _thaw(self, slots: Slots) -> None:
         """Make views of the `ViewPart`s of n slots, because a method will use them."""
         if self._cold:
@@ -593,6 +604,17 @@ def _count(view: Any) -> int:
         case dict() | list():
             return len(view)
     return 0
+
+
+_COLLECTIONS: Final = (dict, list, tuple, MapView, ListView)
+
+
+def _has_view(value: Any) -> bool:
+    """Return whether a value is a view, or has one in it."""
+    if isinstance(value, (MapView, ListView)):
+        return True
+    members = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return any(isinstance(each, _COLLECTIONS) and _has_view(each) for each in members)
 
 
 _FORGOTTEN: Final = ViewPart(complete=False, cleared=False, keys=[], values=[], present=[])

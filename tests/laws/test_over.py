@@ -657,6 +657,29 @@ def test_large_outputs_and_states_are_bounded_by_bytes(low: int | None, monkeypa
     assert max(sizes) < 130_000, "the number at once at most doubles"
 
 
+def test_frames_that_are_folded_anew_are_bounded_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their accumulators may keep all rows, so those that exist at once get the rows of one chunk."""
+    rows_at_once = [0]
+    chunk, results = OpenExchange.chunk, OpenExchange.results
+
+    def counted(self: Any, batch: Any) -> None:
+        rows_at_once[-1] += batch.num_rows
+        chunk(self, batch)
+
+    def answered(self: Any, epoch: int) -> Any:
+        rows_at_once.append(0)
+        return results(self, epoch)
+
+    monkeypatch.setattr(folding, "_EVENTS_MAX", 100)
+    monkeypatch.setattr(OpenExchange, "chunk", counted)
+    monkeypatch.setattr(OpenExchange, "results", answered)
+    calls = {"joined": FUNCTIONS["joined"]("v").rows(-9, 0)}
+    found = run_over(calls, [{"at": at, "v": at} for at in range(200)], order_by=["at"])
+    assert found[-1]["joined"] == "".join(f",{value}" for value in range(190, 200))
+    assert sum(rows_at_once) == 1955
+    assert 90 < max(rows_at_once) <= 100
+
+
 @pytest.mark.parametrize(("low", "high"), [(0, None), (-750, 0)])
 def test_nodes_of_long_frames_are_bounded_by_bytes(low: int, high: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small nodes between the ends of long frames are dropped, and made again when an end reaches them."""

@@ -251,8 +251,14 @@ class _Separate(FrameFold):
     def outputs(self, rows: Positions, low: Positions, high: Positions) -> list[pa.Array]:
         found: list[list[pa.Array]] = []
         start = 0
+        ends = np.cumsum(high - low)
         while start < len(low):
             end = min(start + self._pace.items, len(low))
+            if self._nodes is None:
+                # An accumulator may grow with its rows, so all of them together get those of one chunk.
+                before = int(ends[start - 1]) if start else 0
+                fitting = int(np.searchsorted(ends, before + _EVENTS_MAX, side="right"))
+                end = min(end, max(fitting, start + 1))
             outputs, merged_bytes = self._fold(rows[start:end], low[start:end], high[start:end])
             self._pace.made(end - start, outputs.nbytes + merged_bytes)
             found.append(self._converted(outputs))

@@ -75,6 +75,7 @@ GOALS = (
     # An epoch costs what it touches; the size of a view hardly matters.
     Goal(views.SUITE, views.entries_of(views.LARGEST), views.entries_of(views.SMALLEST), 1.3, (views.TOUCHED,)),
     Goal(views.SUITE, views.VIEW, views.DICT, 1 / 1.2, (views.SMALL,)),
+    Goal(views.SUITE, views.VIEW, views.IN_STATES, 1, (views.DISTINCT_SMALL,)),
     Goal(mapping.SUITE, mapping.INTERPRETED, mapping.SPARK_UDF, 1, ("one function",)),
     Goal(mapping.SUITE, mapping.VECTORISED, mapping.SPARK_ARROW, 0.95, ("one function",)),
     Goal(mapping.SUITE, mapping.COMPILED, mapping.SPARK_UDF, 2, ("one function",)),

@@ -1,5 +1,7 @@
 """Views in streams: epochs that touch a few entries of a large view, its load, and many small views beside dicts.
 
+The same for `count(DISTINCT)`, whose rows are in a view, beside states that have all rows.
+
 The engine's epochs run in this process, without Spark: one bucket, its state table in memory and in the shared cache of
 a host, and functions embedded. PyFlink's MapView, with RocksDB, counts the same texts of fewer rows, from a CSV file.
 """
@@ -40,7 +42,17 @@ EPOCH_ROWS, LOAD_ROWS = 1_000, 500_000
 TOUCHED = f"{EPOCH_ROWS:,} rows an epoch, one group"
 LOADED = f"load of one group, {LOAD_ROWS:,} rows an epoch"
 SMALL = "groups with ten entries"
+DISTINCT_TOUCHED = f"count(DISTINCT), {EPOCH_ROWS:,} rows an epoch, one group"
+DISTINCT_SMALL = "groups with ten texts, count(DISTINCT)"
+IN_STATES = "all rows in states"
 SMALLEST, LARGEST = 10_000, 10_000_000
+# States with all rows take seconds an epoch beyond this number.
+_LISTED = 100_000
+# Materialized calls have all rows in their states.
+_DISTINCT = {
+    VIEW: Call("count", ("v",), distinct=True),
+    IN_STATES: Call("count", ("v",), distinct=True, materialize=True),
+}
 
 
 class Seen:
@@ -96,30 +108,57 @@ def entries_of(count: int) -> str:
     return f"view of {count:,} entries"
 
 
+def listed_of(count: int) -> str:
+    """Return the name of the figures of a state with this number of rows."""
+    return f"state of {count:,} rows"
+
+
 def measure(sizes: Sizes) -> Iterator[Figure]:
-    """Measure views of 10,000 and of five times `rows` entries, at most 10 M, and a twentieth of `rows` groups."""
+    """Measure views of 10,000 and of five times `rows` entries, at most 10 M, and a twentieth of `rows` groups.
+
+    So also of the rows of `count(DISTINCT)`, beside states that have all rows.
+    """
     large = min(sizes.rows * 5, LARGEST)
     for count in (SMALLEST, large):
         with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder:
-            stream = _Stream("in_view", Path(folder))
-            start = time.perf_counter()
-            for first in range(0, count, LOAD_ROWS):
-                stream.epoch(np.zeros(min(LOAD_ROWS, count - first), np.int64), np.arange(first, count)[:LOAD_ROWS])
+            stream = _Stream(Call("in_view", ("v",)), Path(folder))
+            seconds = _load(stream, count)
             if count == large:
-                yield Figure(SUITE, LOADED, VIEW, count / (time.perf_counter() - start), "rows/s")
+                yield Figure(SUITE, LOADED, VIEW, count / seconds, "rows/s")
             yield Figure(SUITE, TOUCHED, entries_of(count), _touching(stream, count), "s")
-    groups = max(sizes.rows // 20, 100)
-    for name, subject in (("in_dict", DICT), ("in_view", VIEW)):
+    for subject, call, count in (
+        (entries_of(SMALLEST), _DISTINCT[VIEW], SMALLEST),
+        (entries_of(large), _DISTINCT[VIEW], large),
+        (listed_of(SMALLEST), _DISTINCT[IN_STATES], SMALLEST),
+        (listed_of(_LISTED), _DISTINCT[IN_STATES], _LISTED),
+    ):
         with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder:
-            stream = _Stream(name, Path(folder))
+            stream = _Stream(call, Path(folder))
+            _load(stream, count)
+            yield Figure(SUITE, DISTINCT_TOUCHED, subject, _touching(stream, count), "s")
+    groups = max(sizes.rows // 20, 100)
+    for case, subject, call in (
+        (SMALL, DICT, Call("in_dict", ("v",))),
+        (SMALL, VIEW, Call("in_view", ("v",))),
+        *((DISTINCT_SMALL, subject, call) for subject, call in reversed(_DISTINCT.items())),
+    ):
+        with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder:
+            stream = _Stream(call, Path(folder))
             keys = np.repeat(np.arange(groups), 10)
             stream.epoch(keys, np.tile(np.arange(10), groups))
             start = time.perf_counter()
             stream.epoch(keys, np.tile(np.arange(10), groups))
             rate = len(keys) / (time.perf_counter() - start)
-            yield Figure(SUITE, f"{groups:,} {SMALL}", subject, rate, "rows/s")
-
+            yield Figure(SUITE, f"{groups:,} {case}", subject, rate, "rows/s")
     yield _peer(max(sizes.rows // 20, 1_000))
+
+
+def _load(stream: _Stream, count: int) -> float:
+    """Load a group with so many texts, and return the seconds that it took."""
+    start = time.perf_counter()
+    for first in range(0, count, LOAD_ROWS):
+        stream.epoch(np.zeros(min(LOAD_ROWS, count - first), np.int64), np.arange(first, count)[:LOAD_ROWS])
+    return time.perf_counter() - start
 
 
 def _peer(rows: int) -> Figure:
@@ -157,7 +196,7 @@ def _touching(stream: _Stream, count: int) -> float:
 class _Stream:
     """A stream of keys and texts with one bucket."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, call: Call, folder: Path) -> None:
         layout = QueryLayout(
             keys=pa.schema([("key_0", pa.int64())]),
             names=("k",),
@@ -165,8 +204,8 @@ class _Stream:
             shown=("v",),
             has_kinds=False,
         )
-        transport = connect([InView, InDict])[name]("v").transport
-        self._query = Query.of(transport, {"n": Call(name, ("v",))}, layout, stream=StreamOptions())
+        transport = connect([InView, InDict])["in_view"]("v").transport
+        self._query = Query.of(transport, {"n": call}, layout, stream=StreamOptions())
         opening = self._query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
         self._exchange = GroupedExchange(transport, opening, self._query.layout)
         self._cache = RunCache(bytes_max=256 << 20, shared=HostCache(folder, bytes_max=4 << 30))

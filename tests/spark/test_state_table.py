@@ -57,7 +57,11 @@ class Query:
 
 def _by_customer(rows: Rows) -> Rows:
     """Return groups in a fixed order, with the rows of DISTINCT as a Counter."""
-    counted = [{**row, "different": Counter({e["argument_0"]: e["times"] for e in row["different"]})} for row in rows]
+    entries = [row["different"]["rows"]["entries"] for row in rows]
+    counted = [
+        {**row, "different": Counter({entry["key"]: entry["value"] for entry in each})}
+        for row, each in zip(rows, entries, strict=True)
+    ]
     return sorted(counted, key=lambda row: str(row["customer"]))
 
 

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from foldflight import Functions, RejectedError, connect
 from foldflight.cli import state as command
 from foldflight.cli.main import cli
+from foldflight.engine import query as query_module
 from foldflight.spark import group_by, state_table, tumble
 from foldflight.spark.stored import StoredTable
 from tests.spark.test_stream import Stream
@@ -73,6 +74,42 @@ def _command_prints(classic: SparkSession, checkpoint: str, monkeypatch: pytest.
     assert "bob" in shown.output
     printed = run(cli, [*arguments, "--json"])
     assert json.loads(printed.stdout) == {"customer": "bob", "key": "1", "value": 1}
+
+
+@pytest.mark.slow
+def test_a_checkpoint_with_all_rows_of_distinct_is_continued(
+    classic: SparkSession, embedded: Functions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups that are touched get a view, with the same results as before; readers show both forms."""
+
+    def query(df: DataFrame) -> DataFrame:
+        call = embedded["count"]("qty").distinct()
+        return group_by(df, "customer", row_kind="op", buckets=2).agg(n=call)
+
+    stream = Stream(classic, tmp_path, query)
+
+    def write(rows: list[tuple[str, str, int]]) -> None:
+        stream.write([{"op": op, "customer": key, "amount": 1, "qty": qty, "x": 0.0} for op, key, qty in rows])
+
+    write([*(("+I", "ann", each) for each in range(100)), ("+I", "ann", 1), ("+I", "bob", 1), ("+I", "cy", 1)])
+    with monkeypatch.context() as patch:
+        patch.setattr(query_module, "_with_views_of_rows", lambda _transport, _opening, opened: opened)
+        stream.run()
+    write([("-D", "ann", 1), ("-D", "ann", 2), ("+I", "ann", 200), ("+I", "ann", 201)])
+    (second,) = stream.run()
+    assert {row["customer"]: row["n"] for row in second if row["row_kind"] == "+U"} == {"ann": 101}
+    checkpoint = str(tmp_path / "checkpoint")
+    groups = {row["customer"]: row.asDict(recursive=True) for row in state_table(classic, checkpoint).collect()}
+    assert groups["ann"]["n"]["state"] == 101
+    assert groups["ann"]["n"]["rows"]["generation"] > 0
+    assert groups["ann"]["n (version 1)"] is None
+    assert groups["bob"]["n (version 1)"] == [{"argument_0": 1, "times": 1}]
+    rows = state_table(classic, checkpoint, view="n.rows").collect()
+    expected = {each: 1 for each in (*range(100), 200, 201) if each != 2}
+    assert {row["key"]: row["value"] for row in rows if row["customer"] == "ann"} == expected
+    write([("+I", "bob", 2), ("+I", "cy", 1), ("-D", "ann", 200)])
+    (third,) = stream.run()
+    assert {row["customer"]: row["n"] for row in third if row["row_kind"] == "+U"} == {"bob": 2, "ann": 100}
 
 
 @pytest.mark.slow

@@ -63,14 +63,16 @@ def test_emit_changes(db: Any, tmp_path: Path) -> None:
     stream = orders(
         db,
         tmp_path,
-        """SELECT upper(customer) AS who, weighted_avg(amount, qty) + 1 AS price, count(*) AS n
+        """SELECT upper(customer) AS who, weighted_avg(amount, qty) + 1 AS price, count(*) AS n,
+                  my_count(DISTINCT amount) AS d
            FROM orders WHERE amount > 0 GROUP BY customer EMIT CHANGES""",
     )
     stream.write([order("a", 10), order("b", 4), order("b", -1)])
-    stream.write([order("a", 20)])
+    stream.write([order("a", 20), order("a", 20)])
     first, second = stream.run()
-    assert shown(first, "row_kind", "who", "price", "n") == [("+I", "A", 11, 1), ("+I", "B", 5, 1)]
-    assert shown(second, "row_kind", "who", "price", "n") == [("+U", "A", 16, 2), ("-U", "A", 11, 1)]
+    columns = ("row_kind", "who", "price", "n", "d")
+    assert shown(first, *columns) == [("+I", "A", 11, 1, 1), ("+I", "B", 5, 1, 1)]
+    assert shown(second, *columns) == [("+U", "A", 17, 3, 2), ("-U", "A", 11, 1, 1)]
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from foldflight.engine.layout import QueryLayout
 from foldflight.engine.state.viewtable import CallView
 from foldflight.errors import RejectedError
 from foldflight.exchange.engine import check_opened
-from foldflight.exchange.frames import Open, Opened, OpenedCall, Returns
-from foldflight.fold import Mode
+from foldflight.exchange.frames import FunctionInfo, Open, Opened, OpenedCall, Returns
+from foldflight.fold import Mode, key_type
 from foldflight.functions import Call, sql_name
 
 __all__ = ["ARROW", "Choice", "Emit", "HostTypes", "Query", "StreamOptions", "mode_of", "refuse_views", "written"]
@@ -93,6 +93,8 @@ class Query:
         layout: The columns.
         bounds: The limits of the data that a task holds at once.
         stream: The options of a stream; None for a batch.
+        row_lists: For each call whose rows a stream keeps in a view, the fingerprint of states that are the list of all
+            rows, as batches, sessions and earlier versions of foldflight have them; otherwise empty.
     """
 
     transport: Transport
@@ -101,6 +103,7 @@ class Query:
     layout: QueryLayout
     bounds: BlockBounds
     stream: StreamOptions | None
+    row_lists: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -137,6 +140,9 @@ class Query:
         needs.check(opening.calls, opened)
         if stream is not None and stream.has_sessions:
             _refuse_views_in_sessions(opening.calls, opened.calls)
+        listed = opened
+        if stream is not None and not stream.has_sessions:
+            opened = _with_views_of_rows(transport, opening, listed)
         limits = opened.limits
         return cls(
             transport=transport,
@@ -145,6 +151,18 @@ class Query:
             layout=_filled(layout, list(calls), opened.schema, types),
             bounds=BlockBounds().within(limits.slots_max, limits.exchange_state_bytes_max),
             stream=stream,
+            row_lists=tuple(
+                "" if before.fingerprint == now.fingerprint else before.fingerprint
+                for before, now in zip(listed.calls, opened.calls, strict=True)
+            ),
+        )
+
+    @property
+    def can_migrate(self) -> tuple[bool, ...]:
+        """For each call, whether it converts states of other versions. Views do not migrate, except those of rows."""
+        return tuple(
+            call.can_migrate and (not call.views or bool(row_list))
+            for call, row_list in zip(self.opened, self.row_lists, strict=True)
         )
 
     @property
@@ -155,11 +173,11 @@ class Query:
             return Choice(
                 taken=False, why="errors are isolated, and a partial state has no rows to become dead letters"
             )
+        if self.stream is not None and self.views:
+            return Choice(taken=False, why="the entries of views are kept in the state table, where rows must go")
         for function, call in zip(functions, self.opened, strict=True):
             if not call.can_merge:
                 return Choice(taken=False, why=f"{function} has no merge")
-        if self.stream is not None and self.views:
-            return Choice(taken=False, why="the entries of views are kept in the state table, where rows must go")
         if self.stream is not None and self.stream.has_sessions:
             return Choice(taken=False, why="each row of a stream is a session of its own until it meets others")
         if layout.has_kinds and self.stream is not None:
@@ -212,15 +230,18 @@ class Query:
         Raises:
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
-        infos = {info.name: info.folded for info in self.transport.infos(look=True)}
+        infos = {info.name: info for info in self.transport.infos(look=True)}
+        modes = {name: info.folded for name, info in infos.items()}
         layout, bounds, folds = self.layout, self.bounds, self.folds_before_shuffle
         kind = "batch" if self.stream is None else "stream"
         lines = [f"{kind}: group by {', '.join(layout.names) or 'nothing (one group)'}"]
         rows = list(zip(layout.outputs, self.opening.calls, self.opened, strict=True))
         for place, (output, call, opened) in enumerate(rows):
             lines.append(f"  {output.name}: {sql_name(output.type)} = {written(call)}")
-            lines.append(f"      folded: {mode_of(call, infos)}")
+            lines.append(f"      folded: {mode_of(call, modes)}")
             lines.append(f"      state: {layout.states.field(place).type}; {_capabilities(opened)}")
+            if self.stream is not None and _is_counted(call):
+                lines.append(f"      rows: {self._rows_of(place, infos.get(call.function))}")
         lines.append(f"plan: {self._steps()}")
         lines.append(f"  rows are {'' if folds.taken else 'not '}folded before the shuffle: {folds.why}")
         lines.append(
@@ -230,6 +251,24 @@ class Query:
         if self.stream is not None:
             lines.append(f"  {self._streaming(self.stream)}")
         return "\n".join(lines)
+
+    def _rows_of(self, place: int, info: FunctionInfo | None) -> str:
+        """Return how a stream keeps the rows of a counted call, and why."""
+        call, opened = self.opening.calls[place], self.opened[place]
+        if opened.views:
+            return "kept in a view, of which an epoch reads and writes the rows that it has"
+        unfit = [sql_name(type_) for type_ in opened.input_types if key_type(type_) is None]
+        if not call.distinct or call.order:
+            why = "they are folded again for each value"
+        elif self.stream is not None and self.stream.has_sessions:
+            why = "sessions merge"
+        elif unfit:
+            why = f"values of type {unfit[0]} cannot be keys of a view"
+        elif self.layout.has_kinds and info is not None and not info.retract:
+            why = f"{call.function} does not retract, so they are folded again for each value"
+        else:
+            why = f"the server is older, or {call.function} has views itself"
+        return f"an epoch reads and writes all rows of the groups that it touches: {why}"
 
     def _steps(self) -> str:
         keys = ", ".join(self.layout.names)
@@ -249,6 +288,16 @@ class Query:
         if stream.strict:
             parts.append("a retraction of a row that is not there is an error")
         return "; ".join(parts)
+
+
+def _with_views_of_rows(transport: Transport, opening: Open, opened: Opened) -> Opened:
+    """Return the description for an engine that keeps views: the rows of DISTINCT are a view if they can be."""
+    if not opened.knows_views or not any(call.distinct for call in opening.calls):
+        return opened
+    opening = replace(opening, keeps_views=True)
+    kept = transport.describe(opening)
+    check_opened(kept, opening)
+    return kept
 
 
 def refuse_views(calls: Sequence[Call], opened: Sequence[OpenedCall]) -> None:
@@ -340,8 +389,11 @@ def mode_of(call: Call, folded: Mapping[str, str]) -> str:
         call: The call.
         folded: `FunctionInfo.folded` of each function.
     """
-    is_counted = call.distinct or call.materialize or call.order
-    return Mode.COUNTED if is_counted else folded.get(call.function) or "not told"
+    return Mode.COUNTED if _is_counted(call) else folded.get(call.function) or "not told"
+
+
+def _is_counted(call: Call) -> bool:
+    return call.distinct or call.materialize or bool(call.order)
 
 
 def written(call: Call) -> str:

@@ -14,12 +14,12 @@ from foldflight.functions.views import ViewSpec
 __all__ = ["asking", "kept_states", "split_entries"]
 
 
-def asking(states: pa.StructArray, views: Sequence[ViewSpec]) -> pa.StructArray:
+def asking(states: pa.Array, views: Sequence[ViewSpec]) -> pa.Array:
     """Return n states whose views have no entries, so that a server asks for those that it needs.
 
     A list has one entry, which does not exist and whose key is the number of its items. Other members are unchanged.
     """
-    return _with_views(states, views, _asking_view)
+    return _with_views(states, views, _asking_view) if views else states
 
 
 def kept_states(results: pa.Table, views: Sequence[Sequence[ViewSpec]]) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.aggregate.calls import BoundCall, bind_calls, result_schema
+from foldflight.fold.aggregate.distinct import key_type
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.evaluator import BoundRequest, Evaluator, HeldView, Request, Resources, Unanswered
 from foldflight.fold.evaluators import bind
@@ -28,5 +29,6 @@ __all__ = [
     "Unanswered",
     "bind",
     "bind_calls",
+    "key_type",
     "result_schema",
 ]

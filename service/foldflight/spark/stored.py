@@ -27,7 +27,7 @@ from foldflight.engine.over.stored import StoredOver, sizes_of
 from foldflight.engine.state.manifest import Manifest, manifests_of, naming_bucket
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
-from foldflight.engine.state.versions import VersionColumns, with_older
+from foldflight.engine.state.versions import CurrentViews, VersionColumns, with_older
 from foldflight.engine.state.viewtable import CallView, ViewTable, stored_views
 from foldflight.errors import RejectedError
 from foldflight.spark.carrier import carrier_type
@@ -465,6 +465,7 @@ def _entries(
                 cache=RunCache(bytes_max=_CACHE_BYTES_MAX),
                 bounds=TableBounds(),
                 new_run_id=lambda: uuid.uuid4().hex,
+                conversion=lambda _: CurrentViews(layout.states),
             )
             parts = [list(map(convert, rows.columns, schema.types)) for rows in table.all_entries(place)]
             return pa.Table.from_batches([pa.RecordBatch.from_arrays(part, schema=schema) for part in parts], schema)

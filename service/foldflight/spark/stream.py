@@ -135,10 +135,12 @@ class BucketProcessor(StatefulProcessor):
         self._migration = Migration(
             query.transport,
             # A state that cannot be migrated fails the query: isolation would fail its group in every epoch.
-            replace(query.opening_for(states=True, outputs=False), isolate_errors=False),
+            replace(query.opening_for(states=True, outputs=False, keeps_views=True), isolate_errors=False),
             layout,
-            tuple(call.can_migrate for call in query.opened),
+            query.can_migrate,
             query.bounds,
+            query.views,
+            query.row_lists,
         )
 
     def init(self, handle: Any) -> None:

@@ -7,7 +7,7 @@ the barrier returns the converted states.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from foldflight.engine.blocks import BlockBounds, one_batch
 from foldflight.engine.layout import SLOT, QueryLayout
 from foldflight.engine.logs import forward, naming_group
 from foldflight.engine.state.manifest import calls_of, other_query
+from foldflight.engine.state.viewtable import CallView, one_row_each
 from foldflight.errors import RejectedError
 from foldflight.exchange.codec import sliced_to
 from foldflight.exchange.frames import Open
@@ -34,6 +35,8 @@ class Migration:
         layout: The columns of the query.
         can_migrate: For each call, whether its function converts states of other versions.
         bounds: The limits of one exchange.
+        views: The views of the calls. With views, the Open command must have `keeps_views`.
+        adopted: For each call, the fingerprint of other states of its version that it takes; empty if there are none.
     """
 
     transport: Transport
@@ -41,6 +44,8 @@ class Migration:
     layout: QueryLayout
     can_migrate: tuple[bool, ...]
     bounds: BlockBounds
+    views: tuple[CallView, ...] = ()
+    adopted: tuple[str, ...] = ()
 
     def check(self, stored: pa.Schema) -> None:
         """Refuse states that the query's calls cannot convert.
@@ -51,8 +56,8 @@ class Migration:
         old, new = calls_of(stored), calls_of(self.layout.states)
         if [call["function"] for call in old] != [call["function"] for call in new]:
             raise other_query("calls", old, new)
-        for before, now, can_migrate in zip(old, new, self.can_migrate, strict=True):
-            if before["fingerprint"] == now["fingerprint"]:
+        for place, (before, now, can_migrate) in enumerate(zip(old, new, self.can_migrate, strict=True)):
+            if before["fingerprint"] in (now["fingerprint"], *self.adopted[place : place + 1]):
                 continue
             name = now["function"]
             if before["version"] == now["version"]:
@@ -64,12 +69,16 @@ class Migration:
                     "back, or raise its version and define migrate(self, version, state); otherwise ",
                 )
             if not can_migrate:
+                why = (
+                    "and states with views cannot be migrated;"
+                    if any(view.call == place for view in self.views)
+                    else "which has no migrate; define migrate(self, version, state), which returns the accumulator "
+                    f"for a state of version {before['version']},"
+                )
                 raise RejectedError(
                     "STATE_MISMATCH",
                     f"the checkpoint has states of {name} version {before['version']}, and the query has version "
-                    f"{now['version']}, which has no migrate; define migrate(self, version, state), which returns the "
-                    f"accumulator for a state of version {before['version']}, run the version that wrote them, or "
-                    "start with an empty checkpoint",
+                    f"{now['version']}, {why} run the version that wrote them, or start with an empty checkpoint",
                     function=name,
                 )
 
@@ -96,9 +105,14 @@ class Migration:
         def group(slot: int) -> dict[str, Any]:
             return self.layout.group(keys.slice(slot, 1))
 
-        with naming_group(group), self.transport.open(self.opening) as exchange:
+        answers = {"resolve": _refuse} if self.opening.keeps_views else {}
+        with naming_group(group), self.transport.open(self.opening, **answers) as exchange:
             exchange.states(pa.RecordBatch.from_arrays([slots, *states.columns], schema=schema))
             exchange.barrier(1)
             results = exchange.results(1)
             forward(exchange.take_logs(), group)
-        return one_batch(results.select(self.layout.states.names))
+        return one_row_each(one_batch(results), self.views).select(self.layout.states.names)
+
+
+def _refuse(wanted: pa.RecordBatch) -> NoReturn:  # noqa: ARG001 - as an engine that answers
+    raise RejectedError("BAD_FRAME", "a server asks for entries of views to migrate states that have all of them")

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from foldflight.engine.state.manifest import TableLayout, calls_of
 
-__all__ = ["VersionColumns", "with_older"]
+__all__ = ["CurrentViews", "VersionColumns", "with_older"]
 
 
 def with_older(layout: TableLayout, generations: Iterable[pa.Schema]) -> TableLayout:
@@ -21,8 +21,9 @@ def with_older(layout: TableLayout, generations: Iterable[pa.Schema]) -> TableLa
             if identity not in known:
                 known.add(identity)
                 states.append(field.with_name(f"{field.name}_{identity[1]}"))
-                version = calls_of(schema)[place]["version"]
-                names.append(f"{layout.names[len(layout.keys) + place]} (version {version})")
+                output, version = layout.names[len(layout.keys) + place], calls_of(schema)[place]["version"]
+                name = f"{output} (version {version})"
+                names.append(name if name not in names else f"{output} (version {version}, all rows)")
     return replace(layout, states=pa.schema(states), names=tuple(names))
 
 
@@ -30,6 +31,39 @@ def _identities(states: pa.Schema) -> list[tuple[int, str]]:
     """Return for each column the position of its call, which is part of its name, and the fingerprint."""
     places = [int(name.split("_")[1]) for name in states.names]
     return [(place, call["fingerprint"]) for place, call in zip(places, calls_of(states), strict=True)]
+
+
+class CurrentViews:
+    """Gives states of other versions with their views only, as the conversion of a table whose entries are read.
+
+    Rows of DISTINCT that are not in a view yet are left out: they are in the states, with those of other versions.
+
+    Args:
+        states: The stored states of the newest version.
+    """
+
+    def __init__(self, states: pa.Schema) -> None:
+        self._states = states
+
+    def check(self, stored: pa.Schema) -> None:
+        """Take all."""
+
+    def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002
+        """Return n states in the schema of the newest version."""
+        given = dict(zip(stored.names, states.columns, strict=True))
+        columns = [_as_type(given.get(field.name), field.type, states.num_rows) for field in self._states]
+        return pa.RecordBatch.from_arrays(columns, schema=self._states)
+
+
+def _as_type(states: pa.Array | None, type_: pa.DataType, count: int) -> pa.Array:
+    """Return n states as states of a type, with NULL for what they do not have."""
+    if states is None or states.type == type_:
+        return pa.nulls(count, type_) if states is None else states
+    if not pa.types.is_struct(type_) or not pa.types.is_struct(states.type):
+        return pa.nulls(count, type_)
+    members: dict[pa.Field, pa.Array] = dict(zip(states.type, states.flatten(), strict=True))
+    columns = [members.get(field, pa.nulls(count, field.type)) for field in type_]
+    return pa.StructArray.from_arrays(columns, fields=list(type_), mask=states.is_null())
 
 
 class VersionColumns:

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from foldflight.engine.keys import KeyIndex
 from foldflight.engine.layout import SLOT
 from foldflight.engine.state.entries import ENTRY, GENERATION, VALUE, EntryTable, Page
-from foldflight.engine.state.manifest import Committed, Found, RunStore, TableBounds, TableLayout
+from foldflight.engine.state.manifest import Committed, Found, RunStore, TableBounds, TableLayout, calls_of
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.stores import GROUPS, TableStores
 from foldflight.engine.state.table import Conversion, StateTable
@@ -134,6 +134,8 @@ class ViewTable:
         cache: The cache of decoded pieces; None: no cache.
         bounds: The limits of pieces and merges.
         new_run_id: Returns a new unique name at each call.
+        conversion: Makes, of the table, the conversion of stored states of other generations. None: a table with such
+            states is refused.
 
     Attributes:
         views: The views, by their number.
@@ -152,6 +154,7 @@ class ViewTable:
         cache: RunCache | None,
         bounds: TableBounds,
         new_run_id: Callable[[], str],
+        conversion: Callable[[ViewTable], Conversion] | None = None,
     ) -> None:
         self.layout = layout
         self.views = tuple(views)
@@ -159,7 +162,8 @@ class ViewTable:
         self._stores = TableStores(store)
         options: dict[str, Any] = {"cache": cache, "bounds": bounds, "new_run_id": new_run_id}
         stored = replace(layout, states=_stored_schema(layout.states, views))
-        self._groups = StateTable(stored, self._stores.of(GROUPS), **options)
+        convert = None if conversion is None else conversion(self)
+        self._groups = StateTable(stored, self._stores.of(GROUPS), conversion=convert, **options)
         self._entries = [
             EntryTable(
                 view.table,
@@ -285,6 +289,33 @@ class ViewTable:
             groups = current.select(self.layout.keys.names)
             yield _named_entries(groups, current.column(ENTRY), current.column(VALUE))
 
+    def with_all_entries(self, place: int, keys: pa.RecordBatch, states: pa.Array) -> pa.Array:
+        """Return n stored states of a call with all entries of a view, as states of the exchange have them.
+
+        Args:
+            place: The number of the view, which is a map.
+            keys: n groups: rows of the key columns.
+            states: n states; other members than the view may have any type.
+        """
+        view = self.views[place]
+        generations, inline = _view_parts(_member(states, view.spec.name))
+        pages, owners = [Page(inline.keys, inline.values, is_last=True)], [inline.rows]
+        for row in np.flatnonzero(generations):
+            after, is_last = None, False
+            while not is_last:
+                page = self.page(place, keys.slice(row, 1), int(generations[row]), after)
+                pages.append(page)
+                owners.append(np.full(len(page.keys), row))
+                after, is_last = page.keys.slice(max(len(page.keys) - 1, 0)), page.is_last
+        rows = np.concatenate(owners)
+        found = _Entries(
+            rows,
+            pa.concat_arrays([page.keys for page in pages]),
+            pa.concat_arrays([page.values for page in pages]),
+            np.ones(len(rows), np.bool_),
+        )
+        return _with_view(states, view, _sent_view(np.zeros(len(states), np.int64), found.by_row(), view.spec.arrow))
+
     def _lookup_inline(self, place: int, keys: pa.RecordBatch, entries: pa.Array) -> tuple[Mask, pa.Array]:
         """Look up n entries of inline views, as `lookup_entries` does."""
         slots, groups = self._distinct(keys)
@@ -364,6 +395,67 @@ class ViewTable:
         return current
 
 
+class ViewConversion:
+    """Converts states of other generations for a table with views.
+
+    Args:
+        conversion: Converts states of the exchange, whose views have all entries.
+        table: The table.
+    """
+
+    def __init__(self, conversion: Conversion, table: ViewTable) -> None:
+        self._conversion = conversion
+        self._table = table
+
+    def check(self, stored: pa.Schema) -> None:
+        """Refuse states that the query's calls cannot convert. Raises RejectedError STATE_MISMATCH."""
+        self._conversion.check(stored)
+
+    def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:
+        """Return n stored states, in the schema `stored`, as n stored states of the query.
+
+        Calls that have not changed are not converted. Views that are stored already stay as they are.
+        """
+        ours = self._table.layout.states
+        same = [old == new for old, new in zip(calls_of(stored), calls_of(ours), strict=True)]
+        views = {view.call: (place, view) for place, view in enumerate(self._table.views)}
+        fields, columns = list(stored), list(states.columns)
+        for call, is_same in enumerate(same):
+            if is_same:
+                fields[call], columns[call] = ours.field(call), pa.nulls(states.num_rows, ours.types[call])
+            elif call in views and _is_stored(columns[call], views[call][1]):
+                columns[call] = self._table.with_all_entries(views[call][0], keys, columns[call])
+                fields[call] = fields[call].with_type(columns[call].type)
+        schema = pa.schema(fields)
+        converted = self._conversion(schema, keys, pa.RecordBatch.from_arrays(columns, schema=schema))
+        found = [
+            states.column(call)
+            if is_same
+            else self._stored(converted.column(call), states.column(call), views[call][1])
+            if call in views
+            else converted.column(call)
+            for call, is_same in enumerate(same)
+        ]
+        return pa.RecordBatch.from_arrays(found, schema=_stored_schema(ours, self._table.views))
+
+    @staticmethod
+    def _stored(converted: pa.Array, before: pa.Array, view: CallView) -> pa.Array:
+        """Return n states of the exchange with the views that were stored before, or with all entries inline."""
+        if _is_stored(before, view):
+            return _with_view(converted, view, _member(before, view.spec.name))
+        _, entries = _changes(converted, view)
+        inline = _stored_view(np.zeros(len(converted), np.int64), None, entries, view)
+        return _with_view(converted, view, inline)
+
+
+def _is_stored(states: pa.Array, view: CallView) -> bool:
+    """Return whether n states have a view in the form in which it is stored."""
+    if not pa.types.is_struct(states.type):
+        return False
+    place = states.type.get_field_index(view.spec.name)
+    return place >= 0 and states.type.field(place).type == _view_type(view)
+
+
 def table_of(
     layout: TableLayout,
     views: Sequence[CallView],
@@ -377,7 +469,8 @@ def table_of(
     """Return the state table of a bucket, with or without views. The arguments and errors are those of the two."""
     bounds = bounds or TableBounds()
     if views:
-        return ViewTable(layout, views, store, cache=cache, bounds=bounds, new_run_id=new_run_id)
+        convert = None if conversion is None else partial(ViewConversion, conversion)
+        return ViewTable(layout, views, store, cache=cache, bounds=bounds, new_run_id=new_run_id, conversion=convert)
     return StateTable(layout, store, cache=cache, bounds=bounds, new_run_id=new_run_id, conversion=conversion)
 
 
@@ -472,7 +565,10 @@ def _flat(lists: pa.Array) -> tuple[Counts, pa.Array]:
 
 def _stored_parts(states: pa.RecordBatch, view: CallView) -> tuple[Counts, _Entries]:
     """Return the generations of a view in n stored states, and its inline entries."""
-    column = _member(states.column(view.call), view.spec.name)
+    return _view_parts(_member(states.column(view.call), view.spec.name))
+
+
+def _view_parts(column: pa.Array) -> tuple[Counts, _Entries]:
     generations = _member(column, GENERATION).fill_null(0).to_numpy(zero_copy_only=False)
     rows, entries = _flat(_member(column, "entries"))
     keys, values = _member(entries, "key"), _member(entries, "value")
@@ -506,11 +602,8 @@ def _with_numbers(inline: _Entries, generations: Counts, items: Counts) -> _Entr
     """Add the number of items to n lists that are not inline: as the key of an entry that does not exist."""
     rows = np.flatnonzero(generations)
     numbers = pa.array(items[rows], inline.keys.type)
-    both = inline.then(_Entries(rows, numbers, pa.nulls(len(rows), inline.values.type), np.zeros(len(rows), np.bool_)))
-    order = pa.array(np.argsort(both.rows, kind="stable"))
-    return _Entries(
-        both.rows[order.to_numpy()], both.keys.take(order), both.values.take(order), both.present[order.to_numpy()]
-    )
+    lasts = _Entries(rows, numbers, pa.nulls(len(rows), inline.values.type), np.zeros(len(rows), np.bool_))
+    return inline.then(lasts).by_row()
 
 
 def _stored_view(generations: Counts, items: Counts | None, inline: _Entries, view: CallView) -> pa.Array:

@@ -2,6 +2,7 @@
 
 `fold.py` is the evaluator. `accumulators.py` defines the interface of one call's accumulators. `interpreted.py` calls
 the author's methods row by row, `vectorised.py` calls the vectorised methods, `bundled.py` calls `fold_bundle`, and
-`counted.py` keeps rows. An accelerator may provide other implementations. `states.py`, `records.py` and `migration.py`
-convert accumulators to states and back.
+`viewed.py` has the entries of views that rows use. `counted.py` keeps rows, and `distinct.py` keeps them in a view. An
+accelerator may provide other implementations. `states.py`, `records.py` and `migration.py` convert accumulators to
+states and back.
 """

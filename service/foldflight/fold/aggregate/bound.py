@@ -40,7 +40,9 @@ class BoundAggregates:
                 "Open has emits, so it needs row_outputs and exactly one column `emit` of type bool",
             )
         self._request = request
-        self.calls = bind_calls(registry, request.calls, request.columns, where=request.where)
+        self.calls = bind_calls(
+            registry, request.calls, request.columns, where=request.where, keeps_views=request.keeps_views
+        )
         self.schema = result_schema(self.calls, isolates=request.isolates)
 
     @staticmethod

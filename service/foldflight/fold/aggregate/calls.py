@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.fold.aggregate.counted import counted_shape
+from foldflight.fold.aggregate.distinct import ROWS, Distinct, RowsShape, key_type
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.failures import ERROR, ERROR_TYPE, user_failure
 from foldflight.functions.call import Call
@@ -22,6 +24,8 @@ from foldflight.functions.views import ViewSpec
 
 __all__ = ["BoundCall", "bind_calls", "check_fingerprint", "demand_instance", "result_schema", "written_by"]
 
+_KIND: Final = "kind"
+
 
 @dataclass(frozen=True)
 class BoundCall:
@@ -31,11 +35,13 @@ class BoundCall:
         call: The call.
         bound: Its function, bound to the types of its arguments.
         keys: The types of the keys of its order.
+        rows: The layout of the view of its different rows, if it is DISTINCT and the engine keeps them; otherwise None.
     """
 
     call: Call
     bound: BoundFunction
     keys: tuple[pa.DataType, ...] = ()
+    rows: RowsShape | None = None
 
     @property
     def is_counted(self) -> bool:
@@ -55,7 +61,14 @@ class BoundCall:
     @property
     def state_type(self) -> pa.DataType:
         """The type of its states."""
-        return counted_shape(self.bound, self.keys).arrow if self.is_counted else self.bound.state_type
+        if self.rows is not None:
+            return Distinct.state_type(self.bound, self.rows)
+        return self.row_list if self.is_counted else self.bound.state_type
+
+    @property
+    def row_list(self) -> pa.DataType:
+        """The type of states that are the list of all counted rows."""
+        return counted_shape(self.bound, self.keys).arrow
 
     @property
     def fingerprint(self) -> str:
@@ -63,19 +76,21 @@ class BoundCall:
         if not self.is_counted:
             return self.bound.fingerprint
         kind = "distinct" if self.call.distinct else "materialized"
+        if self.rows is not None:
+            kind += ", rows in a view"
         for order, type_ in zip(self.call.order, self.keys, strict=True):
             kind += f" by {type_}, descending {order.descending}, nulls first {order.nulls_first}"
         return hashlib.sha256(f"{kind} {self.bound.fingerprint}".encode()).hexdigest()[:16]
 
     @property
     def can_retract(self) -> bool:
-        """Whether it retracts rows; always true for counted rows."""
-        return self.is_counted or self.bound.function.capabilities.retract
+        """Whether it retracts rows; always true for counted rows that are folded again for each value."""
+        return (self.is_counted and self.rows is None) or self.bound.function.capabilities.retract
 
     @property
     def can_merge(self) -> bool:
-        """Whether it merges states; always true for counted rows."""
-        return self.is_counted or self.bound.function.capabilities.merge
+        """Whether it merges states; always true for counted rows, unless the engine keeps them."""
+        return self.rows is None if self.is_counted else self.bound.function.capabilities.merge
 
     @property
     def can_migrate(self) -> bool:
@@ -89,16 +104,21 @@ class BoundCall:
 
     @property
     def is_invertible(self) -> bool:
-        """Whether a row may be retracted before it has been accumulated; always true for counted rows."""
-        return self.is_counted or self.bound.function.capabilities.invertible
+        """Whether a row may be retracted before it has been accumulated; true for counted rows that are retracted."""
+        return self.can_retract if self.is_counted else self.bound.function.capabilities.invertible
 
     @property
     def views(self) -> tuple[ViewSpec, ...]:
-        """The views of its states; counted rows have none."""
+        """The views of its states. Counted rows are one, if the engine keeps them, and otherwise have none."""
+        if self.rows is not None:
+            prefetch = tuple(range(len(self.bound.input_types)))
+            return (ViewSpec(ROWS, self.rows.key.arrow, self.rows.value.arrow, prefetch),)
         return () if self.is_counted else self.bound.views
 
 
-def bind_calls(registry: Registry, calls: Sequence[Call], schema: pa.Schema, *, where: str = "here") -> list[BoundCall]:
+def bind_calls(
+    registry: Registry, calls: Sequence[Call], schema: pa.Schema, *, where: str = "here", keeps_views: bool = False
+) -> list[BoundCall]:
     """Bind calls to the functions of a registry and to the columns of a chunk.
 
     Args:
@@ -106,12 +126,13 @@ def bind_calls(registry: Registry, calls: Sequence[Call], schema: pa.Schema, *, 
         calls: The calls.
         schema: The schema of the chunks.
         where: The location of the functions, for messages, because the servers of a fleet may differ.
+        keeps_views: Whether the engine keeps the entries of views.
 
     Raises:
         RejectedError: UNKNOWN_FUNCTION; SCHEMA_MISMATCH for a missing column, a wrong number or type of arguments, or a
             function that is not the one the engine expects; SIGNATURE for direct arguments.
     """
-    return [_bind(registry, call, schema, where) for call in calls]
+    return [_bind(registry, call, schema, where, keeps_views=keeps_views) for call in calls]
 
 
 def demand_instance(bound: BoundFunction | BoundMap) -> None:
@@ -139,7 +160,7 @@ def demand_instance(bound: BoundFunction | BoundMap) -> None:
         ) from error
 
 
-def _bind(registry: Registry, call: Call, schema: pa.Schema, where: str) -> BoundCall:
+def _bind(registry: Registry, call: Call, schema: pa.Schema, where: str, *, keeps_views: bool) -> BoundCall:
     if call.function not in registry:
         raise unknown_function(call.function, registry, where)
     function = registry[call.function]
@@ -165,8 +186,19 @@ def _bind(registry: Registry, call: Call, schema: pa.Schema, where: str) -> Boun
             function=call.function,
         )
     bound = BoundCall(call, function.bind(types, call.literals), _key_types(call, schema))
+    # An engine that was planned with the list of all rows expects its fingerprint.
+    if keeps_views and call.fingerprint != bound.fingerprint and _fits_view(bound, schema):
+        bound = replace(bound, rows=RowsShape(bound.input_types))
     check_fingerprint(call, bound.fingerprint, bound.bound.version, where)
     return bound
+
+
+def _fits_view(bound: BoundCall, schema: pa.Schema) -> bool:
+    """Return whether the rows of a call can be a view: it is DISTINCT, and no value needs all rows."""
+    call, function = bound.call, bound.bound.function
+    is_distinct = call.distinct and not call.order and not call.materialize and not bound.bound.views
+    retracts = function.capabilities.retract or _KIND not in schema.names
+    return is_distinct and retracts and all(key_type(type_) is not None for type_ in bound.input_types)
 
 
 def check_fingerprint(asked: Call | Step, found: str, version: str, where: str) -> None:
@@ -258,13 +290,26 @@ def written_by(field: pa.Field, call: BoundCall) -> StateOrigin | None:
     why = f"its fingerprint is {written.fingerprint}, expected {call.fingerprint}"
     if about.get("function", function.name) != function.name:
         raise _foreign(call, f"{why}, because it belongs to {about['function']}")
+    if call.rows is not None and (written.fingerprint, field.type) == (
+        replace(call, rows=None).fingerprint,
+        call.row_list,
+    ):
+        return written
     if written.version in ("", call.bound.version):
         raise _foreign(call, why)
-    if "rows" in (written.codec, call.codec) and (written.codec, field.type) != (call.codec, call.state_type):
+    if "rows" in (written.codec, call.codec) and not (written.codec == call.codec and _has_rows(field.type, call)):
         raise _foreign(call, f"{why}, and only one of the two keeps rows (DISTINCT or materialized)")
     if not call.can_migrate:
         raise _foreign(call, f"{why}, and {function.name} has no migrate for states of version {written.version}")
     return written
+
+
+def _has_rows(type_: pa.DataType, call: BoundCall) -> bool:
+    """Return whether states of a type have all rows of a call that keeps rows."""
+    if call.rows is None:
+        return bool(type_ == call.state_type)
+    has_view = pa.types.is_struct(type_) and type_.get_field_index(ROWS) >= 0
+    return bool(type_ == call.row_list or (has_view and type_.field(ROWS).type == call.rows.arrow))
 
 
 def _foreign(call: BoundCall, why: str) -> RejectedError:

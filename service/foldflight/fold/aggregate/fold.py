@@ -18,6 +18,7 @@ from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.bundled import Bundled
 from foldflight.fold.aggregate.calls import BoundCall, result_schema, written_by
 from foldflight.fold.aggregate.counted import Counted
+from foldflight.fold.aggregate.distinct import Distinct
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_retract
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.vectorised import vectorised
@@ -142,7 +143,15 @@ class Fold:
                     mode = Bundled if call.bound.function.bundled else Interpreted
                     inner = mode(call.bound, context=context, signer=signer, failures=self.failures)
                 self._accumulators.append(inner)  # registered first, so that it is closed if a later step raises
-                if call.is_counted:
+                if call.rows is not None:
+                    self._accumulators[-1] = Distinct(
+                        vectorised(inner) or inner,
+                        call.bound,
+                        call.rows,
+                        failures=self.failures,
+                        ask=functools.partial(self._ask_view, place),
+                    )
+                elif call.is_counted:
                     self._accumulators[-1] = Counted(
                         inner, each_once=call.call.distinct, order=call.call.order, keys=call.keys
                     )
@@ -218,10 +227,10 @@ class Fold:
                 )
             accumulators.take_entries(slots, states)
 
-    def _viewed(self) -> Iterator[tuple[int, Viewed]]:
+    def _viewed(self) -> Iterator[tuple[int, Viewed | Distinct]]:
         """Yield the accumulators with views whose entries the engine keeps, with the numbers of their calls."""
         for place, each in enumerate(self._accumulators):
-            if isinstance(each, Viewed) and self._ask is not None:
+            if isinstance(each, (Viewed, Distinct)) and self._ask is not None:
                 yield place, each
 
     def _ask_view(
@@ -406,7 +415,7 @@ class Fold:
     @property
     def largest_view(self) -> HeldView | None:
         """The view with the most entries in memory; None if there are no views. Another thread may ask."""
-        largest = [each.largest_view for each in self._accumulators if isinstance(each, Viewed)]
+        largest = [each.largest_view for each in self._accumulators if isinstance(each, (Viewed, Distinct))]
         return max((each for each in largest if each is not None), default=None)
 
     def _empty(self, slots: Slots) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -179,6 +180,7 @@ REASONS = [
         StreamOptions(),
         "values of type ARRAY<BIGINT> cannot be keys of a view",
     ),
+    (replace(DISTINCT, materialize=True), StreamOptions(), "touches: they are folded again"),
     (Call("string_agg", ("v",), order=(Order("v"),)), StreamOptions(), "touches: they are folded again for each value"),
 ]
 

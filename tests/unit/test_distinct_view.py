@@ -445,6 +445,22 @@ def test_lists_of_rows_that_no_fold_writes_are_refused(state: list[Any]) -> None
     assert caught.value.code == "STATE_MISMATCH"
 
 
+@pytest.mark.parametrize("asks", [True, False], ids=["view", "list"])
+def test_more_times_than_fit_are_refused(asks: bool) -> None:
+    """A forged number of times that overflows with the next row is a mismatch, not an internal error."""
+    subject, most = fold(distinct("count", "t"), asks=asks), 2**63 - 1
+    listed = (
+        pa.array([[{"argument_0": "a", "times": most}]], subject.schema.field("state_0").type) if not asks else None
+    )
+    entry = {"key": "a", "value": most, "present": True}
+    state = forged(rows={"complete": True, "cleared": False, "entries": [entry]})
+    subject.merge_states(state if listed is None else state.set_column(1, "state_0", listed))
+    subject.fold(rows((0, 0, "a", 1.0)))
+    with pytest.raises(RejectedError, match="a row was added too often") as caught:
+        subject.collect()
+    assert caught.value.code == "STATE_MISMATCH"
+
+
 def test_views_of_another_version_have_all_rows() -> None:
     """A state of another version whose rows are elsewhere cannot be folded anew."""
     subject = fold(distinct("count", "t"))

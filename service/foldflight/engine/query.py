@@ -258,7 +258,7 @@ class Query:
         if opened.views:
             return "kept in a view, of which an epoch reads and writes the rows that it has"
         unfit = [sql_name(type_) for type_ in opened.input_types if key_type(type_) is None]
-        if not call.distinct or call.order:
+        if not call.distinct or call.order or call.materialize:
             why = "they are folded again for each value"
         elif self.stream is not None and self.stream.has_sessions:
             why = "sessions merge"

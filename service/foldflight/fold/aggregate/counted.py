@@ -22,7 +22,7 @@ from foldflight.fold.rows import Mask, Rows, Slots, frozen
 from foldflight.functions.call import Order
 from foldflight.functions.shape import Shape, list_of_tuples
 from foldflight.functions.spec import BoundFunction
-from foldflight.functions.values import exact_types
+from foldflight.functions.values import CastError, exact_types
 
 __all__ = ["Counted", "counted_shape"]
 
@@ -108,9 +108,11 @@ class Counted(Accumulators):
         self.merge(slots, states)
 
     def states(self, slots: Slots) -> pa.Array:
-        return self.shape.to_arrow(
-            [[(*row, times) for row, times in self._seen.get(slot, {}).values()] for slot in slots.tolist()]
-        )
+        rows = [[(*row, times) for row, times in self._seen.get(slot, {}).values()] for slot in slots.tolist()]
+        try:
+            return self.shape.to_arrow(rows)
+        except CastError as error:  # only a forged state has so many
+            raise unreadable(self.inner.name, f"a row was added too often: {error}") from error
 
     def outputs(self, slots: Slots) -> pa.Array:
         # The rows of all slots are folded as one chunk, into temporary accumulators.

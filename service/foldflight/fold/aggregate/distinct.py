@@ -28,6 +28,7 @@ from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots
 from foldflight.functions.shape import Shape, ViewShape, record_of, shape_of_type
 from foldflight.functions.spec import BoundFunction
+from foldflight.functions.values import CastError
 from foldflight.functions.views import MISSING, ViewPart, normal_key
 
 __all__ = ["ROWS", "Distinct", "RowsShape", "key_type"]
@@ -261,7 +262,10 @@ class Distinct(Accumulators):
         return largest if largest is not None and largest.entries else None
 
     def states(self, slots: Slots) -> pa.Array:
-        rows = self._shape.to_arrow([self._of(slot) for slot in slots.tolist()])
+        try:
+            rows = self._shape.to_arrow([self._of(slot) for slot in slots.tolist()])
+        except CastError as error:  # only a forged state has so many
+            raise unreadable(self._name, f"a row was added too often: {error}") from error
         return pa.StructArray.from_arrays([rows, self._inner.states(slots)], fields=list(self._type))
 
     def outputs(self, slots: Slots) -> pa.Array:

@@ -16,7 +16,11 @@ from contextlib import contextmanager
 from struct import pack
 
 # Opening its terminal makes a new session's first process the one that Ctrl-C interrupts.
-_CONTROLLED = "import os; os.close(os.open(os.ttyname(0), os.O_RDWR)); "
+# A shell that runs tests in the background lets them ignore Ctrl-C, and their programs would, too.
+_CONTROLLED = (
+    "import os, signal; os.close(os.open(os.ttyname(0), os.O_RDWR)); "
+    "signal.signal(signal.SIGINT, signal.default_int_handler); "
+)
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|\x1b[=>]|\r")
 _SIZE = (40, 160)
 

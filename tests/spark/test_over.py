@@ -135,13 +135,19 @@ def in_the_order_of_columns(spark: Any, functions: Functions) -> None:
     for order, expected in (
         (sf.col("n").desc(), [3, 1, 0, 2]),
         (sf.desc_nulls_first("n"), [2, 3, 1, 0]),
-        (sf.expr("n + 0").asc_nulls_last(), [0, 1, 3, 2]),
+        (df.n.asc_nulls_last(), [0, 1, 3, 2]),
+        ("n + 0 ASC NULLS LAST", [0, 1, 3, 2]),
         (sf.col("n"), [2, 0, 1, 3]),
     ):
         found = over(df, order_by=order).agg(place=functions["count"]().rows(None, 0)).collect()
         assert [row.id for row in sorted(found, key=lambda row: row.place)] == expected
         (found,) = group_by(df).agg(last=last("id").order_by(order)).collect()
         assert found.last == expected[-1]
+    for order in (sf.expr("n + 0").desc(), sf.desc("other")):
+        with pytest.raises(RejectedError, match='write it as text with its direction, as in "a'):
+            over(df, order_by=order)
+        with pytest.raises(RejectedError, match="is not the name of a column of the input"):
+            group_by(df).agg(last=last("id").order_by(order))
 
 
 def test_an_order_may_be_a_column_of_pyspark(sessions: dict[str, Any], embedded: Functions) -> None:

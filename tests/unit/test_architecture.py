@@ -117,3 +117,10 @@ def test_what_takes_long_to_import_is_imported_where_it_is_used():
         env={**os.environ, "PYTHONPATH": str(ROOT / "service")},
     )
     assert {"numba", "pandas", "structlog", "rich", "prometheus_client", "asyncio"} & set(done.stdout.split()) == set()
+
+
+def test_nothing_reaches_behind_pyspark():
+    """Spark Connect has no JVM to call, and the parts of PySpark that are not public change without notice."""
+    for path in sorted((ROOT / "service" / "foldflight").rglob("*.py")):
+        found = re.search(r"\b_(jvm|jc|jdf|jsc|jsparkSession|active_spark_context)\b", path.read_text(encoding="utf-8"))
+        assert found is None, f"{path}: {found[0]}"

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, count
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
-from pyspark import SparkContext
 from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -169,7 +168,7 @@ class Columns:
                 literals=each.literals,
                 order=tuple(
                     Order(self.key(key.column, each.function.name), key.descending, key.nulls_first)
-                    for key in map(sort_key, each.order)
+                    for key in (sort_key(self.df, written) for written in each.order)
                 ),
             )
             for each in aggregates
@@ -301,24 +300,27 @@ def column_of(df: DataFrame, written: object, role: str) -> Column:
     return sf.expr(written)
 
 
-def sort_key(key: OrderKey) -> OrderKey:
-    """Return a key of an order without PySpark's own: the column and direction of `desc("at")` are those of the key."""
-    if not isinstance(key.column, Column):
+def sort_key(df: DataFrame, key: OrderKey) -> OrderKey:
+    """Return a key of an order with the name and the direction of a column such as PySpark's `desc("at")`.
+
+    PySpark shows both only in the text of such a column, and a text does not tell an expression for certain.
+
+    Raises:
+        RejectedError: SIGNATURE, for an expression with a direction.
+    """
+    text = text_of(key.column)
+    if not isinstance(key.column, Column) or text in df.columns:
         return key
-    made: Any = type(key.column)
-    inner = vars(key.column)  # not getattr: any attribute of a Column is a Column
-    if "_jc" not in inner:  # Spark Connect
-        order = inner["_expr"]
-        if type(order).__name__ != "SortOrder":
-            return key
-        return OrderKey(made(order._child), not order._ascending, order._nullsFirst)  # noqa: SLF001
-    order = inner["_jc"].node()
-    if order.getClass().getSimpleName() != "SortOrder":
+    sorted_by = OrderKey.of(text)
+    if sorted_by.column == text:
         return key
-    context: Any = SparkContext._active_spark_context  # noqa: SLF001
-    column = context._jvm.org.apache.spark.sql.Column(order.child())  # noqa: SLF001
-    descending, nulls_first = "Descending" in f"{order.sortDirection()}", "NullsFirst" in f"{order.nullOrdering()}"
-    return OrderKey(made(column), descending, nulls_first)
+    if sorted_by.column not in df.columns:
+        raise RejectedError(
+            "SIGNATURE",
+            f"the order {text!r} has PySpark's asc() or desc(), and {sorted_by.column} is not the name of a column of "
+            'the input; write it as text with its direction, as in "a + b DESC"',
+        )
+    return sorted_by
 
 
 def key_name(df: DataFrame, written: object, column: Column) -> str:

@@ -71,9 +71,9 @@ def over(
         keys: The columns of PARTITION BY: column names, SQL expressions, or Columns; or one list of them. Without keys
             all rows are one partition, which one task computes.
         order_by: The columns of ORDER BY. A text may end with ASC or DESC, and with NULLS FIRST or NULLS LAST. By
-            default the order is ascending; NULL comes first in ascending and last in descending order. A Column may be
-            PySpark's `desc("at")`, too. For streams the first one is the column under `withWatermark`, ascending and
-            without NULLs; further ones decide between rows of equal time.
+            default the order is ascending; NULL comes first in ascending and last in descending order. A column of the
+            input may also be given as PySpark's `desc("at")`. For streams the first one is the column under
+            `withWatermark`, ascending and without NULLs; further ones decide between rows of equal time.
         buckets: For streams: the number of parts of the state. It is fixed for the life of a checkpoint.
         idle: For streams: an interval such as `7 days`. A group that has had no row for longer is forgotten, and a
             later row of it begins anew: its frames do not reach over the interval. Its state goes when the watermark
@@ -96,7 +96,7 @@ def over(
     names = tuple(key_name(df, key, column) for key, column in zip(chosen, columns, strict=True))
     ordered = order_by if isinstance(order_by, (list, tuple)) else (order_by,)
     check_buckets(buckets)
-    order = tuple(sort_key(OrderKey.of(each)) for each in ordered)
+    order = tuple(sort_key(df, OrderKey.of(each)) for each in ordered)
     if df.isStreaming:
         _check_stream(df, order)
     elif idle is not None:

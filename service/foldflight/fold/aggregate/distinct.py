@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from foldflight.errors import RejectedError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import cannot_merge
+from foldflight.fold.aggregate.kept import UNREADABLE, AskView, KeptMap, Source, entries_of, largest_of, no_state
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.states import unreadable
-from foldflight.fold.aggregate.viewed import AskView, _KeptMap, _Source
 from foldflight.fold.evaluator import HeldView
 from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
@@ -39,7 +39,6 @@ STATE: Final = "state"
 """The name of the member with the state of the function."""
 
 _NO_ROWS: Final = ViewPart(complete=True, cleared=False, keys=[], values=[], present=[])
-_UNREADABLE: Final = (ValueError, TypeError, OverflowError, KeyError, pa.ArrowException)
 
 
 def key_type(type_: pa.DataType) -> pa.DataType | None:
@@ -136,7 +135,7 @@ class Distinct(Accumulators):
         self._type = self.state_type(bound, shape)
         self._failures = failures
         self._ask = ask
-        self._rows: dict[int, _KeptMap] = {}
+        self._rows: dict[int, KeptMap] = {}
         self._warm: set[int] = set()
 
     @staticmethod
@@ -186,7 +185,7 @@ class Distinct(Accumulators):
             raise unreadable(self._name, "its rows, or its state without them, are NULL")
         try:
             parts = [part for part in self._shape.parts_of(rows) if part is not None]
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise unreadable(self._name, f"{type(error).__name__}: {error}") from error
         self._inner.merge(slots, inner)
         for slot, part in zip(slots.tolist(), parts, strict=True):
@@ -198,14 +197,14 @@ class Distinct(Accumulators):
             rows, times = self._rows_in(slots, states)
         except RejectedError as error:
             raise unreadable(self._name, error.message) from error
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise unreadable(self._name, f"{type(error).__name__}: {error}") from error
         for slot in slots.tolist():
             self._of(slot)
         self._fold(rows, times)
 
     def _rows_in(self, slots: Slots, states: pa.Array) -> tuple[Rows, list[int]]:
-        """Return the rows of n states, and their times. Raises one of `_UNREADABLE`, or RejectedError."""
+        """Return the rows of n states, and their times. Raises one of `UNREADABLE`, or RejectedError."""
         if pa.types.is_list(states.type):
             *columns, times = states.flatten().flatten()
             counts = states.value_lengths()
@@ -231,20 +230,12 @@ class Distinct(Accumulators):
         Raises:
             RejectedError: BAD_FRAME, for a slot without a state, and for entries that cannot be read.
         """
-        try:
-            parts = self._shape.parts_of(states.flatten()[states.type.get_field_index(ROWS)])
-        except _UNREADABLE as error:
-            raise RejectedError("BAD_FRAME", f"entries of the view {ROWS} cannot be read: {error}") from error
+        parts = entries_of(ROWS, self._shape, states.flatten()[states.type.get_field_index(ROWS)])
         for slot, part in zip(slots.tolist(), parts, strict=True):
             if part is None or slot in self._failures:
                 continue
             if slot not in self._rows:
-                raise RejectedError(
-                    "BAD_FRAME",
-                    f"there are entries of the view {ROWS} of {self._name} for slot {slot}, which has no state; send "
-                    "its state first",
-                    function=self._name,
-                )
+                raise no_state(self._name, ROWS, slot)
             self._rows[slot].learn(part)
 
     def forget_entries(self) -> None:
@@ -257,9 +248,7 @@ class Distinct(Accumulators):
     @property
     def largest_view(self) -> HeldView | None:
         """The view with the most entries in memory. Another thread may ask."""
-        held = [HeldView(view.held, slot, self._name, ROWS) for slot, view in list(self._rows.items())]
-        largest = max(held, default=None)
-        return largest if largest is not None and largest.entries else None
+        return largest_of(HeldView(view.held, slot, self._name, ROWS) for slot, view in list(self._rows.items()))
 
     def states(self, slots: Slots) -> pa.Array:
         try:
@@ -282,14 +271,14 @@ class Distinct(Accumulators):
         self._warm.clear()
         self._inner.close()
 
-    def _of(self, slot: int) -> _KeptMap:
+    def _of(self, slot: int) -> KeptMap:
         """Return the rows of a slot; none for a new one."""
         view = self._rows.get(slot)
         if view is None:
             view = self._rows[slot] = self._learned(slot, _NO_ROWS)
         return view
 
-    def _learned(self, slot: int, part: ViewPart) -> _KeptMap:
-        view = _KeptMap(_Source(self._ask, ROWS, self._shape, slot, self._warm))
+    def _learned(self, slot: int, part: ViewPart) -> KeptMap:
+        view = KeptMap(Source(self._ask, ROWS, self._shape, slot, self._warm))
         view.learn(part)
         return view

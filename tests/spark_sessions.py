@@ -12,16 +12,20 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PARTITIONS = 2
-# Queries are many and small here: optimised machine code, and checks of Spark's classes, cost more time than they save.
-JAVA_OPTIONS = [
+FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+# For the JVM of every Spark that tests start, also in processes of their own. Queries are many and small: optimised
+# machine code, code that Spark generates for stages, and checks of its classes cost more time than they save.
+JAVA_OPTIONS = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
     "-Djdk.lang.Process.launchMechanism=VFORK",
-]
-# Spark's default runs the command `readlink` four times for each file that it renames.
-FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    "-Dspark.ui.enabled=false",
+    "-Dspark.sql.codegen.wholeStage=false",
+    # Spark's default runs the command `readlink` four times for each file that it renames.
+    f"-Dspark.sql.streaming.checkpointFileManagerClass={FILE_MANAGER}",
+)
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 
@@ -70,14 +74,10 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("foldflight tests")
-        .config("spark.driver.extraJavaOptions", " ".join(JAVA_OPTIONS))
-        .config("spark.sql.codegen.wholeStage", "false")
-        .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", str(PARTITIONS))
-        .config("spark.sql.streaming.checkpointFileManagerClass", FILE_MANAGER)
         .config(PROVIDER, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
         .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))

@@ -16,11 +16,13 @@ import pytest
 from foldflight.client import FlightTransport
 from foldflight.functions.call import Call
 from tests.deploy.kit import COUNT, Fleet, Load, docker
+from tests.spark_sessions import JAVA_OPTIONS
 from tests.wire.kit import end_epoch, eventually, opening, rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("images")]
 
 SOON_S = 60.0
+JAVA = ["--env", f"SPARK_SUBMIT_OPTS={' '.join(JAVA_OPTIONS)}"]
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +191,7 @@ def test_a_streaming_query_outlives_every_server(fleet: Fleet, tmp_path: Path) -
     job = f"{fleet.project}-stream"
     mount = ["--volume", f"{tmp_path}:/told:ro", "--name", job]
     command = ["python", "tests/deploy/stream_job.py", "/told", "grpc://balancer:8815"]
-    fleet.compose("run", "--detach", "--no-deps", *mount, "spark", *command)
+    fleet.compose("run", "--detach", "--no-deps", *JAVA, *mount, "spark", *command)
     try:
         for server in fleet.servers():
             await_epochs(job, 2)
@@ -219,6 +221,6 @@ def await_epochs(job: str, number: int) -> None:
 
 def test_a_job_in_a_container_uses_the_fleet(fleet: Fleet) -> None:
     """The Spark job of the compose file folds the flights on the servers; the result equals that of Spark."""
-    printed = fleet.compose("run", "--rm", "--no-deps", "spark", timeout_s=900)
+    printed = fleet.compose("run", "--rm", "--no-deps", *JAVA, "spark", timeout_s=900)
     assert "folding at grpc://balancer:8815" in printed
     assert "every value of 36 groups equals Spark SQL's, embedded and remote" in printed

@@ -15,8 +15,6 @@ from tests.spark_sessions import NOT_CONNECTED
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("[0-9][0-9]-*.md"))
 SAMPLE = re.compile(r"\{samp\}`([^`]+)`")
-# As in tests/spark_sessions.py: for few and small queries, optimised machine code costs more time than it saves.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def quotes_of(page: str) -> list[tuple[int, str]]:
@@ -67,7 +65,6 @@ def test_a_tutorial_runs_and_prints_what_its_text_quotes(path: Path, tmp_path: P
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT / "service"),
-        "JAVA_TOOL_OPTIONS": JAVA_OPTIONS,
         "TMPDIR": str(temporary),
     }
     printed = printed_by(cells.__file__, path, folder=tmp_path, environment=environment)

@@ -80,6 +80,6 @@ ENV FOLDFLIGHT_HOST=0.0.0.0
 EXPOSE 8815 8816 8817
 # Whether the process lives; who wants to know whether it welcomes work asks /readyz or grpc.health.v1.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
-  CMD ["python", "/opt/foldflight/healthcheck.py", "/healthz"]
+  CMD ["python", "-IS", "/opt/foldflight/healthcheck.py", "/healthz"]
 ENTRYPOINT ["foldflight"]
 CMD ["serve"]

@@ -64,7 +64,7 @@ class Containers:
 
     def _await_healthy(self, *servers: str) -> None:
         """Wait until servers that were started are ready: on a busy machine the next fault would hit the last one."""
-        assert eventually(lambda: self._fleet.are_healthy(*servers), 90.0), servers
+        assert eventually(lambda: self._fleet.are_healthy(*servers), 300.0), servers
 
 
 @pytest.fixture

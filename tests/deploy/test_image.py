@@ -183,8 +183,9 @@ def test_health_from_start_to_drain() -> None:
             assert eventually(lambda: server.page("/readyz")[0] == 503, 30)
             assert server.page("/healthz")[0] == 200
             assert json.loads(server.page("/status/own")[1])["state"] == "draining"
-            assert docker("exec", name, "python", "/opt/foldflight/healthcheck.py", "/healthz") == ""
-            assert "503" in docker("exec", name, "python", "/opt/foldflight/healthcheck.py", "/readyz", check=False)
+            ask = ["exec", name, "python", "-IS", "/opt/foldflight/healthcheck.py"]
+            assert docker(*ask, "/healthz") == ""
+            assert "503" in docker(*ask, "/readyz", check=False)
         state = "{{.State.Status}} {{.State.ExitCode}}"
         assert eventually(lambda: docker("inspect", "--format", state, name) == "exited 0", 60)
 

@@ -44,7 +44,7 @@ def failed_tasks(spark: Any) -> int:
 
 def main(folder: Path, urls: str) -> None:
     spark = session(folder)
-    functions = connect(urls, deadline_s=8.0, patience_s=90.0)
+    functions = connect(urls, deadline_s=8.0, patience_s=300.0)
     run_stream(spark, folder, functions)
     print("STREAMED", flush=True)
     agree = [run_batch(spark, functions) for _ in range(BATCHES)]

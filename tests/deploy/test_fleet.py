@@ -176,13 +176,14 @@ def test_a_server_that_is_killed(fleet: Fleet) -> None:
 
 
 def test_a_server_that_dies_comes_up_again(fleet: Fleet) -> None:
-    """The container engine restarts a server whose process has ended."""
+    """The container engine restarts a server whose process has ended. It compiles nothing again."""
     died, _ = fleet.servers()
     before = docker("inspect", "--format", "{{.State.StartedAt}}", died)
     os.kill(int(docker("inspect", "--format", "{{.State.Pid}}", died)), signal.SIGKILL)
     assert eventually(lambda: docker("inspect", "--format", "{{.State.StartedAt}}", died) != before, SOON_S)
     assert eventually(lambda: fleet.are_balanced(2), SOON_S)
     assert docker("inspect", "--format", "{{.RestartCount}}", died) == "1"
+    assert "weighted_avg is compiled, and was loaded from a file" in docker("logs", died, check=False)
 
 
 def test_a_streaming_query_outlives_every_server(fleet: Fleet, tmp_path: Path) -> None:

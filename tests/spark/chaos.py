@@ -21,7 +21,7 @@ from tests.spark.test_kill import ROOT, prepared, result
 
 SEED = 20260101
 KILL_ALL_AFTER_S = 10
-EPOCHS = 40
+EPOCHS = 30
 TAKEOVER = re.compile(r"an exchange goes on at another server .*stall_s=([\d.]+) rows_sent_again=(\d+)")
 
 

@@ -18,9 +18,9 @@ from tests.spark.test_stream import SCHEMA, Model, apply
 from tests.wire.kit import eventually
 
 ROOT = Path(__file__).parents[2]
-EPOCHS = 18
-KILLS = 6
-WORKER_KILLS = 5
+EPOCHS = 14
+KILLS = 5
+WORKER_KILLS = 4
 # The share of kills after the first epoch of a start. The others come while the query starts.
 AFTER_AN_EPOCH = 0.75
 SEED = 20130101

@@ -222,6 +222,18 @@ def await_epochs(job: str, number: int) -> None:
 
 def test_a_job_in_a_container_uses_the_fleet(fleet: Fleet) -> None:
     """The Spark job of the compose file folds the flights on the servers; the result equals that of Spark."""
-    printed = fleet.compose("run", "--rm", "--no-deps", *JAVA, "spark", timeout_s=900)
-    assert "folding at grpc://balancer:8815" in printed
-    assert "every value of 36 groups equals Spark SQL's, embedded and remote" in printed
+    job = f"{fleet.project}-job"
+    fleet.compose("run", "--detach", "--no-deps", *JAVA, "--name", job, "spark")
+
+    def printed() -> str:
+        said = docker("logs", job, check=False)
+        assert docker("inspect", "--format", "{{.State.Status}}", job) == "running", said
+        return said
+
+    try:
+        # Then the job goes on with streams in its own workers, as `make demo` does.
+        assert eventually(lambda: "every value of" in printed(), 15 * SOON_S), printed()
+        assert "folding at grpc://balancer:8815" in printed()
+        assert "every value of 36 groups equals Spark SQL's, embedded and remote" in printed()
+    finally:
+        docker("rm", "--force", job)

@@ -1,7 +1,9 @@
 """The state table compared with a dict: random epochs, small bounds, forced collisions, reopened at any time."""
 
+import datetime as dt
 from itertools import count
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -9,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foldflight import CorruptError, RejectedError
-from foldflight.engine.state.runs import RunCache, key_hashes
+from foldflight import CorruptError, RejectedError, connect
+from foldflight.engine.state.runs import RunCache, _text, key_hashes
 from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
+from foldflight.testing import run_epochs
 from tests.effort import examples
 
 KEYS = pa.schema([("name", pa.string()), ("x", pa.float64())])
@@ -227,6 +230,46 @@ def test_nan_within_a_key_is_found() -> None:
     found = table(store, layout=layout).lookup(batch)
     assert found.present.tolist() == [True, True]
     assert found.states.column("state_0").to_pylist() == [7, 8]
+
+
+def test_zeros_within_a_key_are_one_group() -> None:
+    """A group whose key is a list with 0.0 is found again by the list with -0.0."""
+    zeros: list[list[Any]] = [[{"k": [0.0], "v": 1}], [{"k": [-0.0], "v": 2}], [("-D", {"k": [-0.0], "v": 2})]]
+    total = connect("embedded:")["sum"]("v")
+    epochs = run_epochs({"n": total}, zeros, keys=["k"], types={"k": pa.list_(pa.float64())})
+    assert [[(kind, row["n"]) for kind, row in epoch.changelog] for epoch in epochs] == [
+        [("+I", 1)],
+        [("-U", 1), ("+U", 3)],
+        [("-U", 3), ("+U", 1)],
+    ]
+    assert epochs[-1].live == {((0.0,),): 1}
+
+
+class _Utc(dt.tzinfo):
+    """A zone as pytz makes it."""
+
+    zone = "UTC"
+
+    def utcoffset(self, _: dt.datetime | None) -> dt.timedelta:
+        return dt.timedelta(0)
+
+    def dst(self, _: dt.datetime | None) -> None:
+        return None
+
+    def tzname(self, _: dt.datetime | None) -> str:
+        return self.zone
+
+
+def test_hashes_of_times_do_not_depend_on_the_version_of_pyarrow() -> None:
+    """Older versions return times within keys with zones of pytz."""
+    at = dt.datetime(2013, 1, 1, tzinfo=ZoneInfo("UTC"))
+    keys = pa.array([{"window": [at, None]}], pa.struct([("window", pa.list_(pa.timestamp("us", "UTC")))]))
+    (found,) = key_hashes(pa.RecordBatch.from_arrays([keys], names=["k"])).tolist()
+    (expected,) = key_hashes(pa.RecordBatch.from_arrays([pa.array([repr({"window": [at, None]})])], names=["k"]))
+    assert found == expected
+    older = {"window": [at.replace(tzinfo=_Utc()), None]}
+    assert repr(older) != repr({"window": [at, None]})
+    assert _text(older) == repr({"window": [at, None]})
 
 
 def test_keys_need_not_be_utf8() -> None:

@@ -321,6 +321,27 @@ def test_one_row_of_each_nan_and_zero() -> None:
     assert [repr(value) for value in index.keys().column("x").to_pylist()] == ["nan", "0.0", "None"]
 
 
+NESTED = [
+    (pa.list_(pa.float64()), [[-0.0, None], None, [NAN], []]),
+    (pa.list_(pa.float32(), 2), [[-0.0, 1.0], None, [NAN, None]]),
+    (pa.struct([("a", pa.float64()), ("b", pa.list_(pa.struct([("c", pa.float32())])))]), [{"a": -0.0, "b": [None]}]),
+    (pa.struct([("a", pa.float64()), ("b", pa.list_(pa.struct([("c", pa.float32())])))]), [None, {"b": [{"c": -0.0}]}]),
+    (pa.map_(pa.string(), pa.float64()), [[("x", -0.0)], None, [("y", None)]]),
+]
+
+
+@pytest.mark.parametrize(("type_", "values"), NESTED)
+def test_floats_within_keys_are_canonical(type_: pa.DataType, values: list[Any]) -> None:
+    """Structs, lists and maps are returned without -0.0, also if their columns have an offset."""
+    column = pa.array(values, type_)
+    for part in (column, column[1:], column[:1], column[:0]):
+        index = KeyIndex(pa.schema([("k", type_)]))
+        index.slots([part])
+        found = index.keys().column("k")
+        found.validate(full=True)
+        assert repr(found.to_pylist()) == repr(part.to_pylist()).replace("-0.0", "0.0")
+
+
 def test_keys_of_chosen_slots() -> None:
     """`keys` accepts slots in any order, repeated, before and after more keys."""
     index = KeyIndex(pa.schema([("a", pa.string()), ("b", pa.int32())]))

@@ -57,8 +57,8 @@ class Epoch:
     Args:
         changelog: The changes of the output, as (row kind, row). Groups to which the epoch adds rows come first, each
             in the order of its first row.
-        states: The states of the groups that exist at the barrier: by key values, then by name of the output. Views in
-            them are dicts and lists of all their entries.
+        states: The states of the groups that exist at the barrier: by key values, then by name of the output. Structs
+            and lists in keys are tuples. Views in states are dicts and lists of all their entries.
         live: The number of live rows of each of these groups, by key values.
         ignored_retractions: The number of retractions of rows that did not exist. They changed nothing.
     """
@@ -200,8 +200,10 @@ def run_epochs(
 
 
 def _hashable(key: Any) -> Any:
-    """Return a key, whose structs are dicts, with tuples in their place; NaN is always the same object."""
-    return tuple(map(_hashable, key.values())) if isinstance(key, dict) else normal_key(key)
+    """Return a key with tuples in the place of structs (dicts), lists and maps; NaN is always the same object."""
+    if isinstance(key, (dict, list, tuple)):
+        return tuple(map(_hashable, key.values() if isinstance(key, dict) else key))
+    return normal_key(key)
 
 
 def _block(

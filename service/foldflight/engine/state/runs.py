@@ -11,7 +11,9 @@ import hashlib
 import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import numpy.typing as npt
@@ -72,8 +74,22 @@ def _digest(value: Any) -> int:
     elif isinstance(value, bytes):
         data = value
     else:
-        data = repr(value).encode()
+        data = _text(value).encode()
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+def _text(value: Any) -> str:
+    """Return the text of a value within a key. Its times have the same text with every version of pyarrow.
+
+    Older versions give them the zones of pytz, if it is installed, and newer ones those of zoneinfo.
+    """
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name!r}: {_text(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    if isinstance(value, datetime) and (zone := getattr(value.tzinfo, "zone", None)):
+        return repr(value.replace(tzinfo=ZoneInfo(zone)))
+    return repr(value)
 
 
 def text_hashes(column: pa.Array) -> Hashes:

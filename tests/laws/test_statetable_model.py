@@ -195,6 +195,7 @@ OTHERS = {
         KEYS, pa.schema([pa.field("state_0", pa.int64(), metadata={"function": "f", "version": "2"})]), 4
     ),
     "other buckets": TableLayout(KEYS, STATES, 8),
+    "other windows than the query: stored none, the query has tumble": TableLayout(KEYS, STATES, 4, window="tumble"),
 }
 
 

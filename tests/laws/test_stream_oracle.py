@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -178,3 +178,32 @@ def in_order(changes: list[dict[str, Any]]) -> None:
 def test_every_epoch_of_a_random_stream_equals_the_model(case: Case) -> None:
     """Changes, late rows and ignored retractions equal the model's, whatever Spark does with order and reruns."""
     check(EMBEDDED, case)
+
+
+def test_windows_close_after_a_restart_with_more_lateness() -> None:
+    """Windows that are open when a query is restarted with a greater lateness close, though no row comes for them."""
+    bounds = BlockBounds(rows_max=1000, groups_max=1000, unfolded_groups_min=1000)
+    case = Case(
+        has_kinds=False,
+        windows="tumble",
+        emit="append",
+        closes=True,
+        lateness_minutes=0,
+        epochs=[],
+        partitions=1,
+        seed=1,
+        bounds=bounds,
+        folds_first=False,
+    )
+    start, end = START, START + dt.timedelta(hours=1)
+    row = {"k": "a", "window_start": start, "window_end": end, "v": 1, "w": 1, "filled": True}
+    first, second = (
+        engine_of(EMBEDDED, replace(case, lateness_minutes=minutes), {"n": Call("count")}, folds_first=False)
+        for minutes in (0, 45)
+    )
+    assert first.epoch([[row, row]], START_MS) == []
+    second.buckets = first.buckets
+    assert second.epoch([], START_MS + 60 * 60_000) == []
+    (closed,) = second.epoch([], START_MS + 105 * 60_000)
+    assert (closed["k"], closed["n"]) == ("a", 2)
+    assert second.live_rows() == {}

@@ -204,7 +204,8 @@ class BucketProcessor(StatefulProcessor):
                 yield bucket_row(blob, EpochStats())
         for letters in closed.dead_letters:
             yield from self._letters(letters)
-        if self._options.has_sessions and closed.next_end_us is not None:
+        # Also windows of other kinds may have no timer of their own, after a restart with another lateness.
+        if closed.next_end_us is not None:
             self._close_at(closed.next_end_us)
 
     def _close_at(self, end_us: int) -> None:

@@ -336,8 +336,8 @@ def other_query(what: str, stored: object, ours: object, remedy: str = "") -> Re
     """Return the error for a table that belongs to another query."""
     return RejectedError(
         "STATE_MISMATCH",
-        f"the checkpoint's state has other {what} than the query: stored {stored}, the query has {ours}; {remedy}run "
-        "the query that wrote it, or start with an empty checkpoint",
+        f"the checkpoint's state has other {what} than the query: stored {stored or 'none'}, the query has "
+        f"{ours or 'none'}; {remedy}run the query that wrote it, or start with an empty checkpoint",
     )
 
 

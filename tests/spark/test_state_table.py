@@ -313,16 +313,19 @@ def test_the_command_takes_groups_and_a_limit(run: Any, orders: Query, several: 
 def test_values_of_keys_are_cast(run: Any, classic: SparkSession, tmp_path: Path) -> None:
     """A value is cast to the type of its key; invalid values are refused; several keys are combined."""
     functions = connect(spark_functions)
-    stream = Stream(classic, tmp_path, lambda df: group_by(df, "qty", "customer").agg(n=functions["count"]()))
+    keys = ("qty", "customer", sf.array("qty").alias("list"))
+    stream = Stream(classic, tmp_path, lambda df: group_by(df, *keys).agg(n=functions["count"]()))
     stream.write([{"op": "", "customer": name, "amount": 1, "qty": len(name), "x": 1.0} for name in ("a", "b", "cc")])
     stream.run()
     checkpoint = str(tmp_path / "checkpoint")
     one = run(checkpoint, "--json", "--group", "qty=1", "--group", "customer=b")
     assert [json.loads(line) for line in one.stdout.splitlines()] == [
-        {"qty": 1, "customer": "b", "live_rows": 1, "n": 1}
+        {"qty": 1, "customer": "b", "list": [1], "live_rows": 1, "n": 1}
     ]
     wrong = run(checkpoint, "--group", "qty=many")
     assert (wrong.exit_code, "'many' is not a value of the type int" in wrong.stderr) == (1, True)
+    nested = run(checkpoint, "--group", "list=[1]")
+    assert (nested.exit_code, "the key list is array<int>, which has no values" in nested.stderr) == (1, True)
 
 
 @pytest.mark.slow

@@ -98,6 +98,7 @@ def _settings() -> dict[str, Any]:
 def _chosen(table: StoredTable | StoredFrames, groups: DataFrame, wanted: Sequence[str]) -> DataFrame:
     """Return the rows of groups with these values of keys. Spark casts the texts to the types of the keys."""
     from pyspark.sql import functions as sf
+    from pyspark.sql import types as st
 
     for each in wanted:
         name, is_value, text = each.partition("=")
@@ -106,6 +107,12 @@ def _chosen(table: StoredTable | StoredFrames, groups: DataFrame, wanted: Sequen
                 "SIGNATURE", f"--group {each}: {name} is not a key; the keys are {', '.join(table.keys) or '(none)'}"
             )
         type_ = groups.schema[name].dataType
+        if is_value and isinstance(type_, (st.ArrayType, st.StructType)):
+            raise RejectedError(
+                "SIGNATURE",
+                f"--group {each}: the key {name} is {type_.simpleString()}, which has no values on a command line; "
+                "select in Python, with state_table(spark, checkpoint).where(...)",
+            )
         value = sf.lit(text if is_value else None).try_cast(type_)
         if is_value and groups.sparkSession.range(1).select(value.isNull()).collect()[0][0]:
             raise RejectedError(

@@ -154,7 +154,8 @@ SHOW FOLDFLIGHT FUNCTIONS; DROP FUNCTION words;
 ```
 
 `RETURNS` is followed by a type, or by `TABLE` and the columns. `AS` and `USING LINK` are those of `CREATE AGGREGATE`.
-Spark knows these functions under their names, in all expressions and behind `FROM` and `LATERAL`. In `sql`,
+Spark knows these functions under their names, in all expressions and behind `FROM` and `LATERAL`. Spark's `LEFT JOIN
+LATERAL` keeps rows without a match only if it has a condition, so write `ON true`. In `sql`,
 `name => value` is a direct argument. Other statements with `CREATE FUNCTION` and `DROP FUNCTION` are Spark's.
 
 ## Calls

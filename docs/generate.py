@@ -175,6 +175,7 @@ of foldflight refuse them, also built-in ones of the same meaning:
 |---|---|
 | `count(DISTINCT a, b)` | `count(DISTINCT struct(a, b))`, which also counts rows with NULL in one of them |
 | `string_agg(x, '-')` | `string_agg(x, delimiter => '-')` |
+| `first(x) IGNORE NULLS` | `first(x) FILTER (WHERE x IS NOT NULL)` |
 | `sum` of texts and of intervals | `sum(CAST(x AS DOUBLE))`; intervals as numbers of seconds or months |
 | an interval of years and months as an argument | Arrow and Python have no such type; cast it |
 | an aggregate of the outer query within a subquery of HAVING | compute it in a subquery of FROM, and compare there |

@@ -138,9 +138,7 @@ def arguments_of(analysis: Analysis, call: ParsedCall) -> tuple[tuple[Span, ...]
         SqlError: For a wrong number of columns, a direct argument that is not constant, or an aggregate in a column.
     """
     columns, literals = given_arguments(analysis, call, analysis.catalog.entries[call.name].handle.info)
-    empty = next((order.span for order in call.order if order.span.is_empty), None)
-    if empty is not None:
-        raise analysis.text.error("a key is expected here: ORDER BY key", Span(empty.start, empty.start + 1))
+    _refuse_forms(analysis, call)
     nested = next((n for each in columns for n in _nested_calls(analysis, each)), None)
     if nested is not None and not call.is_over:  # over a window, an aggregate of aggregates is a sum over groups
         raise analysis.text.error(
@@ -149,6 +147,30 @@ def arguments_of(analysis: Analysis, call: ParsedCall) -> tuple[tuple[Span, ...]
             nested.head,
         )
     return columns, literals
+
+
+def _refuse_forms(analysis: Analysis, call: ParsedCall) -> None:
+    """Refuse what Spark would ignore or misread in a call over lists."""
+    text = analysis.text
+    if call.nulls_at is not None:
+        nulls = Span(call.nulls_at, call.nulls_at + 2)
+        raise text.error(
+            f"{call.name} decides itself what it does with NULL; leave {text.slice(nulls)} out, or write "
+            "FILTER (WHERE x IS NOT NULL)",
+            nulls,
+        )
+    literal = next((order.span for order in call.order if text.says(order.span.start + 1, "=>")), None)
+    if literal is not None:
+        raise text.error("direct arguments stand before ORDER BY; write f(x, name => value ORDER BY key)", literal)
+    in_filter = [] if call.condition is None or call.is_over else _nested_calls(analysis, call.condition)
+    if in_filter:
+        raise text.error(
+            f"{in_filter[0].name} is an aggregate, which cannot stand in FILTER; compute it in a subquery",
+            in_filter[0].head,
+        )
+    empty = next((order.span for order in call.order if order.span.is_empty), None)
+    if empty is not None:
+        raise text.error("a key is expected here: ORDER BY key", Span(empty.start, empty.start + 1))
 
 
 def _nested_calls(analysis: Analysis, span: Span) -> list[ParsedCall]:

@@ -346,7 +346,12 @@ def _query_start(text: Text, span: Span) -> int | None:
         return None
     for place in text.flat(span):
         word = text.upper(place)
-        if word in ("SELECT", "FROM", "VALUES") or (word == "WITH" and text.upper(place + 1) not in _AFTER_WITH):
+        is_table = word == "TABLE" and place == span.start
+        if (
+            is_table
+            or word in ("SELECT", "FROM", "VALUES")
+            or (word == "WITH" and text.upper(place + 1) not in _AFTER_WITH)
+        ):
             return place
         is_first = place == span.start or text.says(place - 1, "AS")
         if word == "(" and text.upper(place + 1) in ("SELECT", "WITH", "(") and is_first:
@@ -419,6 +424,12 @@ def _finished(analysis: Analysis, head: Span, result: DataFrame) -> DataFrame:
         view = next((place for place in text.flat(head) if text.says(place, "VIEW")), None)
         if view is not None:
             return _create_view(analysis, head, view, result)
+    if text.says(head.start, "CACHE"):
+        raise text.error(
+            "a cached query with functions of foldflight is a view first; write CREATE TEMPORARY VIEW v AS SELECT ..., "
+            "and then CACHE TABLE v",
+            head,
+        )
     before = analysis.edits.render(head)
     try:
         return analysis.frame(f"{before} SELECT * FROM {analysis.add_view(result)}")

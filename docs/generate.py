@@ -154,7 +154,8 @@ SHOW FOLDFLIGHT FUNCTIONS; DROP FUNCTION words;
 ```
 
 `RETURNS` is followed by a type, or by `TABLE` and the columns. `AS` and `USING LINK` are those of `CREATE AGGREGATE`.
-Spark knows these functions under their names, in all expressions and behind `FROM` and `LATERAL`. In `sql`,
+Spark knows these functions under their names, in all expressions and behind `FROM` and `LATERAL`. Spark's `LEFT JOIN
+LATERAL` keeps rows without a match only if it has a condition, so write `ON true`. In `sql`,
 `name => value` is a direct argument. Other statements with `CREATE FUNCTION` and `DROP FUNCTION` are Spark's.
 
 ## Calls
@@ -174,6 +175,7 @@ of foldflight refuse them, also built-in ones of the same meaning:
 |---|---|
 | `count(DISTINCT a, b)` | `count(DISTINCT struct(a, b))`, which also counts rows with NULL in one of them |
 | `string_agg(x, '-')` | `string_agg(x, delimiter => '-')` |
+| `first(x) IGNORE NULLS` | `first(x) FILTER (WHERE x IS NOT NULL)` |
 | `sum` of texts and of intervals | `sum(CAST(x AS DOUBLE))`; intervals as numbers of seconds or months |
 | an interval of years and months as an argument | Arrow and Python have no such type; cast it |
 | an aggregate of the outer query within a subquery of HAVING | compute it in a subquery of FROM, and compare there |

@@ -84,6 +84,21 @@ def test_types_are_those_declared(db: Any) -> None:
         sql(db, "SELECT same('x')").collect()
 
 
+def test_commas_within_types(db: Any) -> None:
+    """The commas of MAP and STRUCT end no argument and no column."""
+    sql(
+        db,
+        """CREATE OR REPLACE FUNCTION entries(MAP<STRING, INT>, by STRUCT<a: INT, b: ARRAY<INT>>)
+        RETURNS TABLE (m MAP<STRING, INT>, n INT) AS $$
+def entries(m, by):
+    yield m, by["a"]
+$$""",
+    )
+    query = "SELECT m['k'], n FROM entries(map('k', 7), named_struct('a', 3, 'b', array(1)))"
+    assert values(sql(db, query)) == [(7, 3)]
+    sql(db, "DROP FUNCTION entries")
+
+
 @pytest.mark.parametrize(
     ("statement", "message", "at"),
     [
@@ -121,6 +136,11 @@ def test_types_are_those_declared(db: Any) -> None:
         ("CREATE FUNCTION my_sum(INT) RETURNS INT AS $$def x(): return 1$$", "write DROP AGGREGATE my_sum", "my_sum"),
         (f"CREATE AGGREGATE times(BIGINT, INT) RETURNS BIGINT AS '{MODULE}:Weighted'", "DROP FUNCTION", "times"),
         ("DROP FUNCTION my_sum", "write DROP AGGREGATE my_sum", "my_sum"),
+        ("CREATE FUNCTION unnest(INT) RETURNS INT AS $$def unnest(x): pass$$", "its own", "$$def unnest(x): pass$$"),
+        (f"CREATE FUNCTION x(INT) RETURNS INT AS '{MODULE}:same'", "LANGUAGE python is expected", "AS"),
+        ("CREATE FUNCTION x(ARRAY<BIGNIT>) RETURNS INT AS $$ $$", "BIGNIT", "ARRAY<BIGNIT>"),
+        ("CREATE FUNCTION x(INT, a MAP<INT>) RETURNS INT AS $$ $$", "is not a type", "MAP<INT>"),
+        ("SELECT * FROM words(text => 'a')", "by its position", "text => 'a'"),
         ("SELECT k, times(v) FROM hav", "takes 2 arguments, and 1 is given", "times(v)"),
         ("SELECT scale(v) FROM hav", "needs the direct argument 'factor'", "scale(v)"),
         ("SELECT scale(v, by => 1) FROM hav", "no direct argument 'by'", "scale(v, by => 1)"),
@@ -181,6 +201,7 @@ def test_functions_are_registered(db: Any, caplog: pytest.LogCaptureFixture) -> 
         register(session, connect(map_functions))
     assert "Spark has functions named split, so these are not registered" in caplog.text
     assert "register(spark, functions, {'split': 'my_split'})" in caplog.text
+    assert "needs an argument, so these are not registered: forty_two; give them one" in caplog.text
     register(session, connect(sql_functions), {"words": "words_of"})
     assert values(sql(session, "SELECT multiply(v, 3), word FROM VALUES (2, 'a') AS t(v, s), LATERAL words_of(s)")) == [
         (6, "a")

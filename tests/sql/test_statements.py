@@ -166,6 +166,12 @@ def test_mistakes_have_their_place(db: Any, statement: str, message: str, at: st
         ("SELECT my_sum(v), nope FROM hav", "`nope` cannot be resolved", "nope"),
         ("DELETE FROM t WHERE x = (SELECT my_max(v) FROM hav)", "temporary view", "my_max(v)"),
         ("CREATE VIEW v AS SELECT my_sum(v) FROM hav", "CREATE TEMPORARY VIEW", "CREATE VIEW"),
+        ("CACHE TABLE c AS SELECT my_sum(v) FROM hav", "then CACHE TABLE v", "CACHE TABLE c AS"),
+        ("SELECT IDENTIFIER('my_sum')(v) FROM hav", "cannot be used here", "IDENTIFIER('my_sum')(v)"),
+        ("SELECT my_max(v) IGNORE NULLS FROM hav", "FILTER (WHERE x IS NOT NULL)", "IGNORE NULLS"),
+        ("SELECT my_max(v) RESPECT NULLS OVER () FROM hav", "FILTER (WHERE x IS NOT NULL)", "RESPECT NULLS"),
+        ("SELECT my_sum(v) FILTER (WHERE my_max(v) > 1) FROM hav", "cannot stand in FILTER", "my_max(v)"),
+        ("SELECT my_string_agg(k ORDER BY k, delimiter => '-') FROM hav", "before ORDER BY", "delimiter => '-'"),
     ],
 )
 def test_mistakes_in_queries(db: Any, statement: str, message: str, at: str) -> None:
@@ -305,6 +311,15 @@ def test_plans_have_reasons(db: Any) -> None:
     assert "group by k; aggregates: my_sum(v)" in first.why
     assert (second.line, second.plan, second.why) == (3, "lists", "Spark's collect_list beside functions of foldflight")
     assert sql(db, "EXPLAIN FOLDFLIGHT SELECT 1").collect()[0].plan == "spark"
+    outside = {
+        "FROM hav |> AGGREGATE my_sum(v)": "it is a query with |>",
+        "SELECT * FROM hav PIVOT (my_sum(v) FOR k IN ('one'))": "its functions stand in PIVOT",
+    }
+    for query, why in outside.items():
+        (decision,) = sql(db, query, explain=True).collect()
+        assert (decision.block, decision.plan, decision.why) == (query, "lists", why)
+        with pytest.raises(SqlError, match="the fold plan was asked for"):
+            sql(db, query, plan="fold")
     with pytest.raises(SqlError, match="the fold plan was asked for"):
         sql(db, "SELECT my_sum(v) FROM hav GROUP BY ROLLUP (k)", plan="fold")
 

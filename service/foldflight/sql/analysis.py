@@ -195,8 +195,15 @@ def refusal(
     message = catalog.as_written(said(error))
     condition = error.getCondition()
     if condition in UNKNOWN_FUNCTION and (name := re.search(r"resolve (?:routine )?`([^`]+)`", message)) is not None:
-        close = catalog.closest(name[1].rpartition(".")[2].strip("`"))
-        message += f" Did you mean {close}?" if close else ""
+        own = name[1].rpartition(".")[2].strip("`")
+        close = catalog.closest(own)
+        if own.lower() in catalog.entries:
+            message += (
+                f" {own} is an aggregate of foldflight, which cannot be used here; write the query with it as a "
+                "temporary view first: CREATE TEMPORARY VIEW v AS SELECT ..."
+            )
+        elif close:
+            message += f" Did you mean {close}?"
     found = _offsets(error, sql)
     if found is None:
         return text.error(message, Span(span.start, span.start + 1), condition=condition)

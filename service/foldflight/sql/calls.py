@@ -57,6 +57,7 @@ class ParsedCall:
         condition: The tokens of the FILTER condition.
         is_within: Whether the order is written as WITHIN GROUP.
         is_over: Whether OVER is written.
+        nulls_at: The place of RESPECT NULLS or IGNORE NULLS.
     """
 
     name: str
@@ -68,6 +69,7 @@ class ParsedCall:
     condition: Span | None = None
     is_within: bool = False
     is_over: bool = False
+    nulls_at: int | None = None
 
     @property
     def head(self) -> Span:
@@ -97,8 +99,9 @@ def call_at(text: Text, place: int) -> ParsedCall | None:
     if text.says(stop, "FILTER", "(", "WHERE"):
         end = text.partner[stop + 1]
         condition, stop = Span(stop + 3, end), end + 1
+    nulls_at = None
     if text.upper(stop) in ("RESPECT", "IGNORE") and text.says(stop + 1, "NULLS"):
-        stop += 2
+        nulls_at, stop = stop, stop + 2
     is_over = text.says(stop, "OVER")
     if is_over:
         stop = text.partner[stop + 1] + 1 if text.says(stop + 1, "(") else stop + 2
@@ -112,6 +115,7 @@ def call_at(text: Text, place: int) -> ParsedCall | None:
         condition,
         is_within,
         is_over,
+        nulls_at,
     )
 
 

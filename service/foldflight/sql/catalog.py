@@ -32,6 +32,7 @@ __all__ = ["Catalog", "Entry", "MapEntry", "catalog_of", "plain_sql"]
 
 _PREFIX: Final = "foldflight__"
 _STRUCT: Final = "named_struct"
+_UNLISTED: Final = ("unnest",)  # Spark's own functions that SHOW SYSTEM FUNCTIONS leaves out
 
 
 @dataclass(frozen=True)
@@ -331,7 +332,8 @@ class Catalog:
     def names_of_spark(self, spark: SparkSession) -> frozenset[str]:
         """Return the names of Spark's own functions, which it calls even if another one is registered."""
         if self._of_spark is None:
-            self._of_spark = frozenset(row[0] for row in plain_sql(spark, "SHOW SYSTEM FUNCTIONS").collect())
+            listed = (row[0] for row in plain_sql(spark, "SHOW SYSTEM FUNCTIONS").collect())
+            self._of_spark = frozenset([*listed, *_UNLISTED])
         return self._of_spark
 
     def register_map(self, spark: SparkSession, entry: MapEntry) -> None:

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -38,11 +39,14 @@ __all__ = [
 
 _STAND_IN: Final = "size"  # a function over lists, for a call that cannot be described
 _ITEMS: Final = ("SELECT", "HAVING", "QUALIFY")
+_WITH_FROM: Final = ("EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "OVERLAY")
+_JOINS: Final = frozenset(["LATERAL", ",", "JOIN", "INNER", "CROSS", "LEFT", "OUTER", "NATURAL"])
 # A call behind one of these words is not a call: it is a relation with the names of its columns.
 _NAMING: Final = ("AS", "WITH", "RECURSIVE", "FROM", "JOIN", "VIEW", "TABLE", "INTO")
 _BEFORE_EXPRESSIONS: Final = frozenset(
-    """AGGREGATE ALL AND ANY BETWEEN BY CASE DISTINCT DIV ELSE EXTEND HAVING IN IS LIKE LIMIT NOT OFFSET ON OR QUALIFY
-    RETURN RLIKE SELECT SET THEN WHEN WHERE""".split()  # noqa: SIM905 - as in a dictionary
+    """AGGREGATE ALL AND ANY BETWEEN BOTH BY CASE DISTINCT DIV ELSE EXTEND FOR HAVING ILIKE IN IS LEADING LIKE LIMIT NOT
+    OFFSET ON OR PLACING QUALIFY REGEXP RETURN RLIKE SELECT SET THEN TRAILING WHEN WHERE
+    """.split()  # noqa: SIM905 - as in a dictionary
 )
 
 
@@ -112,9 +116,19 @@ def uses_functions(text: Text, names: Collection[str]) -> bool:
 def is_expression(text: Text, call: ParsedCall) -> bool:
     """Return whether a call is one, rather than the name of a relation with its columns."""
     before = call.span.start - 1
+    if text.says(before, "FROM"):
+        return text.says(before - 1, "DISTINCT") or _is_in_function(text, before)
     if before < 0 or text.upper(before) in _NAMING:
         return False
     return not text.tokens[before].is_name or text.upper(before) in _BEFORE_EXPRESSIONS
+
+
+def _is_in_function(text: Text, place: int) -> bool:
+    """Return whether a FROM is that of `extract(YEAR FROM x)`, `trim(x FROM y)` and similar functions."""
+    while place > 0 and text.upper(place) not in ("(", "SELECT"):
+        place = text.partner[place] if text.upper(place) in (")", "]") else place
+        place -= 1
+    return text.says(place, "(") and text.upper(place - 1) in _WITH_FROM
 
 
 def arguments_of(analysis: Analysis, call: ParsedCall) -> tuple[tuple[Span, ...], dict[str, Any]]:
@@ -124,9 +138,7 @@ def arguments_of(analysis: Analysis, call: ParsedCall) -> tuple[tuple[Span, ...]
         SqlError: For a wrong number of columns, a direct argument that is not constant, or an aggregate in a column.
     """
     columns, literals = given_arguments(analysis, call, analysis.catalog.entries[call.name].handle.info)
-    empty = next((order.span for order in call.order if order.span.is_empty), None)
-    if empty is not None:
-        raise analysis.text.error("a key is expected here: ORDER BY key", Span(empty.start, empty.start + 1))
+    _refuse_forms(analysis, call)
     nested = next((n for each in columns for n in _nested_calls(analysis, each)), None)
     if nested is not None and not call.is_over:  # over a window, an aggregate of aggregates is a sum over groups
         raise analysis.text.error(
@@ -135,6 +147,30 @@ def arguments_of(analysis: Analysis, call: ParsedCall) -> tuple[tuple[Span, ...]
             nested.head,
         )
     return columns, literals
+
+
+def _refuse_forms(analysis: Analysis, call: ParsedCall) -> None:
+    """Refuse what Spark would ignore or misread in a call over lists."""
+    text = analysis.text
+    if call.nulls_at is not None:
+        nulls = Span(call.nulls_at, call.nulls_at + 2)
+        raise text.error(
+            f"{call.name} decides itself what it does with NULL; leave {text.slice(nulls)} out, or write "
+            "FILTER (WHERE x IS NOT NULL)",
+            nulls,
+        )
+    literal = next((order.span for order in call.order if text.says(order.span.start + 1, "=>")), None)
+    if literal is not None:
+        raise text.error("direct arguments stand before ORDER BY; write f(x, name => value ORDER BY key)", literal)
+    in_filter = [] if call.condition is None or call.is_over else _nested_calls(analysis, call.condition)
+    if in_filter:
+        raise text.error(
+            f"{in_filter[0].name} is an aggregate, which cannot stand in FILTER; compute it in a subquery",
+            in_filter[0].head,
+        )
+    empty = next((order.span for order in call.order if order.span.is_empty), None)
+    if empty is not None:
+        raise text.error("a key is expected here: ORDER BY key", Span(empty.start, empty.start + 1))
 
 
 def _nested_calls(analysis: Analysis, span: Span) -> list[ParsedCall]:
@@ -157,7 +193,15 @@ def given_arguments(
         if each.is_empty:
             raise analysis.text.error("an argument is expected here", Span(call.closing, call.closing + 1))
         if analysis.text.says(each.start + 1, "=>"):
-            literals[analysis.text.tokens[each.start].name] = _constant(analysis, Span(each.start + 2, each.stop))
+            name = analysis.text.tokens[each.start].name
+            if name in info.input_names and name not in {each.name for each in info.parameters}:
+                raise analysis.text.error(
+                    f"{name} is an argument of {info.signature}, and only direct arguments are given by name; give it "
+                    "by its position",
+                    each,
+                    code="SCHEMA_MISMATCH",
+                )
+            literals[name] = _constant(analysis, Span(each.start + 2, each.stop))
         elif analysis.text.slice(each) != "*":
             columns.append(each)
     most = len(info.input_names)
@@ -270,8 +314,15 @@ def _types(
     rows = _rows_outside(analysis, edits, call, query) if block is None else _rows_of(analysis, edits, query, block)
     if rows is None:
         return None
+    expressions = [edits.render(each) for each in fields]
     try:
-        schema = st.StructType(analysis.types(rows, [edits.render(each) for each in fields]))
+        try:
+            found = analysis.types(rows, expressions)
+        except REFUSALS:
+            found = _correlated_types(analysis, edits, rows, query, expressions)
+            if not found:
+                raise
+        schema = st.StructType(found)
     except CannotFoldError:
         return None
     except REFUSALS:
@@ -285,16 +336,56 @@ def _types(
         raise analysis.text.error(error.message, call.head, code=error.code) from None
 
 
+def _correlated_types(
+    analysis: Analysis, edits: Edits, rows: Callable[[str], str], query: ParsedQuery, expressions: Sequence[str]
+) -> list[st.StructField]:
+    """Return the types of expressions over rows that are made of a row of a SELECT around them; nothing without one."""
+    inner = query
+    while (outer := inner.parent) is not None:
+        block = next((each for each in outer.blocks if each.span.holds(inner.span)), None)
+        tables = Span(0, 0) if block is None else _tables_before(analysis.text, block.clause("FROM"), inner.span)
+        if not tables.is_empty:
+            beside = partial(_beside, analysis, edits, rows, outer, tables)
+            with suppress(*REFUSALS):
+                return analysis.types(beside, expressions)
+        inner = outer
+    return []
+
+
+def _tables_before(text: Text, source: Span, inner: Span) -> Span:
+    """Return the tables behind FROM to whose columns a query may refer: all, or those before it if it is one."""
+    if not source.holds(inner):
+        return source
+    stop = inner.start - 1  # the parenthesis of the query
+    while stop > source.start and text.upper(stop - 1) in _JOINS:
+        stop -= 1
+    return Span(source.start, stop)
+
+
+def _beside(
+    analysis: Analysis, edits: Edits, rows: Callable[[str], str], outer: ParsedQuery, tables: Span, select: str
+) -> str:
+    """Return how to select from rows that are made of a row of some tables."""
+    sql = f"SELECT `rows`.* FROM {edits.render(tables)}, LATERAL ({rows(select)}) AS `rows`"
+    return analysis.seeing(outer, tables.start, sql, edits)
+
+
 def _rows_outside(
     analysis: Analysis, edits: Edits, call: ParsedCall, query: ParsedQuery
 ) -> Callable[[str], str] | None:
-    """Return how to select from the rows of a call in PIVOT, or behind `|>`; None elsewhere."""
+    """Return how to select from the rows of a call in PIVOT, behind `|>`, or in FROM ... SELECT; None elsewhere."""
     text = analysis.text
     around = next(each for each in query.walk() if each.span.holds(call.span))
     pipes = [at for at in text.flat(around.span) if text.says(at, "|>") and at < call.span.start]
     if pipes:
         rows = edits.render(Span(around.span.start, pipes[-1]))
         return lambda select: analysis.seeing(around, around.span.start, f"SELECT {select} FROM ({rows})", edits)
+    if around.opaque == "FROM":
+        begin = next(at for at in text.flat(around.span) if text.says(at, "FROM"))
+        end = next((at for at in text.flat(Span(begin, call.span.start)) if text.says(at, "SELECT")), begin)
+        if begin < end:
+            rows = edits.render(Span(begin, end))
+            return lambda select: analysis.seeing(around, begin, f"SELECT {select} {rows}", edits)
     for block in around.blocks:
         source = block.clause("FROM")
         for at in text.flat(source):

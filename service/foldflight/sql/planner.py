@@ -112,6 +112,9 @@ class Planner:
             raise self._refused_stream(query, uses=uses)
         if self.plan == "lists":
             self._decide_all(query)
+        if uses and not self.decisions:
+            where = f"it is a query with {query.opaque}" if query.opaque else "its functions stand in PIVOT"
+            self._decide(Block(query.span), "lists", where)
         self._check_lists(query)
         self._check_idle(query)
         return self._named(meaning, query)

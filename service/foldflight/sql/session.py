@@ -139,7 +139,7 @@ def register(spark: SparkSession, functions: Functions, names: Mapping[str, str]
         functions: The result of `connect`.
         names: The functions to register, with their names in SQL: `{"sum": "exact_sum"}`. Default:
             all aggregates besides the built-in ones, and the scalar and table functions that have fixed types. Those
-            with the name of a function of Spark are left out, which is logged.
+            with the name of a function of Spark, and those without arguments, are left out, which is logged.
 
     Raises:
         RejectedError: UNKNOWN_FUNCTION; SIGNATURE for a scalar or table function whose types depend on its arguments,
@@ -149,6 +149,7 @@ def register(spark: SparkSession, functions: Functions, names: Mapping[str, str]
     chosen = {name: name for name in functions if _has_fixed_types(functions[name])} if names is None else dict(names)
     if names is None:
         _leave_out_those_of_spark(spark, functions, chosen)
+        _tell_those_without_arguments(functions)
     for function, name in chosen.items():
         handle = functions[function]
         if handle.info.kind is FunctionKind.AGGREGATE:
@@ -181,6 +182,19 @@ def _leave_out_those_of_spark(spark: SparkSession, functions: Functions, chosen:
             ", ".join(left),
             left[0],
             f"my_{left[0]}",
+        )
+
+
+def _tell_those_without_arguments(functions: Functions) -> None:
+    """Log which functions are left out because a UDF of Spark needs an argument."""
+    left = [
+        name
+        for name in functions
+        if functions[name].info.kind is not FunctionKind.AGGREGATE and not functions[name].info.input_names
+    ]
+    if left:
+        set_up("foldflight.sql", logging.WARNING).warning(
+            "a UDF of Spark needs an argument, so these are not registered: %s; give them one", ", ".join(left)
         )
 
 
@@ -332,7 +346,12 @@ def _query_start(text: Text, span: Span) -> int | None:
         return None
     for place in text.flat(span):
         word = text.upper(place)
-        if word in ("SELECT", "FROM", "VALUES") or (word == "WITH" and text.upper(place + 1) not in _AFTER_WITH):
+        is_table = word == "TABLE" and place == span.start
+        if (
+            is_table
+            or word in ("SELECT", "FROM", "VALUES")
+            or (word == "WITH" and text.upper(place + 1) not in _AFTER_WITH)
+        ):
             return place
         is_first = place == span.start or text.says(place - 1, "AS")
         if word == "(" and text.upper(place + 1) in ("SELECT", "WITH", "(") and is_first:
@@ -405,6 +424,12 @@ def _finished(analysis: Analysis, head: Span, result: DataFrame) -> DataFrame:
         view = next((place for place in text.flat(head) if text.says(place, "VIEW")), None)
         if view is not None:
             return _create_view(analysis, head, view, result)
+    if text.says(head.start, "CACHE"):
+        raise text.error(
+            "a cached query with functions of foldflight is a view first; write CREATE TEMPORARY VIEW v AS SELECT ..., "
+            "and then CACHE TABLE v",
+            head,
+        )
     before = analysis.edits.render(head)
     try:
         return analysis.frame(f"{before} SELECT * FROM {analysis.add_view(result)}")

@@ -82,6 +82,7 @@ def run_statement(spark: SparkSession, catalog: Catalog, text: Text) -> DataFram
         elif reader.take("FUNCTION") and _is_in_python(text):
             _create(spark, catalog, reader, is_aggregate=False, replaces=replaces, is_temporary=is_temporary)
         else:
+            _refuse_without_language(reader)
             return None
         return done(spark)
     if reader.take("DROP", "AGGREGATE"):
@@ -109,6 +110,16 @@ def _refuse_similar(reader: _Reader, verb: str, word: str) -> None:
     given = reader.text.upper(reader.at)
     if given != word and difflib.get_close_matches(given, [word], cutoff=0.8):
         raise reader.error(f"there is no statement {verb} {given}; did you mean {verb} {word}?")
+
+
+def _refuse_without_language(reader: _Reader) -> None:
+    """Refuse CREATE FUNCTION name (...) RETURNS type AS 'text'. Spark has AS only directly behind a name."""
+    text = reader.text
+    for place in text.flat(Span(reader.at, len(text))):
+        if text.says(place, "RETURN"):
+            return
+        if text.says(place, "AS") and any(text.says(before, "RETURNS") for before in range(reader.at, place)):
+            raise reader.error("LANGUAGE python is expected before AS", place)
 
 
 def name_of(text: Text) -> str:
@@ -284,7 +295,7 @@ def _declared(reader: _Reader, *, is_aggregate: bool) -> _Declared:
     if not text.says(reader.at, "("):
         raise reader.error("the types of the arguments are expected here, in parentheses: (BIGINT, INT)")
     closing = text.partner[reader.at]
-    types = tuple(_argument_type(text, each) for each in text.split(Span(reader.at + 1, closing)))
+    types = tuple(_argument_type(text, each) for each in _split_types(text, Span(reader.at + 1, closing)))
     reader.at = closing + 1
     kind = FunctionKind.AGGREGATE
     if is_aggregate:
@@ -341,7 +352,7 @@ def _columns(reader: _Reader) -> pa.StructType:
     text, opening = reader.text, reader.at + 2
     reader.at = text.partner[opening] + 1
     fields: list[pa.Field] = []
-    for each in text.split(Span(opening + 1, text.partner[opening])):
+    for each in _split_types(text, Span(opening + 1, text.partner[opening])):
         if each.is_empty or not text.tokens[each.start].is_name:
             place = min(each.start, text.partner[opening])
             raise text.error("the name and the type of a column are expected here", Span(place, place + 1))
@@ -354,12 +365,25 @@ def _columns(reader: _Reader) -> pa.StructType:
     return pa.struct(fields)
 
 
+def _split_types(text: Text, span: Span) -> list[Span]:
+    """Cut a list of types at its commas. Those of `MAP<STRING, INT>` are part of a type."""
+    if span.is_empty:
+        return []
+    parts, begin, depth = [], span.start, 0
+    for place in text.flat(span):
+        depth += {"<": 1, ">": -1}.get(text.upper(place), 0)
+        if depth == 0 and text.says(place, ","):
+            parts.append(Span(begin, place))
+            begin = place + 1
+    return [*parts, Span(begin, span.stop)]
+
+
 def _argument_type(text: Text, span: Span) -> pa.DataType:
     """Return the type in `[argument] type`."""
     try:
         return _type(text, span)
     except SqlError:
-        if len(span.places) < 2:
+        if len(span.places) < 2 or not text.tokens[span.start + 1].is_name:
             raise
         return _type(text, Span(span.start + 1, span.stop))
 

@@ -8,6 +8,7 @@ SELECT a, COUNT(*) FILTER (WHERE b > 1) AS c FROM testData GROUP BY a;
 SELECT /*+ COALESCE(1) */ a, /* a comment; with ( */ SUM(b) -- the end ' of it
     FROM testData GROUP BY a;
 SELECT `a.b`, SUM(`from`) AS `s.s`, MAX(`Größe`) AS m FROM odd GROUP BY `a.b`;
+SELECT dept_id IS DISTINCT FROM MAX(id) AS d, extract(YEAR FROM MAX(hiredate)) AS y, trim('e' FROM MAX(emp_name)) AS t, 'EMP 1' ILIKE MAX(emp_name) AS l FROM emp GROUP BY dept_id;
 -- slow
 SELECT COUNT(a), COUNT(b) FROM testData;
 SELECT a, COUNT(b) FROM testData GROUP BY a;

@@ -3,6 +3,7 @@ SELECT dept_name, SUM(salary) AS s, COUNT(*) FROM dept LEFT JOIN emp USING (dept
 WITH t AS (WITH u AS (SELECT * FROM emp WHERE id > 100) SELECT dept_id, AVG(salary) AS a FROM u GROUP BY 1) SELECT MIN(a), MAX(a) FROM t;
 SELECT dept_id, SUM(salary) AS s FROM emp GROUP BY dept_id UNION ALL SELECT -1, SUM(salary) FROM emp;
 SELECT SUM(CASE WHEN v > (SELECT AVG(v) FROM hav) THEN v ELSE 0 END) AS above FROM hav;
+SELECT year, (SELECT SUM(e) FROM explode(array(earnings, year)) AS t(e)) AS s, m FROM courseSales LEFT JOIN LATERAL (SELECT MAX(e) AS m FROM explode(array(earnings, 7)) AS t(e)) ON true;
 -- slow
 SELECT k, MAX(v - (SELECT MIN(a) FROM testData)) AS gap FROM hav GROUP BY k;
 SELECT dept_id, AVG(salary) FILTER (WHERE EXISTS (SELECT 1 FROM dept WHERE dept.dept_id = emp.dept_id)) AS a FROM emp GROUP BY dept_id;

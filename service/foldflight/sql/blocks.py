@@ -101,8 +101,12 @@ class ParsedQuery:
         yield self
 
     def nested(self) -> list[ParsedQuery]:
-        """Return the queries directly in it."""
-        in_blocks = [query for block in self.blocks for query in block.inner]
+        """Return the queries directly in it. In a block, those in FROM come first, whose columns others may use."""
+        in_blocks = [
+            query
+            for block in self.blocks
+            for query in sorted(block.inner, key=lambda inner: not block.clause("FROM").holds(inner.span))
+        ]
         return [*(table.query for table in self.tables), *self.parts, *in_blocks, *self.inner]
 
 

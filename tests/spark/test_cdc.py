@@ -108,7 +108,11 @@ def canal(what: str, old: Row | None, new: Row | None) -> Row:
 
 @pytest.mark.parametrize(
     ("written", "read"),
-    [(debezium, from_debezium), (maxwell, from_maxwell), (canal, from_canal)],
+    [
+        (debezium, from_debezium),
+        pytest.param(maxwell, from_maxwell, marks=pytest.mark.slow),
+        pytest.param(canal, from_canal, marks=pytest.mark.slow),
+    ],
     ids=["debezium", "maxwell", "canal"],
 )
 def test_random_changes_add_up_to_the_table(spark: Any, embedded: Functions, written: Any, read: Any) -> None:
@@ -154,18 +158,28 @@ def test_debezium_as_avro_gives_it(spark: Any) -> None:
     ("read", "written", "said"),
     [
         (from_debezium, event("u", after=NEW), "an event lacks its old row, before.*REPLICA IDENTITY FULL"),
-        (from_debezium, event("d"), "an event lacks its old row, before"),
-        (from_debezium, event("c"), "an event lacks its new row, after"),
+        pytest.param(from_debezium, event("d"), "an event lacks its old row, before", marks=pytest.mark.slow),
+        pytest.param(from_debezium, event("c"), "an event lacks its new row, after", marks=pytest.mark.slow),
         (from_debezium, event("t"), "the operation of an event is t, which is not one of c, r, u, d"),
-        (from_debezium, {"id": 1}, "the operation of an event is NULL, which is not one of"),
+        pytest.param(
+            from_debezium, {"id": 1}, "the operation of an event is NULL, which is not one of", marks=pytest.mark.slow
+        ),
         (from_debezium, event("c", after={"id": "many"}), "MALFORMED_RECORD_IN_PARSING"),
-        (from_maxwell, {"type": "update", "data": NEW}, "an event lacks its old row, old"),
+        pytest.param(
+            from_maxwell, {"type": "update", "data": NEW}, "an event lacks its old row, old", marks=pytest.mark.slow
+        ),
         (from_maxwell, {"type": "table-drop"}, "the operation of an event is table-drop, which is not one of"),
-        (from_canal, {"type": "UPDATE", "data": [{"id": "1"}], "old": None}, "an event lacks its old row, old"),
-        (
+        pytest.param(
+            from_canal,
+            {"type": "UPDATE", "data": [{"id": "1"}], "old": None},
+            "an event lacks its old row, old",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             from_canal,
             {"type": "TRUNCATE", "isDdl": True, "data": None},
             "the operation of an event is TRUNCATE, which is not one of",
+            marks=pytest.mark.slow,
         ),
         (
             from_canal,

@@ -19,7 +19,7 @@ import pyarrow as pa
 from foldflight.engine.encoders import Chain, KeyEncoder, Numbers, Texts, Values, WithNull
 from foldflight.errors import RejectedError
 from foldflight.fold.rows import frozen
-from foldflight.functions.types import check_plain
+from foldflight.functions.types import check_plain, has_floats
 
 __all__ = ["KeyIndex"]
 
@@ -134,7 +134,7 @@ def _canonical(array: pa.Array) -> pa.Array:
         values = array.fill_null(0).to_numpy(zero_copy_only=False) + array.type.to_pandas_dtype()(0)
         values[np.isnan(values)] = np.nan
         return pa.array(values, array.type, mask=array.is_null().to_numpy(zero_copy_only=False))
-    return _canonical_nested(array) if _has_floats(array.type) else array
+    return _canonical_nested(array) if has_floats(array.type) else array
 
 
 def _canonical_nested(array: pa.Array) -> pa.Array:
@@ -146,12 +146,6 @@ def _canonical_nested(array: pa.Array) -> pa.Array:
     own = 1 if pa.types.is_fixed_size_list(type_) else 2  # validity and, except for a fixed size, offsets
     buffers = array.buffers()[:own]
     return pa.Array.from_buffers(type_, len(array), buffers, offset=array.offset, children=[_canonical(array.values)])
-
-
-def _has_floats(type_: pa.DataType) -> bool:
-    if pa.types.is_nested(type_):
-        return any(_has_floats(type_.field(place).type) for place in range(type_.num_fields))
-    return pa.types.is_floating(type_)
 
 
 def _encoder(type_: pa.DataType) -> KeyEncoder:

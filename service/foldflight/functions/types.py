@@ -21,7 +21,16 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 
-__all__ = ["can_widen", "check_plain", "is_larger_than", "is_spark_type", "parse_type", "sql_name", "type_variables"]
+__all__ = [
+    "can_widen",
+    "check_plain",
+    "has_floats",
+    "is_larger_than",
+    "is_spark_type",
+    "parse_type",
+    "sql_name",
+    "type_variables",
+]
 
 _UTC: Final = pa.timestamp("us", tz="UTC")
 _INTERVAL: Final = pa.month_day_nano_interval()
@@ -304,6 +313,15 @@ def _quoted(name: str) -> str:
 
 # The plain types of variable width. All types of fixed width are plain, too.
 _PLAIN: Final = frozenset({pa.null(), pa.string(), pa.large_string(), pa.binary(), pa.large_binary()})
+
+
+def has_floats(type_: pa.DataType) -> bool:
+    """Return whether values of a type are floats, or have floats in them."""
+    if pa.types.is_floating(type_):
+        return True
+    if isinstance(type_, pa.BaseExtensionType):
+        return has_floats(type_.storage_type)
+    return any(has_floats(type_.field(place).type) for place in range(type_.num_fields))
 
 
 def check_plain(type_: pa.DataType) -> None:

@@ -316,13 +316,7 @@ def _types(
         return None
     expressions = [edits.render(each) for each in fields]
     try:
-        try:
-            found = analysis.types(rows, expressions)
-        except REFUSALS:
-            found = _correlated_types(analysis, edits, rows, query, expressions)
-            if not found:
-                raise
-        schema = st.StructType(found)
+        schema = st.StructType(_types_over(analysis, edits, rows, query, expressions))
     except CannotFoldError:
         return None
     except REFUSALS:
@@ -336,20 +330,26 @@ def _types(
         raise analysis.text.error(error.message, call.head, code=error.code) from None
 
 
-def _correlated_types(
+def _types_over(
     analysis: Analysis, edits: Edits, rows: Callable[[str], str], query: ParsedQuery, expressions: Sequence[str]
 ) -> list[st.StructField]:
-    """Return the types of expressions over rows that are made of a row of a SELECT around them; nothing without one."""
-    inner = query
-    while (outer := inner.parent) is not None:
-        block = next((each for each in outer.blocks if each.span.holds(inner.span)), None)
-        tables = Span(0, 0) if block is None else _tables_before(analysis.text, block.clause("FROM"), inner.span)
-        if not tables.is_empty:
-            beside = partial(_beside, analysis, edits, rows, outer, tables)
-            with suppress(*REFUSALS):
-                return analysis.types(beside, expressions)
-        inner = outer
-    return []
+    """Return the types of expressions over rows, which may be made of a row of a SELECT around them.
+
+    Raises Spark's refusal of the rows by themselves.
+    """
+    try:
+        return analysis.types(rows, expressions)
+    except REFUSALS:
+        inner = query
+        while (outer := inner.parent) is not None:
+            block = next((each for each in outer.blocks if each.span.holds(inner.span)), None)
+            tables = Span(0, 0) if block is None else _tables_before(analysis.text, block.clause("FROM"), inner.span)
+            if not tables.is_empty:
+                beside = partial(_beside, analysis, edits, rows, outer, tables)
+                with suppress(*REFUSALS):
+                    return analysis.types(beside, expressions)
+            inner = outer
+        raise
 
 
 def _tables_before(text: Text, source: Span, inner: Span) -> Span:

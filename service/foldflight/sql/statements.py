@@ -114,11 +114,12 @@ def _refuse_similar(reader: _Reader, verb: str, word: str) -> None:
 
 def _refuse_without_language(reader: _Reader) -> None:
     """Refuse CREATE FUNCTION name (...) RETURNS type AS 'text'. Spark has AS only directly behind a name."""
-    text = reader.text
+    text, has_type = reader.text, False
     for place in text.flat(Span(reader.at, len(text))):
+        has_type = has_type or text.says(place, "RETURNS")
         if text.says(place, "RETURN"):
             return
-        if text.says(place, "AS") and any(text.says(before, "RETURNS") for before in range(reader.at, place)):
+        if has_type and text.says(place, "AS"):
             raise reader.error("LANGUAGE python is expected before AS", place)
 
 
@@ -367,15 +368,15 @@ def _columns(reader: _Reader) -> pa.StructType:
 
 def _split_types(text: Text, span: Span) -> list[Span]:
     """Cut a list of types at its commas. Those of `MAP<STRING, INT>` are part of a type."""
-    if span.is_empty:
-        return []
-    parts, begin, depth = [], span.start, 0
-    for place in text.flat(span):
-        depth += {"<": 1, ">": -1}.get(text.upper(place), 0)
-        if depth == 0 and text.says(place, ","):
-            parts.append(Span(begin, place))
-            begin = place + 1
-    return [*parts, Span(begin, span.stop)]
+    types: list[Span] = []
+    depth = 0
+    for part in text.split(span):
+        if depth:
+            types[-1] = Span(types[-1].start, part.stop)
+        else:
+            types.append(part)
+        depth += sum({"<": 1, ">": -1}.get(text.upper(place), 0) for place in text.flat(part))
+    return types
 
 
 def _argument_type(text: Text, span: Span) -> pa.DataType:

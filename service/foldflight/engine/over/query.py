@@ -19,6 +19,7 @@ from foldflight.exchange.engine import check_opened
 from foldflight.exchange.frames import Open, OpenedCall, Returns
 from foldflight.functions import Call
 from foldflight.functions.frame import WindowFrame
+from foldflight.functions.types import has_floats
 
 __all__ = ["Framed", "OverLayout", "OverQuery", "Part", "Way"]
 
@@ -316,18 +317,10 @@ def _chosen(framed: Framed, opened: OpenedCall, state: pa.Field) -> tuple[Way, s
 
 def _inexact(opened: OpenedCall, state: pa.Field) -> str:
     """Return why retracting may not be exact; empty if it is, because no float is in the arguments and the state."""
-    if any(map(_has_floats, (*opened.input_types, state.type))):
+    if any(map(has_floats, (*opened.input_types, state.type))):
         return "retracting floats would add up rounding errors"
     codec = (state.metadata or {}).get(b"codec", b"unknown").decode()
     # Only the type of a typed state tells what is in it.
     if codec != "typed":
         return f"its state may have floats ({codec} codec), and retracting floats would add up rounding errors"
     return ""
-
-
-def _has_floats(type_: pa.DataType) -> bool:
-    if pa.types.is_floating(type_):
-        return True
-    if isinstance(type_, pa.BaseExtensionType):
-        return _has_floats(type_.storage_type)
-    return any(_has_floats(type_.field(place).type) for place in range(type_.num_fields))

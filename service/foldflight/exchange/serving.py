@@ -48,6 +48,9 @@ _LOG_RECORDS_MAX: Final = 1000
 _CALLS_MAX: Final = 1024
 # Bytes of a States or Results message beside its batch.
 _OVERHEAD_BYTES: Final = 16 * 1024
+# States and outputs are sent in messages of about this size: the engine reads one while the next is encoded, and the
+# memory of a message is used again for the next.
+_PART_BYTES: Final = 1 << 20
 
 
 @dataclass
@@ -342,7 +345,7 @@ class ServerExchange:
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
         """Yield the parts of a batch that fit into messages, each with whether it is the last."""
-        bytes_max = self._limits.message_bytes_max - _OVERHEAD_BYTES
+        bytes_max = min(self._limits.message_bytes_max - _OVERHEAD_BYTES, _PART_BYTES)
         parts = sliced_to(batch, bytes_max)
         if self._opening.keeps_views:
             views = [call.views for call in self.opened.calls]

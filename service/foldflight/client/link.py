@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -87,8 +86,9 @@ class Link(abc.ABC):
         self._opening = opening
         self._engine = EngineExchange(opening)
         self._arrays = arrays_in(opening.columns)
-        self._failed = False
+        self._failed = False  # an error occurred, so the exchange is cancelled and not ended in the regular way
         self._closed = False
+        self._room: int
         # For each frame whose answer has not been taken, oldest first, the rows of the parts in which it was sent.
         self._parts_due: deque[list[int]] = deque()
         self._answers: deque[Answer] = deque()
@@ -129,7 +129,8 @@ class Link(abc.ABC):
         """
         expects_answer, is_delivered = self._opening.is_answered(frame), self._opening.is_delivered(frame)
         parts: list[int] = []
-        with self._remember_failure():
+        self._check_open()
+        try:
             for part in self._split(frame):
                 while self._due:
                     self._pull()
@@ -137,6 +138,9 @@ class Link(abc.ABC):
                 self._write(part)
                 parts.append(part.batch.num_rows if isinstance(part, Chunk) else 0)
                 self._due += expects_answer
+        except BaseException:
+            self._failed = True
+            raise
         if is_delivered:
             self._parts_due.append(parts)
 
@@ -147,12 +151,16 @@ class Link(abc.ABC):
             RejectedError: BAD_FRAME, when no answer is due.
             FoldflightError: The server has failed.
         """
-        with self._remember_failure():
+        self._check_open()
+        try:
             if not self._parts_due:
                 raise RejectedError("BAD_FRAME", "there is no answer to receive: no frame that has an answer was sent")
             parts = self._parts_due[0]
             while len(self._answers) < len(parts):
                 self._pull()
+        except BaseException:
+            self._failed = True
+            raise
         self._parts_due.popleft()
         found = [self._answers.popleft() for _ in parts]
         if len(parts) == 1:
@@ -179,11 +187,16 @@ class Link(abc.ABC):
 
     def _start(self) -> None:
         """Read Opened, the first frame."""
-        with self._remember_failure():
+        try:
             frame = self._next()[0]
             if not isinstance(frame, Opened):
                 raise RejectedError("BAD_FRAME", f"the first reply was {type(frame).__name__}, not Opened")
-            self.opened = frame
+        except BaseException:
+            self._failed = True
+            raise
+        self.opened = frame
+        # Bytes of a batch in a message within the bound of the server.
+        self._room = max(frame.limits.message_bytes_max - _OVERHEAD_BYTES, 1)
 
     def _pull(self) -> None:
         frame, answer = self._next()
@@ -228,21 +241,9 @@ class Link(abc.ABC):
             raise RetryableError("UNREACHABLE", "the server ended the exchange before it sent all answers")
         return frame, self._engine.receive(frame)
 
-    @contextmanager
-    def _remember_failure(self) -> Iterator[None]:
-        """Remember an error, so that the exchange is cancelled and not ended in the regular way."""
+    def _check_open(self) -> None:
         if self._closed:
             raise RejectedError("BAD_FRAME", "the exchange is closed")
-        try:
-            yield
-        except BaseException:
-            self._failed = True
-            raise
-
-    @property
-    def _room(self) -> int:
-        """Bytes of a batch in a message within the bound of the server."""
-        return max(self.opened.limits.message_bytes_max - _OVERHEAD_BYTES, 1)
 
     def _split_entries(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield entries in parts within the bound of the server, also those of one slot."""

@@ -52,6 +52,7 @@ class BatchReader:
         self._buffers_max = 0
         # Header and bytes of the body of the last message, if its buffers are not compressed.
         self._last: tuple[bytes, int] | None = None
+        self._empty: pa.RecordBatch | None = None  # its batch, if it has no body: the same header gives the same again
 
     def take(self, header: memoryview, body: memoryview) -> pa.RecordBatch | None:
         """Return the batch of a message, which nobody has validated yet; None for the schema.
@@ -66,14 +67,21 @@ class BatchReader:
             return None
         # Batches of equal size have equal headers, and without compression the header alone tells the size.
         this = (bytes(header), len(body))
-        if this != self._last:
+        if this == self._last:
+            if self._empty is not None:
+                return self._empty
+        else:
+            self._empty = None
             table = _batch_in(header)
             if not table:
                 raise ValueError("it is no record batch")  # dictionaries among them: no column that is accepted has one
             self._check_size(_unpacked_bytes(header, table, body, self._buffers_max))
             self._last = None if _field(header, table, _COMPRESSION) else this
         message = pa.ipc.read_message(_source(header, body))
-        return pa.ipc.read_record_batch(message, self.schema)
+        batch = pa.ipc.read_record_batch(message, self.schema)
+        if not len(body) and self._last is not None:
+            self._empty = batch
+        return batch
 
     def _check_size(self, size: int) -> None:
         self.batch_bytes = size

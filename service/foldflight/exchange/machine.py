@@ -16,8 +16,9 @@ The rules:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import (
@@ -124,12 +125,12 @@ class Exchange:
             kind: deque() for kind in (Results, InitialOutputs, RowOutputs, SavedStates, Mapped, Folded)
         }
         self._opening: Open | None = None
-        self._story: deque[str] = deque(maxlen=_STORY_STEPS)
+        self._story: deque[tuple[Role, str]] = deque(maxlen=_STORY_STEPS)
 
     @property
     def story(self) -> tuple[str, ...]:
         """The last steps, oldest first."""
-        return tuple(self._story)
+        return tuple(f"{sender.value} {text}" for sender, text in self._story)
 
     @property
     def epochs_due(self) -> tuple[int, ...]:
@@ -151,19 +152,19 @@ class Exchange:
 
     def _step(self, sender: Role, frame: Frame) -> None:
         state = self.states[sender]
-        self._story.append(f"{sender.value} {_step_text(frame)}")
+        self._story.append((sender, _TEXTS[type(frame)](frame)))
         following = TABLES[sender].get((state, type(frame)))
         if following is None:
             raise self._bad_frame(f"the {sender.value} may not send {type(frame).__name__} when it is {state.value}")
         if self.states[sender.peer] is State.IDLE and not isinstance(frame, Open) and sender is Role.SERVER:
             raise self._bad_frame(f"the server may not send {type(frame).__name__} before Open")
-        self._check_views(frame)
+        if isinstance(frame, (Entries, Wanted, Folded)):
+            self._check_views(frame)
         self.states[sender] = self._next_state(frame, following)
 
-    def _check_views(self, frame: Frame) -> None:
-        """Check the frames of an exchange whose engine keeps entries of views."""
-        keeps = self._opening is not None and self._opening.keeps_views
-        if isinstance(frame, (Entries, Wanted, Folded)) and not keeps:
+    def _check_views(self, frame: Entries | Wanted | Folded) -> None:
+        """Check a frame that only an exchange has whose engine keeps entries of views."""
+        if self._opening is None or not self._opening.keeps_views:
             raise self._bad_frame(f"{type(frame).__name__} needs an Open with keeps_views")
         if isinstance(frame, Wanted):
             if not self.is_due:
@@ -247,32 +248,33 @@ class Exchange:
         return RejectedError("BAD_FRAME", f"{why}; the exchange is over: open another one", story=self.story)
 
 
-def _step_text(frame: Frame) -> str:
-    match frame:
-        case States() | Chunk() | InitialOutputs() | RowOutputs() | Wanted():
-            return f"{type(frame).__name__}({frame.batch.num_rows} rows)"
-        case Open():
-            return f"Open({', '.join(frame.functions)})"
-        case Barrier():
-            return f"Barrier({frame.epoch})"
-        case Results():
-            return f"Results({frame.epoch}, {frame.batch.num_rows} slots{', last' if frame.last else ''})"
-        case SavedStates():
-            return f"SavedStates({frame.batch.num_rows} slots{', last' if frame.last else ''})"
-        case Mapped():
-            return f"Mapped({frame.batch.num_rows} rows{', last' if frame.last else ''})"
-        case Checkpoint():
-            return "Checkpoint(if_reopen)" if frame.if_reopen else "Checkpoint"
-        case Entries():
-            return f"Entries({frame.batch.num_rows} rows{', last' if frame.last else ''})"
-        case Folded():
-            return "Folded"
-        case Forget():
-            return f"Forget({len(frame.slots)} slots)"
-        case Log():
-            return f"Log({len(frame.records)})"
-        case Opened():
-            return f"Opened({frame.server_id})"
+def _rows_text(frame: Any) -> str:
+    return f"{type(frame).__name__}({frame.batch.num_rows} rows)"
+
+
+def _part_text(frame: Any, unit: str) -> str:
+    return f"{type(frame).__name__}({frame.batch.num_rows} {unit}{', last' if frame.last else ''})"
+
+
+# How the story names each frame.
+_TEXTS: Final[dict[type[Frame], Callable[[Any], str]]] = {
+    Open: lambda frame: f"Open({', '.join(frame.functions)})",
+    Opened: lambda frame: f"Opened({frame.server_id})",
+    States: _rows_text,
+    Chunk: _rows_text,
+    InitialOutputs: _rows_text,
+    RowOutputs: _rows_text,
+    Wanted: _rows_text,
+    Entries: lambda frame: _part_text(frame, "rows"),
+    Mapped: lambda frame: _part_text(frame, "rows"),
+    SavedStates: lambda frame: _part_text(frame, "slots"),
+    Results: lambda frame: f"Results({frame.epoch}, {frame.batch.num_rows} slots{', last' if frame.last else ''})",
+    Barrier: lambda frame: f"Barrier({frame.epoch})",
+    Checkpoint: lambda frame: "Checkpoint(if_reopen)" if frame.if_reopen else "Checkpoint",
+    Folded: lambda _: "Folded",
+    Forget: lambda frame: f"Forget({len(frame.slots)} slots)",
+    Log: lambda frame: f"Log({len(frame.records)})",
+}
 
 
 # What is not in TABLES: the last batch of an answer ends it, and an exchange with steps takes chunks only.

@@ -26,6 +26,8 @@ __all__ = ["Journal", "JournalEntry", "KeptStates"]
 
 # Number of stale rows that is tolerated, in addition to one for each live row, before the batches are compacted.
 _STALE_ROWS_MIN: Final = 1024
+# Bytes that the journal needs for a frame without data. Many epochs without rows must not fill the memory.
+_ENTRY_BYTES: Final = 512
 _NO_SLOTS: Final = np.zeros(0, np.int32)
 
 
@@ -56,7 +58,7 @@ class JournalEntry:
             case Forget():
                 return int(self.frame.slots.nbytes)
             case _:
-                return 0
+                return _ENTRY_BYTES
 
     @property
     def rows(self) -> int:
@@ -128,7 +130,7 @@ class Journal:
 
     def commit(self, entry: JournalEntry, states: pa.Table) -> None:
         """Record the answer to a barrier or checkpoint. If it has states, drop the frames that they cover."""
-        place = self._entries.index(entry) + 1
+        place = self._place_of(entry) + 1
         failed = _failed_slots(states) if isinstance(entry.frame, Barrier) else _NO_SLOTS
         if isinstance(entry.frame, Barrier) and not self._returns_states:
             # A failed slot must be empty on a new server, even if the function does not raise there again.
@@ -142,6 +144,10 @@ class Journal:
         self.kept.update(states)
         self.kept.forget(failed)
         self._replace_entries(self._entries[place:])
+
+    def _place_of(self, entry: JournalEntry) -> int:
+        """Return the place of an entry. Answers come for late ones, and there may be very many."""
+        return next(place for place in range(len(self._entries) - 1, -1, -1) if self._entries[place] is entry)
 
     def _replace_entries(self, entries: list[JournalEntry]) -> None:
         self._entries = entries
@@ -208,8 +214,8 @@ class KeptStates:
 
 def _failed_slots(results: pa.Table) -> Slots:
     """Return the slots that failed in an epoch. They are empty after it."""
-    if ERROR not in results.column_names:
-        return np.zeros(0, np.int32)
+    if results.schema.get_field_index(ERROR) < 0:
+        return _NO_SLOTS
     slots: Slots = results.filter(results[ERROR].is_valid())["slot"].to_numpy()
     return slots
 

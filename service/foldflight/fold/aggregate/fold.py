@@ -460,7 +460,7 @@ class Fold:
 
     def _marked(self, mark: int) -> Slots:
         """Return the slots that have a mark, ascending."""
-        return (self._marks & mark).nonzero()[0].astype(np.int32)
+        return (self._marks & np.uint8(mark)).nonzero()[0].astype(np.int32)
 
 
 class _Columns:

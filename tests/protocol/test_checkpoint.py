@@ -9,7 +9,7 @@ import pytest
 
 from examples.weighted_avg import WeightedAvg
 from foldflight.exchange.engine import Saved
-from foldflight.exchange.frames import Limits, Log, Open, Returns, SavedStates
+from foldflight.exchange.frames import Limits, Log, Open, Results, Returns, SavedStates
 from foldflight.functions import Call, Registry
 from foldflight.testing.pair import LIMITS, ExchangePair
 
@@ -65,6 +65,17 @@ def test_large_checkpoints_come_in_parts() -> None:
     found = exchange.answers.pop()
     assert isinstance(found, Saved)
     assert found.states["slot"].to_pylist() == list(range(2000))
+
+
+def test_results_come_in_parts_of_a_megabyte() -> None:
+    """The engine can read one part while the server encodes the next, however large a message may be."""
+    exchange = pair(limits=Limits(2**26, 2**20, 2**20, 2**26, 1, 1.0, 1.0))
+    fold(exchange, *[(slot, 1) for slot in range(100_000)])
+    replies = exchange.send(exchange.engine.barrier(1))
+    sizes = [reply.batch.nbytes for reply in replies if isinstance(reply, Results)]
+    assert len(sizes) == len(replies) > 2
+    assert max(sizes) <= 2**20
+    assert exchange.answers.pop()["slot"].to_pylist() == list(range(100_000))
 
 
 def test_states_that_cannot_be_saved_do_not_end_the_exchange() -> None:

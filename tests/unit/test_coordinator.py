@@ -309,6 +309,28 @@ def test_past_the_bound_a_checkpoint_is_asked_for() -> None:
     assert telling.tell(FrameSent()) == [SendFrame(Barrier(1))]
 
 
+def test_many_epochs_without_rows_do_not_fill_the_memory() -> None:
+    """Barriers without states are kept, too, so a checkpoint replaces them when they are many."""
+    telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=10_000).begun()
+    telling.tell(FrameGiven(CHUNK), FrameSent())
+    most = checkpoints = 0
+    for epoch in range(1, 101):
+        said = telling.tell(FrameGiven(Barrier(epoch)), AnswerWanted())
+        while said and not isinstance(said[0], Deliver):
+            if isinstance(said[-1], SendFrame):
+                said = telling.tell(FrameSent())
+            elif said == [AwaitAnswer(Checkpoint())]:
+                checkpoints += 1
+                said = telling.tell(AnswerCame(Saved(results(slot_0=5, slot_2=6))))
+            else:
+                said = telling.tell(AnswerCame(results(slot_0=5, slot_2=6) if epoch == 1 else results()))
+        if len(said) > 1:
+            telling.tell(FrameSent())
+        most = max(most, telling.coordinator.held_bytes)
+    assert checkpoints > 1
+    assert most < 20_000
+
+
 @pytest.mark.parametrize(
     ("bounds", "answer", "why"),
     [

@@ -31,7 +31,7 @@ PEERS = ("grouped arrow_udf", "grouped pandas_udf", "applyInArrow")
 # Spark calls these once for each group, so with very many groups they take too long for a benchmark.
 TIME_LIMIT_S = 60.0
 ROUNDS = 3
-# Spark needs up to a quarter of a second to plan and start two stages. The query has so many times the rows of the other
+# Spark needs up to a quarter of a second to plan and start two stages. The query has so many times the rows of other
 # suites that this is a small part of it.
 TIMES_ROWS = 5
 # A way that is this slow is measured once.

@@ -246,6 +246,18 @@ def test_an_older_server_is_not_asked() -> None:
     assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(CHUNK)]
 
 
+def test_an_answered_question_needs_no_memory() -> None:
+    """A question whether to reopen counts as held while it is due, and no longer when it is answered."""
+    telling = Telling(returns=Returns(states=False, outputs=True)).begun()
+    telling.tell(FrameGiven(CHUNK), FrameSent())
+    chunk_bytes = telling.coordinator.held_bytes
+    telling.now_s += 1.0
+    telling.tell(FrameGiven(CHUNK), FrameSent(), FrameSent())
+    assert telling.coordinator.held_bytes > 2 * chunk_bytes
+    assert telling.tell(AnswerCame(Saved(results()))) == []
+    assert telling.coordinator.held_bytes == 2 * chunk_bytes
+
+
 def test_a_question_is_not_asked_of_the_next_server() -> None:
     """A question without an answer is not sent to the next server."""
     telling = Telling().begun()

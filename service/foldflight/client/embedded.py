@@ -128,6 +128,7 @@ class EmbeddedTransport:
                 signer=StateSigner([self._state_key]),
                 accelerator=PROGRAMS,
                 ask=ask,
+                part_bytes_max=_LIMITS.message_bytes_max,  # nothing is sent, so nothing is gained by parts
             )
 
         return OpenExchange(EmbeddedLink(complete, serve, resolve), complete)

@@ -48,8 +48,8 @@ _LOG_RECORDS_MAX: Final = 1000
 _CALLS_MAX: Final = 1024
 # Bytes of a States or Results message beside its batch.
 _OVERHEAD_BYTES: Final = 16 * 1024
-# States and outputs are sent in messages of about this size: the engine reads one while the next is encoded, and the
-# memory of a message is used again for the next.
+# Results, saved states and mapped rows are sent in messages of about this size: the engine reads one while the next is
+# encoded, and the memory of a message is used again for the next.
 _PART_BYTES: Final = 1 << 20
 
 
@@ -90,6 +90,7 @@ class ServerExchange:
         metrics: Receives the metrics of the functions.
         accelerator: Evaluates calls faster than the interpreter. None: all calls are interpreted.
         ask: Sends `Wanted` to an engine that keeps views, and returns its answer: `Entries` until the last.
+        part_bytes_max: Bytes of the parts in which results, saved states and mapped rows are returned.
 
     Raises:
         RejectedError: As `describe`; SETTINGS if states would be pickled and there is no signer.
@@ -107,10 +108,12 @@ class ServerExchange:
         metrics: MetricSink | None = None,
         accelerator: Accelerator | None = None,
         ask: Callable[[Wanted], Iterable[Frame]] | None = None,
+        part_bytes_max: int = _PART_BYTES,
     ) -> None:
         self.stats = ExchangeStats()
         self._opening = opening
         self._limits = limits
+        self._part_bytes_max = min(limits.message_bytes_max - _OVERHEAD_BYTES, part_bytes_max)
         self._machine = Exchange(Role.SERVER)
         self._machine.receive(opening)
         self._slot_place = -1 if opening.maps else opening.columns.get_field_index("slot")
@@ -345,11 +348,10 @@ class ServerExchange:
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
         """Yield the parts of a batch that fit into messages, each with whether it is the last."""
-        bytes_max = min(self._limits.message_bytes_max - _OVERHEAD_BYTES, _PART_BYTES)
-        parts = sliced_to(batch, bytes_max)
+        parts = sliced_to(batch, self._part_bytes_max)
         if self._opening.keeps_views:
             views = [call.views for call in self.opened.calls]
-            parts = [each for part in parts for each in split_entries(part, views, bytes_max)]
+            parts = [each for part in parts for each in split_entries(part, views, self._part_bytes_max)]
         for place, part in enumerate(parts, 1):
             yield part, place == len(parts)
 

@@ -112,7 +112,8 @@ class Journal:
 
     def is_idle(self) -> bool:
         """Return whether every slot is empty and no answer is due, so that a new server needs nothing."""
-        return not self._live and all(entry.answered or not entry.expects_answer for entry in self._entries)
+        # An answer that is due is one of the newest.
+        return not self._live and all(each.answered or not each.expects_answer for each in reversed(self._entries))
 
     def clear(self) -> None:
         """Drop everything except frames whose answer is due."""
@@ -121,7 +122,7 @@ class Journal:
 
     def drop_questions(self) -> None:
         """Remove checkpoints with `if_reopen`, which concern one server only."""
-        self._entries = [each for each in self._entries if each.frame != Checkpoint(if_reopen=True)]
+        self._replace_entries([each for each in self._entries if each.frame != Checkpoint(if_reopen=True)])
 
     def forget_answered(self, entry: JournalEntry) -> None:
         """Remove an answered frame that another server does not need."""
@@ -146,8 +147,11 @@ class Journal:
         self._replace_entries(self._entries[place:])
 
     def _place_of(self, entry: JournalEntry) -> int:
-        """Return the place of an entry. Answers come for late ones, and there may be very many."""
-        return next(place for place in range(len(self._entries) - 1, -1, -1) if self._entries[place] is entry)
+        """Return the place of an entry, searched from the end: there may be very many, and a late one is answered."""
+        for place in reversed(range(len(self._entries))):
+            if self._entries[place] is entry:
+                return place
+        raise AssertionError("the answer is not for an entry of this journal")
 
     def _replace_entries(self, entries: list[JournalEntry]) -> None:
         self._entries = entries

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import settings
 
 from tests import effort
-from tests.spark_sessions import JAVA_OPTIONS, classic, rows_of, sessions, spark
+from tests.spark_sessions import classic, java_options, rows_of, sessions, spark
 
 __all__ = ["classic", "rows_of", "sessions", "spark"]
 
 ROOT = Path(__file__).parent
 settings.load_profile(effort.QUICK)
-os.environ["SPARK_SUBMIT_OPTS"] = " ".join(JAVA_OPTIONS)  # Spark's launcher reads it
+os.environ["SPARK_SUBMIT_OPTS"] = java_options()  # Spark's launcher reads it
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -26,7 +26,16 @@ JAVA_OPTIONS = (
     # Spark's default runs the command `readlink` four times for each file that it renames.
     f"-Dspark.sql.streaming.checkpointFileManagerClass={FILE_MANAGER}",
 )
+# Classes that a JVM maps instead of reading them; `tests.java_archive` makes it.
+ARCHIVE = ROOT / "build" / "spark.jsa"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+
+
+def java_options() -> str:
+    """Return the options of a JVM on this machine, for SPARK_SUBMIT_OPTS."""
+    # A JVM without any archive starts slower than with its own, so the option is given only if the file exists.
+    archive = ("-Xlog:cds*=off", f'"-XX:SharedArchiveFile={ARCHIVE}"') if ARCHIVE.exists() else ()
+    return " ".join((*JAVA_OPTIONS, *archive))
 
 
 # Spark waits ten seconds, which no setting changes, until a Python process that it starts connects. This is before any

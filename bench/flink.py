@@ -57,7 +57,7 @@ JOBS: dict[str, tuple[str, str, dict[str, str]]] = {
     **{name: ("general", "streaming", settings) for name, settings in GENERALS.items()},
     "PyFlink vectorised, batch": ("vectorised", "batch", BUNDLES),
 }
-WITHOUT_START, WITH_START = "without the start", "with the start"
+WITHOUT_START, WITH_START = (f"{GROUPS:,} groups, CSV, {start}" for start in ("without the start", "with the start"))
 TIME_LIMIT_S = 600
 
 
@@ -98,8 +98,8 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
             yield _figure(WITHOUT_START, OURS, many - few, stream[1] - stream[0])
 
 
-def _figure(start: str, subject: str, rows: int, seconds: float) -> Figure:
-    return Figure(SUITE, f"{GROUPS:,} groups, CSV, {start}", subject, rows / max(seconds, 1e-3), "rows/s")
+def _figure(case: str, subject: str, rows: int, seconds: float) -> Figure:
+    return Figure(SUITE, case, subject, rows / max(seconds, 1e-3), "rows/s")
 
 
 def run_job(

@@ -20,7 +20,7 @@ _OVERVIEW = {
     (spark_batch.SUITE, "10,000 groups"): "a batch in Spark, 10,000 groups",
     (spark_batch.SUITE, "1,000,000 groups"): "a batch in Spark, 1,000,000 groups",
     (spark_stream.SUITE, "500,000 rows an epoch, 100,000 groups"): "a stream in Spark, 500,000 rows an epoch",
-    (flink.SUITE, "1,000 groups, CSV"): "CSV files, 1,000 groups, in Spark and in Flink",
+    (flink.SUITE, flink.WITHOUT_START): "CSV files, 1,000 groups, in Spark and in Flink, without the start",
     (mapping.SUITE, mapping.EXTERNAL): "a scalar function behind arrow-udf's protocol",
 }
 # A picture is shown as wide as the text of a README, about 850 pixels: its text has about 14 of them.

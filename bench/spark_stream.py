@@ -1,8 +1,9 @@
 """Streams: the state table, Spark's own aggregate in the JVM, and its Python operator that is called for each key.
 
 Each way reads the same files, several in each epoch, and keeps its state in RocksDB. Changes are not written. The time
-of an epoch is the one that Spark reports, including all of Spark's own work. All ways run one after the other in each
-of several rounds, because the virtual machine is slower at first. A figure is the median of the rounds.
+of an epoch is the one that Spark reports, including all of Spark's own work. All ways but the slowest, which is called
+for each key, run one after the other in each of several rounds, because the virtual machine is slower at first. A
+figure is the median of the epochs of all rounds.
 """
 
 from __future__ import annotations

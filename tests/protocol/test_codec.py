@@ -39,6 +39,7 @@ from foldflight.exchange.frames import (
 )
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_error, decode_info, encode_error, encode_info
+from foldflight.fold import Mode
 from foldflight.functions import Call, LogRecord, Order, Registry, ViewSpec
 from foldflight.server.run.settings import load_settings
 from tests.effort import examples
@@ -74,7 +75,7 @@ VIEWS = (ViewSpec("seen", pa.string(), pa.json_(), (0, 2)), ViewSpec("items", pa
 OPENED = Opened(
     "s1",
     1,
-    (OpenedCall("ab", True, False, True, (pa.int64(), pa.json_()), is_ordered=True, views=VIEWS),),
+    (OpenedCall("ab", True, False, True, (pa.int64(), pa.json_()), is_ordered=True, views=VIEWS, mode=Mode.COMPILED),),
     LIMITS,
     RESULTS,
     knows_emits=True,
@@ -119,6 +120,26 @@ def test_frames_round_trip(frame: Frame) -> None:
     back = decode(message, sender)
     assert type(back) is type(frame)
     assert all(equal(value, getattr(back, name)) for name, value in vars(frame).items())
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        *((str(mode), mode) for mode in Mode),
+        ("", None),
+        ("folded by a later version", None),
+        ("interpreted: why", None),
+    ],
+)
+def test_the_mode_of_a_call_is_a_hint(text: str, mode: Mode | None) -> None:
+    """Each mode is decoded by its name; an unknown one of a newer server counts as not told, and is no error."""
+    message = encode(OPENED, RESULTS)
+    frame = pb.ServerFrame.FromString(message.metadata)
+    frame.opened.calls[0].folded = text
+    back = decode(dataclasses.replace(message, metadata=frame.SerializeToString()), Role.SERVER)
+    assert back == dataclasses.replace(OPENED, calls=(dataclasses.replace(OPENED.calls[0], mode=mode),))
+    assert isinstance(back, Opened)
+    assert back.modes == (mode,)
 
 
 def test_open_round_trips_with_the_types_of_literals() -> None:

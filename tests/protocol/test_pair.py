@@ -1,6 +1,7 @@
 """Both ends of an exchange in memory, with encoded frames."""
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -381,13 +382,15 @@ def test_control_columns_have_their_type(name: str) -> None:
 
 
 def test_describe_says_what_opening_would() -> None:
-    """`describe` returns Opened without opening an exchange."""
+    """`describe` returns Opened without opening an exchange, which alone decides how each call is folded."""
     opening = Open(CALLS, COLUMNS)
     registry = Registry.load([WeightedAvg])
-    assert (
-        describe(opening, registry, LIMITS, "s")
-        == ServerExchange(opening, registry, limits=LIMITS, server_id="s").opened
-    )
+    described = describe(opening, registry, LIMITS, "s")
+    assert described.modes == (None,) * len(CALLS)
+    exchange = ServerExchange(opening, registry, limits=LIMITS, server_id="s")
+    assert exchange.opened.modes == exchange.folds
+    unsaid = tuple(replace(call, mode=None) for call in exchange.opened.calls)
+    assert described == replace(exchange.opened, calls=unsaid)
 
 
 def test_the_engine_checks_its_own_frames_and_the_servers() -> None:

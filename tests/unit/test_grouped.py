@@ -10,6 +10,7 @@ from foldflight.client import OpenExchange, Transport
 from foldflight.engine.grouped import GroupedExchange, Groups
 from foldflight.engine.layout import QueryLayout
 from foldflight.exchange.frames import FunctionInfo, Open, Opened
+from foldflight.fold import Mode
 from foldflight.functions import Call
 
 KEYS = pa.schema([("key_0", pa.string())])
@@ -70,6 +71,15 @@ def folded(grouped: GroupedExchange, groups: Groups, *pairs: tuple[str, int]) ->
     results = grouped.results()
     keys = groups.keys(results["slot"].to_numpy()).column(0)
     return dict(zip(keys.to_pylist(), results["output_0"].to_pylist(), strict=True))
+
+
+def test_modes_are_known_once_the_exchange_is_open(transport: Counted, grouped: GroupedExchange) -> None:
+    """Before the first use no mode is known; afterwards it is that of each call."""
+    assert list(grouped.modes) == [None]
+    groups = Groups(layout(transport))
+    with grouped.turn(groups):
+        folded(grouped, groups, ("a", 1))
+        assert list(grouped.modes) == [Mode.VECTORISED]
 
 
 def test_what_one_turn_has_folded_the_next_does_not_see(transport: Counted, grouped: GroupedExchange) -> None:

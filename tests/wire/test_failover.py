@@ -19,6 +19,7 @@ from foldflight.engine.over import folding, stream
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
+from foldflight.fold import Mode
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import EXIT_DRAINED, serving
@@ -117,6 +118,24 @@ def test_another_server_takes_over(fork: Fork, expected: Any, harm: Callable[...
         assert len(harmed) == 1
     if harm is drain:
         assert harmed[0].process.wait(10) == EXIT_DRAINED
+
+
+def test_modes_are_those_of_the_server_that_took_over(fork: Fork) -> None:
+    """After a loss the engine knows how the next server folds each call: this one has compiled nothing yet."""
+    first = fork()
+    with serving(wire_functions, state_keys=STATE_KEY) as second:
+        transport = FlightTransport([first.url, second.url], deadline_s=DEADLINE_S)
+        exchange = transport.open(opening(CALLS[0]))
+        if exchange.opened.server_id == second.server_id:
+            exchange.close()
+            exchange = transport.open(opening(CALLS[0]))  # on the next server in turn
+        with exchange:
+            assert list(exchange.modes) == [Mode.COMPILED]
+            kill(first)
+            exchange.chunk(rows((0, 0, 10)))
+            assert end_epoch(exchange, 1)["output_0"].to_pylist() == [10]
+            assert exchange.opened.server_id == second.server_id
+            assert list(exchange.modes) == [Mode.INTERPRETED]
 
 
 @pytest.mark.parametrize("returns_states", [True, False])

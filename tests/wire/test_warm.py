@@ -6,13 +6,18 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from foldflight import udaf
 from foldflight.client import FlightTransport
+from foldflight.engine import tasks
+from foldflight.fold import Mode
 from foldflight.functions.call import Call
 from foldflight.functions.decorators import function_of
-from foldflight.server.run.lifecycle import serving
+from foldflight.server.run.lifecycle import Server, serving
 from tests.unit import listed_functions
+from tests.unit.test_tasks import partial_of
 from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, opening, rows
 from tests.wire.test_probes import page
 
@@ -24,6 +29,13 @@ WHY = "accumulate uses try or with"
 def folded(url: str) -> dict[str, str]:
     """Return how a server reports its functions to be folded."""
     return {info.name: info.folded for info in FlightTransport([url], deadline_s=DEADLINE_S).infos()}
+
+
+def warm(server: Server, author: type) -> None:
+    """Compile a function on a server of this process, which does not do so by itself before it is ready."""
+    function = function_of(author)
+    assert function is not None
+    server.programs.warm(function)
 
 
 def test_functions_are_compiled_before_the_server_is_ready(spawn: Spawn, tmp_path: Path) -> None:
@@ -57,14 +69,48 @@ def test_workers_compile_once(spawn: Spawn, tmp_path: Path) -> None:
     assert 'foldflight_function_compiled{function="plain"} 1.0' in page(server.ready["http"], "/metrics")[1]
 
 
+def test_opened_tells_how_each_call_is_folded() -> None:
+    """A server tells the modes of the moment at which the exchange is opened."""
+    calls = [Call("plain", ("value",)), Call("careful", ("value",)), Call("max", ("value",))]
+    with serving(listed_functions, compiled_folder="off") as server:
+        transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+        with transport.open(opening(*calls)) as before:
+            assert list(before.modes) == [Mode.INTERPRETED, Mode.INTERPRETED, Mode.VECTORISED]
+            warm(server, listed_functions.Plain)
+            with transport.open(opening(*calls)) as exchange:
+                assert list(exchange.modes) == [Mode.COMPILED, Mode.INTERPRETED, Mode.VECTORISED]
+            assert list(before.modes) == [Mode.INTERPRETED, Mode.INTERPRETED, Mode.VECTORISED]
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Total(listed_functions.Plain):
+    """A sum that can be folded before a shuffle."""
+
+    def merge(self, accumulator: int, other: int) -> int:
+        return accumulator + other
+
+
+def test_a_partial_fold_holds_more_groups_where_they_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same bytes, it holds more groups on a server that told that it has compiled the function."""
+    monkeypatch.setattr(tasks, "_FIRST_ROWS", 3)  # as in test_tasks.py, the first epoch has few rows
+
+    def most_held() -> int:
+        transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+        groups = np.repeat(np.arange(10_000), 4)
+        return max(batch.num_rows for batch in partial_of(groups, transport, "total", group_bytes_max=1_000_000))
+
+    with serving(Total, compiled_folder="off") as server:
+        assert most_held() < 1_000_000 // 256
+        warm(server, Total)
+        assert most_held() > 9_000
+
+
 def test_the_gauge_follows_the_fold() -> None:
     """If compiled code is abandoned (a sum beyond 64 bits), the function is shown as interpreted after the barrier."""
     with serving(listed_functions, http_port=0, compiled_folder="off") as server:
         assert server.probes.http_port is not None
         port = server.probes.http_port
-        plain = function_of(listed_functions.Plain)
-        assert plain is not None
-        server.programs.warm(plain)
+        warm(server, listed_functions.Plain)
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
         shown = 'foldflight_function_compiled{{function="plain"}} {}.0'.format
         with transport.open(opening(Call("plain", ("value",)))) as exchange:

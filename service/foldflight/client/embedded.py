@@ -159,8 +159,8 @@ class EmbeddedLink(Link):
         self._start()
 
     @property
-    def modes(self) -> Sequence[Mode]:
-        return self._server.folds
+    def modes(self) -> Sequence[Mode | None]:
+        return self._server.folds  # those of now, not of opening
 
     def _answer_to(self, wanted: Wanted) -> Iterator[Frame]:
         self._engine.receive(wanted)

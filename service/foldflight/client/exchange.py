@@ -29,8 +29,8 @@ class Carrier(Protocol):
         """The Opened frame of the current server."""
 
     @property
-    def modes(self) -> Sequence[Mode]:
-        """How each call is folded now; empty if the server does not tell."""
+    def modes(self) -> Sequence[Mode | None]:
+        """How each call is folded: embedded now, on a server when it was opened there. None where it does not tell."""
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -75,8 +75,8 @@ class OpenExchange(ExchangeVerbs[None]):
         return self.carrier.opened
 
     @property
-    def modes(self) -> Sequence[Mode]:
-        """How each call is folded now; empty if the server does not tell."""
+    def modes(self) -> Sequence[Mode | None]:
+        """How each call is folded: embedded now, on a server when it was opened there. None where it does not tell."""
         return self.carrier.modes
 
     def results(self, epoch: int) -> pa.Table:

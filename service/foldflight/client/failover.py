@@ -86,9 +86,9 @@ class SurvivingLink:
         return opened
 
     @property
-    def modes(self) -> Sequence[Mode]:
-        """Empty: servers do not tell how a call is folded."""
-        return ()
+    def modes(self) -> Sequence[Mode | None]:
+        """How each call was folded when the current server opened the exchange; None where it did not tell."""
+        return self.opened.modes
 
     @property
     def wants_checkpoint(self) -> bool:

@@ -112,9 +112,9 @@ class Link(abc.ABC):
     # -- the interface of a carrier ----------------------------------------------------------------------------------
 
     @property
-    def modes(self) -> Sequence[Mode]:
-        """How each call is folded now; empty if the server does not tell."""
-        return ()
+    def modes(self) -> Sequence[Mode | None]:
+        """How each call is folded, as far as the engine knows: as the server told at opening. None where it did not."""
+        return self.opened.modes
 
     @property
     def wants_checkpoint(self) -> bool:

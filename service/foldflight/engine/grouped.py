@@ -121,9 +121,8 @@ class GroupedExchange:
 
     @property
     def modes(self) -> Sequence[Mode | None]:
-        """How each call is folded now; None where the server does not tell."""
-        modes = () if self._exchange is None else self._exchange.modes
-        return modes or [None] * len(self._opening.calls)
+        """How each call is folded (`OpenExchange.modes`); None where that is not known, as before the first use."""
+        return [None] * len(self._opening.calls) if self._exchange is None else self._exchange.modes
 
     @contextmanager
     def turn(self, groups: SlotNames, views: Views | None = None) -> Iterator[None]:

@@ -42,6 +42,7 @@ from foldflight.exchange.frames import (
 from foldflight.exchange.ipc import read_batches
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import parse_message, utf8
+from foldflight.fold.mode import Mode
 from foldflight.functions.call import Call, Order
 from foldflight.functions.context import LogRecord
 from foldflight.functions.step import Step, StepArgument
@@ -416,6 +417,7 @@ def _encode_opened(frame: Opened) -> pb.Opened:
                 can_migrate=call.can_migrate,
                 is_ordered=call.is_ordered,
                 views=map(_encode_view, call.views),
+                folded=str(call.mode or ""),
             )
         )
     return pb.Opened(
@@ -458,6 +460,7 @@ def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
                 can_migrate=call.can_migrate,
                 is_ordered=call.is_ordered,
                 views=tuple(map(_decode_view, call.views)),
+                mode=Mode.from_text(call.folded),  # None for a mode that only newer servers have
             )
             for call in opened.calls
         ),

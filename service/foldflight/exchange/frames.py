@@ -12,7 +12,7 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.fold.mode import Folding
+from foldflight.fold.mode import Folding, Mode
 from foldflight.functions.call import Call
 from foldflight.functions.context import LogRecord
 from foldflight.functions.mapping import AnyFunction
@@ -269,6 +269,7 @@ class OpenedCall:
         can_migrate: Whether it accepts states of its other versions.
         is_ordered: Whether its rows are folded in the order of the call.
         views: The views of its state.
+        mode: How it was folded when the exchange was opened; it may have changed since. None: not known.
     """
 
     fingerprint: str
@@ -279,6 +280,7 @@ class OpenedCall:
     can_migrate: bool = False
     is_ordered: bool = False
     views: tuple[ViewSpec, ...] = ()
+    mode: Mode | None = None
 
 
 @dataclass(frozen=True)
@@ -320,6 +322,11 @@ class Opened:
     def can_merge(self) -> tuple[bool, ...]:
         """Whether each call merges states."""
         return tuple(call.can_merge for call in self.calls)
+
+    @property
+    def modes(self) -> tuple[Mode | None, ...]:
+        """How each call was folded when the exchange was opened; None where it is not known."""
+        return tuple(call.mode for call in self.calls)
 
 
 @dataclass(frozen=True)

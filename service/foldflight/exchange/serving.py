@@ -121,12 +121,14 @@ class ServerExchange:
         self._logs_dropped = 0
         self._reopen = False
         bound = _bind(opening, registry, server_id)
-        self.opened = _opened(bound, opening, limits, server_id)
         self._send_wanted = ask
         self._asking_failed: BaseException | None = None
         self._entry_bytes = 0  # of the entries that were received since the last states were returned
         self._evaluator = bound.open(Resources(signer, metrics, self._take_log, accelerator, self._ask))
         self.stats.isolated = self._evaluator.isolated
+        # A function that is compiled only after more rows is interpreted now, and Opened is sent once. So the engine is
+        # told the modes of this moment, and does not hear when one changes.
+        self.opened = _opened(bound, opening, limits, server_id, self.folds)
         self._machine.send(self.opened)
 
     @property
@@ -409,6 +411,8 @@ def describe(
 ) -> Opened:
     """Return the Opened of an exchange without opening it. The arguments are those of `ServerExchange`.
 
+    The modes of its calls are not known, because they are decided when it is opened.
+
     Raises:
         RejectedError: UNKNOWN_FUNCTION, SCHEMA_MISMATCH; SIGNATURE, also for direct arguments that the function does
             not have, and for functions with `compile=True` that cannot be compiled for these types.
@@ -416,7 +420,7 @@ def describe(
     """
     bound = _bind(opening, registry, server_id)
     bound.check(accelerator)
-    return _opened(bound, opening, limits, server_id)
+    return _opened(bound, opening, limits, server_id, [None] * len(bound.calls))
 
 
 def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
@@ -459,7 +463,7 @@ def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
     return bind(request, registry)
 
 
-def _opened(bound: BoundRequest, opening: Open, limits: Limits, server_id: str) -> Opened:
+def _opened(bound: BoundRequest, opening: Open, limits: Limits, server_id: str, modes: Sequence[Mode | None]) -> Opened:
     ordered = [bool(call.order) for call in opening.calls] + [False] * len(opening.steps)
     return Opened(
         server_id=server_id,
@@ -474,8 +478,9 @@ def _opened(bound: BoundRequest, opening: Open, limits: Limits, server_id: str) 
                 can_migrate=call.can_migrate,
                 is_ordered=is_ordered,
                 views=call.views,
+                mode=mode,
             )
-            for call, is_ordered in zip(bound.calls, ordered, strict=True)
+            for call, is_ordered, mode in zip(bound.calls, ordered, modes, strict=True)
         ),
         # Each call has an accumulator for each slot. The bound applies to the accumulators of all calls together.
         limits=replace(limits, slots_max=max(limits.slots_max // max(len(bound.calls), 1), 1)),

@@ -27,6 +27,11 @@ class Mode(StrEnum):
     DECIDED_WHEN_BOUND = "decided when bound"
     BUNDLED = "bundled"
 
+    @classmethod
+    def from_text(cls, text: str) -> Mode | None:
+        """Return the mode of this name; None for an empty text or an unknown mode."""
+        return cls(text) if text in set(cls) else None
+
 
 @dataclass(frozen=True)
 class Folding:
@@ -47,5 +52,6 @@ class Folding:
     @classmethod
     def from_text(cls, text: str) -> Folding | None:
         """Parse the result of `str`; return None for an empty text or an unknown mode."""
-        mode, _, reason = text.partition(": ")
-        return cls(Mode(mode), reason) if mode in set(Mode) else None
+        name, _, reason = text.partition(": ")
+        mode = Mode.from_text(name)
+        return None if mode is None else cls(mode, reason)

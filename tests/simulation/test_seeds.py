@@ -18,7 +18,7 @@ from foldflight.exchange.frames import Checkpoint, Chunk, Open
 from foldflight.testing.simulation import Report, run_seed
 
 BLOCK = 50
-QUICK, ALL = 50, 1_550
+QUICK, ALL = 50, 2_000
 
 
 def run_block(first: int, count: int) -> Counter[str]:

@@ -200,7 +200,7 @@ def test_streams_survive(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(20, 220, 100))
+@pytest.mark.parametrize("first", range(20, 320, 100))
 def test_many_streams_survive(first: int) -> None:
     """The same for many seeds."""
     for seed in range(first, first + 100):

@@ -31,8 +31,8 @@ PEERS = ("grouped arrow_udf", "grouped pandas_udf", "applyInArrow")
 # Spark calls these once for each group, so with very many groups they take too long for a benchmark.
 TIME_LIMIT_S = 60.0
 ROUNDS = 3
-# Spark needs up to a quarter of a second to plan and start two stages. The query has so many times the rows of other
-# suites that this is a small part of it.
+# Spark needs up to a quarter of a second to plan and start two stages. The data has this many times the rows of other
+# suites, so that the start is a small part of the time.
 TIMES_ROWS = 5
 # A way that is this slow is measured once.
 SLOW_S = TIME_LIMIT_S / 4

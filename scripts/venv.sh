@@ -61,7 +61,7 @@ fi
 echo "setup: installing the packages of $requirements into $venv (some minutes if they have to be downloaded)"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --no-compile \
   --requirement "$requirements"
-# pip compiles one file after the other. A package may contain a template that is no Python, so failures are not reported.
+# pip compiles one file after the other. Packages may contain templates that are not valid Python, so failures are ignored.
 "$venv/bin/python" -m compileall -qq -j 0 "$venv/lib" || true
 # The build backend is among the locked requirements: nothing unlocked is fetched for it.
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

@@ -28,14 +28,30 @@ JAVA_OPTIONS = (
 )
 # Classes that a JVM maps instead of reading them; `tests.java_archive` makes it.
 ARCHIVE = ROOT / "build" / "spark.jsa"
+NO_ARCHIVE_LOG = "-Xlog:cds*=off"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 
 def java_options() -> str:
     """Return the options of a JVM on this machine, for SPARK_SUBMIT_OPTS."""
-    # A JVM without any archive starts slower than with its own, so the option is given only if the file exists.
-    archive = ("-Xlog:cds*=off", f'"-XX:SharedArchiveFile={ARCHIVE}"') if ARCHIVE.exists() else ()
+    # If the file that is named does not exist, a JVM uses no archive at all, not even the one that comes with Java.
+    archive = (NO_ARCHIVE_LOG, f'"-XX:SharedArchiveFile={ARCHIVE}"') if ARCHIVE.exists() else ()
     return " ".join((*JAVA_OPTIONS, *archive))
+
+
+def local_builder(folder: Path) -> Any:
+    """Return the builder of a session on this machine, whose files are in a folder."""
+    from pyspark.sql import SparkSession
+
+    return (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", str(PARTITIONS))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.local.dir", str(folder / "local"))
+    )
 
 
 # Spark waits ten seconds, which no setting changes, until a Python process that it starts connects. This is before any
@@ -73,24 +89,16 @@ def _free_port() -> int:
 @pytest.fixture(scope="session")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """A classic session, and the address of a Connect server in the same JVM; their state store holds state tables."""
-    from pyspark.sql import SparkSession
-
     folder = tmp_path_factory.mktemp("spark")
     port = _free_port()
     # The workers find foldflight, and not the tests: what they need of those must travel with the plan.
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(ROOT / "service")
     spark = (
-        SparkSession.builder.master("local[2]")
+        local_builder(folder)
         .appName("foldflight tests")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", str(PARTITIONS))
         .config(PROVIDER, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
         .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.local.dir", str(folder / "local"))
         .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
         .config("spark.connect.grpc.binding.address", "127.0.0.1")
         .config("spark.connect.grpc.binding.port", str(port))

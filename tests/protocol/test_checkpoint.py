@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from examples.weighted_avg import WeightedAvg
+from foldflight.client import EmbeddedTransport
 from foldflight.exchange.engine import Saved
 from foldflight.exchange.frames import Limits, Log, Open, Results, Returns, SavedStates
 from foldflight.functions import Call, Registry
@@ -76,6 +77,22 @@ def test_results_come_in_parts_of_a_megabyte() -> None:
     assert len(sizes) == len(replies) > 2
     assert max(sizes) <= 2**20
     assert exchange.answers.pop()["slot"].to_pylist() == list(range(100_000))
+
+
+def test_embedded_results_are_one_part() -> None:
+    """Nothing is sent within a process, so results of any size are one batch."""
+    transport = EmbeddedTransport(Registry.load([WeightedAvg]), state_key=b"a key of the tests")
+    slots = pa.array(range(100_000), pa.int32())
+    ones = pa.array([1] * len(slots))
+    with transport.open(Open((Call("weighted_avg", ("v", "w")),), COLUMNS)) as exchange:
+        columns = [slots, ones, ones]
+        cast = [each.cast(field.type) for each, field in zip(columns, COLUMNS, strict=True)]
+        exchange.chunk(pa.RecordBatch.from_arrays(cast, schema=COLUMNS))
+        exchange.barrier(1)
+        results = exchange.results(1)
+    assert results.nbytes > 2**20
+    assert results["slot"].num_chunks == 1
+    assert results["slot"].to_pylist() == slots.to_pylist()
 
 
 def test_states_that_cannot_be_saved_do_not_end_the_exchange() -> None:

@@ -34,7 +34,7 @@ CALLS = (
     Call("digest", ("v",), materialize=True),
 )
 SMALL = TableBounds(piece_rows_max=3, fan_in=2, merge_rows_max=4, merge_share=2, inline_entries_max=2)
-BOUNDS = FailoverBounds(patience_s=5.0, replay_bytes_max=2_000)
+BOUNDS = FailoverBounds(patience_s=5.0, replay_bytes_max=10_000)
 
 
 class Seen:

@@ -305,7 +305,7 @@ def test_forgetting_all_leaves_nothing_to_move() -> None:
 
 def test_past_the_bound_a_checkpoint_is_asked_for() -> None:
     """When frames exceed replay_bytes_max, a checkpoint is sent, and its states replace them."""
-    telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=40).begun()
+    telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=4_000).begun()
     telling.tell(FrameGiven(CHUNK), FrameSent())
     telling.tell(FrameGiven(CHUNK))
     assert telling.tell(FrameSent()) == [SendFrame(Checkpoint())]
@@ -339,8 +339,23 @@ def test_many_epochs_without_rows_do_not_fill_the_memory() -> None:
         if len(said) > 1:
             telling.tell(FrameSent())
         most = max(most, telling.coordinator.held_bytes)
-    assert checkpoints > 1
+    assert checkpoints == telling.coordinator.stats.checkpoints == 5
     assert most < 20_000
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_many_small_chunks_do_not_fill_the_memory(rows: int) -> None:
+    """A chunk needs memory besides its data, so a checkpoint replaces them long before their data reach the bound."""
+    telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=100_000).begun()
+    small = Chunk(CHUNK.batch.slice(0, rows))
+    telling.tell(FrameGiven(CHUNK), FrameSent())
+    sent = 0
+    said: list[Any] = []
+    while said == [] and sent < 100:
+        assert telling.tell(FrameGiven(small)) == [SendFrame(small)]
+        said, sent = telling.tell(FrameSent()), sent + 1
+    assert said == [SendFrame(Checkpoint())]
+    assert 20 < sent < 60
 
 
 @pytest.mark.parametrize(

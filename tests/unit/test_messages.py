@@ -75,6 +75,14 @@ def test_batches_of_equal_size_have_their_own_values() -> None:
     assert reader.batch_bytes > sizes[0]
 
 
+def test_empty_batches_beside_others() -> None:
+    """A batch without rows is read each time it comes, also directly after itself and after a batch with rows."""
+    reader = BatchReader(1 << 20)
+    reader.take(*split(SCHEMA.serialize()))
+    batches = [batch_of(rows, first) for rows, first in ((0, 0), (0, 0), (3, 7), (0, 0), (3, 1), (3, 2), (0, 0))]
+    assert [reader.take(*split(batch.serialize())) for batch in batches] == batches
+
+
 def test_a_compressed_batch_is_measured_each_time() -> None:
     """A batch whose header equals the last one's is refused if its body claims to unpack to more."""
     sink = pa.BufferOutputStream()

@@ -70,7 +70,7 @@ def test_initial_outputs_of_a_slot_that_fails(transport: Transport) -> None:
 def test_a_slot_stays_failed_on_another_server(fork: Fork, returns: Returns) -> None:
     """When a server is lost after a slot has failed, with or without a checkpoint, the slot fails on the next one."""
     servers = [fork(), fork()]
-    bounds = FailoverBounds(replay_bytes_max=2_000)
+    bounds = FailoverBounds(replay_bytes_max=15_000)
     flight = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=bounds)
     embedded = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
 

@@ -30,7 +30,7 @@ class Carrier(Protocol):
 
     @property
     def modes(self) -> Sequence[Mode | None]:
-        """How each call is folded: embedded now, on a server when it was opened there. None where it does not tell."""
+        """The mode of each call: embedded that of now, on a server that of opening. None if a server did not tell."""
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -76,7 +76,7 @@ class OpenExchange(ExchangeVerbs[None]):
 
     @property
     def modes(self) -> Sequence[Mode | None]:
-        """How each call is folded: embedded now, on a server when it was opened there. None where it does not tell."""
+        """The mode of each call: embedded that of now, on a server that of opening. None if a server did not tell."""
         return self.carrier.modes
 
     def results(self, epoch: int) -> pa.Table:

@@ -87,7 +87,7 @@ class SurvivingLink:
 
     @property
     def modes(self) -> Sequence[Mode | None]:
-        """How each call was folded when the current server opened the exchange; None where it did not tell."""
+        """The mode of each call when the current server opened the exchange; None if it did not tell."""
         return self.opened.modes
 
     @property

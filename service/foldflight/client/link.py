@@ -113,7 +113,7 @@ class Link(abc.ABC):
 
     @property
     def modes(self) -> Sequence[Mode | None]:
-        """How each call is folded, as far as the engine knows: as the server told at opening. None where it did not."""
+        """The mode of each call when the server opened the exchange; None if the server did not tell."""
         return self.opened.modes
 
     @property

@@ -52,7 +52,7 @@ class BatchReader:
         self._buffers_max = 0
         # Header and bytes of the body of the last message, if its buffers are not compressed.
         self._last: tuple[bytes, int] | None = None
-        self._empty: pa.RecordBatch | None = None  # its batch, if it has no body: the same header gives the same again
+        self._empty: pa.RecordBatch | None = None  # the last batch, if it had no body, for equal headers
 
     def take(self, header: memoryview, body: memoryview) -> pa.RecordBatch | None:
         """Return the batch of a message, which nobody has validated yet; None for the schema.

@@ -126,8 +126,7 @@ class ServerExchange:
         self._entry_bytes = 0  # of the entries that were received since the last states were returned
         self._evaluator = bound.open(Resources(signer, metrics, self._take_log, accelerator, self._ask))
         self.stats.isolated = self._evaluator.isolated
-        # A function that is compiled only after more rows is interpreted now, and Opened is sent once. So the engine is
-        # told the modes of this moment, and does not hear when one changes.
+        # Opened is sent once, so it has the modes of this moment. Later changes are not reported.
         self.opened = _opened(bound, opening, limits, server_id, self.folds)
         self._machine.send(self.opened)
 

@@ -281,7 +281,7 @@ class Coordinator:
             return [Deliver(entry.frame, None, event.logs)] if event.logs else []
         match entry.frame:
             case Barrier():
-                self._is_saving = False
+                self._is_saving &= not self._opening.returns.states  # a checkpoint may be due behind the barrier
                 self._machine.receive(Results(entry.frame.epoch, answer))
                 if not self._no_failover_reason:
                     self._journal.commit(entry, self._without_entries(answer))

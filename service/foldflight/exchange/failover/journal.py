@@ -26,8 +26,10 @@ __all__ = ["Journal", "JournalEntry", "KeptStates"]
 
 # Number of stale rows that is tolerated, in addition to one for each live row, before the batches are compacted.
 _STALE_ROWS_MIN: Final = 1024
-# Bytes that the journal needs for a frame without data. Many epochs without rows must not fill the memory.
+# Bytes that the journal needs for a frame besides its data, and for each column of a batch. Many small chunks, or
+# epochs without rows, must not fill the memory.
 _ENTRY_BYTES: Final = 512
+_COLUMN_BYTES: Final = 1024
 _NO_SLOTS: Final = np.zeros(0, np.int32)
 
 
@@ -54,9 +56,11 @@ class JournalEntry:
         """Bytes that the journal needs for the frame."""
         match self.frame:
             case States() | Entries() | Chunk():
-                return max(int(self.frame.batch.nbytes), self.frame.batch.num_rows * SLOT_BYTES)
+                batch = self.frame.batch
+                data = max(int(batch.nbytes), batch.num_rows * SLOT_BYTES)
+                return _ENTRY_BYTES + batch.num_columns * _COLUMN_BYTES + data
             case Forget():
-                return int(self.frame.slots.nbytes)
+                return _ENTRY_BYTES + int(self.frame.slots.nbytes)
             case _:
                 return _ENTRY_BYTES
 

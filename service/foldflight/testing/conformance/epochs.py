@@ -414,8 +414,8 @@ def _message_limit(server: RawServer) -> None:
 
 @rule(
     "results-in-parts",
-    "Results that exceed message_bytes_max come in several parts. Slots ascend over all of them, and only the last one "
-    "has `last` set.",
+    "Results that exceed message_bytes_max come in several parts, and smaller ones may, too. Slots ascend over all of "
+    "them, and only the last one has `last` set.",
     "Split the batch by bytes, not by rows.",
 )
 def _results_in_parts(server: RawServer) -> None:

@@ -157,7 +157,7 @@ def run_seed(seed: int, *, is_calm: bool = False) -> Report:
     registry = functions()
     bounds = FailoverBounds(
         patience_s=chance.choice([3.0, 20.0]),
-        replay_bytes_max=chance.choice([600, 3_000, 1 << 20]),
+        replay_bytes_max=chance.choice([3_000, 15_000, 1 << 20]),
         ask_s=0.01 if seed % 2 else 1.0,
     )
     emitting = random.Random(f"emits {seed}")  # noqa: S311  (not for secrets)

@@ -214,7 +214,7 @@ def run_views_seed(seed: int, *, is_calm: bool = False) -> Report:
     chance = random.Random(f"views {seed}")  # noqa: S311  (not for secrets)
     registry = _registry(_InViews)
     bounds = FailoverBounds(
-        patience_s=chance.choice([3.0, 20.0]), replay_bytes_max=chance.choice([600, 1 << 20]), ask_s=0.01
+        patience_s=chance.choice([3.0, 20.0]), replay_bytes_max=chance.choice([3_000, 1 << 20]), ask_s=0.01
     )
     world = World(
         seed, registry, _registry(_InViews, "2"), limits_of(chance), servers=chance.choice([1, 2, 3]), is_calm=is_calm

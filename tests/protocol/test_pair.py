@@ -410,3 +410,23 @@ def test_calls_and_slots_are_bounded_together() -> None:
     with pytest.raises(RejectedError, match="1025 calls") as caught:
         describe(Open((Call("count"),) * 1025, COLUMNS), Registry(), LIMITS, "s")
     assert caught.value.code == "LIMIT"
+
+
+@pytest.mark.parametrize("large", [0, 1, 517, 999])
+def test_the_one_state_beyond_its_bound_is_named(large: int) -> None:
+    """Many small states may exceed `state_bytes_max` together; only a single one that does is refused, by its slot."""
+    columns = pa.schema([("slot", pa.int32()), ("t", pa.string())])
+    limits = replace(LIMITS, state_bytes_max=2_000)
+
+    def ended(length: int) -> tuple[Frame, ...]:
+        opening = Open((Call("max", ("t",)),), columns)
+        server = ServerExchange(opening, Registry.load([]), limits=limits, server_id="s")
+        texts = ["x" * (length if slot == large else 10) for slot in range(1_000)]
+        slots = pa.array(range(1_000), pa.int32())
+        list(server.handle(Chunk(pa.record_batch([slots, pa.array(texts)], schema=columns))))
+        return tuple(server.handle(Barrier(1)))
+
+    assert sum(each.batch.num_rows for each in ended(1_000) if isinstance(each, Results)) == 1_000
+    with pytest.raises(RejectedError, match="a state of max has") as caught:
+        ended(3_000)
+    assert (caught.value.slot, caught.value.limit) == (large, "state_bytes_max")

@@ -372,29 +372,25 @@ class ServerExchange:
                 f"{self._limits.exchange_state_bytes_max}; use fewer groups in one exchange",
                 limit="exchange_state_bytes_max",
             )
-        for call, column in columns:
-            self._check_each_state(call, column, batch.column("slot"))
+        for (call, column), size in zip(columns, sizes, strict=True):
+            if size > self._limits.state_bytes_max:
+                self._check_each_state(call, column, batch.column("slot"))
 
     def _check_each_state(self, call: int, column: pa.Array, slots: pa.Array) -> None:
-        # States that are within the bound together are so one by one, and a million of them may exceed it together. So
-        # halves are measured, and not each state.
-        size = column.nbytes
-        if size <= self._limits.state_bytes_max:
-            return
-        if len(column) > 1:
-            half = len(column) // 2
-            self._check_each_state(call, column.slice(0, half), slots.slice(0, half))
-            self._check_each_state(call, column.slice(half), slots.slice(half))
-            return
-        name = self._opening.calls[call].function
-        raise RejectedError(
-            "LIMIT",
-            f"a state of {name} has {size} bytes, and state_bytes_max is {self._limits.state_bytes_max}; "
-            "keep less in the accumulator, or raise the setting",
-            function=name,
-            slot=slots[0].as_py(),
-            limit="state_bytes_max",
-        )
+        # A million small states may exceed the bound of one together, so not each of them is measured: states that keep
+        # the bound together keep it one by one.
+        for part in sliced_to(pa.record_batch({"slot": slots, "state": column}), self._limits.state_bytes_max):
+            size = part["state"].nbytes
+            if size > self._limits.state_bytes_max:
+                name = self._opening.calls[call].function
+                raise RejectedError(
+                    "LIMIT",
+                    f"a state of {name} has {size} bytes, and state_bytes_max is {self._limits.state_bytes_max}; "
+                    "keep less in the accumulator, or raise the setting",
+                    function=name,
+                    slot=part["slot"][0].as_py(),
+                    limit="state_bytes_max",
+                )
 
     def _take_log(self, record: LogRecord) -> None:
         if len(self._logs) < _LOG_RECORDS_MAX - 1:

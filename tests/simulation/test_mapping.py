@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from foldflight.exchange.failover.journal import Journal
-from foldflight.testing.simulation import run_mapping_seed
+from tests.simulation.mapping import run_mapping_seed
 
 
 def test_mapping_seeds() -> None:

@@ -15,7 +15,8 @@ from foldflight.exchange.failover import journal
 from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.journal import Journal, KeptStates
 from foldflight.exchange.frames import Checkpoint, Chunk, Open
-from foldflight.testing.simulation import Report, run_seed
+from tests.simulation.running import Report
+from tests.simulation.scenario import run_seed
 
 BLOCK = 50
 QUICK, ALL = 50, 2_000

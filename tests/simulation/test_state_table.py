@@ -20,10 +20,11 @@ from foldflight.errors import FoldflightError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call, MapView, Registry, RowKind, function_of, udaf
-from foldflight.testing.simulation import EngineCrashed, SimulatedTransport, World
-from foldflight.testing.simulation.functions import functions
-from foldflight.testing.simulation.workloads import LIMITS
 from tests.laws.test_statetable_model import Store, skewed
+from tests.simulation.functions import functions
+from tests.simulation.running import SimulatedTransport
+from tests.simulation.workloads import LIMITS
+from tests.simulation.world import EngineCrashed, World
 
 KEYS = pa.schema([("key_0", pa.string())])
 COLUMNS = pa.schema([("column_0", pa.int64())])

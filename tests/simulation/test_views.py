@@ -10,7 +10,7 @@ import pytest
 from foldflight.client.link import Link
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.aggregate.kept import KeptList, KeptMap
-from foldflight.testing.simulation import run_views_seed
+from tests.simulation.viewing import run_views_seed
 
 
 def run_block(seeds: range, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:

@@ -12,7 +12,7 @@ from foldflight.exchange.serving import ServerExchange
 from foldflight.functions import Call, Registry, udaf
 from foldflight.server.account import Account
 from foldflight.server.ops.metrics import Metrics
-from foldflight.testing.simulation.workloads import LIMITS
+from tests.simulation.workloads import LIMITS
 
 COLUMNS = pa.schema([("slot", pa.int32()), ("v", pa.string()), ("emit", pa.bool_())])
 

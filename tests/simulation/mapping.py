@@ -18,9 +18,9 @@ from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.exchange.serving import describe
 from foldflight.functions import FunctionContext, Registry, Step, StepArgument, udf, udtf
-from foldflight.testing.simulation.running import Report, SimulatedTransport, judged, run_partitions
-from foldflight.testing.simulation.workloads import LIMITS, limits_of
-from foldflight.testing.simulation.world import World
+from tests.simulation.running import Report, SimulatedTransport, judged, run_partitions
+from tests.simulation.workloads import LIMITS, limits_of
+from tests.simulation.world import World
 
 __all__ = ["run_mapping_seed"]
 
@@ -98,7 +98,7 @@ def run_mapping_seed(seed: int, *, is_calm: bool = False) -> Report:
     Raises:
         AssertionError: Something that must hold does not, with the seed.
     """
-    chance = random.Random(f"mapping {seed}")  # noqa: S311  (not for secrets)
+    chance = random.Random(f"mapping {seed}")
     registry = _registry()
     partitions = [_Partition(chance) for _ in range(chance.randint(1, 3))]
     world = World(seed, registry, _registry("2"), limits_of(chance), servers=chance.choice([1, 2, 3]), is_calm=is_calm)

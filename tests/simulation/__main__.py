@@ -1,4 +1,4 @@
-"""Run seeds: `python -m foldflight.testing.simulation --help`."""
+"""Run seeds: `python -m tests.simulation --help`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import argparse
 import logging
 from collections import Counter
 
-from foldflight.testing.simulation.scenario import run_seed
+from tests.simulation.scenario import run_seed
 
 
 def main() -> None:
     """Run the seeds of the command line, and print a summary."""
-    parser = argparse.ArgumentParser(prog="python -m foldflight.testing.simulation")
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=1, help="how many seeds, one after another")
     asked = parser.parse_args()
@@ -27,7 +27,7 @@ def main() -> None:
         replays, rows = replays + report.stats.replays, rows + report.stats.rows_refolded
         stall_s, seconds = max(stall_s, report.stats.stall_s_max), seconds + report.seconds
     done = ", ".join(f"{times} {harm}" for harm, times in harms.most_common()) or "none"
-    print(  # noqa: T201  (it is a command)
+    print(
         f"{asked.count} seeds, {seconds:.0f} simulated seconds, faults: {done}\n"
         f"{commits} epochs committed, each once with the right results; {replays} replays sent {rows} rows again; "
         f"{retries} partitions were restarted; the longest stall was {stall_s:.1f} s"

@@ -49,14 +49,14 @@ def functions(version: str = "1") -> Registry:
     class Custom:
         """Keeps the last five rows, with states of its own format."""
 
-        def create_accumulator(self):  # type: ignore[no-untyped-def]  # noqa: ANN202  (no annotation: no typed state)
+        def create_accumulator(self):  # type: ignore[no-untyped-def]
             return []
 
-        def accumulate(self, accumulator, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        def accumulate(self, accumulator, value):  # type: ignore[no-untyped-def]
             accumulator.append(value)
             del accumulator[:-5]
 
-        def get_value(self, accumulator):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        def get_value(self, accumulator):  # type: ignore[no-untyped-def]
             return " ".join(map(str, accumulator))
 
         def serialize(self, accumulator: Any) -> bytes:
@@ -69,14 +69,14 @@ def functions(version: str = "1") -> Registry:
     class Pickled:
         """Sums values in an accumulator that only pickle can serialize."""
 
-        def create_accumulator(self):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        def create_accumulator(self):  # type: ignore[no-untyped-def]
             return {frozenset(): 0}
 
-        def accumulate(self, accumulator, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        def accumulate(self, accumulator, value):  # type: ignore[no-untyped-def]
             key = frozenset({value % 3})
             accumulator[key] = accumulator.get(key, 0) + value
 
-        def get_value(self, accumulator):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        def get_value(self, accumulator):  # type: ignore[no-untyped-def]
             return sum(total * (min(key) + 1) for key, total in accumulator.items() if key)
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT", version=version)

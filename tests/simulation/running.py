@@ -24,8 +24,8 @@ from foldflight.exchange.failover.steps import FailoverBounds, FailoverStats
 from foldflight.exchange.frames import FunctionInfo, Open, Opened
 from foldflight.exchange.serving import describe
 from foldflight.functions import Registry
-from foldflight.testing.simulation.workloads import LIMITS
-from foldflight.testing.simulation.world import EngineCrashed, World
+from tests.simulation.workloads import LIMITS
+from tests.simulation.world import EngineCrashed, World
 
 __all__ = ["Partition", "Report", "SimulatedTransport", "judged", "run_partitions"]
 
@@ -72,7 +72,7 @@ class SimulatedTransport:
         self._bounds = bounds
         self._circuits = Circuits(world.random.random, first_turn=world.random.randrange(100))
 
-    def infos(self, *, look: bool = False) -> list[FunctionInfo]:  # noqa: ARG002 - part of the interface
+    def infos(self, *, look: bool = False) -> list[FunctionInfo]:
         """Return the functions of the servers."""
         return [FunctionInfo.of(self._registry[name]) for name in sorted(self._registry)]
 

@@ -19,10 +19,10 @@ from foldflight.client import EmbeddedTransport, OpenExchange
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call, ListView, MapView, Registry, udaf
-from foldflight.testing.simulation.running import Report, SimulatedTransport, judged, run_partitions
-from foldflight.testing.simulation.workloads import limits_of
-from foldflight.testing.simulation.world import World
 from foldflight.testing.views import KeptViews
+from tests.simulation.running import Report, SimulatedTransport, judged, run_partitions
+from tests.simulation.workloads import limits_of
+from tests.simulation.world import World
 
 __all__ = ["run_views_seed"]
 
@@ -211,7 +211,7 @@ def run_views_seed(seed: int, *, is_calm: bool = False) -> Report:
     Raises:
         AssertionError: Something that must hold does not, with the seed.
     """
-    chance = random.Random(f"views {seed}")  # noqa: S311  (not for secrets)
+    chance = random.Random(f"views {seed}")
     registry = _registry(_InViews)
     bounds = FailoverBounds(
         patience_s=chance.choice([3.0, 20.0]), replay_bytes_max=chance.choice([3_000, 1 << 20]), ask_s=0.01

@@ -106,7 +106,7 @@ class _Handling:
         try:
             for reply in self._stream.exchange.handle(self._frame):
                 self._stream.put(reply)
-        except BaseException as error:  # noqa: BLE001 - `_Stream` raises it
+        except BaseException as error:
             self.error = error
         finally:
             self.is_over = True
@@ -208,7 +208,7 @@ class World:
         servers: int = 2,
         is_calm: bool = False,
     ) -> None:
-        self.random = random.Random(f"world {seed}")  # noqa: S311  (not for secrets)
+        self.random = random.Random(f"world {seed}")
         self.harms: Counter[str] = Counter()
         self.trace: deque[str] = deque(maxlen=_TRACE_MAX)
         self.steps = 0

@@ -24,10 +24,10 @@ from foldflight.client.failover import SurvivingLink
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.fold import ERROR
 from foldflight.functions import Registry
-from foldflight.testing.simulation.functions import functions
-from foldflight.testing.simulation.running import Report, judged, run_partitions
-from foldflight.testing.simulation.workloads import PARTITIONS_MAX, Workload, limits_of, workload_of
-from foldflight.testing.simulation.world import World
+from tests.simulation.functions import functions
+from tests.simulation.running import Report, judged, run_partitions
+from tests.simulation.workloads import PARTITIONS_MAX, Workload, limits_of, workload_of
+from tests.simulation.world import World
 
 __all__ = ["run_seed"]
 
@@ -151,24 +151,22 @@ def run_seed(seed: int, *, is_calm: bool = False) -> Report:
         is_calm: Whether no faults are injected.
 
     Raises:
-        AssertionError: A property does not hold. `python -m foldflight.testing.simulation --seed N` reproduces it.
+        AssertionError: A property does not hold. `python -m tests.simulation --seed N` reproduces it.
     """
-    chance = random.Random(f"scenario {seed}")  # noqa: S311  (not for secrets)
+    chance = random.Random(f"scenario {seed}")
     registry = functions()
     bounds = FailoverBounds(
         patience_s=chance.choice([3.0, 20.0]),
         replay_bytes_max=chance.choice([3_000, 15_000, 1 << 20]),
         ask_s=0.01 if seed % 2 else 1.0,
     )
-    emitting = random.Random(f"emits {seed}")  # noqa: S311  (not for secrets)
+    emitting = random.Random(f"emits {seed}")
     partitions = [_Partition(workload_of(chance, emitting, registry)) for _ in range(chance.randint(1, PARTITIONS_MAX))]
     world = World(
         seed, registry, functions("2"), limits_of(chance), servers=chance.choice([1, 2, 2, 3]), is_calm=is_calm
     )
     report = Report(seed)
-    with judged(
-        f"seed {seed}", world, report, remedy=f"reproduce: python -m foldflight.testing.simulation --seed {seed}\n"
-    ):
+    with judged(f"seed {seed}", world, report, remedy=f"reproduce: python -m tests.simulation --seed {seed}\n"):
         check = functools.partial(_check_bounds, bounds)
         run_partitions(partitions, world, registry, bounds, report, chance, check=check)
         report.commits = sum(len(partition.commits) for partition in partitions)

@@ -221,7 +221,7 @@ def main() -> None:
     commands = {name: encode_open(opening) for name, (opening, _) in SCRIPTS.items()}
     scripts = {
         name: [
-            [None if step.asked is None else _packed(step.asked), *map(_packed, step.replies)]
+            [None if step.asked is None else packed(step.asked), *map(packed, step.replies)]
             for step in fold(commands[name], [encode(frame, COLUMNS) for frame in frames])
         ]
         for name, (_, frames) in SCRIPTS.items()
@@ -245,7 +245,7 @@ def read(text: str) -> Recorded:
         protocol=descriptor_pb2.FileDescriptorProto.FromString(b64decode(recorded["protocol"])),
         commands={name: b64decode(command) for name, command in recorded["commands"].items()},
         scripts={
-            name: [Step(asked and _unpacked(asked), [_unpacked(each) for each in replies]) for asked, *replies in steps]
+            name: [Step(asked and unpacked(asked), [unpacked(each) for each in replies]) for asked, *replies in steps]
             for name, steps in recorded["scripts"].items()
         },
         error=b64decode(recorded["error"]),
@@ -253,7 +253,7 @@ def read(text: str) -> Recorded:
     )
 
 
-def _packed(message: Message) -> list[str]:
+def packed(message: Message) -> list[str]:
     assert message.batch is not None
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, message.batch.schema) as writer:
@@ -261,8 +261,8 @@ def _packed(message: Message) -> list[str]:
     return [_text(message.metadata), _text(sink.getvalue().to_pybytes())]
 
 
-def _unpacked(packed: list[str]) -> Message:
-    metadata, batch = map(b64decode, packed)
+def unpacked(text: list[str]) -> Message:
+    metadata, batch = map(b64decode, text)
     with pa.ipc.open_stream(batch) as reader:
         return Message(metadata, reader.read_next_batch())
 

@@ -21,6 +21,7 @@ from foldflight.exchange.codec import Encoder
 from foldflight.exchange.frames import Chunk
 from foldflight.functions import Call
 from foldflight.server.run.lifecycle import serving
+from tests.docs import call_counts
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(foldflight.__file__).parent
@@ -164,3 +165,14 @@ def test_the_modules_are_counted(column, kind):
         "a stream": f"{embedded} and {remote} for a stream",
     }
     assert shown[kind] in prose
+
+
+@pytest.mark.parametrize(
+    ("work", "modules", "calls"),
+    [("embedded_partition", 43, 580), ("remote_chunk", 13, 60), ("remote_barrier", 14, 112)],
+)
+def test_little_work_costs_few_calls(work, modules, calls):
+    """The modules and the Python calls that three rows, or one frame, need stay as few as they are."""
+    found = getattr(call_counts, work)()
+    assert len(found) <= modules, found
+    assert found.total() <= calls, found

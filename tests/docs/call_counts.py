@@ -1,0 +1,141 @@
+"""How many Python calls of the package a small piece of work costs, and in how many modules: for comparisons.
+
+PYTHONPATH=service:. python -m tests.docs.call_counts [--modules]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+
+import foldflight
+from foldflight import connect, udaf
+from foldflight.client import Transport, close_connections
+from foldflight.engine.layout import QueryLayout
+from foldflight.engine.query import Query
+from foldflight.engine.tasks import PartialFold
+from foldflight.exchange.frames import Open
+from foldflight.functions import Call
+from foldflight.server.run.lifecycle import serving
+
+PACKAGE = Path(foldflight.__file__).parent
+COLUMNS = pa.schema([("slot", pa.int32()), ("value", pa.int64())])
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
+class Total:
+    """A sum."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, value: int) -> int:
+        return accumulator + value
+
+    def merge(self, accumulator: int, other: int) -> int:
+        return accumulator + other
+
+    def get_value(self, accumulator: int) -> int:
+        return accumulator
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """Count the Python calls of this thread in the block, by module of the package."""
+    modules: dict[str, str | None] = {}
+    calls: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event != "call":
+            return
+        path = frame.f_code.co_filename
+        if path not in modules:
+            inside = Path(path).is_relative_to(PACKAGE)
+            modules[path] = str(Path(path).relative_to(PACKAGE)) if inside else None
+        module = modules[path]
+        if module is not None:
+            calls[module] += 1
+
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+def embedded_partition() -> Counter[str]:
+    """Return the calls of a partition of three rows that is folded embedded, from its rows to its states."""
+    layout = QueryLayout(
+        keys=pa.schema([("key_0", pa.string())]),
+        names=("key",),
+        columns=pa.schema([("column_0", pa.int64())]),
+        shown=("value",),
+        has_kinds=False,
+    )
+    query = Query.of(connect(Total).transport, {"total": Call("total", ("value",))}, layout)
+    rows = pa.RecordBatch.from_pydict({"key_0": ["a", "b", "a"], "column_0": [1, 2, 3]}, schema=layout.rows)
+
+    def fold() -> None:
+        assert sum(batch.num_rows for batch in PartialFold(query, query.bounds)([rows])) == 2
+
+    return _warm(fold)
+
+
+def remote_chunk() -> Counter[str]:
+    """Return the calls of the client for one chunk of three rows."""
+    with serving(Total, http_port=0, health_port=0) as server:
+        transport: Transport = connect(server.url).transport
+        rows = pa.RecordBatch.from_pydict({"slot": [0, 1, 0], "value": [1, 2, 3]}, schema=COLUMNS)
+        with transport.open(Open((Call("total", ("value",)),), COLUMNS)) as exchange:
+            found = _warm(lambda: exchange.chunk(rows))
+            exchange.barrier(1)
+            exchange.results(1)
+        close_connections()
+    return found
+
+
+def remote_barrier() -> Counter[str]:
+    """Return the calls of the client for one barrier and its results."""
+    with serving(Total, http_port=0, health_port=0) as server:
+        transport: Transport = connect(server.url).transport
+        epochs = iter(range(1, 10))
+        with transport.open(Open((Call("total", ("value",)),), COLUMNS)) as exchange:
+
+            def epoch() -> None:
+                number = next(epochs)
+                exchange.barrier(number)
+                exchange.results(number)
+
+            found = _warm(epoch)
+        close_connections()
+    return found
+
+
+def _warm(work: Callable[[], None]) -> Counter[str]:
+    """Return the calls of some work after it has been done three times: what is made once is made by then."""
+    for _ in range(3):
+        work()
+    with counted() as calls:
+        work()
+    return calls
+
+
+def main() -> None:
+    """Print the numbers, and with `--modules` those of each module."""
+    for work in (embedded_partition, remote_chunk, remote_barrier):
+        calls = work()
+        print(f"{work.__name__}: {len(calls)} modules, {calls.total()} calls")
+        if "--modules" in sys.argv:
+            for module, number in calls.most_common():
+                print(f"  {number:4} {module}")
+
+
+if __name__ == "__main__":
+    main()

@@ -375,7 +375,7 @@ class Error(_message.Message):
     def __init__(self, error_class: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., function: _Optional[str] = ..., slot: _Optional[int] = ..., row: _Optional[str] = ..., trace: _Optional[str] = ..., story: _Optional[_Iterable[str]] = ..., repeats: _Optional[bool] = ...) -> None: ...
 
 class FunctionInfo(_message.Message):
-    __slots__ = ("name", "version", "signature", "doc", "retract", "merge", "invertible", "deterministic", "codec", "codec_reason", "parameters", "input_names", "input_types", "result_type", "folded", "inputs_min", "kind", "vectorised")
+    __slots__ = ("name", "version", "signature", "doc", "retract", "merge", "invertible", "deterministic", "codec", "codec_reason", "parameters", "input_names", "input_types", "result_type", "folded", "inputs_min", "kind", "vectorised", "zoned_types", "zoned_result")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
@@ -394,6 +394,8 @@ class FunctionInfo(_message.Message):
     INPUTS_MIN_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     VECTORISED_FIELD_NUMBER: _ClassVar[int]
+    ZONED_TYPES_FIELD_NUMBER: _ClassVar[int]
+    ZONED_RESULT_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     signature: str
@@ -412,7 +414,9 @@ class FunctionInfo(_message.Message):
     inputs_min: int
     kind: str
     vectorised: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., signature: _Optional[str] = ..., doc: _Optional[str] = ..., retract: _Optional[bool] = ..., merge: _Optional[bool] = ..., invertible: _Optional[bool] = ..., deterministic: _Optional[bool] = ..., codec: _Optional[str] = ..., codec_reason: _Optional[str] = ..., parameters: _Optional[_Iterable[_Union[Parameter, _Mapping]]] = ..., input_names: _Optional[_Iterable[str]] = ..., input_types: _Optional[_Union[Types, _Mapping]] = ..., result_type: _Optional[str] = ..., folded: _Optional[str] = ..., inputs_min: _Optional[int] = ..., kind: _Optional[str] = ..., vectorised: _Optional[str] = ...) -> None: ...
+    zoned_types: Types
+    zoned_result: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., signature: _Optional[str] = ..., doc: _Optional[str] = ..., retract: _Optional[bool] = ..., merge: _Optional[bool] = ..., invertible: _Optional[bool] = ..., deterministic: _Optional[bool] = ..., codec: _Optional[str] = ..., codec_reason: _Optional[str] = ..., parameters: _Optional[_Iterable[_Union[Parameter, _Mapping]]] = ..., input_names: _Optional[_Iterable[str]] = ..., input_types: _Optional[_Union[Types, _Mapping]] = ..., result_type: _Optional[str] = ..., folded: _Optional[str] = ..., inputs_min: _Optional[int] = ..., kind: _Optional[str] = ..., vectorised: _Optional[str] = ..., zoned_types: _Optional[_Union[Types, _Mapping]] = ..., zoned_result: _Optional[str] = ...) -> None: ...
 
 class Parameter(_message.Message):
     __slots__ = ("name", "required", "default", "annotation")

@@ -18,7 +18,7 @@ from foldflight.functions.context import LogRecord
 from foldflight.functions.mapping import AnyFunction
 from foldflight.functions.spec import Function, FunctionKind
 from foldflight.functions.step import Step
-from foldflight.functions.types import sql_name
+from foldflight.functions.types import needs_zone, parse_type, sql_name
 from foldflight.functions.views import ViewSpec
 
 __all__ = [
@@ -476,6 +476,8 @@ class FunctionInfo:
         inputs_min: The least number of arguments that a call may give.
         kind: What it does with rows. The fields from `retract` to `invertible`, and the codec, concern aggregates.
         vectorised: What the columns of a vectorised scalar function are: `arrow`, `numpy` or `pandas`; otherwise empty.
+        zoned_types: `input_types` for columns with a time zone, if it takes timestamps of both kinds; otherwise None.
+        zoned_result: `result_type` for `zoned_types`.
     """
 
     name: str
@@ -496,6 +498,8 @@ class FunctionInfo:
     inputs_min: int = 0
     kind: FunctionKind = FunctionKind.AGGREGATE
     vectorised: str = ""
+    zoned_types: tuple[str, ...] | None = None
+    zoned_result: str | None = None
 
     @property
     def folded(self) -> str:
@@ -507,6 +511,7 @@ class FunctionInfo:
         """Return the description of a function. The caller determines how it is folded."""
         can = function.capabilities if isinstance(function, Function) else None
         inputs, result = function.input_types, function.result_type
+        zoned = function.zoned
         return cls(
             name=function.name,
             version=function.version,
@@ -523,13 +528,27 @@ class FunctionInfo:
                 for each in function.parameters
             ),
             input_names=function.input_names,
-            input_types=None if inputs is None else tuple(sql_name(each) for each in inputs),
+            input_types=_names(inputs),
             result_type=None if result is None else sql_name(result),
             folding=folding,
             inputs_min=function.inputs_min,
             kind=function.kind,
             vectorised="" if isinstance(function, Function) else function.vectorised or "",
+            zoned_types=_names(None if zoned is None else zoned.input_types),
+            zoned_result=None if zoned is None or zoned.result_type is None else sql_name(zoned.result_type),
         )
+
+    def taking(self, given: Sequence[pa.DataType]) -> FunctionInfo:
+        """Return the description for arguments of these types: timestamps without a zone, or with one."""
+        if self.input_types is None or self.zoned_types is None:
+            return self
+        if not needs_zone(given, list(map(parse_type, self.input_types)), list(map(parse_type, self.zoned_types))):
+            return self
+        return replace(self, input_types=self.zoned_types, result_type=self.zoned_result, zoned_types=None)
+
+
+def _names(types: Sequence[pa.DataType] | None) -> tuple[str, ...] | None:
+    return None if types is None else tuple(map(sql_name, types))
 
 
 def columns_text(schema: pa.Schema) -> str:

@@ -92,6 +92,8 @@ def encode_info(info: FunctionInfo) -> bytes:
         inputs_min=info.inputs_min,
         kind="" if info.kind is FunctionKind.AGGREGATE else info.kind,
         vectorised=info.vectorised,
+        zoned_types=None if info.zoned_types is None else pb.Types(names=info.zoned_types),
+        zoned_result=info.zoned_result or "",
     ).SerializeToString()
 
 
@@ -118,6 +120,8 @@ def decode_info(metadata: bytes) -> FunctionInfo:
         inputs_min=message.inputs_min if message.HasField("inputs_min") else inputs_min,
         kind=_kind(message.kind),
         vectorised=message.vectorised,
+        zoned_types=tuple(message.zoned_types.names) if message.HasField("zoned_types") else None,
+        zoned_result=message.zoned_result or None,
     )
 
 

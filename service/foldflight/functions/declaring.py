@@ -7,19 +7,22 @@ import re
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final
+from dataclasses import replace
+from typing import Any, ClassVar, Final, TypeVar
 
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions.literals import names_values
-from foldflight.functions.shape import Untyped, shape_of_annotation
-from foldflight.functions.spec import Declared, Parameter
+from foldflight.functions.mapping import MapFunction
+from foldflight.functions.shape import Shape, Untyped, shape_of_annotation
+from foldflight.functions.spec import Declared, Function, Parameter
 from foldflight.functions.types import is_spark_type, parse_type, type_variables
 
 __all__ = ["REGISTERED", "Inputs", "SignatureBuilder", "snake_case"]
 
 REGISTERED: Final = "__foldflight_function__"
+F = TypeVar("F", Function, MapFunction)
 Inputs = Sequence[str | pa.DataType] | Callable[..., Sequence[Any]]
 
 
@@ -40,6 +43,10 @@ class SignatureBuilder(ABC):
     Args:
         cls: The author's class (or function).
         name: The name of the function.
+
+    Attributes:
+        is_zoned: Whether a `datetime` of an annotation has a zone.
+        has_datetimes: Whether an annotation that has been read has a `datetime`.
     """
 
     decorator: ClassVar[str]
@@ -47,6 +54,8 @@ class SignatureBuilder(ABC):
     def __init__(self, cls: Any, name: str) -> None:
         self.cls = cls
         self.name = name
+        self.is_zoned = False
+        self.has_datetimes = False
 
     @abstractmethod
     def takes(self) -> tuple[Any, str]:
@@ -151,11 +160,27 @@ class SignatureBuilder(ABC):
     def inferred(self, annotation: Any, where: str) -> pa.DataType:
         """Return the Arrow type of an annotation."""
         try:
-            return shape_of_annotation(annotation).arrow
+            return self.layout(annotation).arrow
         except Untyped as why:
             raise self.error(
                 f"{where}: {why}", f"give the SQL type in {self.decorator}(input_types=..., result_type=...)"
             ) from None
+
+    def layout(self, annotation: Any) -> Shape:
+        """Return the layout of an annotation. Raises Untyped."""
+        shape = shape_of_annotation(annotation)
+        zoned = shape.zoned()
+        self.has_datetimes = self.has_datetimes or zoned.arrow != shape.arrow
+        return zoned if self.is_zoned else shape
+
+    def of_both_kinds(self, build: Callable[[], F]) -> F:
+        """Return what `build` returns: a function, which has the one for timestamps with a zone if it takes them."""
+        function = build()
+        if not self.has_datetimes or callable(function.declared_inputs):
+            return function
+        self.is_zoned = True
+        zoned = build()
+        return function if zoned.declared_inputs == function.declared_inputs else replace(function, zoned=zoned)
 
     def hints(self, method: Any) -> dict[str, Any]:
         """Return the annotations of a method."""

@@ -26,7 +26,6 @@ from foldflight.functions.shape import (
     check_views,
     may_be_none,
     record_of,
-    shape_of_annotation,
     shape_of_type,
     views_in,
 )
@@ -150,7 +149,8 @@ def udaf(
         cls: The class, when used without parentheses.
         input_types: Types of the arguments: SQL names, Arrow types, PySpark types (`LongType()`) or annotations
             (`int`), or a callable from the actual Arrow types to the declared ones, which raises ValueError for types
-            that it does not accept. Default: the annotations of `accumulate`. A single capital letter (`"T"`) is a type
+            that it does not accept. Default: the annotations of `accumulate`. `datetime` takes timestamps with and
+            without a time zone: aware datetimes in UTC, or naive ones. A single capital letter (`"T"`) is a type
             variable and stands for the type of the argument.
         result_type: Type of the result, or a callable from the input types. Default: the annotation of `get_value`.
         state_type: Type of a typed state that annotations cannot express, or a callable from the input types.
@@ -231,8 +231,11 @@ def aggregate_of(
         deterministic = deterministic and builder.is_deterministic()
         compile = builder.uncompiled(compile)  # noqa: A001 - the parameter
     builder.check_bundled(retracts=bundled_retract, merges=bundled_merge, is_compiled=compile is True)
-    return builder.function(
-        input_types, result_type, state_type, version, skip_nulls, deterministic, invertible, compile, prefetch or {}
+    read = prefetch or {}
+    return builder.of_both_kinds(
+        lambda: builder.function(
+            input_types, result_type, state_type, version, skip_nulls, deterministic, invertible, compile, read
+        )
     )
 
 
@@ -636,7 +639,7 @@ class _Builder(SignatureBuilder):
             where = "fold_bundle has no annotation list[Segment[...]]"
             return None, where if self.is_bundled_alone else "create_accumulator has no return annotation"
         try:
-            shape = shape_of_annotation(annotation)
+            shape = self.layout(annotation)
             return (Nullable(shape) if may_be_none(annotation) else shape), "annotated"
         except Untyped as why:
             return None, str(why)

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any, Literal, TypeAlias
 
@@ -53,6 +53,7 @@ class MapFunction(Registered):
         vectorised: The form of the columns of a vectorised function; None if it takes one row at a time.
         parameters: Its direct arguments.
         compile: Whether it is compiled to machine code; `auto`: if possible and worthwhile.
+        zoned: The same function with a zone in each `datetime` of an annotation, if an argument has such an annotation.
     """
 
     name: str
@@ -68,6 +69,7 @@ class MapFunction(Registered):
     vectorised: Vectorised | None = None
     parameters: tuple[Parameter, ...] = ()
     compile: bool | Literal["auto"] = "auto"
+    zoned: MapFunction | None = field(default=None, compare=False, repr=False)
 
     @property
     def source(self) -> type | FunctionType:
@@ -108,6 +110,8 @@ class MapFunction(Registered):
             RejectedError: SCHEMA_MISMATCH for a wrong number or type of arguments, SIGNATURE for direct arguments that
                 the class does not take.
         """
+        if self.zoned is not None and self.takes_zoned(argument_types):
+            return replace(self.zoned, name=self.name).bind(argument_types, literals)
         inputs, result, version, _ = self.bind_types(argument_types, literals)
         if self.is_table and not pa.types.is_struct(result):
             raise RejectedError(

@@ -8,6 +8,7 @@ dict, a tuple, or an object whose class annotates its attributes (a plain class 
 from __future__ import annotations
 
 import collections.abc
+import copy
 import dataclasses
 import datetime
 import decimal
@@ -71,6 +72,10 @@ class Shape(ABC):
     @abstractmethod
     def from_arrow(self, array: pa.Array) -> list[Any]:
         """Return an array of n values as n values."""
+
+    def zoned(self) -> Shape:
+        """Return the layout in which each `datetime` of an annotation has a zone; the same one if there is none."""
+        return self
 
     def column(self) -> AttributeColumn | None:
         """Return an empty column of such values for vectorised methods, or None if a plain NumPy array holds them."""
@@ -138,6 +143,16 @@ class _Scalar(Shape):
         return to_python(array)
 
 
+class _Datetime(_Scalar):
+    """Values that are annotated as `datetime`: without a zone, or all with one if the function's arguments have one."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.timestamp("us"))
+
+    def zoned(self) -> Shape:
+        return _Scalar(pa.timestamp("us", tz="UTC"))
+
+
 class _Exact(Shape):
     """Exact sums. A number is accepted as a sum of this value."""
 
@@ -192,6 +207,12 @@ class _Object(Shape):
         self.immutable = immutable
         self.arrow = pa.struct([pa.field(name, shape.arrow) for name, shape in fields])
 
+    def zoned(self) -> Shape:
+        made = copy.copy(self)
+        made.fields = tuple((name, shape.zoned()) for name, shape in self.fields)
+        made.arrow = pa.struct([pa.field(name, shape.arrow) for name, shape in made.fields])
+        return made
+
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
         for index, value in enumerate(values):
             if value is not None and (wrong := self.check(value)) is not None:
@@ -227,6 +248,9 @@ class Nullable(Shape):
         self.immutable = inner.immutable
         self.arrow = pa.struct([pa.field("value", inner.arrow)])
 
+    def zoned(self) -> Shape:
+        return Nullable(self.inner.zoned())
+
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
         return pa.StructArray.from_arrays([self.inner.to_arrow(values)], fields=list(self.arrow))
 
@@ -240,6 +264,9 @@ class _List(Shape):
         self.make = make
         self.immutable = make in (tuple, frozenset)
         self.arrow = pa.list_(item.arrow)
+
+    def zoned(self) -> Shape:
+        return _List(self.item.zoned(), self.make)
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
         flat: list[Any] = []
@@ -280,6 +307,9 @@ class _Map(Shape):
         self.key = key
         self.value = value
         self.arrow = pa.map_(key.arrow, value.arrow)
+
+    def zoned(self) -> Shape:
+        return _Map(self.key.zoned(), self.value.zoned())
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
         keys: list[Any] = []
@@ -329,6 +359,9 @@ class ViewShape(Shape):
         self.arrow = view_type(self.key.arrow, value.arrow)
         self._has_normal_keys = not _has_floats(self.key)
         self._has_plain_keys = _is_plain_key(self.key)
+
+    def zoned(self) -> Shape:
+        return ViewShape(None if self.is_list else self.key.zoned(), self.value.zoned())
 
     @property
     def key_members(self) -> int:
@@ -685,6 +718,8 @@ def shape_of_annotation(annotation: Any) -> Shape:
         raise Untyped(f"a union of several types ({annotation}) has no single Arrow type")
     if annotation is ExactSum:
         return _Exact()
+    if annotation is datetime.datetime:
+        return _Datetime()
     if annotation in _SCALARS:
         return _Scalar(_SCALARS[annotation])
     if origin in (list, set, frozenset, collections.abc.Sequence, collections.abc.MutableSequence):

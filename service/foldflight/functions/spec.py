@@ -9,7 +9,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import FunctionType
 from typing import Any, Final, Literal, TypeAlias
@@ -21,7 +21,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions.context import FunctionContext
 from foldflight.functions.literals import check_names, fits
 from foldflight.functions.shape import Shape, shape_of_type, views_in
-from foldflight.functions.types import can_widen, parse_type, sql_name, type_variables
+from foldflight.functions.types import can_widen, needs_zone, parse_type, sql_name, type_variables
 from foldflight.functions.views import ViewSpec
 
 __all__ = [
@@ -133,6 +133,7 @@ class Registered(ABC):
         declared_result: Type of the result, or a callable from the input types.
         parameters: Its direct arguments.
         compile: Whether it is compiled to machine code; `auto`: if possible and worthwhile.
+        zoned: The same function with a zone in each `datetime` of an annotation, if an argument has such an annotation.
     """
 
     name: str
@@ -143,6 +144,7 @@ class Registered(ABC):
     declared_result: Declared
     parameters: tuple[Parameter, ...]
     compile: bool | Literal["auto"]
+    zoned: Registered | None
 
     @property
     @abstractmethod
@@ -205,6 +207,12 @@ class Registered(ABC):
     def result_text(self) -> str:
         """The type of the result as text."""
         return "..." if callable(self.declared_result) else spelled(self.declared_result)
+
+    def takes_zoned(self, argument_types: Sequence[pa.DataType]) -> bool:
+        """Return whether a call with these arguments is one of `zoned`."""
+        if self.zoned is None or callable(self.declared_inputs) or callable(self.zoned.declared_inputs):
+            return False
+        return needs_zone(argument_types, self.declared_inputs, self.zoned.declared_inputs)
 
     def check_literals(self, literals: Mapping[str, Any]) -> None:
         """Refuse direct arguments that are unknown, missing, or contradict the annotations of the class.
@@ -332,6 +340,7 @@ class Function(Registered):
             that a row uses.
         own: For a shipped function, the classes and functions that were shipped as code with it, by module and
             qualified name. Pickled states refer to them by these names.
+        zoned: The same function with a zone in each `datetime` of an annotation, if an argument has such an annotation.
     """
 
     name: str
@@ -357,6 +366,7 @@ class Function(Registered):
     prefetch: Mapping[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
     accumulator_hints: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     own: Mapping[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
+    zoned: Function | None = field(default=None, compare=False, repr=False)
 
     @property
     def kind(self) -> FunctionKind:
@@ -389,6 +399,8 @@ class Function(Registered):
             RejectedError: SCHEMA_MISMATCH for a wrong number or type of arguments, SIGNATURE for direct arguments that
                 the class does not take.
         """
+        if self.zoned is not None and self.takes_zoned(argument_types):
+            return replace(self.zoned, name=self.name, own=self.own).bind(argument_types, literals)
         inputs, result, version, variables = self.bind_types(argument_types, literals)
         shape = self.shape
         if self.declared_state is not None:

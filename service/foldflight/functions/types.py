@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ __all__ = [
     "has_floats",
     "is_larger_than",
     "is_spark_type",
+    "needs_zone",
     "parse_type",
     "sql_name",
     "type_variables",
@@ -387,6 +388,20 @@ def _remedy(type_: pa.DataType) -> str:
     if kinds.is_union(type_):
         return "send a struct with a field for each of its types"
     return "cast it to one of them"
+
+
+def needs_zone(given: Sequence[pa.DataType], declared: Sequence[Any], zoned: Sequence[Any]) -> bool:
+    """Return whether arguments need a function's types with time zones, because one has a zone where it may have one.
+
+    Args:
+        given: The types of the arguments.
+        declared: The types that the function takes, where each `datetime` of an annotation has no zone.
+        zoned: The same types, where it has one.
+    """
+    return any(
+        plain != other and not can_widen(type_, plain) and can_widen(type_, other)
+        for type_, plain, other in zip(given, declared, zoned, strict=False)
+    )
 
 
 _INTEGER_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}

@@ -119,15 +119,16 @@ def udf(
     def as_scalar(target: Any) -> Any:
         builder = _ScalarBuilder(target, _name_of(target, name), vectorised)
         builder.check()
-        inputs = builder.inputs(input_types)
         return builder.attach(
-            builder.map_function(
-                inputs,
-                builder.result(result_type),
-                version=version,
-                skip_nulls=skip_nulls,
-                deterministic=deterministic,
-                compile=compile,
+            builder.of_both_kinds(
+                lambda: builder.map_function(
+                    builder.inputs(input_types),
+                    builder.result(result_type),
+                    version=version,
+                    skip_nulls=skip_nulls,
+                    deterministic=deterministic,
+                    compile=compile,
+                )
             )
         )
 
@@ -189,15 +190,16 @@ def udtf(
     def as_table(target: Any) -> Any:
         builder = _TableBuilder(target, _name_of(target, name))
         builder.check()
-        inputs = builder.inputs(input_types)
         return builder.attach(
-            builder.map_function(
-                inputs,
-                builder.table(result_types),
-                version=version,
-                skip_nulls=skip_nulls,
-                deterministic=deterministic,
-                compile=False,
+            builder.of_both_kinds(
+                lambda: builder.map_function(
+                    builder.inputs(input_types),
+                    builder.table(result_types),
+                    version=version,
+                    skip_nulls=skip_nulls,
+                    deterministic=deterministic,
+                    compile=False,
+                )
             )
         )
 

@@ -245,6 +245,8 @@ class StatelessCall(ABC):
         self.is_table = function.kind is FunctionKind.TABLE
         for field in columns:
             check_plain(field.type)
+        if function.zoned is not None and function.takes_zoned(columns.types):
+            function = self.function = function.zoned
         declared = function.input_types
         if declared is not None and len(declared) != len(columns):
             raise self._refused(

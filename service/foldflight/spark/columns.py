@@ -192,10 +192,10 @@ class Columns:
             RejectedError: SCHEMA_MISMATCH, for the first such argument of a function whose types are fixed.
         """
         for each in aggregates:
-            wanted = [parse_type(name) for name in each.function.input_types or ()]
-            for place, (written, type_) in enumerate(zip(each.columns, wanted, strict=False)):
-                name = each.function.name
-                given = columns.field(self.argument(written, name)).type
+            name = each.function.name
+            actual = [columns.field(self.argument(written, name)).type for written in each.columns]
+            wanted = [parse_type(text) for text in each.function.taking(actual).input_types or ()]
+            for place, (written, given, type_) in enumerate(zip(each.columns, actual, wanted, strict=False)):
                 if not can_widen(given, type_):
                     raise RejectedError(
                         "SCHEMA_MISMATCH",

@@ -35,6 +35,7 @@ from foldflight.fold import ERROR, ROW
 from foldflight.functions import Step, StepArgument, can_widen, parse_type
 from foldflight.functions.literals import check_names
 from foldflight.functions.spec import FunctionKind
+from foldflight.functions.types import sql_name
 from foldflight.spark.attempts import attempt
 from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, arrow_fields, spark_name, text_of
@@ -448,9 +449,23 @@ class _OneCall:
         exchange.chunk(pa.RecordBatch.from_arrays(arrays, schema=schema))
         answer = exchange.mapped()
         forward(exchange.take_logs(), lambda _: {})
+        self._check_kind(answer.schema.field("output_0").type)
         if self.is_table:
             return self._lists(answer, len(columns[0]))
         return convert(_one(answer.column(0).combine_chunks()), self.type_)
+
+    def _check_kind(self, result: pa.DataType) -> None:
+        """Refuse a result with timestamps of another kind than the UDF has: the arguments decide about it."""
+        declared = self.type_.value_type if self.is_table else self.type_
+        (found,) = result_types([self.function], [result])
+        if found != declared and sql_name(found, zoned="TIMESTAMP") == sql_name(declared, zoned="TIMESTAMP"):
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"{self.function} returns {spark_name(found)} for these arguments, and as a UDF of Spark it has one "
+                f"type, {spark_name(declared)}; cast its timestamps to TIMESTAMP_NTZ, declare the types by CREATE "
+                "FUNCTION, or use with_columns",
+                function=self.function,
+            )
 
     def _widened(self, array: pa.Array, wanted: pa.DataType, name: str) -> pa.Array:
         if array.type == wanted:

@@ -46,6 +46,7 @@ class Entry:
         where: Where it is folded, for SHOW AGGREGATES.
         statement: The CREATE AGGREGATE statement that made it; empty for a registered one.
         append_only: Whether rows cannot be retracted.
+        is_declared: Whether a statement declares the types; otherwise its author does.
     """
 
     name: str
@@ -54,13 +55,19 @@ class Entry:
     where: str
     statement: str = ""
     append_only: bool = False
+    is_declared: bool = True
 
     @classmethod
     def of(cls, name: str, handle: FunctionHandle, where: str) -> Entry:
         """Return the entry for a function with the types that its author declared."""
         declared = handle.info.input_types
         types = None if declared is None else tuple(map(parse_type, declared))
-        return cls(name.lower(), handle, types, where, append_only=not handle.info.retract)
+        return cls(name.lower(), handle, types, where, append_only=not handle.info.retract, is_declared=False)
+
+    def types_for(self, given: Sequence[pa.DataType]) -> tuple[pa.DataType, ...]:
+        """Return the types of its arguments for columns of these types; a statement declares one kind of timestamps."""
+        known = self.handle.info.taking(given).input_types
+        return (self.types or ()) if self.is_declared or known is None else tuple(map(parse_type, known))
 
     @property
     def has_plain_calls(self) -> bool:
@@ -390,7 +397,8 @@ class Catalog:
 
     @staticmethod
     def _map_udf(entry: MapEntry, literals: Mapping[str, Any]) -> Any:
-        inputs = () if entry.handle.info.input_types is not None else entry.types
+        known = entry.handle.info.input_types
+        inputs = () if known is not None and tuple(map(parse_type, known)) == entry.types else entry.types
         return declared_udf(entry.handle.info, entry.handle.transport, inputs, entry.returns, literals)
 
     def _udf_name(self, name: str) -> str:

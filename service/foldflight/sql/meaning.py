@@ -410,9 +410,8 @@ def _argument_types(
                 call.head,
             )
         return actual[: len(columns)]
-    for span, given, wanted, name in zip(
-        columns, actual or (), entry.types, entry.handle.info.input_names, strict=False
-    ):
+    types = entry.types_for(actual or ())
+    for span, given, wanted, name in zip(columns, actual or (), types, entry.handle.info.input_names, strict=False):
         if not can_widen(given, wanted):
             raise analysis.text.error(
                 f"{entry.name} takes {spark_name(wanted)} for its argument {name}, and this is {spark_name(given)}; "
@@ -420,7 +419,7 @@ def _argument_types(
                 span,
                 code="SCHEMA_MISMATCH",
             )
-    return entry.types[: len(columns)]
+    return types[: len(columns)]
 
 
 def _replace(analysis: Analysis, edits: Edits, call: ParsedCall, udf: str, fields: Sequence[Span]) -> None:

@@ -564,7 +564,7 @@ def _check(declared: _Declared, handle: FunctionHandle, reader: _Reader) -> None
     if info.kind is not declared.kind:
         raise reader.error(f"{info.signature} {_ADVICE[info.kind]}", declared.function_at)
     if info.input_types is not None:
-        known = [parse_type(each) for each in info.input_types]
+        known = [parse_type(each) for each in info.taking(declared.types).input_types or ()]
         if known != list(declared.types):
             raise reader.error(
                 f"{info.signature} takes ({', '.join(map(spark_name, known))}), and "

@@ -26,6 +26,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import count
 from typing import Any, Self
 
@@ -43,9 +44,10 @@ from foldflight.engine.state.table import MemoryStore
 from foldflight.engine.state.viewtable import ViewTable, table_of
 from foldflight.errors import RejectedError
 from foldflight.functions import Call, Order, RowKind, parse_type
+from foldflight.functions.types import sql_name
 from foldflight.functions.views import normal_key
 
-__all__ = ["Epoch", "Row", "calls_of", "conditions_of", "name_in_chunks", "run_epochs", "types_of"]
+__all__ = ["Epoch", "Row", "calls_of", "column_of", "conditions_of", "name_in_chunks", "run_epochs", "types_of"]
 
 Row = Mapping[str, Any] | tuple[str, Mapping[str, Any]]
 
@@ -206,13 +208,41 @@ def _hashable(key: Any) -> Any:
     return normal_key(key)
 
 
+def _kind_of(column: str, rows: Sequence[Mapping[str, Any]]) -> pa.DataType:
+    """Return the type of a column of datetimes with a zone, or of lists of them; NULL stands for all others."""
+    first = next((row[column] for row in rows if row.get(column) is not None), None)
+    depth = 0
+    while isinstance(first, (list, tuple)) and first:
+        first, depth = first[0], depth + 1
+    if not isinstance(first, datetime) or first.tzinfo is None:
+        return pa.null()
+    type_: pa.DataType = pa.timestamp("us", tz="UTC")
+    for _ in range(depth):
+        type_ = pa.list_(type_)
+    return type_
+
+
+def column_of(name: str, values: list[Any], type_: pa.DataType) -> pa.Array:
+    """Return the values of a column. Raises RejectedError SCHEMA_MISMATCH for datetimes with and without a zone."""
+    if pa.types.is_timestamp(type_):
+        zoned = [each for each in values if isinstance(each, datetime) and each.tzinfo is not None]
+        naive = [each for each in values if isinstance(each, datetime) and each.tzinfo is None]
+        if zoned and (naive or type_.tz is None):
+            other = f"{naive[0]!r} has none" if naive else f"the function takes {sql_name(type_)}"
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"the value {zoned[0]!r} of {name} has a time zone, and {other}; give values of one kind",
+            )
+    return pa.array(values, type_)
+
+
 def _block(
     layout: QueryLayout, names: Sequence[str], rows: Sequence[tuple[RowKind, Mapping[str, Any]]]
 ) -> pa.RecordBatch:
     """Return the rows of an epoch in the schema of a layout. `names` are the columns of the rows, in its order."""
     fields = [*layout.keys, *layout.columns]
     columns = {
-        field.name: pa.array([row[name] for _, row in rows], field.type)
+        field.name: column_of(name, [row[name] for _, row in rows], field.type)
         for name, field in zip(names, fields, strict=True)
     }
     columns[KIND] = pa.array([int(kind) for kind, _ in rows], pa.int8())
@@ -280,7 +310,8 @@ def types_of(
     """
     declared: dict[str, pa.DataType] = {}
     for output, aggregate in aggregates.items():
-        for column, type_ in zip(aggregate.columns, aggregate.function.input_types or (), strict=False):
+        info = aggregate.function.taking([_kind_of(str(column), rows) for column in aggregate.columns])
+        for column, type_ in zip(aggregate.columns, info.input_types or (), strict=False):
             declared.setdefault(str(column), parse_type(type_))
         if aggregate.condition is not None:
             declared[_condition_column(output, aggregate.condition)] = pa.bool_()

@@ -34,7 +34,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions.call import Order
 from foldflight.functions.frame import WindowFrame, interval_of
 from foldflight.functions.types import sql_name
-from foldflight.testing.epochs import calls_of, conditions_of, name_in_chunks, types_of
+from foldflight.testing.epochs import calls_of, column_of, conditions_of, name_in_chunks, types_of
 
 __all__ = ["Resolved", "numbered", "run_over"]
 
@@ -133,7 +133,7 @@ class Resolved(NamedTuple):
         )
         columns = [pa.array(range(len(given)), pa.int64())]
         used = (*keys, *(str(each.column) for each in order), *names)
-        columns += [pa.array([row[name] for row in extended], found[name]) for name in used]
+        columns += [column_of(name, [row[name] for row in extended], found[name]) for name in used]
         batch = pa.RecordBatch.from_arrays([*columns, *ends.values()], schema=layout.rows)
         # Functions arrive pickled in Spark's workers.
         transport = pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport))  # noqa: S301 - made here

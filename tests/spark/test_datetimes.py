@@ -1,0 +1,129 @@
+"""`datetime` in annotations over Spark's TIMESTAMP and TIMESTAMP_NTZ: batches, OVER, SQL, streams; also remote."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foldflight import connect
+from foldflight.spark import group_by, join_lateral, over, register, sql, with_columns
+from foldflight.spark.errors import error_of
+from foldflight.sql import SqlError
+from tests import datetime_functions
+
+TIMES = ("2026-01-01 09:00:00", "2026-01-01 11:00:00", "2026-01-01 10:00:00")
+
+
+@pytest.fixture(scope="module")
+def datetime_server() -> Iterator[str]:
+    from foldflight.server.run.lifecycle import serving
+
+    with serving(datetime_functions) as server:
+        yield server.url
+
+
+@pytest.fixture(params=["embedded", "remote"])
+def those(request: pytest.FixtureRequest) -> Any:
+    if request.param == "embedded":
+        return connect(datetime_functions)
+    return connect(request.getfixturevalue("datetime_server"))
+
+
+def rows_of(spark: Any) -> Any:
+    texts = ", ".join(f"({place}, TIMESTAMP '{at}', TIMESTAMP_NTZ '{at}')" for place, at in enumerate(TIMES))
+    return spark.sql(f"SELECT double(v) AS v, at, naive FROM VALUES {texts} AS t(v, at, naive)")
+
+
+def test_both_kinds_in_batches(classic: Any, those: Any) -> None:
+    """Aggregates, OVER, scalar and table functions: the type of the result is that of the argument."""
+    df = rows_of(classic)
+    at, naive = "2026-01-01 11:00:00", "2026-01-01 11:00:00"
+    found = group_by(df).agg(
+        z=those.latest("v", "at"),
+        n=those.latest("v", "naive"),
+        zv=those.newest("at"),
+        nv=those.newest("naive"),
+        s=those.seconds("at"),
+        seen=those.seen("at"),
+    )
+    kinds = dict(found.dtypes)
+    assert [kinds[name] for name in ("z", "n", "zv", "nv")] == ["timestamp", "timestamp_ntz"] * 2
+    shown = found.selectExpr("string(z)", "string(n)", "string(zv)", "string(nv)", "s", "seen").collect()
+    assert [tuple(row) for row in shown] == [(at, naive, at, naive, 7200.0, 3)]
+    running = over(df, order_by=["at"]).agg(z=those.newest("at"), n=those.newest("naive"))
+    assert dict(running.dtypes)["z"] == "timestamp"
+    assert sorted(row[0] for row in running.selectExpr("string(z)").collect()) == sorted(TIMES)
+    mapped = with_columns(
+        df, z=those.later("at", "30"), n=those.later("naive", "30"), zone=those.zone("at"), no=those.zone("naive")
+    )
+    assert [dict(mapped.dtypes)[name] for name in ("z", "n")] == ["timestamp", "timestamp_ntz"]
+    (row,) = mapped.where("v = 0").selectExpr("string(z)", "string(n)", "zone", "no").collect()
+    assert tuple(row) == ("2026-01-01 09:30:00", "2026-01-01 09:30:00", "UTC", "None")
+    table = join_lateral(df.selectExpr("v", "at AS t"), those.hours("t"))
+    assert table.where("v = 0 AND number = 1").selectExpr("string(at)").collect()[0][0] == TIMES[2]
+
+
+def test_both_kinds_in_statements(classic: Any) -> None:
+    """Registered functions take both; a statement declares one kind, in the words of Spark."""
+    those = connect(datetime_functions)
+    rows_of(classic).createOrReplaceTempView("moments")
+    register(classic, those)
+    found = sql(classic, "SELECT latest(v, at) AS z, latest(v, naive) AS n, seconds(at) AS s FROM moments")
+    assert found.dtypes[:2] == [("z", "timestamp"), ("n", "timestamp_ntz")]
+    shown = found.selectExpr("string(z)", "string(n)", "s").collect()
+    assert [tuple(row) for row in shown] == [(TIMES[1], TIMES[1], 7200.0)]
+    lists = sql(classic, "SELECT v, latest(v, at) FILTER (WHERE v > 0) AS z FROM moments GROUP BY ROLLUP (v)")
+    assert dict(lists.dtypes)["z"] == "timestamp"
+    assert max(row[0] for row in lists.selectExpr("string(z)").collect() if row[0]) == TIMES[1]
+    ranked = sql(classic, "SELECT newest(at) OVER (ORDER BY at) AS z FROM moments ORDER BY z")
+    assert [row[0] for row in ranked.selectExpr("string(z)").collect()] == sorted(TIMES)
+    assert {row[0] for row in sql(classic, "SELECT zone(at) FROM moments").collect()} == {"UTC"}
+    module = "tests.datetime_functions"
+    sql(
+        classic,
+        f"CREATE OR REPLACE FUNCTION later_at(TIMESTAMP, BIGINT) RETURNS TIMESTAMP LANGUAGE python AS '{module}:later'",
+    )
+    shifted = sql(classic, "SELECT later_at(at, 30) AS z FROM moments WHERE v = 0")
+    assert shifted.dtypes == [("z", "timestamp")]
+    assert shifted.selectExpr("string(z)").collect()[0][0] == "2026-01-01 09:30:00"
+    sql(
+        classic,
+        f"CREATE OR REPLACE AGGREGATE last_at(DOUBLE, TIMESTAMP) RETURNS TIMESTAMP APPEND ONLY LANGUAGE python "
+        f"AS '{module}:Latest'",
+    )
+    assert sql(classic, "SELECT last_at(v, at) AS z FROM moments").dtypes == [("z", "timestamp")]
+    with pytest.raises(SqlError, match="takes TIMESTAMP_LTZ for its argument at, and this is TIMESTAMP_NTZ"):
+        sql(classic, "SELECT last_at(v, naive) AS z FROM moments")
+    with pytest.raises(Exception, match="later returns") as caught:
+        sql(classic, "SELECT later(at, 30) FROM moments").collect()
+    refused = error_of(caught.value)
+    assert refused is not None
+    assert "cast its timestamps to TIMESTAMP_NTZ, declare the types by CREATE FUNCTION" in str(refused)
+
+
+def test_both_kinds_in_streams(classic: Any, tmp_path: Path) -> None:
+    """A stream and its restart: the state has a zone as its column does."""
+    rows_of(classic).coalesce(1).write.parquet(str(tmp_path / "input"))
+    those = connect(datetime_functions)
+    found: list[Any] = []
+    for _ in range(2):
+        source = classic.readStream.schema("v double, at timestamp, naive timestamp_ntz").parquet(
+            str(tmp_path / "input")
+        )
+        changes = group_by(source).agg(z=those.latest("v", "at"), n=those.latest("v", "naive"), seen=those.seen("at"))
+        running = (
+            changes.writeStream.outputMode("update")
+            .foreachBatch(lambda batch, _: found.extend(batch.select("z", "n", "seen").collect()))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        running.awaitTermination()
+        rows_of(classic).selectExpr("v", "at + INTERVAL 1 HOUR AS at", "naive").coalesce(1).write.mode(
+            "append"
+        ).parquet(str(tmp_path / "input"))
+    assert [row.seen for row in found] == [3, 4]
+    assert found[-1].n == datetime(2026, 1, 1, 11)
+    assert (found[-1].z.astimezone(UTC) - found[0].z.astimezone(UTC)).total_seconds() == 3600

@@ -3,11 +3,11 @@
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
-from pyspark.sql.pandas.types import to_arrow_type
 
 from foldflight.engine.convert import without_nullability
 from foldflight.errors import RejectedError
 from foldflight.functions.types import can_widen, check_plain, parse_type, sql_name, type_variables
+from foldflight.spark.versions import arrow_type
 
 SPELLINGS = {
     "BIGINT": pa.int64(),
@@ -112,7 +112,7 @@ OF_SPARK: list[tuple[spark.DataType, pa.DataType]] = [
 def test_types_of_pyspark(written: spark.DataType, expected: pa.DataType | None) -> None:
     """A PySpark type is parsed to the Arrow type that PySpark uses."""
     if expected is None:
-        expected = without_nullability(to_arrow_type(written, timezone="UTC"))
+        expected = without_nullability(arrow_type(written))
     assert parse_type(written) == expected
 
 

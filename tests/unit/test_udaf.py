@@ -369,6 +369,23 @@ def test_types_of_pyspark_and_annotations_are_types() -> None:
     assert function.declared_result == pa.float64()
 
 
+def test_a_type_error_of_a_callable_is_not_a_wrong_number_of_arguments() -> None:
+    """A wrong number of arguments is the caller's mistake, and an error inside the callable is the author's."""
+
+    def types(first: pa.DataType) -> Any:
+        return ["BIGINT"] if first == pa.int64() else None + 1  # type: ignore[operator]
+
+    @udaf(input_types=types, result_type="DOUBLE")
+    class Asked(Plain): ...
+
+    function = registered(Asked)
+    with pytest.raises(RejectedError, match="does not take 2 arguments"):
+        function.bind((pa.int64(), pa.int64()), {})
+    with pytest.raises(RejectedError, match="raised TypeError: unsupported operand") as raised:
+        function.bind((pa.string(),), {})
+    assert raised.value.code == "SIGNATURE"
+
+
 class Picky(Plain):
     """Checks its direct arguments."""
 

@@ -6,6 +6,7 @@ import datetime
 import decimal
 import functools
 import hashlib
+import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -240,16 +241,17 @@ class Registered(ABC):
             RejectedError: SCHEMA_MISMATCH for a wrong number or type of arguments.
         """
         if callable(self.declared_inputs):
+            if not _takes(self.declared_inputs, len(actual)):
+                raise self._mismatch(f"does not take {len(actual)} arguments")
             try:
-                declared = tuple(parse_type(each) for each in self.declared_inputs(*actual))
-            except TypeError:
-                raise self._mismatch(f"does not take {len(actual)} arguments") from None
+                given = tuple(self.declared_inputs(*actual))
             except ValueError as error:
                 raise self._mismatch(str(error)) from None
             except RejectedError:
                 raise
             except Exception as error:
                 raise self._undeclared(actual, error) from error
+            declared = tuple(map(parse_type, given))
         else:
             if len(actual) != len(self.declared_inputs):
                 raise self._mismatch(f"takes {len(self.declared_inputs)} arguments and was given {len(actual)}")
@@ -289,11 +291,12 @@ class Registered(ABC):
         if not callable(declared):
             return parse_type(declared, variables)
         try:
-            return parse_type(declared(*inputs))
+            found = declared(*inputs)
         except RejectedError:
             raise
         except Exception as error:
             raise self._undeclared(inputs, error) from error
+        return parse_type(found)
 
     def _undeclared(self, inputs: tuple[pa.DataType, ...], error: Exception) -> RejectedError:
         return RejectedError(
@@ -415,6 +418,17 @@ class Function(Registered):
             shape=shape if self.capabilities.codec == "typed" else None,
             literals=dict(literals),
         )
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    """Return whether a function can be called with n positional arguments."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:  # a built-in function without a known signature
+        return True
+    return True
 
 
 def _variables(declared: Any) -> frozenset[str]:

@@ -285,10 +285,10 @@ class StatelessCall(ABC):
         """Raise RejectedError SCHEMA_MISMATCH unless values of a client's type can be read as an argument."""
         declared = self._types[place]
         try:
-            fits = self.dialect.reads(_with_names(given, declared), declared)
+            named = _with_names(given, declared)
         except TypeError as error:
             raise self._misfit(place, given, str(error)) from None
-        if not fits:
+        if not self.dialect.reads(named, declared):
             raise self._misfit(place, given, "cast it in the query")
 
     def _argument(self, place: int, array: pa.Array) -> pa.Array:

@@ -15,7 +15,6 @@ from pyspark.errors import AnalysisException, IllegalArgumentException, ParseExc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from foldflight.client import Aggregate, Use, UseMember
 from foldflight.client.functions import OrderKey
@@ -23,6 +22,7 @@ from foldflight.engine.convert import without_nullability
 from foldflight.engine.layout import KIND, REAL, SLOT
 from foldflight.errors import RejectedError
 from foldflight.functions import Call, Order, RowKind, can_widen, parse_type, sql_name
+from foldflight.spark.versions import arrow_type, spark_type
 
 __all__ = [
     "Columns",
@@ -217,8 +217,8 @@ def _conversion(written: str, type_: pa.DataType) -> str:
 def _is_of_spark(type_: pa.DataType) -> bool:
     """Return whether Spark has a column type that an argument of `type_` accepts."""
     try:
-        column = to_arrow_type(from_arrow_type(type_), timezone="UTC")
-    except (PySparkException, pa.ArrowException, ValueError, TypeError):
+        column = arrow_type(spark_type(type_))
+    except (PySparkException, pa.ArrowInvalid):
         return False
     return can_widen(without_nullability(column), type_)
 
@@ -416,8 +416,8 @@ def arrow_fields(schema: st.StructType, roles: Sequence[str]) -> pa.Schema:
     for column in schema:
         role = "" if column.name in own else next(named)
         try:
-            type_ = to_arrow_type(column.dataType, timezone="UTC")
-        except Exception as error:
+            type_ = arrow_type(column.dataType)
+        except PySparkException as error:
             raise _unsupported(
                 role, column.dataType, "cannot be passed to Python; cast it in the query, for example to STRING"
             ) from error

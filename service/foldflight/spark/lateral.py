@@ -14,7 +14,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
-from pyspark.sql.pandas.types import from_arrow_type
 
 from foldflight.client import Use
 from foldflight.engine.blocks import gather
@@ -26,6 +25,7 @@ from foldflight.fold import ERROR, ROW
 from foldflight.spark.columns import Columns, arrow_fields, column_named, text_of
 from foldflight.spark.mapping import ERROR_CARRIER, SPARK, OnError, check_frame, check_kinds, chunk_schema, letter_of
 from foldflight.spark.steps import mapping, step_name
+from foldflight.spark.versions import spark_type
 
 __all__ = ["join_lateral"]
 
@@ -91,9 +91,9 @@ def join_lateral(
     roles = [*(f"the column {name!r}" for name in df.columns), *columns.roles()]
     arrow = arrow_fields(rows.schema, roles if columns.shown else [*roles, "a constant"])
     task = _Lateral(query, arrow, len(kept), isolates=isolates)
-    added = [st.StructField(each.name, from_arrow_type(each.type)) for each in query.outputs]
+    added = [st.StructField(each.name, spark_type(each.type)) for each in query.outputs]
     if isolates:
-        added.append(st.StructField(ERROR, from_arrow_type(ERROR_CARRIER)))
+        added.append(st.StructField(ERROR, spark_type(ERROR_CARRIER)))
     # mapInArrow knows nothing of metadata: without it a watermark would be lost.
     found = [st.StructField(each.name, each.dataType, metadata=each.metadata) for each in df.schema.fields]
     schema = st.StructType([*found, *added])

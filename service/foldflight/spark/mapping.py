@@ -20,7 +20,6 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.pandas.types import from_arrow_type
 
 from foldflight.client import Aggregate, OpenExchange, Transport, Use, UseMember, uses_in
 from foldflight.engine.blocks import gather
@@ -40,6 +39,7 @@ from foldflight.spark.attempts import attempt
 from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, arrow_fields, spark_name, text_of
 from foldflight.spark.steps import step_name
+from foldflight.spark.versions import spark_type
 from foldflight.spark.worker import freeze_garbage_collector
 
 __all__ = [
@@ -208,7 +208,7 @@ def _mapped(history: _History) -> DataFrame:
 def _udf(function: Callable[..., Any], type_: pa.DataType) -> Any:
     """Return a function as an arrow UDF, whose form follows from its annotations."""
     make: Any = arrow_udf
-    return make(function, from_arrow_type(type_))
+    return make(function, spark_type(type_))
 
 
 ERROR_CARRIER: Final = pa.struct([(name, pa.string()) for name in ("code", "function", "message", "row", "trace")])

@@ -17,7 +17,6 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from foldflight.client import Aggregate
 from foldflight.client.functions import OrderKey
@@ -45,6 +44,7 @@ from foldflight.spark.frame import SPARK, check_buckets, listed, named_outputs, 
 from foldflight.spark.overstream import over_stream
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.steps import mapping, step_name
+from foldflight.spark.versions import arrow_type, spark_type
 from foldflight.spark.windows import WATERMARK
 
 __all__ = ["OverFrame", "over"]
@@ -187,7 +187,7 @@ class OverFrame:
 
     def _results(self, query: OverQuery) -> st.StructType:
         fields = [st.StructField(field.name, field.dataType) for field in self.df.schema]
-        fields += [st.StructField(field.name, from_arrow_type(field.type)) for field in query.outputs]
+        fields += [st.StructField(field.name, spark_type(field.type)) for field in query.outputs]
         return st.StructType(fields)
 
     def explain(self, /, *aliased: Aggregate, **named: Aggregate) -> None:
@@ -342,14 +342,14 @@ class OverFrame:
 
     def _end(self, order: Column, type_: st.DataType, bound: Any) -> Column:
         """Return the order value at a distance. Raises RejectedError SCHEMA_MISMATCH."""
-        arrow = to_arrow_type(type_, timezone="UTC") if isinstance(type_, _MEASURED) else pa.string()
+        arrow = arrow_type(type_) if isinstance(type_, _MEASURED) else pa.string()
         name = text_of(self.order[0].column)
         chosen = distance_of(arrow, bound, order=name, shown=type_.simpleString())
         if isinstance(chosen, str):
             distance = sf.expr(f"INTERVAL '{chosen.strip()}'")
         else:
             # A narrower type would wrap, or give NULL, where Spark is not in ANSI mode.
-            type_ = from_arrow_type(end_type(arrow))
+            type_ = spark_type(end_type(arrow))
             order, distance = order.cast(type_), sf.lit(chosen).cast(type_)
         end = order - distance if self.order[0].descending else order + distance
         if isinstance(type_, st.DecimalType):

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as st
-from pyspark.sql.pandas.types import from_arrow_type
 
 from foldflight.engine.layout import DEAD_LETTER
 from foldflight.engine.query import Query
 from foldflight.spark.attempts import attempt
 from foldflight.spark.deadletters import letter_type
 from foldflight.spark.settings import watched
+from foldflight.spark.versions import spark_type
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 
 __all__ = ["mapping", "spark_schema", "step_name", "step_of"]
@@ -66,7 +66,7 @@ def spark_schema(query: Query, rows: DataFrame, schema: pa.Schema) -> st.StructT
     """
     layout, found = query.layout, rows.schema
     key_types = [field.dataType for field in found.fields[: len(layout.names)]]
-    types = [*key_types, *(from_arrow_type(field.type) for field in list(schema)[len(key_types) :])]
+    types = [*key_types, *(spark_type(field.type) for field in list(schema)[len(key_types) :])]
     if layout.isolates and schema.names[-1] == DEAD_LETTER:
         types[-1] = letter_type(layout, key_types, [found[name].dataType for name in layout.columns.names])
     return st.StructType([st.StructField(name, type_) for name, type_ in zip(schema.names, types, strict=True)])

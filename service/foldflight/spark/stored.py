@@ -19,7 +19,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 from pyspark.sql.group import GroupedData
-from pyspark.sql.pandas.types import from_arrow_type
 
 from foldflight.engine.convert import convert
 from foldflight.engine.layout import BUCKET, LIVE
@@ -32,6 +31,7 @@ from foldflight.engine.state.viewtable import CallView, ViewTable, stored_views
 from foldflight.errors import RejectedError
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.steps import mapping
+from foldflight.spark.versions import spark_type
 
 __all__ = ["LIVE_ROWS", "StateFigures", "StoredTable", "state_table"]
 
@@ -318,9 +318,7 @@ def _free_name(name: str, others: Iterable[str]) -> str:
 
 
 def _spark_schema(schema: pa.Schema) -> st.StructType:
-    return st.StructType(
-        [st.StructField(each.name, from_arrow_type(each.type, prefer_timestamp_ntz=True)) for each in schema]
-    )
+    return st.StructType([st.StructField(each.name, spark_type(each.type)) for each in schema])
 
 
 def _bucket() -> Any:

@@ -12,6 +12,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
+from foldflight.spark.versions import QUERY_CONTEXT_LOGGER
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.catalog import Catalog, catalog_of, plain_sql
 from foldflight.sql.text import Edits, Span, SqlError, Text
@@ -36,7 +37,7 @@ class CannotFoldError(Exception):
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep PySpark from logging refusals with their stack traces: here they are questions."""
-    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    logger = PySparkLogger.getLogger(QUERY_CONTEXT_LOGGER)
     before = logger.disabled
     logger.disabled = True
     try:

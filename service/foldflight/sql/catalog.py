@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
-from pyspark.sql.pandas.types import from_arrow_type
 
 from foldflight.client import Aggregate, FunctionHandle, Functions, Transport, connect
 from foldflight.client.connect import EMBEDDED
@@ -24,6 +23,7 @@ from foldflight.functions import Call, Function, FunctionKind, Order, Registry, 
 from foldflight.spark.carrier import result_types
 from foldflight.spark.columns import text_of
 from foldflight.spark.mapping import declared_udf
+from foldflight.spark.versions import spark_type
 from foldflight.sql.calls import AGGREGATES
 from foldflight.sql.lists import ListFold
 from foldflight.sql.text import Span, SqlError, Text, quoted
@@ -457,7 +457,7 @@ def _argument_names(handle: FunctionHandle, count: int) -> list[str]:
 def _ddl(columns: pa.StructType) -> str:
     """Return columns as Spark declares them: names and types."""
     carriers = result_types([field.name for field in columns], [field.type for field in columns])
-    types = (_declared(from_arrow_type(type_)) for type_ in carriers)
+    types = (_declared(spark_type(type_)) for type_ in carriers)
     return ", ".join(f"{quoted(field.name)} {type_}" for field, type_ in zip(columns, types, strict=True))
 
 

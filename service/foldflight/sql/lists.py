@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
-from pyspark.sql.pandas.types import from_arrow_type
 
 from foldflight.client import Transport
 from foldflight.client.exchange import OpenExchange
@@ -25,6 +24,7 @@ from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call
 from foldflight.spark.attempts import attempt
 from foldflight.spark.carrier import result_types
+from foldflight.spark.versions import spark_type
 from foldflight.spark.worker import freeze_garbage_collector
 
 __all__ = ["ListFold"]
@@ -169,7 +169,7 @@ class _OneGroup:
 def _udf(function: Callable[..., Any], fold: ListFold) -> Any:
     """Return a function as a UDF, whose kind Spark reads from its annotations."""
     function.__name__ = fold.call.function  # Spark shows it in plans and in its UI
-    return arrow_udf(function, from_arrow_type(fold.result))
+    return arrow_udf(function, spark_type(fold.result))
 
 
 def _with_slot(columns: pa.Schema) -> pa.Schema:

@@ -505,15 +505,15 @@ def _of_source(declared: _Declared) -> AnyFunction:
     linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
     try:
         exec(compile(code, file, "exec"), module.__dict__)  # noqa: S102 - the user's own code is what the statement gives
-        if declared.kind is not FunctionKind.AGGREGATE:
-            _decorate(module, declared)
-        elif (found := _aggregate_in(module, declared)) is not None:
-            return found
     except FoldflightError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         raise RejectedError("MODULE", f"the source cannot be executed{line}: {type(error).__name__}: {error}") from None
+    if declared.kind is not FunctionKind.AGGREGATE:
+        _decorate(module, declared)
+    elif (found := _aggregate_in(module, declared)) is not None:
+        return found
     try:
         return replace(_only(Registry.load([module]), "the source"), name=declared.name)
     except RejectedError as error:

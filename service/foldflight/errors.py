@@ -138,8 +138,9 @@ EXPLANATIONS: Final = {
         "Return the declared type, or declare the type that is returned.",
     ),
     "OVERFLOW": Explanation(
-        "A result does not fit its declared type. Values are never wrapped around or cut off.",
-        "Declare a wider type, such as BIGINT in place of INT or DECIMAL(38, 0) in place of BIGINT.",
+        "A result or a state is outside the range of its declared type. Numbers are never wrapped around, and a finite "
+        "one never becomes infinite. (A fraction is within the range: as Spark's CAST does, BIGINT makes 18 of 18.5.)",
+        "Declare a wider type: BIGINT in place of INT, DECIMAL(38, 0) in place of BIGINT, DOUBLE in place of FLOAT.",
     ),
     "STATE_CHECKSUM": Explanation(
         "The bytes of a state do not match their checksum.",

@@ -153,6 +153,8 @@ def udaf(
             without a time zone: aware datetimes in UTC, or naive ones. A single capital letter (`"T"`) is a type
             variable and stands for the type of the argument.
         result_type: Type of the result, or a callable from the input types. Default: the annotation of `get_value`.
+            Results are cast as Spark's CAST does in ANSI mode: BIGINT cuts off a fraction (18.5 is 18), and a value
+            outside the range of the type is an OVERFLOW error.
         state_type: Type of a typed state that annotations cannot express, or a callable from the input types.
         name: Name in queries. Default: the class's name in snake case.
         version: Version of the states. Change it when the new code reads old states differently; `migrate` converts

@@ -96,6 +96,8 @@ class _Scalar(Shape):
             values = [self._exact(index, value) for index, value in enumerate(values)]
         if pa.types.is_timestamp(self.arrow) or pa.types.is_time(self.arrow):
             self._check_zones(values)
+        if self.arrow == pa.float32():  # Arrow would make large numbers infinite
+            return cast_results(values, self.arrow)
         try:
             return pa.array(values, self.arrow)
         except (pa.ArrowException, OverflowError, ValueError, TypeError):

@@ -11,6 +11,7 @@ import decimal
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final
@@ -22,7 +23,7 @@ import pyarrow.compute as pc
 from foldflight.errors import RejectedError
 from foldflight.functions.types import sql_name
 
-__all__ = ["CastError", "cast_arguments", "cast_results", "exact_types", "to_python"]
+__all__ = ["CastError", "cast_arguments", "cast_results", "exact_types", "narrowed", "to_python"]
 
 
 class CastError(ValueError):
@@ -132,6 +133,10 @@ def cast_results(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
             return pa.array(values, type_)
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
             pass  # The loop below finds the value that does not fit.
+    if found <= _FLOATS and type_ == pa.float32():
+        narrow = narrowed(pa.array(values, pa.float64()), type_)
+        if narrow is not None:
+            return narrow
     if found <= _FLOATS and pa.types.is_signed_integer(type_):
         whole = _whole(values, type_)
         if whole is not None:
@@ -148,6 +153,16 @@ def cast_results(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     return _build(done, type_)
 
 
+def narrowed(floats: pa.Array, type_: pa.DataType) -> pa.Array | None:
+    """Return floats as floats of another width; None if a finite one would become infinite."""
+    cast = floats.cast(type_)
+    if type_.bit_width < floats.type.bit_width:
+        infinite, before = (pc.is_inf(each.cast(pa.float64())) for each in (cast, floats))
+        if pc.any(pc.and_not(infinite, before)).as_py():
+            return None
+    return cast
+
+
 def _whole(values: Sequence[Any], type_: pa.DataType) -> pa.Array | None:
     """Return floats and None as integers of a signed type, without their fractions; None if one does not fit."""
     floats = pa.array(values, pa.float64())
@@ -160,8 +175,13 @@ def _whole(values: Sequence[Any], type_: pa.DataType) -> pa.Array | None:
 
 
 def _needs_care(type_: pa.DataType) -> bool:
-    # Arrow refuses decimals that Spark rounds, assumes a zone for naive timestamps, and drops the zone of times.
-    return bool(pa.types.is_decimal(type_) or pa.types.is_time(type_) or (pa.types.is_timestamp(type_) and type_.tz))
+    # Arrow refuses decimals that Spark rounds, assumes a zone for naive timestamps, drops the zone of times, and makes
+    # large numbers infinite.
+    kinds = pa.types
+    is_narrow = kinds.is_floating(type_) and type_.bit_width < 64
+    return bool(
+        is_narrow or kinds.is_decimal(type_) or kinds.is_time(type_) or (kinds.is_timestamp(type_) and type_.tz)
+    )
 
 
 def _build(values: list[Any], type_: pa.DataType) -> pa.Array:
@@ -216,6 +236,22 @@ def _misfit(value: Any, type_: pa.DataType) -> str:
     if len(shown) > 200:
         shown = shown[:200] + "..."
     return f"{shown} ({type(value).__name__}) does not fit {sql_name(type_)}"
+
+
+def _is_infinite(value: Any) -> bool:
+    # A large Decimal is infinite as a float.
+    return value.is_infinite() if isinstance(value, decimal.Decimal) else isinstance(value, float) and math.isinf(value)
+
+
+def _too_large(value: Any, type_: pa.DataType) -> str:
+    """Return the message for a number outside the range of a type, with the remedy."""
+    if _is_infinite(value) or value != value:  # noqa: PLR0124 - NaN
+        return f"{_misfit(value, type_)}; declare DOUBLE, or return None where there is no number"
+    wider = {32: "BIGINT or DECIMAL(38, 0)", 64: "DECIMAL(38, 0) or DOUBLE"}
+    remedy = "DOUBLE" if pa.types.is_floating(type_) else wider.get(type_.bit_width, "INT or BIGINT")
+    if pa.types.is_float64(type_):
+        remedy = "a DECIMAL or STRING"
+    return f"{_misfit(value, type_)}; declare {remedy}"
 
 
 def _caster(type_: pa.DataType) -> Callable[[Any], Any]:
@@ -285,24 +321,31 @@ def _integer_caster(type_: pa.DataType) -> Callable[[Any], Any]:
         else:
             raise TypeError(_misfit(value, type_))
         if not low <= number <= high:
-            raise OverflowError(_misfit(value, type_))
+            raise OverflowError(_too_large(value, type_))
         return number
 
     return cast
 
 
+# By the width of a float: the largest number that is rounded to a finite one.
+_LARGEST: Final = {16: 65519.99, 32: 3.4028235677973362e38, 64: sys.float_info.max}
+
+
 def _to_float(value: Any, type_: pa.DataType) -> float:
-    if isinstance(value, (int, float, decimal.Decimal)):
-        try:
-            return float(value)
-        except OverflowError:
-            raise OverflowError(_misfit(value, type_)) from None
-    if isinstance(value, str):
-        text = value.strip()
-        if not (_NUMBER.fullmatch(text) or _NOT_FINITE.fullmatch(text)):
-            raise ValueError(_misfit(value, type_))
-        return float(text)
-    raise TypeError(_misfit(value, type_))
+    text = value.strip() if isinstance(value, str) else ""
+    if not isinstance(value, (int, float, decimal.Decimal, str)):
+        raise TypeError(_misfit(value, type_))
+    if isinstance(value, str) and not (_NUMBER.fullmatch(text) or _NOT_FINITE.fullmatch(text)):
+        raise ValueError(_misfit(value, type_))
+    try:
+        number = float(value)
+    except OverflowError:
+        raise OverflowError(_too_large(value, type_)) from None
+    if abs(number) <= _LARGEST[type_.bit_width] or math.isnan(number):
+        return number
+    if _NOT_FINITE.fullmatch(text) if text else _is_infinite(value):
+        return number
+    raise OverflowError(_too_large(value, type_))
 
 
 # Decimals with larger exponents are not written in full: the text would consist almost only of zeros.

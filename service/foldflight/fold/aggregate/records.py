@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.fold.moments import from_numbers, moment_of, to_numbers
+from foldflight.functions.values import narrowed
 
 __all__ = [
     "Member",
@@ -102,6 +103,8 @@ def column_of(records: Any, member: Member, wanted: pa.DataType, *, narrow: bool
     items = column.type.value_type if pa.types.is_list(column.type) else column.type
     if moment_of(wanted) is not None and pa.types.is_integer(items):
         return from_numbers(column, wanted)
+    if pa.types.is_floating(column.type) and pa.types.is_floating(wanted):
+        return narrowed(column, wanted)
     if narrow or not pa.types.is_integer(items):
         try:
             return column.cast(wanted)

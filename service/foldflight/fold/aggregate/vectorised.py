@@ -25,13 +25,12 @@ from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots, room_for
 from foldflight.functions.columns import number_format
 from foldflight.functions.spec import BoundFunction
-from foldflight.functions.values import CastError, cast_results, to_python
+from foldflight.functions.values import CastError, cast_results, narrowed, to_python
 
 __all__ = ["Vectorised", "vectorised"]
 
 _logger: Final = logging.getLogger(__name__)
 _NO_SLOTS: Final = np.zeros(0, np.intp)
-_SAME_KIND: Final = (pa.types.is_integer, pa.types.is_floating)
 
 
 def vectorised(inner: Interpreted) -> Vectorised | None:
@@ -316,9 +315,13 @@ def _results(values: Any, count: int, bound: BoundFunction) -> pa.Array:
         raise FunctionError("RESULT_TYPE", message, function=bound.function.name)
     if found.type == bound.result_type:
         return found
-    if any(is_kind(found.type) and is_kind(bound.result_type) for is_kind in _SAME_KIND):
+    if pa.types.is_integer(found.type) and pa.types.is_integer(bound.result_type):
         try:
             return found.cast(bound.result_type)
         except pa.ArrowInvalid:
             pass  # cast_results finds the value that does not fit
+    if pa.types.is_floating(found.type) and pa.types.is_floating(bound.result_type):
+        narrow = narrowed(found, bound.result_type)
+        if narrow is not None:
+            return narrow
     return cast_results(to_python(found), bound.result_type)

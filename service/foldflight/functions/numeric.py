@@ -56,11 +56,8 @@ def _sum_type(type_: pa.DataType) -> pa.DataType:
 
 def _avg_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal(type_):
-        # As Spark does: keep the digits before the point, and reduce the scale if the total exceeds 38 digits.
-        precision, scale = type_.precision + 4, type_.scale + 4
-        if precision > _DIGITS_MAX:
-            scale = max(min(scale, 6), scale - (precision - _DIGITS_MAX))
-        return pa.decimal128(min(precision, _DIGITS_MAX), scale)
+        # As Spark does: four digits more behind the point, also if fewer are left before it.
+        return pa.decimal128(min(type_.precision + 4, _DIGITS_MAX), min(type_.scale + 4, _DIGITS_MAX))
     return pa.float64()
 
 

@@ -104,7 +104,9 @@ def _refuse_misplaced(analysis: Analysis, query: ParsedQuery, block: Block) -> N
         for call in calls_in(analysis.text, block.clause(name), analysis.catalog.names, skip=block.inner):
             if name == "WHERE" and query.parent is not None:
                 continue  # it may belong to an outer query
-            remedy = "filter groups with HAVING" if name == "WHERE" else "group by a column of a subquery"
+            remedy = "group by a column of a subquery"
+            if name == "WHERE":
+                remedy = "filter its rows with QUALIFY" if call.is_over else "filter groups with HAVING"
             raise analysis.text.error(f"{call.name} is an aggregate, which cannot stand in {name}; {remedy}", call.head)
 
 
@@ -378,8 +380,9 @@ def _rows_outside(
     around = next(each for each in query.walk() if each.span.holds(call.span))
     pipes = [at for at in text.flat(around.span) if text.says(at, "|>") and at < call.span.start]
     if pipes:
+        # A subquery of FROM would hide the tables by whose names an operator may qualify columns.
         rows = edits.render(Span(around.span.start, pipes[-1]))
-        return lambda select: analysis.seeing(around, around.span.start, f"SELECT {select} FROM ({rows})", edits)
+        return lambda select: analysis.seeing(around, around.span.start, f"{rows} |> SELECT {select}", edits)
     if around.opaque == "FROM":
         begin = next(at for at in text.flat(around.span) if text.says(at, "FROM"))
         end = next((at for at in text.flat(Span(begin, call.span.start)) if text.says(at, "SELECT")), begin)
@@ -405,8 +408,9 @@ def _argument_types(
                 return []
             # Spark refuses the statement, or will not tell types here: its message about the arguments is the best one.
             raise analysis.text.error(
-                f"the types of the arguments of {call.name} cannot be told here; declare them with CREATE AGGREGATE, "
-                "or aggregate in a subquery",
+                f"the types of the arguments of {call.name} cannot be told here, and it is registered without types; "
+                "aggregate in a subquery of FROM, or give it a name with types: CREATE AGGREGATE "
+                f"my_{call.name}(type) RETURNS type AS '{entry.handle.name}'",
                 call.head,
             )
         return actual[: len(columns)]

@@ -14,6 +14,7 @@ from pyspark.sql import types as st
 
 from foldflight.spark.versions import QUERY_CONTEXT_LOGGER
 from foldflight.sql.blocks import Block, ParsedQuery
+from foldflight.sql.calls import GRAMMAR
 from foldflight.sql.catalog import Catalog, catalog_of, plain_sql
 from foldflight.sql.text import Edits, Span, SqlError, Text
 
@@ -198,7 +199,9 @@ def refusal(
     if condition in UNKNOWN_FUNCTION and (name := re.search(r"resolve (?:routine )?`([^`]+)`", message)) is not None:
         own = name[1].rpartition(".")[2].strip("`")
         close = catalog.closest(own)
-        if own.lower() in catalog.entries:
+        if own.lower() in GRAMMAR and own.lower() in {**catalog.entries, **catalog.mapped}:
+            message += f" {own} is a word of SQL's grammar; call the function of this name in backquotes: `{own}`(...)."
+        elif own.lower() in catalog.entries:
             message += (
                 f" {own} is an aggregate of foldflight, which cannot be used here; write the query with it as a "
                 "temporary view first: CREATE TEMPORARY VIEW v AS SELECT ..."

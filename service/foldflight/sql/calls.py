@@ -9,7 +9,7 @@ from typing import Final
 from foldflight.sql.blocks import ParsedQuery
 from foldflight.sql.text import Span, Text
 
-__all__ = ["AGGREGATES", "ParsedCall", "SortItem", "call_at", "calls_in", "orderings"]
+__all__ = ["AGGREGATES", "GRAMMAR", "ParsedCall", "SortItem", "call_at", "calls_in", "orderings"]
 
 AGGREGATES: Final = frozenset(
     """any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate approx_top_k_combine
@@ -26,6 +26,18 @@ AGGREGATES: Final = frozenset(
 )
 """Names of Spark's aggregates. A plan is right without this list; with it, more blocks are folded and reasons are
 clearer."""
+
+GRAMMAR: Final = frozenset(
+    """aggregate all and as between both by case cast char character check columns cube cumulate dateadd datediff
+    date_add date_diff dec decimal default distinct div else elseif end except exists extend extract filter for from
+    group having hop identifier ilike in intersect interval join json_table key lateral leading like limit
+    match_condition minus not null numeric offset on options or over overlay partition partitioned pivot placing
+    position properties qualify regexp return rlike rollup rows select session setminus sets struct substr substring
+    table tablesample tblproperties then timediff timestampadd timestampdiff trailing trim try_cast tumble union
+    unique unnest unpivot until using values varchar watermark when where while with""".split()  # noqa: SIM905 - as above
+)
+"""Words behind which a parenthesis begins something else than the arguments of a function. As the name of a function
+such a word needs backquotes."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +93,9 @@ def call_at(text: Text, place: int) -> ParsedCall | None:
     """Return the call that begins at a place, or None."""
     if place + 1 >= len(text) or not text.tokens[place].is_name or text.says(place - 1, "."):
         return None
-    if not text.says(place + 1, "("):
+    if not text.says(place + 1, "(") or text.upper(place).lower() in GRAMMAR:
+        return None
+    if text.upper(place) in ("ANY", "SOME") and text.upper(place - 1) in ("LIKE", "ILIKE"):
         return None
     closing = text.partner[place + 1]
     begin = place + 2

@@ -329,7 +329,11 @@ class Catalog:
 
         Plain SQL of the session knows it, too, if its types are fixed, it needs no direct arguments, and Spark has no
         aggregate of this name.
+
+        Raises:
+            RejectedError: SIGNATURE for a name that no call can have.
         """
+        _check_name(entry.name)
         self.entries[entry.name] = entry
         if entry.has_plain_calls and entry.types:
             arguments = _argument_names(entry.handle, len(entry.types))
@@ -350,6 +354,7 @@ class Catalog:
             RejectedError: SIGNATURE for a function without arguments, or with the name of a function of Spark;
                 SCHEMA_MISMATCH for a type that Spark does not have.
         """
+        _check_name(entry.name)
         if not entry.types:
             raise RejectedError(
                 "SIGNATURE",
@@ -402,7 +407,7 @@ class Catalog:
         return declared_udf(entry.handle.info, entry.handle.transport, inputs, entry.returns, literals)
 
     def _udf_name(self, name: str) -> str:
-        plain = re.sub(r"\W", "_", name)
+        plain = re.sub(r"\W", "_", name, flags=re.ASCII)  # Spark demands backquotes around other letters
         return f"{_PREFIX}{plain}_{len(self._udfs)}"
 
     def as_written(self, message: str) -> str:
@@ -446,6 +451,16 @@ class Catalog:
     def is_alias(self, name: str) -> bool:
         """Return whether a function of the catalogue is folded by a function of another name."""
         return name in self.entries and self.entries[name].handle.name != name
+
+
+def _check_name(name: str) -> None:
+    """Raise RejectedError for a name that no call can have."""
+    if not name.strip() or name.startswith(_PREFIX):
+        raise RejectedError(
+            "SIGNATURE",
+            f"{quoted(name)} cannot be the name of a function: names are not empty, and do not begin with "
+            f"{_PREFIX}, which foldflight uses itself",
+        )
 
 
 def _argument_names(handle: FunctionHandle, count: int) -> list[str]:

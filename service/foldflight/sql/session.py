@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -76,6 +76,8 @@ def sql(
         SqlError: A RejectedError with the place in the text.
         RetryableError: UNREACHABLE or DEADLINE, if no server answers.
     """
+    if plan not in get_args(Plan):
+        raise RejectedError("SETTINGS", f"there is no plan {plan!r}; plan is 'auto', 'fold' or 'lists'")
     whole = Text(_without_end(text))
     catalog = catalog_of(spark)
     before = catalog.statements()

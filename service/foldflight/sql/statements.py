@@ -22,8 +22,10 @@ from __future__ import annotations
 import difflib
 import hashlib
 import linecache
+import re
 import sys
 import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Final
@@ -52,8 +54,9 @@ from foldflight.functions import (
 )
 from foldflight.java import function_name, java_functions
 from foldflight.spark.columns import spark_name
+from foldflight.sql.calls import GRAMMAR
 from foldflight.sql.catalog import Catalog, Entry, MapEntry
-from foldflight.sql.text import Span, SqlError, Text, Token
+from foldflight.sql.text import Span, SqlError, Text, Token, quoted
 
 __all__ = ["done", "name_of", "run_statement"]
 
@@ -293,6 +296,14 @@ def _declared(reader: _Reader, *, is_aggregate: bool) -> _Declared:
     text, name_at = reader.text, reader.at
     word = "aggregate" if is_aggregate else "function"
     name = reader.name(f"the name of the {word}").lower()
+    if text.upper(name_at).lower() in GRAMMAR:
+        raise reader.error(
+            f"{name} is a word of SQL's grammar; choose another name, or write it in backquotes here and in each call: "
+            f"{quoted(name)}",
+            name_at,
+        )
+    if not name.strip():
+        raise reader.error(f"the name of the {word} is empty; give it one", name_at)
     if not text.says(reader.at, "("):
         raise reader.error("the types of the arguments are expected here, in parentheses: (BIGINT, INT)")
     closing = text.partner[reader.at]
@@ -409,6 +420,14 @@ def _function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
     """Return the function that a statement names. Raises RejectedError."""
     if declared.is_java:
         return _java_function(catalog, declared)
+    is_own = declared.is_source or ":" in declared.function
+    if is_own and declared.name in Registry():
+        raise RejectedError(
+            "SIGNATURE",
+            f"{declared.name} is the name of a built-in function of foldflight; choose another name, such as "
+            f"my_{declared.name}",
+            function=declared.name,
+        )
     is_embedded = declared.link is None and (declared.is_source or ":" in declared.function)
     if not is_embedded:
         catalog.release(declared.name)
@@ -499,7 +518,8 @@ def _of_source(declared: _Declared) -> AnyFunction:
     """
     code = textwrap.dedent(declared.function)
     digest = hashlib.sha256(code.encode()).hexdigest()[:8]
-    module = ModuleType(f"foldflight_sql_{declared.name}_{digest}")
+    plain = re.sub(r"\W", "_", declared.name)  # with a dot in the name, pickle would look for a package
+    module = ModuleType(f"foldflight_sql_{plain}_{digest}")
     file = f"<{declared.statement} {declared.name}>"
     sys.modules[module.__name__] = module
     linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
@@ -522,10 +542,19 @@ def _of_source(declared: _Declared) -> AnyFunction:
 
 def _decorate(module: ModuleType, declared: _Declared) -> None:
     """Register the function or class with the declared name, if the source has no decorator."""
-    own = {name.lower(): value for name, value in vars(module).items() if callable(value)}
-    target = own.get(declared.name)
-    if target is None or function_of(target) is not None:
+    own = [each for each in vars(module).values() if getattr(each, "__module__", None) == module.__name__]
+    if any(function_of(each) is not None for each in own):
         return
+    named = [each for each in own if each.__name__.lower() == declared.name]
+    if not named and own:
+        raise RejectedError(
+            "SIGNATURE",
+            f"the source defines {_listed(own)}, and none is named {declared.name}; give the def or class the name of "
+            "the statement",
+        )
+    if not named:
+        return
+    target = named[0]
     if declared.kind is FunctionKind.TABLE:
         columns = {field.name: field.type for field in declared.returns}
         udtf(input_types=declared.types, result_types=columns, name=declared.name)(target)
@@ -548,7 +577,24 @@ def _aggregate_in(module: ModuleType, declared: _Declared) -> Function | None:
         setattr(module, aggregate.__name__, aggregate)
         return _of_class(aggregate, declared)
     chosen = [each for each in classes if each.__name__.lower() == declared.name.replace("_", "")] or classes
-    return _of_class(chosen[0], declared) if len(chosen) == 1 else None
+    if len(chosen) > 1:
+        wanted = "".join(part.capitalize() for part in declared.name.split("_"))
+        raise RejectedError(
+            "SIGNATURE",
+            f"the source has the classes {_listed(chosen)}, and it is unclear which is {declared.name}; name "
+            f"it {wanted}, or write @udaf above it",
+        )
+    if not chosen and own:
+        raise RejectedError(
+            "SIGNATURE",
+            f"the source defines {_listed(own)}, which is no aggregate; define a class, or the functions create_state, "
+            "accumulate and finish",
+        )
+    return _of_class(chosen[0], declared) if chosen else None
+
+
+def _listed(defined: Sequence[Callable[..., object]]) -> str:
+    return ", ".join(each.__name__ for each in defined)
 
 
 _ADVICE: Final = {
@@ -618,6 +664,8 @@ def _drop(spark: SparkSession, catalog: Catalog, reader: _Reader) -> None:
             catalog.drop(spark, name)
         except RejectedError as error:
             raise reader.error(error.message, place) from None
+    elif name in catalog.mapped:
+        raise reader.error(f"{name} is a scalar or table function; write DROP FUNCTION {name}", place)
     elif not may_miss:
         close = catalog.closest(name)
         hint = f"; did you mean {close}?" if close else ""

@@ -1,0 +1,135 @@
+"""Names of functions, columns behind pipes, and messages about what a statement names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from foldflight import Functions, RejectedError
+from foldflight.spark import register, sql
+from foldflight.sql import SqlError
+from foldflight.sql.calls import GRAMMAR
+
+CLASS = """
+class {}:
+    def create_accumulator(self):
+        return 0
+    def accumulate(self, accumulator, x):
+        return accumulator + x
+    def retract(self, accumulator, x):
+        return accumulator - x
+    def merge(self, accumulator, other):
+        return accumulator + other
+    def get_value(self, accumulator):
+        return accumulator
+"""
+SOURCE = f"RETURNS BIGINT AS $${CLASS.format('Total')}$$"
+
+
+@pytest.fixture(scope="module")
+def named(db: Any) -> Iterator[Any]:
+    """The session with a table `d`."""
+    db.sql("CREATE OR REPLACE TEMP VIEW d AS SELECT id, id % 2 AS k FROM range(6)")
+    yield db
+    db.catalog.dropTempView("d")
+
+
+def rows(df: Any) -> list[tuple[Any, ...]]:
+    """Return the rows of a result, sorted."""
+    return sorted((tuple(row) for row in df.collect()), key=repr)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "TABLE d |> SELECT id, my_sum(d.id) OVER (ORDER BY d.id) s",
+        "FROM d |> AGGREGATE my_sum(d.id) s GROUP BY d.k",
+        "TABLE d |> EXTEND my_sum(d.id) OVER (ORDER BY id) s",
+        "TABLE d |> SELECT id, my_sum(d.id) OVER w s WINDOW w AS (ORDER BY d.id)",
+        "TABLE d |> AS e |> AGGREGATE my_sum(e.id) s GROUP BY e.k",
+        "WITH c AS (SELECT * FROM d) FROM c |> WHERE c.id > 2 |> AGGREGATE my_sum(c.id) s GROUP BY c.k",
+    ],
+)
+def test_qualified_columns_behind_pipes(named: Any, statement: str) -> None:
+    """An operator behind a pipe may name the table of a column, as with Spark's own aggregates."""
+    assert rows(sql(named, statement)) == rows(named.sql(statement.replace("my_sum", "sum")))
+
+
+@pytest.mark.parametrize("name", ["over", "filter", "größe", "a.b", "my total", "a``b"])
+def test_names_in_backquotes(named: Any, name: str) -> None:
+    """Every name in backquotes can be created, called and dropped, and leaves other statements as they were."""
+    sql(named, f"CREATE AGGREGATE `{name}`(BIGINT) {SOURCE}")
+    query = f"SELECT `{name}`(id) FILTER (WHERE id > 2) AS s, sum(id) AS t FROM d WHERE id IN (3, 4)"
+    assert rows(sql(named, query)) == rows(sql(named, query, plan="lists")) == [(7, 7)]
+    query = "SELECT my_sum(id) FILTER (WHERE id > 4) OVER (ORDER BY id) s FROM d WHERE EXISTS (SELECT 1)"
+    assert rows(sql(named, query)) == rows(named.sql(query.replace("my_sum", "sum")))
+    sql(named, f"DROP AGGREGATE `{name}`")
+
+
+def test_words_of_the_grammar_are_refused_without_backquotes(named: Any, functions: Functions) -> None:
+    """A statement that creates such a function is refused; a call without backquotes tells what to write."""
+    for word in sorted(GRAMMAR - {"exists"}):
+        with pytest.raises(SqlError, match="in backquotes"):
+            sql(named, f"CREATE AGGREGATE {word}(BIGINT) {SOURCE}")
+    with pytest.raises(SqlError, match="the name of the aggregate is empty"):
+        sql(named, f"CREATE AGGREGATE ``(BIGINT) {SOURCE}")
+    with pytest.raises(SqlError, match="begin with foldflight__"):
+        sql(named, f"CREATE AGGREGATE foldflight__w(BIGINT) {SOURCE}")
+    register(named, functions, {"sum": "over"})
+    with pytest.raises(SqlError, match=r"call the function of this name in backquotes: `over`"):
+        sql(named, "SELECT over(id) FROM d")
+    sql(named, "DROP AGGREGATE over")
+
+
+TWO = CLASS.format("One") + CLASS.format("Other")
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        (f"CREATE AGGREGATE sum(BIGINT) {SOURCE}", "sum is the name of a built-in function of foldflight"),
+        (f"CREATE AGGREGATE by_hand(BIGINT) RETURNS BIGINT AS $${TWO}$$", "classes One, Other, and it is unclear"),
+        (
+            "CREATE AGGREGATE by_hand(BIGINT) RETURNS BIGINT AS $$def other(x): return x$$",
+            "defines other, which is no aggregate",
+        ),
+        (
+            "CREATE FUNCTION by_hand(BIGINT) RETURNS BIGINT LANGUAGE python AS $$def other(x): return x$$",
+            "the source defines other, and none is named by_hand",
+        ),
+        ("SELECT id FROM d WHERE my_sum(id) OVER () > 2", "filter its rows with QUALIFY"),
+    ],
+)
+def test_messages_about_names(named: Any, statement: str, message: str) -> None:
+    """The message tells which name is meant, and what to write."""
+    with pytest.raises(SqlError) as refused:
+        sql(named, statement)
+    assert message in refused.value.message
+
+
+def test_drop_aggregate_of_a_function(named: Any) -> None:
+    """The message names the statement that drops it."""
+    sql(named, "CREATE FUNCTION plus(BIGINT) RETURNS BIGINT LANGUAGE python AS $$def plus(x): return x + 1$$")
+    with pytest.raises(SqlError, match="write DROP FUNCTION plus"):
+        sql(named, "DROP AGGREGATE plus")
+    sql(named, "DROP FUNCTION plus")
+
+
+def test_there_are_three_plans(named: Any) -> None:
+    """Another plan is refused, with and without aggregates."""
+    for text in ("SELECT my_sum(id) FROM d", "SELECT 1"):
+        with pytest.raises(RejectedError, match="plan is 'auto', 'fold' or 'lists'"):
+            sql(named, text, plan="nope")  # type: ignore[arg-type]
+
+
+def test_averages_of_decimals_have_the_type_of_spark(named: Any) -> None:
+    """The scale grows by four, up to 38 digits in all, also where few digits are left before the point."""
+    for precision, scale in ((38, 10), (36, 2), (38, 36), (10, 2)):
+        query = f"SELECT my_avg(CAST(id AS DECIMAL({precision}, {scale}))) a FROM d WHERE id IN (1, 0, 0)"
+        found = sql(named, query)
+        wanted = named.sql(query.replace("my_avg", "avg"))
+        assert found.schema == wanted.schema
+        assert rows(found) == rows(wanted) == [(Decimal("0.5"),)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from foldflight import RejectedError, connect
+from foldflight import RejectedError, connect, udaf, udf, udtf
 from foldflight.spark import enable, register, sql
 from foldflight.sql import SqlError
 from tests import map_functions
@@ -140,7 +141,7 @@ $$""",
         (f"CREATE FUNCTION x(INT) RETURNS INT AS '{MODULE}:same'", "LANGUAGE python is expected", "AS"),
         ("CREATE FUNCTION x(ARRAY<BIGNIT>) RETURNS INT AS $$ $$", "BIGNIT", "ARRAY<BIGNIT>"),
         ("CREATE FUNCTION x(INT, a MAP<INT>) RETURNS INT AS $$ $$", "is not a type", "MAP<INT>"),
-        ("SELECT * FROM words(text => 'a')", "by its position", "text => 'a'"),
+        ("SELECT * FROM words(at => 'a')", "takes 1 argument, and 0 are given", "words(at => 'a')"),
         ("SELECT k, times(v) FROM hav", "takes 2 arguments, and 1 is given", "times(v)"),
         ("SELECT scale(v) FROM hav", "needs the direct argument 'factor'", "scale(v)"),
         ("SELECT scale(v, by => 1) FROM hav", "no direct argument 'by'", "scale(v, by => 1)"),
@@ -234,3 +235,41 @@ def test_streams(db: Any, tmp_path: Path) -> None:
     stream.write([{"op": "+I", "v": 1, "s": "a b"}, {"op": "+I", "v": 7, "s": "b"}])
     (epoch,) = stream.run()
     assert sorted((row["word"], row["s"]) for row in epoch) == [("a", 2), ("b", 16)]
+
+
+@udtf
+def parts(s: str, sep: str = "-") -> Iterator[str]:
+    yield from s.split(sep)
+
+
+@udf
+def scaled(x: int, factor: int = 10, offset: int = 1) -> int:
+    return x * factor + offset
+
+
+@udaf
+class Weighted:
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, total: int, value: int, weight: int = 2) -> int:
+        return total + value * weight
+
+    def get_value(self, total: int) -> int:
+        return total
+
+
+def test_default_values(both: Any) -> None:
+    """Calls leave out the last arguments, and name them; a CREATE statement may declare fewer."""
+    register(both, connect("embedded:").register(parts, scaled, Weighted))
+    assert values(sql(both, "SELECT p.* FROM VALUES ('a-b') t(s), LATERAL parts(s) p")) == [("a",), ("b",)]
+    assert values(sql(both, "SELECT p.* FROM VALUES ('a.b') t(s), LATERAL parts(s, sep => '.') p")) == [("a",), ("b",)]
+    row = "scaled(v) a, scaled(v, 2) b, scaled(x => v, factor => 3, offset => v) c"
+    assert values(sql(both, f"SELECT {row} FROM VALUES (5) t(v)")) == [(51, 11, 20)]
+    totals = "weighted(v) a, weighted(v, v) b, weighted(v, weight => 3) c"
+    assert values(sql(both, f"SELECT {totals} FROM VALUES (1L), (2L) t(v)")) == [(6, 5, 9)]
+    assert values(sql(both, f"SELECT k, {totals} FROM VALUES (1, 1L) t(k, v) GROUP BY ROLLUP (k)"))[0][1:] == (2, 1, 3)
+    with pytest.raises(SqlError, match="offset is not the next argument of scaled"):
+        sql(both, "SELECT scaled(1, offset => 2)")
+    with pytest.raises(SqlError, match="takes 1 to 2 arguments, and 0 are given"):
+        sql(both, "SELECT weighted() FROM VALUES (1) t(v)")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import inspect
+import keyword
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -192,7 +194,10 @@ class FunctionHandle:
         self.info = info
         self.name = info.name
         self.transport = transport
-        self.__doc__ = info.doc
+        self.__name__ = info.name
+        # `help` shows the class of an object without a docstring of its own.
+        self.__doc__ = info.doc or f"The function {info.signature}."
+        self.__signature__ = _python_signature(info)
 
     def __call__(self, /, *columns: object, **literals: object) -> Any:
         """Use the function over columns, with direct arguments by name.
@@ -205,6 +210,7 @@ class FunctionHandle:
             RejectedError: SCHEMA_MISMATCH for a wrong number of columns; SIGNATURE for direct arguments that are
                 unknown, missing or not constant.
         """
+        columns, literals = self._by_position(columns, literals)
         self._check_columns(columns)
         check_names(self.info, literals)
         for name, value in literals.items():
@@ -244,6 +250,24 @@ class FunctionHandle:
     def __repr__(self) -> str:
         return f"<function {self.info.signature}>"
 
+    def _by_position(
+        self, columns: tuple[object, ...], literals: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
+        """Return the columns of a call with those that are given by name, and the direct arguments."""
+        direct = {parameter.name for parameter in self.info.parameters}
+        others = [name for name in self.info.input_names[len(columns) :] if name not in direct]
+        named = [name for name in others if name in literals]
+        if named != others[: len(named)]:
+            missing = next(name for name in others if name not in named)
+            raise RejectedError(
+                "SIGNATURE",
+                f"{self.info.signature} is given {named[-1]} without {missing}, which comes before it; give {missing}, "
+                "too: only the last arguments may be left out",
+                function=self.name,
+            )
+        given = (*columns, *(literals[name] for name in named))
+        return given, {name: value for name, value in literals.items() if name not in named}
+
     def _check_columns(self, columns: tuple[object, ...]) -> None:
         least, most = self.info.inputs_min, len(self.info.input_names)
         if least <= len(columns) <= most:
@@ -256,6 +280,43 @@ class FunctionHandle:
             f"{self.info.signature} takes {expected}, got {len(columns)}{remedy}",
             function=self.name,
         )
+
+
+class _Text(str):
+    """A text that a signature shows without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _python_signature(info: FunctionInfo) -> inspect.Signature:
+    """Return the signature for `help` and notebooks: arguments with their SQL types, then direct arguments by name."""
+    empty = inspect.Parameter.empty
+    types = info.input_types or ("Any",) * len(info.input_names)
+    taken = {name: _Text(type_) for name, type_ in zip(info.input_names, types, strict=False)}
+    parameters = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=empty if place < info.inputs_min else _Text("..."),
+            annotation=type_,
+        )
+        for place, (name, type_) in enumerate(taken.items())
+        if name.isidentifier() and not keyword.iskeyword(name)
+    ]
+    parameters += [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=empty if each.required else _Text(each.default),
+            annotation=_Text(each.annotation) if each.annotation else empty,
+        )
+        for each in info.parameters
+        if each.name not in taken
+    ]
+    return inspect.Signature(parameters, return_annotation=_Text(info.result_type or "Any"))
 
 
 def _is_constant(value: object) -> bool:
@@ -299,6 +360,10 @@ class Functions(Mapping[str, FunctionHandle]):
     def __init__(self, transport: FlightTransport | EmbeddedTransport) -> None:
         self.transport = transport
         self._handles = {info.name: FunctionHandle(info, transport) for info in transport.infos()}
+        own = self._authored_names()
+        if len(own) == 1:  # `help(spread)` of `spread = connect(Spread)`
+            only = self._handles[own[0]]
+            self.__doc__, self.__signature__ = f"{only.info.signature}\n\n{only.__doc__}", only.__signature__
 
     def __call__(self, /, *columns: object, **literals: object) -> Any:
         """Use the only function besides the built-in ones. Raises the errors of calling it.

@@ -164,7 +164,7 @@ def map_plan_of(bound: BoundMap, verbs: MapVerbs) -> tuple[Plan, Any]:
     if not bound.input_types:
         raise Refused("it has no arguments")
     names = bound.function.input_names
-    kinds = [argument_kind(*each) for each in zip(names, bound.input_types, strict=True)]
+    kinds = [argument_kind(*each) for each in zip(names, bound.input_types, strict=False)]
     result, bits = result_kind(bound.result_type)
     parameters = RecordLayout(tuple(RecordField(name, type(value).__name__) for name, value in attributes.items()))
     is_method = isinstance(target, type) and not isinstance(inspect.getattr_static(target, "eval"), staticmethod)

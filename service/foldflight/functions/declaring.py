@@ -105,6 +105,23 @@ class SignatureBuilder(ABC):
         fixed = [p.name for p in self.argument_parameters() if p.kind is not inspect.Parameter.VAR_POSITIONAL]
         return tuple(fixed[: len(inputs)] + variadic[len(fixed) :]) if has_star else tuple(names[: len(inputs)])
 
+    def defaults(self, inputs: Any) -> dict[str, Any]:
+        """Return the defaults of the last arguments, by name: those that a call may leave out."""
+        if callable(inputs):
+            return {}
+        known = {each.name: each.default for each in self.argument_parameters() if each.default is not each.empty}
+        names = self.input_names(inputs)
+        least = len(names)
+        while least and names[least - 1] in known and self.takes_only(least - 1):
+            if isinstance(inputs[least - 1], str) and type_variables(inputs[least - 1]):
+                break
+            least -= 1
+        return {name: known[name] for name in names[least:]}
+
+    def takes_only(self, count: int) -> bool:
+        """Return whether all methods take the first `count` arguments without the others, which have defaults."""
+        return count >= 0
+
     def inputs(self, input_types: Inputs | None) -> Any:
         """Return the declared types of the arguments, from the decorator or from annotations."""
         if input_types is not None:

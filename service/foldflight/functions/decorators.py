@@ -151,7 +151,8 @@ def udaf(
             (`int`), or a callable from the actual Arrow types to the declared ones, which raises ValueError for types
             that it does not accept. Default: the annotations of `accumulate`. `datetime` takes timestamps with and
             without a time zone: aware datetimes in UTC, or naive ones. A single capital letter (`"T"`) is a type
-            variable and stands for the type of the argument.
+            variable and stands for the type of the argument. A call may leave out the last arguments for which
+            `accumulate` (and `retract`) have default values.
         result_type: Type of the result, or a callable from the input types. Default: the annotation of `get_value`.
             Results are cast as Spark's CAST does in ANSI mode: BIGINT cuts off a fraction (18.5 is 18), and a value
             outside the range of the type is an OVERFLOW error.
@@ -359,6 +360,7 @@ class _Builder(SignatureBuilder):
             dialect=self.adapted_from,
             bundled=self.has("fold_bundle"),
             prefetch=self.prefetched(prefetch, views, inputs),
+            defaults={} if prefetch else self.defaults(inputs),
         )
 
     def views(
@@ -596,6 +598,23 @@ class _Builder(SignatureBuilder):
                 f"write {shown}" + ("" if arguments is None else f" with {arguments} arguments"),
             ) from None
 
+    def takes_only(self, count: int) -> bool:
+        if self.has("fold_bundle"):
+            return False
+        for verb in (each for each in _TAKE_ARGUMENTS if self.has(each)):
+            method = getattr(self.cls, verb)
+            bound = isinstance(inspect.getattr_static(self.cls, verb), (staticmethod, classmethod))
+            signature = inspect.signature(method)
+            if verb in ("fold_many", "running_many") and any(
+                each.kind is inspect.Parameter.VAR_POSITIONAL for each in signature.parameters.values()
+            ):
+                return False  # it may take apart all columns
+            try:
+                signature.bind(*[None] * (VERBS[verb] + count - (not self.separate) + (not bound)))
+            except TypeError:
+                return False
+        return True
+
     def inputs(self, input_types: Inputs | None) -> Any:
         if self.is_bundled_alone and input_types is None:
             raise self.error(
@@ -748,6 +767,9 @@ class _AdaptedBuilder(_Builder):
         if not members:
             raise self.error(f"{shown} does not declare the types of its arguments", "give @udaf(input_types=[...])")
         return tuple(self.inferred(member, f"{shown}, argument {self.row_name()}") for member in members)
+
+    def takes_only(self, count: int) -> bool:  # noqa: ARG002 - as the others
+        return False
 
     def row_name(self) -> str:
         """Return the name of the parameter that takes a row."""

@@ -54,6 +54,7 @@ class MapFunction(Registered):
         parameters: Its direct arguments.
         compile: Whether it is compiled to machine code; `auto`: if possible and worthwhile.
         zoned: The same function with a zone in each `datetime` of an annotation, if an argument has such an annotation.
+        defaults: Defaults of its last arguments, by name, which a call may leave out.
     """
 
     name: str
@@ -70,6 +71,7 @@ class MapFunction(Registered):
     parameters: tuple[Parameter, ...] = ()
     compile: bool | Literal["auto"] = "auto"
     zoned: MapFunction | None = field(default=None, compare=False, repr=False)
+    defaults: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def source(self) -> type | FunctionType:
@@ -159,7 +161,7 @@ class BoundMap:
             self.version,
             [str(type_) for type_ in self.input_types],
             str(self.result_type),
-            literal_texts(self.function, self.literals),
+            literal_texts(self.function, self.literals, len(self.input_types)),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 

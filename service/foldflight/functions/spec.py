@@ -135,6 +135,7 @@ class Registered(ABC):
         parameters: Its direct arguments.
         compile: Whether it is compiled to machine code; `auto`: if possible and worthwhile.
         zoned: The same function with a zone in each `datetime` of an annotation, if an argument has such an annotation.
+        defaults: Defaults of its last arguments, by name, which a call may leave out.
     """
 
     name: str
@@ -146,6 +147,7 @@ class Registered(ABC):
     parameters: tuple[Parameter, ...]
     compile: bool | Literal["auto"]
     zoned: Registered | None
+    defaults: Mapping[str, Any]
 
     @property
     @abstractmethod
@@ -175,7 +177,7 @@ class Registered(ABC):
     @property
     def inputs_min(self) -> int:
         """The minimum number of arguments of a call. A function that computes its input types may accept fewer."""
-        return 0 if callable(self.declared_inputs) else len(self.input_names)
+        return 0 if callable(self.declared_inputs) else len(self.input_names) - len(self.defaults)
 
     @property
     def input_types(self) -> tuple[pa.DataType, ...] | None:
@@ -198,7 +200,8 @@ class Registered(ABC):
             arguments = [f"[{name}]" for name in self.input_names]
         else:
             arguments = [
-                f"{name} {spelled(each)}" for name, each in zip(self.input_names, self.declared_inputs, strict=True)
+                f"{name} {spelled(each)}" + (f" DEFAULT {self.defaults[name]!r}" if name in self.defaults else "")
+                for name, each in zip(self.input_names, self.declared_inputs, strict=True)
             ]
         for parameter in self.parameters:
             arguments.append(parameter.name + ("" if parameter.required else f" => {parameter.default!r}"))
@@ -253,13 +256,15 @@ class Registered(ABC):
                 raise self._undeclared(actual, error) from error
             declared = tuple(map(parse_type, given))
         else:
-            if len(actual) != len(self.declared_inputs):
-                raise self._mismatch(f"takes {len(self.declared_inputs)} arguments and was given {len(actual)}")
-            for each, type_ in zip(self.declared_inputs, actual, strict=True):
+            least, most = self.inputs_min, len(self.declared_inputs)
+            if not least <= len(actual) <= most:
+                expected = str(most) if least == most else f"{least} to {most}"
+                raise self._mismatch(f"takes {expected} arguments and was given {len(actual)}")
+            for each, type_ in zip(self.declared_inputs, actual, strict=False):
                 for name in _variables(each):
                     if isinstance(each, str) and each.strip() == name:
                         variables.setdefault(name, type_)
-            declared = tuple(parse_type(each, variables) for each in self.declared_inputs)
+            declared = tuple(parse_type(each, variables) for each in self.declared_inputs[: len(actual)])
         for place, (type_, wanted) in enumerate(zip(actual, declared, strict=True)):
             if not can_widen(type_, wanted):
                 name = self.input_names[place] if place < len(self.input_names) else str(place + 1)
@@ -344,6 +349,7 @@ class Function(Registered):
         own: For a shipped function, the classes and functions that were shipped as code with it, by module and
             qualified name. Pickled states refer to them by these names.
         zoned: The same function with a zone in each `datetime` of an annotation, if an argument has such an annotation.
+        defaults: Defaults of its last arguments, by name, which a call may leave out.
     """
 
     name: str
@@ -370,6 +376,7 @@ class Function(Registered):
     accumulator_hints: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     own: Mapping[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
     zoned: Function | None = field(default=None, compare=False, repr=False)
+    defaults: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def kind(self) -> FunctionKind:
@@ -455,9 +462,14 @@ def _text(value: Any) -> str:
     return repr(value.item() if isinstance(value, np.generic) else value)
 
 
-def literal_texts(function: Registered, given: Mapping[str, Any]) -> dict[str, str]:
-    """Return the direct arguments of a call, and the defaults of all others, as texts by name, for a fingerprint."""
-    literals = {each.name: each.default for each in function.parameters if _has_text(each.default)}
+def literal_texts(function: Registered, given: Mapping[str, Any], arguments: int) -> dict[str, str]:
+    """Return the direct arguments of a call, and the defaults of all others, as texts by name, for a fingerprint.
+
+    So are the defaults of arguments that the call leaves out. `arguments` is the number of those that it has.
+    """
+    omitted = () if callable(function.declared_inputs) else function.input_names[arguments:]
+    literals = {f"argument {name}": function.defaults[name] for name in omitted if _has_text(function.defaults[name])}
+    literals |= {each.name: each.default for each in function.parameters if _has_text(each.default)}
     literals.update(given)
     return {name: _text(value) for name, value in sorted(literals.items())}
 
@@ -498,7 +510,7 @@ class BoundFunction:
             str(self.result_type),
             self.function.capabilities.codec,
             str(self.state_type),
-            literal_texts(self.function, self.literals),
+            literal_texts(self.function, self.literals, len(self.input_types)),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 

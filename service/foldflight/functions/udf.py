@@ -90,7 +90,8 @@ def udf(
     Args:
         target: The function or class, when used without parentheses.
         input_types: Types of the arguments: SQL names, Arrow types, PySpark types or annotations; or a callable from
-            the actual Arrow types. Default: the annotations. A single capital letter (`"T"`) is a type variable and
+            the actual Arrow types. Default: the annotations. A call may leave out arguments with default values, the
+            last ones first. A single capital letter (`"T"`) is a type variable and
             stands for the type of the argument.
         result_type: Type of the result, or a callable from the input types. Default: the annotation of the result.
         name: Name in queries. Default: the function's name, or the class's name in snake case.
@@ -297,7 +298,11 @@ class _MapBuilder(SignatureBuilder):
             vectorised=self.vectorised,
             parameters=self.direct_arguments() if isinstance(self.cls, type) else (),
             compile=compile,
+            defaults=self.defaults(inputs),
         )
+
+    def takes_only(self, count: int) -> bool:
+        return count > 0 or self.vectorised is None
 
     def not_taken(self, count: int) -> RejectedError:
         """Return the error for a number of arguments that the author's code does not take."""

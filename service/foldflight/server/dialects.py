@@ -248,6 +248,8 @@ class StatelessCall(ABC):
         if function.zoned is not None and function.takes_zoned(columns.types):
             function = self.function = function.zoned
         declared = function.input_types
+        if declared is not None and function.inputs_min <= len(columns):
+            declared = declared[: len(columns)]
         if declared is not None and len(declared) != len(columns):
             raise self._refused(
                 f"{function.signature} takes {len(declared)} columns, and the stream has {len(columns)}"

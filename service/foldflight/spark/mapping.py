@@ -442,7 +442,7 @@ class _OneCall:
         arrays = [convert(each, type_) for each, type_ in zip(columns, types, strict=True)]
         more = [f"argument {place + 1}" for place in range(len(self.names), len(types))]
         names = [*self.names, *more][: len(types)]
-        for place, wanted in enumerate(self.inputs):
+        for place, wanted in enumerate(self.inputs[: len(arrays)]):
             arrays[place] = self._widened(arrays[place], wanted, names[place])
         schema = pa.schema([(name, array.type) for name, array in zip(names, arrays, strict=True)])
         exchange = self._exchange(schema)

@@ -42,7 +42,11 @@ def rewrite_mapped(analysis: Analysis) -> bool:
             check_names(entry.handle.info, literals)
         except RejectedError as error:
             raise text.error(error.message, call.head, code=error.code) from None
-        if is_view or literals:
+        if (
+            is_view
+            or len(columns) < len(entry.types)
+            or any(text.says(each.start + 1, "=>") for each in call.arguments)
+        ):
             found = True
             _rewrite(analysis, call, entry, columns, literals)
     return found

@@ -197,12 +197,12 @@ def given_arguments(
         if analysis.text.says(each.start + 1, "=>"):
             name = analysis.text.tokens[each.start].name
             if name in info.input_names and name not in {each.name for each in info.parameters}:
-                raise analysis.text.error(
-                    f"{name} is an argument of {info.signature}, and only direct arguments are given by name; give it "
-                    "by its position",
-                    each,
-                    code="SCHEMA_MISMATCH",
-                )
+                if info.input_names.index(name) != len(columns):
+                    raise analysis.text.error(
+                        f"{name} is not the next argument of {info.signature}; give arguments in their order", each
+                    )
+                columns.append(Span(each.start + 2, each.stop))
+                continue
             literals[name] = _constant(analysis, Span(each.start + 2, each.stop))
         elif analysis.text.slice(each) != "*":
             columns.append(each)

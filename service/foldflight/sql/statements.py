@@ -611,6 +611,7 @@ def _check(declared: _Declared, handle: FunctionHandle, reader: _Reader) -> None
         raise reader.error(f"{info.signature} {_ADVICE[info.kind]}", declared.function_at)
     if info.input_types is not None:
         known = [parse_type(each) for each in info.taking(declared.types).input_types or ()]
+        known = known[: max(info.inputs_min, len(declared.types))]
         if known != list(declared.types):
             raise reader.error(
                 f"{info.signature} takes ({', '.join(map(spark_name, known))}), and "

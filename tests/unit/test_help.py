@@ -1,0 +1,47 @@
+"""`help` and notebooks show what an author wrote."""
+
+import inspect
+import pydoc
+
+from foldflight import connect, udaf, udf
+
+
+@udf
+def scaled(x: int, factor: int = 10) -> int:
+    """Scale a number."""
+    return x * factor
+
+
+@udaf
+class Total:
+    def __init__(self, start: int = 3) -> None:
+        self.start = start
+
+    def create_accumulator(self) -> int:
+        return self.start
+
+    def accumulate(self, total: int, value: int) -> int:
+        return total + value
+
+    def get_value(self, total: int) -> int:
+        return total
+
+
+def test_help_shows_the_docstring_and_the_signature() -> None:
+    functions = connect("embedded:").register(scaled, Total)
+    shown = pydoc.render_doc(functions.scaled, renderer=pydoc.plaintext)
+    assert "scaled(x BIGINT, factor BIGINT DEFAULT 10) -> BIGINT" in shown
+    assert "Scale a number." in shown
+    assert str(inspect.signature(functions.scaled)) == "(x: BIGINT, factor: BIGINT = ...) -> BIGINT"
+    assert str(inspect.signature(functions.total)) == "(value: BIGINT, *, start: int = 3) -> BIGINT"
+    without = pydoc.render_doc(functions.total, renderer=pydoc.plaintext)
+    assert "The function total(value BIGINT, start => 3) -> BIGINT." in without
+    assert "spark_udf" not in without  # not the methods of the handle's class
+    for name in functions:
+        inspect.signature(functions[name])
+
+
+def test_help_of_a_single_function() -> None:
+    only = connect(scaled)
+    assert "Scale a number." in pydoc.render_doc(only, renderer=pydoc.plaintext)
+    assert str(inspect.signature(only)) == "(x: BIGINT, factor: BIGINT = ...) -> BIGINT"

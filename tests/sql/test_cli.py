@@ -61,7 +61,9 @@ def test_a_file_and_a_catalogue(run: Callable[..., Result], tmp_path: Path) -> N
     assert found.exit_code == 1
     assert found.stdout == "a\n2\n"
     assert "`nope` cannot be resolved" in found.stderr
-    assert found.stderr.splitlines()[1:] == ["  SELECT nope FROM t", "         ^^^^"]
+    assert found.stderr.startswith("foldflight: a.sql: ")
+    assert "(line 3, column 8)" in found.stderr
+    assert found.stderr.splitlines()[1:] == ["  SELECT nope FROM t; SELECT 'never' AS x", "         ^^^^"]
     found = run("--catalog", "catalog.sql", "-e", "SELECT k, w(v, w) AS a FROM t GROUP BY k ORDER BY k LIMIT 1")
     assert found.exit_code == 0
     assert "│ a │ 2 │" in found.output

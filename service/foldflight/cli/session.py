@@ -92,10 +92,13 @@ def errors_as_text() -> Iterator[None]:
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped, unused-ignore]
     from pyspark.errors import PySparkException
 
+    from foldflight.errors import FoldflightError
     from foldflight.spark.errors import error_of
 
     try:
         yield
+    except FoldflightError:  # a refusal of Spark with its place in the text is an exception of PySpark, too
+        raise
     except PySparkException as error:
         raise error_of(error) or click.ClickException(str(error)) from None
     except Py4JJavaError as error:  # what PySpark has no class for, such as a file that is damaged

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 from rich.console import Console
@@ -125,10 +125,12 @@ def sql(
         for name, path in pairs:
             _add_table(spark, name, path, is_stream=watch)
         runner = _Runner(spark, Console(), output=output, timing=timing)
-        scripts = [*texts, *([file.read_text(encoding="utf-8")] if file else [])]
+        scripts: list[tuple[str, Path | None]] = [(text, None) for text in texts]
+        if file is not None:
+            scripts.append((file.read_text(encoding="utf-8"), file))
         if not scripts:
             _shell(runner)
-        elif not all(runner.run(statement) for script in scripts for statement in _statements(script)):
+        elif not all(_run_script(runner, script, source) for script, source in scripts):
             click.get_current_context().exit(EXIT_REFUSED)
 
 
@@ -181,6 +183,45 @@ def _statements(script: str) -> Iterator[str]:
         yield rest.strip()
 
 
+def _run_script(runner: _Runner, script: str, file: Path | None) -> bool:
+    """Run statements until one fails, and return whether all succeeded. Errors in a file count lines from its start."""
+    at = 0
+    for statement in _statements(script):
+        at = script.index(statement, at)
+        if not runner.run(statement, None if file is None else _Place(str(file), script, at)):
+            return False
+        at += len(statement)
+    return True
+
+
+class _Place(NamedTuple):
+    """Where a statement stands.
+
+    Args:
+        file: The name of the file.
+        script: The text of the file.
+        start: The position of the statement.
+    """
+
+    file: str
+    script: str
+    start: int
+
+    def said(self, error: Exception) -> str:
+        """Return the text of an error, with the file, and the line in it."""
+        from foldflight.sql import SqlError
+
+        if isinstance(error, SqlError):
+            error = SqlError(error.message, self.script, self.start + error.start, self.start + error.stop)
+            return f"{self.file}: {error}"
+        line = self.script.count("\n", 0, self.start) + 1
+        return f"{self.file}, statement at line {line}: {_said(error)}"
+
+
+def _said(error: Exception) -> str:
+    return error.format_message() if isinstance(error, click.ClickException) else str(error)
+
+
 class _Runner:
     """Runs statements, and prints their results and errors.
 
@@ -197,7 +238,7 @@ class _Runner:
         self.output = output
         self.timing = timing
 
-    def run(self, statement: str) -> bool:
+    def run(self, statement: str, place: _Place | None = None) -> bool:
         """Run a statement, and return whether it succeeded."""
         from foldflight.sql import placed_errors
 
@@ -215,7 +256,7 @@ class _Runner:
             else:
                 self._print(df.columns, [tuple(row) for row in rows])
         except (FoldflightError, click.ClickException) as error:
-            text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+            text = _said(error) if place is None else place.said(error)
             click.echo(f"foldflight: {text.partition('JVM stacktrace:')[0].strip()}", err=True)
             return False
         if self.timing:

@@ -7,9 +7,11 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as sf
 
 from foldflight import Functions, RejectedError
-from foldflight.spark import register, sql
+from foldflight.spark import enable, register, sql
 from foldflight.sql import SqlError
 from foldflight.sql.calls import GRAMMAR
 
@@ -100,6 +102,10 @@ TWO = CLASS.format("One") + CLASS.format("Other")
             "CREATE FUNCTION by_hand(BIGINT) RETURNS BIGINT LANGUAGE python AS $$def other(x): return x$$",
             "the source defines other, and none is named by_hand",
         ),
+        ("SELECT my_count(t.*) FROM d t", "write my_count(*) for all rows"),
+        ("SELECT my_max(id ORDER BY map(1, id)) FROM d", "cannot be ordered by map(1, id)"),
+        ("BEGIN SELECT my_sum(id) FROM d; END", "cannot be used in a script"),
+        ("EXPLAIN FOLDFLIGHT SELECT nope FROM d", "`nope` cannot be resolved"),
         ("SELECT id FROM d WHERE my_sum(id) OVER () > 2", "filter its rows with QUALIFY"),
     ],
 )
@@ -116,6 +122,38 @@ def test_drop_aggregate_of_a_function(named: Any) -> None:
     with pytest.raises(SqlError, match="write DROP FUNCTION plus"):
         sql(named, "DROP AGGREGATE plus")
     sql(named, "DROP FUNCTION plus")
+
+
+@pytest.mark.parametrize(
+    ("statement", "at", "state"),
+    [
+        ("SELECT nope FROM d", "nope", "42703"),
+        ("SELEC 1", "SELEC", "42601"),
+        ("SELECT 1 FROM nowhere", "nowhere", "42P01"),
+    ],
+)
+def test_errors_of_other_statements_have_their_place(named: Any, statement: str, at: str, state: str) -> None:
+    """They are without Spark's plans, and programs that wait for Spark's exception still catch it."""
+    with pytest.raises(AnalysisException) as refused:
+        sql(named, statement)
+    error = refused.value
+    assert isinstance(error, SqlError)
+    assert statement[error.start : error.stop] == at
+    assert error.getSqlState() == state
+    assert error.getCondition() in error.getMessage()
+    assert "Project" not in str(error)
+    assert "JVM" not in str(error)
+
+
+def test_data_frames_in_braces(named: Any) -> None:
+    """After `enable`, `spark.sql(text, t=df)` takes functions of foldflight, too, and leaves no views behind."""
+    session = enable(named)
+    try:
+        found = session.sql("SELECT my_sum(id) AS s, sum({c}) AS t FROM {t}", t=named.table("d"), c=sf.col("id"))
+        assert rows(found) == [(15, 15)]
+        assert rows(session.sql("SELECT id FROM {t} WHERE id > {x}", t=named.table("d"), x=4)) == [(5,)]
+    finally:
+        del session.sql
 
 
 def test_there_are_three_plans(named: Any) -> None:

@@ -18,7 +18,17 @@ from foldflight.sql.calls import GRAMMAR
 from foldflight.sql.catalog import Catalog, catalog_of, plain_sql
 from foldflight.sql.text import Edits, Span, SqlError, Text
 
-__all__ = ["REFUSALS", "UNKNOWN_FUNCTION", "Analysis", "CannotFoldError", "placed_errors", "refusal", "said"]
+__all__ = [
+    "REFUSALS",
+    "UNKNOWN_FUNCTION",
+    "Analysis",
+    "CannotFoldError",
+    "RefusedBySparkError",
+    "placed_errors",
+    "quiet",
+    "refusal",
+    "said",
+]
 
 REFUSALS: Final = (AnalysisException, ParseException)
 """The errors of Spark's parser and analyser."""
@@ -35,8 +45,43 @@ class CannotFoldError(Exception):
     """Why a block cannot be folded by `group_by`. It is a decision of the planner, not an error of the user."""
 
 
+class RefusedBySparkError(SqlError, AnalysisException):
+    """Spark's refusal of a statement without aggregates of foldflight. It is also what `spark.sql` raises for it.
+
+    Args:
+        error: The refusal with its place.
+        cause: Spark's error.
+    """
+
+    def __init__(self, error: SqlError, cause: PySparkException) -> None:
+        SqlError.__init__(self, error.message, error.text, error.start, error.stop, condition=error.condition)
+        self._cause = cause
+
+    def getCondition(self) -> str | None:  # noqa: N802 - as PySpark names it
+        return self.condition
+
+    getErrorClass = getCondition  # noqa: N815
+
+    def getSqlState(self) -> str | None:  # noqa: N802
+        return self._cause.getSqlState()
+
+    def getMessageParameters(self) -> dict[str, str] | None:  # noqa: N802
+        return self._cause.getMessageParameters()
+
+    def getQueryContext(self) -> Any:  # noqa: N802
+        return self._cause.getQueryContext()
+
+    def getMessage(self) -> str:  # noqa: N802
+        return self.message
+
+    __str__ = SqlError.__str__
+
+    def __reduce__(self) -> Any:
+        return SqlError, (self.message, self.text, self.start, self.stop)
+
+
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep PySpark from logging refusals with their stack traces: here they are questions."""
     logger = PySparkLogger.getLogger(QUERY_CONTEXT_LOGGER)
     before = logger.disabled
@@ -100,7 +145,7 @@ class Analysis:
         used = {name: self._views[name] for name in _VIEW.findall(sql)}
         if used:
             sql = _VIEW.sub(lambda name: f"{{{name[0]}}}", sql.replace("{", "{{").replace("}", "}}"))
-        with _quiet():
+        with quiet():
             df = plain_sql(self.spark, sql, self._args, **used)
             df.schema  # noqa: B018 - Connect analyses a query when its schema is needed
         return df
@@ -173,9 +218,11 @@ class Analysis:
 @contextmanager
 def placed_errors(spark: SparkSession, text: str) -> Iterator[None]:
     """Raise Spark's refusals of a statement in the block as SqlError, and keep PySpark from logging them."""
-    with _quiet():
+    with quiet():
         try:
             yield
+        except SqlError:
+            raise
         except REFUSALS as error:
             whole = Text(text)
             raise refusal(error, catalog_of(spark), whole, Span(0, len(whole)), text) from None

@@ -34,7 +34,7 @@ GRAMMAR: Final = frozenset(
     match_condition minus not null numeric offset on options or over overlay partition partitioned pivot placing
     position properties qualify regexp return rlike rollup rows select session setminus sets struct substr substring
     table tablesample tblproperties then timediff timestampadd timestampdiff trailing trim try_cast tumble union
-    unique unnest unpivot until using values varchar watermark when where while with""".split()  # noqa: SIM905 - as above
+    unique unpivot until using values varchar watermark when where while with""".split()  # noqa: SIM905 - as above
 )
 """Words behind which a parenthesis begins something else than the arguments of a function. As the name of a function
 such a word needs backquotes."""

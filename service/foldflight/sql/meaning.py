@@ -204,6 +204,12 @@ def given_arguments(
                 columns.append(Span(each.start + 2, each.stop))
                 continue
             literals[name] = _constant(analysis, Span(each.start + 2, each.stop))
+        elif analysis.text.says(each.stop - 2, ".", "*"):
+            raise analysis.text.error(
+                f"{analysis.text.slice(each)} stands for several arguments, and {call.name} takes columns one by one; "
+                f"write {call.name}(*) for all rows, or name the columns",
+                each,
+            )
         elif analysis.text.slice(each) != "*":
             columns.append(each)
     most = len(info.input_names)
@@ -252,6 +258,7 @@ def rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: Pars
         _replace(analysis, edits, call, _STAND_IN, fields)
         return
     types = _argument_types(analysis, entry, call, columns, actual)
+    _check_keys(analysis, call, places, actual)
     try:
         udf = analysis.catalog.udf(
             analysis.spark,
@@ -269,6 +276,20 @@ def rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: Pars
             message += f"; the types of the arguments here are ({', '.join(map(spark_name, types))})"
         raise analysis.text.error(message, call.head, code=error.code) from None
     _replace(analysis, edits, call, udf, fields)
+
+
+def _check_keys(
+    analysis: Analysis, call: ParsedCall, places: Sequence[int], actual: Sequence[pa.DataType] | None
+) -> None:
+    """Refuse keys of ORDER BY that have no order."""
+    for place, order in zip(places, call.order, strict=True):
+        if actual is not None and pa.types.is_nested(actual[place]):
+            raise analysis.text.error(
+                f"{call.name} cannot be ordered by {analysis.text.slice(order.span)}, which is "
+                f"{spark_name(actual[place])}; order by numbers, texts, bytes, dates or times",
+                order.span,
+                code="SCHEMA_MISMATCH",
+            )
 
 
 def _foresee_types(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -14,13 +15,14 @@ from typing import Any, Final, TypeVar, get_args
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.sql_formatter import SQLStringFormatter
 
 from foldflight.client import Aggregate, FunctionHandle, Functions
 from foldflight.client.logs import set_up
 from foldflight.engine.over.stream import idle_us_of
 from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
-from foldflight.sql.analysis import REFUSALS, UNKNOWN_FUNCTION, Analysis, refusal
+from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, quiet, refusal
 from foldflight.sql.blocks import parse
 from foldflight.sql.calls import calls_in
 from foldflight.sql.catalog import Catalog, Entry, MapEntry, catalog_of, plain_sql
@@ -99,6 +101,7 @@ def sql(
         except RejectedError as error:
             raise whole.error(error.message, Span(0, 1)) from None
     analysis = Analysis(spark, catalog, whole, args)
+    _refuse_script(whole, catalog)
     is_rewritten = rewrite_mapped(analysis)
     is_plain = emit is None and not uses_functions(whole, catalog.names) and not _has_windows(whole)
     start = None if is_plain else _query_start(whole, span)
@@ -220,12 +223,32 @@ def enable(spark: _Session, catalog: str | os.PathLike[str] | None = None, **con
         _load(spark, known, Path(catalog))
 
     def with_functions(sqlQuery: str, args: Any = None, **views: Any) -> DataFrame:  # noqa: N803 - as Spark names it
-        if views:
-            return type(spark).sql(spark, sqlQuery, args, **views)
-        return sql(spark, sqlQuery, args)
+        return _with_values(spark, sqlQuery, args, views) if views else sql(spark, sqlQuery, args)
 
     spark.sql = with_functions  # type: ignore[method-assign]
     return spark
+
+
+def _with_values(spark: SparkSession, text: str, args: Any, values: Mapping[str, Any]) -> DataFrame:
+    """Run a statement with DataFrames and values in braces, as `spark.sql(text, t=df)`.
+
+    Raises:
+        RejectedError: SETTINGS in Spark Connect, where functions of foldflight need a view in place of a DataFrame.
+    """
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        plain = Text(re.sub(r"\{\w+\}", "t", text))
+        if uses_functions(plain, catalog_of(spark).names):
+            raise RejectedError(
+                "SETTINGS",
+                f"Spark Connect does not take {', '.join(values)} beside functions of foldflight; write "
+                "df.createOrReplaceTempView('t'), and t in the statement",
+            )
+        return plain_sql(spark, text, args, **values)
+    formatter = SQLStringFormatter(spark)
+    try:
+        return sql(spark, formatter.format(text, **values), args)
+    finally:
+        formatter.clear()
 
 
 def column(spark: SparkSession, function: str | Aggregate, *columns: str | Column, **literals: Any) -> Column:
@@ -370,11 +393,10 @@ def _without_aggregates(analysis: Analysis, args: Any, *, is_rewritten: bool) ->
         names = [catalog.as_written(name) for name in result.columns]
         return result if names == result.columns else result.toDF(*names)
     try:
-        return plain_sql(analysis.spark, text.text, args)
+        with quiet():
+            return plain_sql(analysis.spark, text.text, args)
     except REFUSALS as error:
-        if error.getCondition() not in UNKNOWN_FUNCTION or not (catalog.entries or catalog.mapped):
-            raise
-        raise refusal(error, catalog, text, whole, text.text) from None
+        raise RefusedBySparkError(refusal(error, catalog, text, whole, text.text), error) from None
 
 
 def _without_query(analysis: Analysis, args: Any, *, is_rewritten: bool) -> DataFrame:
@@ -401,13 +423,28 @@ def _refuse_more(text: Text) -> None:
         )
 
 
+def _refuse_script(text: Text, catalog: Catalog) -> None:
+    """Refuse functions of foldflight in a script of Spark, which runs its statements itself."""
+    if text.says(0, "BEGIN"):
+        call = next(calls_in(text, Span(0, len(text)), catalog.names, nested=True), None)
+        if call is not None:
+            raise text.error(
+                f"{call.name} cannot be used in a script, BEGIN ... END, whose statements Spark runs itself; run the "
+                "statement with it before, as CREATE TEMPORARY VIEW v AS SELECT ..., and read v in the script",
+                call.head,
+            )
+
+
 def _check_plain(analysis: Analysis, begin: int) -> None:
     """Have Spark parse a statement that is explained, and does not use an aggregate of foldflight."""
     text = analysis.text
     if begin == len(text):
         raise text.error("a query is expected here: EXPLAIN FOLDFLIGHT SELECT ...", Span(begin, begin + 1))
     edits = analysis.edits.copy()
-    if begin:
+    rest = Span(begin, len(text))
+    if _query_start(text, rest) == begin:
+        analysis.accepted(edits, rest)
+    elif begin:
         edits.replace(Span(0, begin), "EXPLAIN")
         analysis.accepted(edits, Span(0, len(text)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -400,6 +401,13 @@ def _directive(module: str, name: str, value: object) -> tuple[int, str, str] | 
     return (place, name.lower(), f".. autofunction:: {module}.{name}") if callable(value) else None
 
 
+def types_page() -> str:
+    """Return the page of types."""
+    sys.path.append(str(ROOT))  # this file may be run as a program, outside of its package
+    page: str = importlib.import_module("docs.type_table").types_page()
+    return page
+
+
 PAGES = {
     "api.md": api_page,
     "server.md": server_page,
@@ -408,6 +416,7 @@ PAGES = {
     "commands.md": commands_page,
     "sql.md": sql_page,
     "messages.md": messages_page,
+    "types.md": types_page,
 }
 
 if __name__ == "__main__":

@@ -7,9 +7,11 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+from docs.type_table import TYPES, spark_word
 from foldflight.engine.epoch import EpochStats
 from foldflight.errors import EXPLANATIONS, FoldflightError
 from foldflight.exchange.machine import transitions_table
+from foldflight.functions.types import parse_type, sql_name
 from foldflight.server.ops.metrics import metrics_table
 from foldflight.server.run.settings import settings_table
 from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES, rules_table
@@ -43,6 +45,16 @@ def test_the_generated_pages() -> None:
     assert len(pages) > 5
     for name, page in pages.items():
         assert page == (ROOT / "docs" / "reference" / name).read_text(), f"{name}: run `make reference`"
+
+
+def test_the_names_of_types_are_those_of_spark() -> None:
+    """The page of types names Spark's types as Spark does, and each spelling is read as its type."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    for type_ in TYPES:
+        assert parse_type(sql_name(type_)) == type_
+        named = from_arrow_type(type_, prefer_timestamp_ntz=True).simpleString().upper()
+        assert spark_word(type_) == named
 
 
 def test_each_code_of_an_error_is_explained() -> None:

@@ -37,6 +37,7 @@ __all__ = [
     "Shape",
     "Untyped",
     "ViewShape",
+    "annotated_scalars",
     "check_views",
     "list_of",
     "list_of_tuples",
@@ -589,6 +590,11 @@ _SCALARS: Final[dict[Any, pa.DataType]] = {
     datetime.time: pa.time64("us"),
     datetime.timedelta: pa.duration("us"),
 }
+
+
+def annotated_scalars() -> dict[Any, pa.DataType]:
+    """Return the types of plain annotations."""
+    return dict(_SCALARS)
 
 
 def members_of(shape: Shape) -> Sequence[tuple[str, Shape]] | None:

@@ -29,6 +29,7 @@ __all__ = [
     "is_spark_type",
     "needs_zone",
     "parse_type",
+    "spellings",
     "sql_name",
     "type_variables",
 ]
@@ -113,6 +114,11 @@ def parse_type(declared: Any, variables: Mapping[str, pa.DataType] | None = None
 @functools.lru_cache(maxsize=1024)
 def _parse_fixed(declared: str) -> pa.DataType:
     return _Parser(declared, {}).parse()
+
+
+def spellings(type_: pa.DataType) -> list[str]:
+    """Return the words of `parse_type` for a type, without decimals."""
+    return [name for name, named in _NAMES.items() if named == type_]
 
 
 def is_spark_type(declared: object) -> bool:

@@ -1,0 +1,102 @@
+"""The page of types: what annotations, SQL, Spark, Arrow and Python call each type, from the code's own tables."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from foldflight.functions.shape import annotated_scalars
+from foldflight.functions.types import can_widen, spellings, sql_name
+
+__all__ = ["TYPES", "spark_word", "types_page"]
+
+_ZONED = pa.timestamp("us", tz="UTC")
+# In the order of the page: the type, and the Python value of an argument.
+TYPES: dict[pa.DataType, str] = {
+    pa.bool_(): "`bool`",
+    pa.int8(): "`int`",
+    pa.int16(): "`int`",
+    pa.int32(): "`int`",
+    pa.int64(): "`int`",
+    pa.float32(): "`float`",
+    pa.float64(): "`float`",
+    pa.decimal128(38, 18): "`decimal.Decimal`",
+    pa.string(): "`str`",
+    pa.binary(): "`bytes`",
+    pa.date32(): "`datetime.date`",
+    pa.time64("us"): "`datetime.time`",
+    pa.timestamp("us"): "naive `datetime.datetime`",
+    _ZONED: "aware `datetime.datetime`, in UTC",
+    pa.duration("us"): "`datetime.timedelta`",
+}
+_SPARK = {"REAL": "FLOAT", "TIME": "TIME(6)"}
+
+_PAGE = """\
+# Types
+
+This page is written by `docs/generate.py` from the code.
+
+| annotation | SQL name in `input_types` and `result_type` | also written | Spark's name | Arrow | Python value |
+|---|---|---|---|---|---|
+{rows}
+
+Write `Annotated[int, "INT"]` for a type that has no annotation of its own. Nested types are `list[T]` (`ARRAY<T>`),
+`dict[K, V]` (`MAP<K, V>`), and a dataclass or named tuple (`STRUCT<...>`). A single capital letter is a type
+variable.
+
+## Timestamps
+
+*The word TIMESTAMP.* In `input_types`, `result_type`, `state_type` and signatures it is SQL's: without a time zone.
+`TIMESTAMPTZ` has one. In statements on Spark (`CREATE AGGREGATE`, `CREATE FUNCTION`, `CAST`) it is Spark's: TIMESTAMP
+has a zone, and TIMESTAMP_NTZ has none. `TIMESTAMP_NTZ` and `TIMESTAMP_LTZ` mean the same everywhere.
+
+*`datetime` takes both.* An argument annotated as `datetime` takes columns of both kinds. With TIMESTAMP of Spark the
+values are aware, always in UTC and never in the session's zone, so results do not depend on the session; with
+TIMESTAMP_NTZ they are naive. Each other `datetime` in the annotations of the accumulator and of the result is then of
+the same kind. One call has one kind: cast a column in the query if two arguments differ. A class that names the type
+(`Annotated[datetime, "TIMESTAMPTZ"]`, or `input_types`) takes this type only.
+
+Python does not compare naive and aware datetimes: begin an accumulator with None, not with `datetime.min`.
+
+## NULL and NaN
+
+NULL is None, as argument and as result; `skip_nulls=True` leaves out rows with a NULL argument. NaN is a number of
+REAL and DOUBLE, never NULL, and a result NaN of an integer type is an error. In vectorised methods NULLs are masked.
+
+## Results
+
+Results are cast as Spark's CAST does in ANSI mode: BIGINT cuts off fractions (18.5 is 18), DECIMAL rounds half up. A
+value outside the range of the type is the error [OVERFLOW](errors.md), as is a finite number too large for REAL.
+
+## Which column fits which argument
+
+A column is widened where no value changes (and, as in SQL, integers are rounded to DOUBLE). All else needs a CAST in
+the query.
+
+| column | fits arguments of |
+|---|---|
+{widenings}
+"""
+
+
+def spark_word(type_: pa.DataType) -> str:
+    """Return Spark's name of a type."""
+    word = sql_name(type_, zoneless="TIMESTAMP_NTZ", zoned="TIMESTAMP")
+    return _SPARK.get(word, word).replace(", ", ",")
+
+
+def types_page() -> str:
+    """Return the page of types."""
+    annotations: dict[pa.DataType, str] = {type_: f"`{each.__name__}`" for each, type_ in annotated_scalars().items()}
+    annotations[_ZONED] = "`datetime`"
+    rows = []
+    for type_, value in TYPES.items():
+        name = sql_name(type_)
+        others = [each for each in spellings(type_) if each != name]
+        annotation = annotations.get(type_, f'`Annotated[{value.strip("`")}, "{name}"]`')
+        cells = (annotation, f"`{name}`", ", ".join(others), f"`{spark_word(type_)}`", f"`{type_}`", value)
+        rows.append(f"| {' | '.join(cells)} |")
+    widenings = []
+    for type_ in TYPES:
+        wider = [sql_name(each) for each in TYPES if each != type_ and can_widen(type_, each)]
+        widenings.append(f"| {sql_name(type_)} | {', '.join([sql_name(type_), *wider])} |")
+    return _PAGE.format(rows="\n".join(rows), widenings="\n".join(widenings))

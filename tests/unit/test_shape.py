@@ -116,3 +116,9 @@ def test_what_has_no_layout_says_so(annotation: Any) -> None:
     """A class that contains itself has no Arrow type, and uses another codec."""
     with pytest.raises(Untyped):
         shape_of_annotation(annotation)
+
+
+def test_a_map_with_the_key_none_is_an_error_with_a_remedy() -> None:
+    """Arrow's maps have no NULL keys; its own error names neither the value nor what to do."""
+    with pytest.raises(CastError, match=r"has the key None, .*skip_nulls=True"):
+        shape_of_annotation(dict[int, int]).to_arrow([{1: 1}, {None: 2}])

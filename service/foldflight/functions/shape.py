@@ -328,6 +328,9 @@ class _Map(Shape):
             if hasattr(value, "__missing__"):
                 wrong = f"{_shown(value)} would be restored as a plain dict, which does not create missing entries"
                 raise CastError(index, "RESULT_TYPE", f"{wrong}; use dict.get or dict.setdefault")
+            if None in value:
+                wrong = f"{_shown(value)} has the key None, and keys of maps cannot be NULL"
+                raise CastError(index, "RESULT_TYPE", f"{wrong}; skip NULLs (skip_nulls=True), or use another key")
             offsets.append(len(keys))
             keys.extend(value.keys())
             items.extend(value.values())

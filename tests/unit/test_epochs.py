@@ -72,3 +72,13 @@ def test_a_kind_must_be_one() -> None:
     with pytest.raises(RejectedError, match=r"None is no row kind; the kinds are \+I") as caught:
         changelogs([(None, {"k": 1})], keys=["k"], n=FUNCTIONS["count"]())
     assert caught.value.code == "SCHEMA_MISMATCH"
+
+
+def test_a_value_that_does_not_fit_is_named() -> None:
+    """The error tells column, row and value, with a code of the taxonomy."""
+    total = FUNCTIONS["sum"]
+    with pytest.raises(RejectedError, match=r"the value 'x' of v, in row 2 of its epoch, is no BIGINT") as caught:
+        run_epochs({"n": total("v")}, [[{"v": 1}, {"v": "x"}]], types={"v": "BIGINT"})
+    assert caught.value.code == "SCHEMA_MISMATCH"
+    with pytest.raises(RejectedError, match=r"the value 'x' of k, in row 3 "):
+        run_epochs({"n": FUNCTIONS["count"]()}, [[{"k": 1}, {"k": 2}, {"k": "x"}]], keys=["k"])

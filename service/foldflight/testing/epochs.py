@@ -49,6 +49,8 @@ from foldflight.functions.views import normal_key
 
 __all__ = ["Epoch", "Row", "calls_of", "column_of", "conditions_of", "name_in_chunks", "run_epochs", "types_of"]
 
+_UNFIT = (pa.ArrowException, OverflowError, ValueError, TypeError)
+
 Row = Mapping[str, Any] | tuple[str, Mapping[str, Any]]
 
 
@@ -233,7 +235,33 @@ def column_of(name: str, values: list[Any], type_: pa.DataType) -> pa.Array:
                 "SCHEMA_MISMATCH",
                 f"the value {zoned[0]!r} of {name} has a time zone, and {other}; give values of one kind",
             )
-    return pa.array(values, type_)
+    try:
+        return pa.array(values, type_)
+    except _UNFIT as error:
+        raise _misfit(name, values, type_, error) from None
+
+
+def _deduced(name: str, values: list[Any]) -> pa.DataType:
+    """Return the type of a column by its values."""
+    try:
+        return pa.array(values).type
+    except _UNFIT as error:
+        first = next(value for value in values if value is not None)
+        raise _misfit(name, values, pa.array([first]).type, error) from None
+
+
+def _misfit(name: str, values: list[Any], type_: pa.DataType, error: Exception) -> RejectedError:
+    """Return an error that names the first value of a column that does not fit."""
+    for place, value in enumerate(values):
+        try:
+            pa.array([value], type_)
+        except _UNFIT:
+            return RejectedError(
+                "SCHEMA_MISMATCH",
+                f"the value {value!r} of {name}, in row {place + 1} of its epoch, is no {sql_name(type_)}; "
+                "correct the value, or give the column another type with types={...}",
+            )
+    return RejectedError("SCHEMA_MISMATCH", f"the values of {name} do not fit {sql_name(type_)}: {error}")
 
 
 def _block(
@@ -322,5 +350,5 @@ def types_of(
         if name in types:
             found[name] = parse_type(types[name])
         else:
-            found[name] = declared.get(name) or pa.array([row[name] for row in rows]).type
+            found[name] = declared.get(name) or _deduced(name, [row[name] for row in rows])
     return found

@@ -80,8 +80,8 @@ EXPLANATIONS: Final = {
         "`Open` has.",
     ),
     "CANNOT_RETRACT": Explanation(
-        "The input retracts rows, but a function of the query has no `retract`. In strict mode: a retracted row is "
-        "not in its group.",
+        "The input retracts rows, but a function of the query has no `retract`. In strict mode: a row is "
+        "retracted from a group that has no row left.",
         "Define `retract`, pass `materialize=True` so that groups keep their rows, or aggregate without `row_kind`. "
         "In strict mode, correct the input.",
     ),
@@ -140,7 +140,8 @@ EXPLANATIONS: Final = {
     "OVERFLOW": Explanation(
         "A result or a state is outside the range of its declared type. Numbers are never wrapped around, and a finite "
         "one never becomes infinite. (A fraction is within the range: as Spark's CAST does, BIGINT makes 18 of 18.5.)",
-        "Declare a wider type: BIGINT in place of INT, DECIMAL(38, 0) in place of BIGINT, DOUBLE in place of FLOAT.",
+        "Declare a wider type: BIGINT in place of INT, DECIMAL(38, 0) in place of BIGINT, DOUBLE in place of FLOAT. "
+        'In a state, at the attribute: `total: Annotated[Decimal, "DECIMAL(38, 0)"]` in place of `total: int`.',
     ),
     "STATE_CHECKSUM": Explanation(
         "The bytes of a state do not match their checksum.",

@@ -17,6 +17,7 @@ from foldflight.cli import listing
 from foldflight.cli.main import cli
 from foldflight.functions import function_of
 from foldflight.server.run.settings import SETTINGS
+from foldflight.testing import laws
 from foldflight.testing.laws import LAWS
 
 ROOT = Path(__file__).parents[2]
@@ -132,6 +133,52 @@ def test_check_fails_on_a_broken_law_and_shows_the_smallest_rows(run):
     assert result.exit_code == 1, result.output
     assert "BROKEN" in result.output
     assert "merge" in result.output
+
+
+UNLAWFUL = """
+from foldflight import udaf
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Careless:
+    def create_accumulator(self) -> int:
+        return 0
+    def get_value(self, accumulator: int):
+        return accumulator
+    def accumulate(self, accumulator: int, value: int) -> int:
+        if value and value > 50:
+            raise ValueError("more than fifty")
+        return accumulator
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Lawful:
+    def create_accumulator(self) -> int:
+        return 0
+    def get_value(self, accumulator: int):
+        return accumulator
+    def accumulate(self, accumulator: int, value: int) -> int:
+        return accumulator + 1
+"""
+
+
+def test_check_tells_one_cause_once_and_quietly_what_is_broken_only(run):
+    """An error that breaks several laws is printed for the first, the others name it; --quiet omits what holds."""
+    result = run("check", "unlawful_quiet", "--examples", "50", "--quiet", unlawful_quiet=UNLAWFUL)
+    assert result.exit_code == 1, result.output
+    assert result.output.count("same error as in") == 3
+    assert result.output.count("BROKEN") == 4
+    assert "lawful(" not in result.output
+    assert "holds" not in result.output
+    loud = run("check", "unlawful_loud", "--examples", "50", unlawful_loud=UNLAWFUL)
+    outcomes = [line for line in loud.output.splitlines() if "BROKEN" in line or "holds" in line or " - " in line]
+    assert all("BROKEN" in line for line in outcomes[:4])
+
+
+def test_rows_are_generated_once_for_all_laws(monkeypatch):
+    """Generating rows takes as long as a law, so all laws of a function are tried on the same rows."""
+    searches = mock.Mock(side_effect=laws.find)
+    monkeypatch.setattr(laws, "find", searches)
+    assert all(result.passed is not False for result in laws.check_laws(WeightedAvg, examples=20))
+    assert searches.call_count == 1
 
 
 TWO = (

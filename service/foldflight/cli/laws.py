@@ -48,7 +48,10 @@ _OUTCOMES = {True: ("holds", "green"), False: ("BROKEN", "bold red"), None: ("-"
 @click.option(
     "--function", "names", multiple=True, metavar="NAME", help="Check this function only. Repeat it for several."
 )
-def check(modules: tuple[str, ...], *, examples: int, literals: tuple[str, ...], names: tuple[str, ...]) -> None:
+@click.option("--quiet", is_flag=True, help="Print broken laws and functions that cannot be checked only.")
+def check(
+    modules: tuple[str, ...], *, examples: int, literals: tuple[str, ...], names: tuple[str, ...], quiet: bool
+) -> None:
     """Check the laws of the functions in MODULES on generated data.
 
     MODULES are names of modules (module or embedded:module), or Java classes (functions.jar::com.acme.WeightedAvg).
@@ -75,8 +78,10 @@ def check(modules: tuple[str, ...], *, examples: int, literals: tuple[str, ...],
                 said = Text.assemble((function.signature, "italic"), "\n", (f"not checked: {error}", "bold red"))
                 console.print(said, soft_wrap=True)
                 continue
+            shown = [result for result in results if result.passed is False or not quiet]
             broken += sum(result.passed is False for result in results)
-            console.print(laws_table(function, results))
+            if shown:
+                console.print(laws_table(function, shown))
     if broken:
         console.print(f"{broken} broken", style="bold red")
     if unchecked:
@@ -115,11 +120,14 @@ def _results(function: AnyFunction, literals: dict[str, Any], examples: int, pro
 
 
 def laws_table(function: AnyFunction, results: list[LawResult]) -> Table:
-    """Return the outcome of each law as a table for people."""
+    """Return the outcome of each law as a table for people: broken laws first, and each error once."""
+    told: dict[str, str] = {}
     table = Table("law", "", Column("detail", overflow="fold"), title=Text(function.signature), title_justify="left")
-    for result in results:
+    for result in sorted(results, key=lambda result: result.passed is not False):
         word, style = _OUTCOMES[result.passed]
-        table.add_row(result.law, Text(word, style=style), Text(result.detail))
+        first = told.setdefault(result.cause, result.law) if result.cause else result.law
+        detail = result.detail if first == result.law else f"the same error as in: {first}"
+        table.add_row(result.law, Text(word, style=style), Text(detail))
     return table
 
 

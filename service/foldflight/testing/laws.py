@@ -6,6 +6,7 @@ generates the data, and reduces rows that break a law to a minimal example.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
 import math
@@ -43,11 +44,13 @@ class LawResult:
         law: The name of the law.
         passed: Whether the law held; None if it does not apply.
         detail: Why it does not apply, or a minimal example that breaks it; empty if it held.
+        cause: The error that broke it, without the rows; empty if it held, or if results differed.
     """
 
     law: str
     passed: bool | None
     detail: str = ""
+    cause: str = ""
 
 
 def check_laws(
@@ -79,18 +82,20 @@ def iterate_laws(
     """Check the laws of a function one by one, as `check_laws` does, and yield each result when it is there."""
     if isinstance(function, MapFunction):
         mapped = MapSubject(function, dict(literals or {}))
+        inputs = _Inputs(mapped.types, nulls=True, examples=examples)
         for each in MAP_LAWS:
             reason = each.needs(mapped)
             if reason is None:
-                yield _tried(each.name, partial(each.holds, mapped), mapped.types, nulls=True, examples=examples)
+                yield _tried(each.name, partial(each.holds, mapped), inputs)
             else:
                 yield LawResult(each.name, None, reason)
         return
     (there,) = unpickled_copy([function])
     assert isinstance(there, Function)
     subject = _Subject(there, dict(literals or {}))
+    inputs = _Inputs(subject.types, nulls=_takes_nulls(subject), examples=examples)
     for law in LAWS:
-        yield _check(law, subject, examples)
+        yield _check(law, subject, inputs)
 
 
 class _Subject:
@@ -449,23 +454,27 @@ LAWS = (
 )
 
 
-def _check(law: Law, subject: _Subject, examples: int) -> LawResult:
-    reason = law.needs(subject.function)
-    if reason is not None:
-        return LawResult(law.name, None, reason)
-    return _tried(law.name, partial(law.holds, subject), subject.types, nulls=_takes_nulls(subject), examples=examples)
+class _Inputs:
+    """The rows that every law of a function is tried on. They are generated once, which takes as long as a law."""
 
+    def __init__(self, types: Sequence[pa.DataType], *, nulls: bool, examples: int) -> None:
+        self._strategy = st.tuples(rows_of(types, nulls=nulls), st.integers(0, 2**16 - 1))
+        self._examples = examples
+        self.all: list[tuple[Rows, int]] = []
+        with contextlib.suppress(NoSuchExample):
+            self.first(self._keep)
 
-def _tried(
-    name: str, holds: Callable[[Rows, int], str | None], types: Sequence[pa.DataType], *, nulls: bool, examples: int
-) -> LawResult:
-    """Try a law on generated rows."""
-    try:
-        broken = find(
-            st.tuples(rows_of(types, nulls=nulls), st.integers(0, 2**16 - 1)),
-            lambda drawn: _outcome(holds, *drawn) is not None,
+    def _keep(self, drawn: tuple[Rows, int]) -> bool:
+        self.all.append(drawn)
+        return False
+
+    def first(self, condition: Callable[[tuple[Rows, int]], bool]) -> tuple[Rows, int]:
+        """Return a minimal input that meets a condition. Raises NoSuchExample, or Flaky."""
+        return find(
+            self._strategy,
+            condition,
             settings=settings(
-                max_examples=examples,
+                max_examples=self._examples,
                 deadline=None,
                 database=None,
                 derandomize=True,
@@ -473,19 +482,37 @@ def _tried(
                 phases=(Phase.generate, Phase.shrink),
             ),
         )
-    except NoSuchExample:
+
+
+def _check(law: Law, subject: _Subject, inputs: _Inputs) -> LawResult:
+    reason = law.needs(subject.function)
+    if reason is not None:
+        return LawResult(law.name, None, reason)
+    return _tried(law.name, partial(law.holds, subject), inputs)
+
+
+def _tried(name: str, holds: Callable[[Rows, int], str | None], inputs: _Inputs) -> LawResult:
+    """Try a law on all inputs, and look for a minimal one if it is broken."""
+    broken = next((drawn for drawn in inputs.all if _outcome(holds, *drawn)[0] is not None), None)
+    if broken is None:
         return LawResult(name, True)
+    try:
+        broken = inputs.first(lambda drawn: _outcome(holds, *drawn)[0] is not None)
+    except NoSuchExample:
+        pass  # The search draws other inputs: the one that broke the law is shown as it is.
     except Flaky:
         return LawResult(name, False, _FLAKY)
     rows, cut = broken
-    return LawResult(name, False, f"rows {rows!r}; {_outcome(holds, rows, cut) or _FLAKY}")
+    found, cause = _outcome(holds, rows, cut)
+    return LawResult(name, False, f"rows {rows!r}; {found or _FLAKY}", cause)
 
 
-def _outcome(holds: Callable[[Rows, int], str | None], rows: Rows, cut: int) -> str | None:
+def _outcome(holds: Callable[[Rows, int], str | None], rows: Rows, cut: int) -> tuple[str | None, str]:
+    """Return what broke the law, or None, and its cause if that is an error."""
     try:
-        return holds(rows, cut)
+        return holds(rows, cut), ""
     except FoldflightError as error:
-        return str(error)
+        return str(error), f"{error.code}: {error.message}"
 
 
 def _takes_nulls(subject: _Subject) -> bool:

@@ -134,8 +134,9 @@ the statements and windows below is written by `docs/generate.py` from `service/
 `AS` is followed by the name of a function, by a module and a class, or by source code between `$$`. Source code may
 define a class, or the functions `create_state`, `accumulate`, `retract`, `merge` and `finish`. A class needs no
 decorator, and may be written [for another engine](../how-to/bring-a-function.md); the statement declares its types.
-`APPEND ONLY` declares that the function needs no `retract`. `USING LINK` names a server that has the function, or that
-runs the source code.
+`APPEND ONLY` declares that the function needs no `retract`. A name in backquotes may have any characters, and is then
+called in backquotes; a word of SQL's grammar (`over`, `filter`, `in`) is no name without them. `USING LINK` names a
+server that has the function, or that runs the source code.
 With a link, a module and a class name the server's function of this name; if the server has none, the class is sent to
 it as a signed bundle (`bundle_key` of `enable`, `--bundle-key-file` of the command).
 `LANGUAGE java` names [a class in Java](../how-to/java-functions.md): the jar is behind
@@ -155,8 +156,9 @@ SHOW FOLDFLIGHT FUNCTIONS; DROP FUNCTION words;
 ```
 
 `RETURNS` is followed by a type, or by `TABLE` and the columns. `AS` and `USING LINK` are those of `CREATE AGGREGATE`.
-Spark knows these functions under their names, in all expressions and behind `FROM` and `LATERAL`. Spark's `LEFT JOIN
-LATERAL` keeps rows without a match only if it has a condition, so write `ON true`. In `sql`,
+Spark knows these functions under their names, in expressions and behind `FROM` and `LATERAL`. Spark refuses functions
+in Python in lambdas, in `VALUES`, and over columns of both sides in `ON` of an outer join; compute them in a subquery.
+Spark's `LEFT JOIN LATERAL` keeps rows without a match only if it has a condition, so write `ON true`. In `sql`,
 `name => value` is a direct argument. Other statements with `CREATE FUNCTION` and `DROP FUNCTION` are Spark's.
 
 ## Calls
@@ -169,16 +171,20 @@ name ( [ DISTINCT ] argument, ... [ ORDER BY key [ ASC | DESC ], ... ] )
 Calls may stand in subqueries and common table expressions, in `HAVING` and `ORDER BY`, in `GROUPING SETS`, `ROLLUP`,
 `CUBE` and `PIVOT`, and in `CREATE TABLE ... AS` and `INSERT INTO ... SELECT`.
 
-Functions take the arguments and types that they declare. Spark accepts these forms for its own aggregates; functions
-of foldflight refuse them, also built-in ones of the same meaning:
+The names `sum`, `string_agg` and so on are those of Spark's aggregates, unless foldflight's are registered with
+`register(spark, functions, {{"string_agg": "my_string_agg"}})`. Functions take the arguments and types that they
+declare. Spark accepts these forms for its own aggregates; functions of foldflight refuse them, also built-in ones of
+the same meaning, here with `my_` before their names:
 
 | Spark | with functions of foldflight |
 |---|---|
-| `count(DISTINCT a, b)` | `count(DISTINCT struct(a, b))`, which also counts rows with NULL in one of them |
-| `string_agg(x, '-')` | `string_agg(x, delimiter => '-')` |
-| `first(x) IGNORE NULLS` | `first(x) FILTER (WHERE x IS NOT NULL)` |
-| `sum` of texts and of intervals | `sum(CAST(x AS DOUBLE))`; intervals as numbers of seconds or months |
+| `count(DISTINCT a, b)` | `my_count(DISTINCT struct(a, b))`, which also counts rows with NULL in one of them |
+| `string_agg(x, '-')` | `my_string_agg(x, delimiter => '-')` |
+| `first(x) IGNORE NULLS` | `my_first(x, ignore_nulls => true)`, or `FILTER (WHERE x IS NOT NULL)` |
+| `sum` of texts and of intervals | `my_sum(CAST(x AS DOUBLE))`; intervals as numbers of seconds or months |
 | an interval of years and months as an argument | Arrow and Python have no such type; cast it |
+| `count(t.*)`, which Spark refuses by default | `my_count(*)`, or the columns by their names |
+| an aggregate in a script, `BEGIN ... END` | create a temporary view with it before, and read the view |
 | an aggregate of the outer query within a subquery of HAVING | compute it in a subquery of FROM, and compare there |
 
 ## Plans
@@ -223,7 +229,8 @@ GROUP BY window_start, window_end EMIT ON WINDOW CLOSE
 
 - `register(spark, functions)` makes the functions of `connect(...)` known.
 - `enable(spark, "catalog.sql")` lets `spark.sql` itself take these statements, and keeps the functions that they create
-  in a file. The file is executed when it is read. Each statement changes its own function in it, so several sessions
+  in a file. `spark.sql(text, t=df)` takes them, too; with Spark Connect write a temporary view instead of `t=df`. The
+  file is executed when it is read. Each statement changes its own function in it, so several sessions
   may use one file.
 - `column(spark, "weighted_avg", "v", "w")` is a use of a function as a Column, for `df.groupBy(...).agg(...)`.
 

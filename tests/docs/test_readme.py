@@ -35,6 +35,7 @@ EXECUTED = (
     "docs/how-to/isolate-errors.md",
     "docs/how-to/keep-large-states.md",
     "docs/how-to/map-rows.md",
+    "docs/how-to/come-from-pyspark-or-pyflink.md",
     "docs/how-to/test-without-spark.md",
     "docs/how-to/write-a-vectorised-function.md",
 )

@@ -8,6 +8,7 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as sf
 
 from foldflight import connect
 from foldflight.spark import group_by, over
@@ -100,6 +101,32 @@ def test_random_rows(spark: Any, functions: Any) -> None:
     assert by_key(group_by(df, "k", "x").agg(**mixed(functions)), 2) == oracle(rows)
 
 
+def test_a_condition_guards_arguments(spark: Any, functions: Any) -> None:
+    """An argument is evaluated where a condition of its calls holds, so it fails for no row that is left out."""
+    df = spark.createDataFrame([("", 0), ("7", 2)], "y string, x int")
+    calls = {
+        "number": functions["max"]("CAST(y AS INT)").where("y <> ''"),
+        "half": functions["sum"](1 / sf.col("x")).where(sf.col("x") > 0),
+        "again": functions["sum"]("1 / x").where("x > 0"),
+        "none": functions["sum"]("1 / x").where("x > 2"),
+        "texts": functions["string_agg"]("y").where("x <> 0").order_by("1 / x"),
+        "rows": functions["count"](),
+    }
+    assert [tuple(row) for row in group_by(df).agg(**calls).collect()] == [(7, 0.5, 0.5, None, "7", 2)]
+    del calls["texts"]
+    framed = over(df, order_by="x").agg(**calls).collect()
+    assert [tuple(row)[2:] for row in sorted(framed)] == [(None, None, None, None, 1), (7, 0.5, 0.5, None, 2)]
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):  # the argument of a call without a condition
+        group_by(df).agg(a=functions["sum"]("1 / x").where("x > 0"), b=functions["count"]("1 / x")).collect()
+
+
+def test_a_condition_is_evaluated_once(spark: Any, functions: Any) -> None:
+    """A random condition is the same for a row and for the arguments that it guards."""
+    calls = {"n": functions["count"]("id + 1").where("rand() > 0.5"), "m": functions["count"]().where("rand() > 0.5")}
+    (row,) = group_by(spark.range(1000)).agg(**calls).collect()
+    assert row.n == row.m
+
+
 def test_no_keys(spark: Any, functions: Any) -> None:
     """Without keys there is one row."""
     rows = random_rows(500, seed=2)
@@ -173,8 +200,6 @@ def test_states_of_types_that_spark_lacks(spark: Any, functions: Any) -> None:
 
 def test_expressions_and_columns(spark: Any, embedded: Any) -> None:
     """Keys, arguments and conditions may be SQL text or columns, and narrow columns are widened."""
-    from pyspark.sql import functions as sf
-
     df = spark.range(100).selectExpr("id", "cast(id % 5 AS tinyint) small", "'x' unused")
     count, average = embedded["count"], embedded["weighted_avg"]
     result = group_by(df, "id % 2", (sf.col("id") % 3).alias("third"), "small").agg(
@@ -215,8 +240,6 @@ def test_types_of_keys(spark: Any, embedded: Any) -> None:
 
 def test_results_of_all_types(classic: Any, embedded: Any) -> None:
     """Polymorphic built-in functions return the argument's type, as Spark's do."""
-    from pyspark.sql import functions as sf
-
     df = classic.sql(
         """SELECT id % 2 k, CAST(id AS decimal(10, 2)) a, string(id) b, timestamp_seconds(id) c,
                   date_from_unix_date(id) d, float(id) e, timestamp_ntz'2020-01-01' f, smallint(id) g, id > 3 h

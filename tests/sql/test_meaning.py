@@ -76,6 +76,19 @@ def test_row_kinds_of_batches(db: Any) -> None:
         sql(db, "SELECT k, sum(v) FROM kinds GROUP BY k", row_kind="op")
 
 
+def test_filter_guards_arguments(db: Any, plans_of: Callable[..., list[str]]) -> None:
+    """Arguments and orders are evaluated where FILTER holds, in both plans and for Spark's own aggregates beside."""
+    query = """SELECT k, my_max(CAST(y AS INT)) FILTER (WHERE y <> '') AS a, sum(1 / x) FILTER (WHERE x > 0) AS b,
+                      my_sum(1 / x) FILTER (WHERE x > 1) + 1 AS c, my_count(x) FILTER (WHERE x = 0) AS d,
+                      my_string_agg(y ORDER BY 1 / x) FILTER (WHERE x > 0) AS e
+               FROM (SELECT k, y, x + 0 AS x FROM VALUES (1, '', 0), (1, '7', 2), (1, '8', 1) AS t(k, y, x)) AS t
+               WHERE k = 1 GROUP BY k"""
+    for plan in ("fold", "lists"):
+        assert values(sql(db, query, plan=plan)) == [(1, 8, 1.5, 1.5, 1, "7,8")]
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+        sql(db, "SELECT my_sum(1 / x) FILTER (WHERE x > 0), my_min(1 / x) FROM VALUES (0) AS t(x)").collect()
+
+
 def test_backslashes_in_direct_arguments(db: Any) -> None:
     """A direct argument is the text that Spark reads, with its escapes."""
     query = "SELECT my_string_agg(k, delimiter => '{}') AS s FROM hav WHERE k = 'one'"

@@ -58,6 +58,13 @@ def shown(epoch: list[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:
     return sorted((tuple(row[name] for name in columns) for row in epoch), key=repr)
 
 
+def test_filter_guards_arguments_of_streams(db: Any, tmp_path: Path) -> None:
+    """What FILTER leaves out is not evaluated."""
+    stream = orders(db, tmp_path, "SELECT my_sum(1 / amount) FILTER (WHERE amount > 0) AS s, count(*) AS n FROM orders")
+    stream.write([order("a", 0), order("a", 4)])
+    assert shown(stream.run()[0], "s", "n") == [(0.25, 2)]
+
+
 def test_emit_changes(db: Any, tmp_path: Path) -> None:
     """EMIT CHANGES is a changelog: items are computed from the fold, built-in aggregates beside; HAVING is allowed."""
     stream = orders(

@@ -45,6 +45,9 @@ spark_name = functools.partial(sql_name, zoneless="TIMESTAMP_NTZ", zoned="TIMEST
 # Spark's message ends with its SQLSTATE. The plan and, in Spark Connect, the server's stack trace follow it.
 _SAID: Final = re.compile(r".*?SQLSTATE: \w{5}", re.DOTALL)
 _KINDS = ", ".join(each.short for each in RowKind)
+# A column, a member of one, or a constant: nothing that can fail.
+_SIMPLE: Final = re.compile(r"[\w.]+")
+_CONDITION: Final = "foldflight condition {}"
 _UNGROUPABLE = (st.MapType, st.VariantType, st.CalendarIntervalType)
 
 
@@ -56,16 +59,21 @@ class _Found:
         shown: Its name in chunks, which errors show.
         column: The resolved column.
         role: Its role in the query, for errors: `the argument 'v' of sum`.
+        text: The user's text of it.
     """
 
     shown: str
     column: Column
     role: str
+    text: str
 
 
 @dataclass
 class Columns:
     """Collects the columns of a query and resolves them together.
+
+    An argument of calls with a condition is evaluated where one of these conditions holds, as in Spark: `1 / x` fails
+    for no row that FILTER leaves out.
 
     Args:
         df: The input.
@@ -82,6 +90,7 @@ class Columns:
     reserved: tuple[str, ...] = (SLOT, KIND)
     _found: dict[tuple[str, object], _Found] = field(default_factory=dict)  # by the user's text or column
     _held: list[object] = field(default_factory=list)
+    _guards: dict[str, set[str]] = field(default_factory=dict)  # the conditions of each argument, as names in chunks
 
     def argument(self, written: object, function: str) -> str:
         """Return the name of the chunk's column that holds an argument; equal texts share one."""
@@ -107,7 +116,8 @@ class Columns:
             taken = {*self.reserved, *self.shown}
             text = written if isinstance(written, str) else self._shown_as(column, role)
             names = (prefix + text + suffix for suffix in chain([""], (f" ({n})" for n in count(2))))
-            self._found[key] = _Found(next(name for name in names if name not in taken), column, role)
+            shown = next(name for name in names if name not in taken)
+            self._found[key] = _Found(shown, column, role, text_of(written))
         return self._found[key].shown
 
     def _shown_as(self, column: Column, role: str) -> str:
@@ -122,9 +132,52 @@ class Columns:
         return [found.shown for found in self._found.values()]
 
     @property
+    def input(self) -> DataFrame:
+        """The input, with a column for each condition that guards an argument and is not a column already.
+
+        There each condition is evaluated once for a row, so that `rand() > 0.5` is the same for all that it guards.
+        """
+        columns = {
+            self._condition_name(each): self._by_shown[each].column
+            for each in self._guarding
+            if not self._is_simple(each)
+        }
+        return self.df.withColumns(columns) if columns else self.df
+
+    @property
     def expressions(self) -> list[Column]:
-        """The resolved arguments and conditions, in the order of `shown`."""
-        return [found.column for found in self._found.values()]
+        """The arguments and conditions over `input`, in the order of `shown`."""
+        return [self._expression(found) for found in self._found.values()]
+
+    def _expression(self, found: _Found) -> Column:
+        conditions = self._guards.get(found.shown, set()) if not self._is_simple(found.shown) else set()
+        if conditions:
+            holds = [self._over_input(each).cast("boolean") for each in sorted(conditions)]
+            return sf.when(functools.reduce(Column.__or__, holds), found.column)
+        return self._over_input(found.shown) if found.shown in self._guarding else found.column
+
+    def _over_input(self, condition: str) -> Column:
+        if self._is_simple(condition):
+            return self._by_shown[condition].column
+        return column_named(self._condition_name(condition))
+
+    @property
+    def _guarding(self) -> list[str]:
+        """The conditions that guard arguments which may fail, in the order of `shown`."""
+        used = {each for shown, guards in self._guards.items() if not self._is_simple(shown) for each in guards}
+        return [each for each in self._by_shown if each in used]
+
+    @property
+    def _by_shown(self) -> dict[str, _Found]:
+        return {found.shown: found for found in self._found.values()}
+
+    def _condition_name(self, condition: str) -> str:
+        return _CONDITION.format(list(self._by_shown).index(condition))
+
+    def _is_simple(self, shown: str) -> bool:
+        """Return whether an argument or condition is a column, or cannot fail for another reason."""
+        text = self._by_shown[shown].text
+        return text in self.df.columns or _SIMPLE.fullmatch(text) is not None
 
     @property
     def written(self) -> list[object]:
@@ -141,9 +194,9 @@ class Columns:
         chosen = [column.alias(f"key_{place}") for place, column in enumerate(self.keys)]
         if self.kind is not None:
             chosen.append(_kind_number(self.kind).alias(KIND))
-        chosen += [found.column.alias(f"column_{place}") for place, found in enumerate(self._found.values())]
+        chosen += [column.alias(f"column_{place}") for place, column in enumerate(self.expressions)]
         try:
-            rows = self.df.select(chosen or [sf.lit(True).alias(REAL)])
+            rows = self.input.select(chosen or [sf.lit(True).alias(REAL)])
             rows.schema  # noqa: B018 - resolves the columns now: mistakes belong to this call, not to a later action
         except (AnalysisException, ParseException) as error:
             self._refuse_single()
@@ -159,20 +212,22 @@ class Columns:
 
     def calls(self, aggregates: Sequence[Aggregate]) -> tuple[Call, ...]:
         """Return the calls of aggregates over these columns."""
-        return tuple(
-            Call(
-                each.function.name,
-                tuple(self.argument(column, each.function.name) for column in each.columns),
-                filter=None if each.condition is None else self.condition(each.condition, each.function.name),
-                distinct=each.is_distinct,
-                literals=each.literals,
-                order=tuple(
-                    Order(self.key(key.column, each.function.name), key.descending, key.nulls_first)
-                    for key in (sort_key(self.df, written) for written in each.order)
-                ),
-            )
-            for each in aggregates
+        return tuple(map(self._call, aggregates))
+
+    def _call(self, use: Aggregate) -> Call:
+        name = use.function.name
+        arguments = tuple(self.argument(column, name) for column in use.columns)
+        condition = None if use.condition is None else self.condition(use.condition, name)
+        order = tuple(
+            Order(self.key(key.column, name), key.descending, key.nulls_first)
+            for key in (sort_key(self.df, written) for written in use.order)
         )
+        for shown in (*arguments, *(key.column for key in order)):
+            if condition is None:  # it is evaluated for all rows, whatever other calls it stands in
+                self._guards[shown] = set()
+            elif self._guards.get(shown, True):
+                self._guards.setdefault(shown, set()).add(condition)
+        return Call(name, arguments, filter=condition, distinct=use.is_distinct, literals=use.literals, order=order)
 
     def roles(self) -> list[str]:
         """Return the role of each column of `rows` except the row kind, for errors."""

@@ -273,7 +273,7 @@ class OverFrame:
                 names.append(name)
         sent["end"] = list(ends)
         with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the order or a frame of the query"):
-            rows = self.df.select([column.alias(name) for name, column in {**chosen, **ends}.items()])
+            rows = columns.input.select([column.alias(name) for name, column in {**chosen, **ends}.items()])
             rows.schema  # noqa: B018 - resolves the columns now
         return rows, sent
 

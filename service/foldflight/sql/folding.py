@@ -30,7 +30,7 @@ from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, calls_in
 from foldflight.sql.meaning import arguments_of, own_calls
 from foldflight.sql.over import BlockOver
-from foldflight.sql.text import Edits, Span, Token, quoted
+from foldflight.sql.text import Edits, Span, Text, Token, quoted
 from foldflight.sql.windows import TIME, WindowedTable, window_of_call
 
 __all__ = ["BlockFold", "Folded", "item_names", "unaliased"]
@@ -380,15 +380,6 @@ class BlockFold:
         analysis, text = self.analysis, self.analysis.text
         edits = self.edits
         select = [f"{key.sql} AS {quoted(key.name)}" for key in keys if key.window is None]
-        named: dict[str, str] = {}
-
-        def column(span: Span) -> str:
-            sql = edits.render(span)
-            if sql not in named:
-                named[sql] = self._names.new(text.slice(span))
-                select.append(f"{sql} AS {quoted(named[sql])}")
-            return named[sql]
-
         table = self._table()
         bounds = {key.path[-1] for key in keys if key.window is not None}
         if table is not None and not table.has_equivalent and bounds != {WINDOW_START, WINDOW_END}:
@@ -402,10 +393,12 @@ class BlockFold:
                 select.append(f"{edits.render(self._time(keys))} AS {quoted(TIME)}")
         if row_kind := self.options.get("row_kind"):
             select.append(f"{quoted(row_kind)} AS `row_kind`")
+        arguments = _Arguments(text, edits, self._names)
         aggregates: dict[str, Aggregate] = {}
         for call, output in uses.items():
             if output not in aggregates:
-                aggregates[output] = self._aggregate(call, column)
+                aggregates[output] = self._aggregate(call, partial(arguments.column, call))
+        select += arguments.select()
         if len({id(each.transport) for each in aggregates.values()}) > 1:
             raise CannotFoldError("its functions come from several connections")
         try:
@@ -535,6 +528,42 @@ class BlockFold:
         if row_kind := self.options.get("row_kind"):
             message = message.replace("the row kind 'row_kind'", f"the row kind {row_kind!r}")
         return self.analysis.text.error(message, next(named, place), code=error.code)
+
+
+class _Arguments:
+    """The columns of a block's rows that are arguments, conditions and orders of its calls.
+
+    An argument of calls with FILTER is evaluated where one of the filters holds, as in Spark: 1 / x fails for no row
+    that is left out. A filter is evaluated once for a row, so that rand() > 0.5 is the same for all that it guards.
+    """
+
+    def __init__(self, text: Text, edits: Edits, names: _Names) -> None:
+        self._text, self._edits, self._new_name = text, edits, names.new
+        self._columns: dict[str, str] = {}
+        self._guards: dict[str, set[str]] = {}  # the conditions with which each is used; none: it is always evaluated
+
+    def column(self, call: ParsedCall, span: Span) -> str:
+        """Return the name of the column of an expression in a call."""
+        sql = self._edits.render(span)
+        if sql not in self._columns:
+            self._columns[sql] = self._new_name(self._text.slice(span))
+        can_fail = len(span.places) > 1 and not self._text.path(span)
+        if call.condition in (None, span) or not can_fail:
+            self._guards[sql] = set()
+        elif self._guards.get(sql, True):
+            self._guards.setdefault(sql, set()).add(self._edits.render(call.condition))
+        return self._columns[sql]
+
+    def select(self) -> list[str]:
+        """Return the items of SELECT."""
+        guarding = dict.fromkeys(each for guards in self._guards.values() for each in sorted(guards))
+        conditions = {each: quoted(f"foldflight condition {place}") for place, each in enumerate(guarding)}
+        items = [f"{sql} AS {name}" for sql, name in conditions.items()]
+        for sql, name in self._columns.items():
+            holds = " OR ".join(f"CAST({conditions[each]} AS BOOLEAN)" for each in sorted(self._guards[sql]))
+            guarded = f"CASE WHEN {holds} THEN {sql} END" if holds else conditions.get(sql, sql)
+            items.append(f"{guarded} AS {quoted(name)}")
+        return items
 
 
 class _Above:

@@ -41,6 +41,25 @@ def test_flight_errors_are_sorted(error: Exception, kind: type[Exception], code:
     assert URL in str(known)
 
 
+@pytest.mark.parametrize(
+    ("url", "said", "remedy"),
+    [
+        ("grpc://h:1", "UNAVAILABLE: ipv4:1.2.3.4:1: Socket closed", "--tls-ca"),
+        ("grpc+tls://h:1", "UNAVAILABLE: ipv4:1.2.3.4:1: Socket closed", "--tls-cert"),
+        ("grpc+tls://h:1", "SSL_ERROR_SSL: error:0A000086:SSL routines::certificate verify failed", "--tls-ca"),
+        ("grpc+tls://h:1", "Peer name h is not in peer certificate", "other names"),
+        ("grpc+tls://h:1", "SSL_ERROR_SSL: error:0A00010B:SSL routines::wrong version number", "grpc://"),
+    ],
+)
+def test_what_fails_in_tls_names_the_option(url: str, said: str, remedy: str) -> None:
+    """Each failure of a handshake says which option to change, and the preamble of Flight is left out."""
+    error = fl.FlightUnavailableError(f"Flight returned unavailable error, with message: {said}")
+    known = translated(error, url=url, deadline_s=1)
+    assert isinstance(known, RetryableError)
+    assert remedy in known.message.partition("; ")[2]
+    assert "Flight returned" not in known.message
+
+
 def test_our_own_cancellation_is_a_deadline() -> None:
     """A cancellation by the watchdog is a deadline, not a lost server."""
     known = translated(fl.FlightCancelledError("cancelled"), url=URL, deadline_s=2.5, expired=True)

@@ -236,7 +236,8 @@ def test_tls(certificates: Certificates) -> None:
         with pytest.raises(RetryableError) as caught:
             connect(server.url, deadline_s=2, token=FIRST)
         assert caught.value.code in ("UNREACHABLE", "DEADLINE")
-        with pytest.raises(RetryableError):
+        assert "name the authority's certificates with tls_ca=..." in caught.value.message
+        with pytest.raises(RetryableError, match=r"write grpc\+tls://"):
             connect(server.url.replace("grpc+tls", "grpc"), deadline_s=2, token=FIRST)
 
 
@@ -250,7 +251,7 @@ def test_mutual_tls(certificates: Certificates) -> None:
     with serving(wire_functions, state_keys=STATE_KEY, **tls) as server:
         known = {"tls_cert": certificates.client_cert, "tls_key": certificates.client_key}
         connect(server.url, tls_ca=certificates.ca, **known).transport.open(opening(COUNT)).close()
-        with pytest.raises(RetryableError):
+        with pytest.raises(RetryableError, match="give tls_cert="):
             connect(server.url, tls_ca=certificates.ca, deadline_s=2)
 
 

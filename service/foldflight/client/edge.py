@@ -12,8 +12,43 @@ __all__ = ["translated"]
 
 _LOST = (fl.FlightUnavailableError, fl.FlightCancelledError, fl.FlightInternalError, pa.ArrowCancelled)
 _TEXT_MAX = 300
+_TLS = "grpc+tls://"
+_PREAMBLE = "Flight returned unavailable error, with message: "
 # What gRPC says when a message is far beyond message_bytes_max, so that the server takes no more of it.
 _TOO_LARGE = "Received message larger than max"
+# gRPC does not say which setting is wrong: what it says, for which scheme, and what to change.
+_REMEDIES = (
+    (
+        "certificate verify failed",
+        _TLS,
+        (
+            "this client does not trust the authority that signed the server's certificate; name the authority's "
+            "certificates with tls_ca=... (--tls-ca in commands)"
+        ),
+    ),
+    (
+        "is not in peer certificate",
+        _TLS,
+        (
+            "the server's certificate is for other names; connect to one of them, or give the server a certificate "
+            "with this name"
+        ),
+    ),
+    ("wrong version number", _TLS, "the server seems to have no TLS; if that is intended, write grpc://"),
+    (
+        "Socket closed",
+        _TLS,
+        (
+            "if the server demands certificates of clients, give tls_cert=... and tls_key=... (--tls-cert, --tls-key "
+            "in commands)"
+        ),
+    ),
+    (
+        "Socket closed",
+        "grpc://",
+        "if the server uses TLS, write grpc+tls:// and name its authority with tls_ca=... (--tls-ca in commands)",
+    ),
+)
 
 
 def translated(error: BaseException, *, url: str, deadline_s: float, expired: bool = False) -> BaseException:
@@ -39,18 +74,28 @@ def translated(error: BaseException, *, url: str, deadline_s: float, expired: bo
         return RetryableError("DEADLINE", f"{url} did not answer within {deadline_s:g} s")
     reason = _first_line(error)
     if isinstance(error, (fl.FlightUnauthenticatedError, fl.FlightUnauthorizedError)):
-        return RejectedError("UNAUTHENTICATED", f"{url} does not accept the token of this client: {reason}")
+        return RejectedError(
+            "UNAUTHENTICATED",
+            f"{url} does not accept the token of this client: {reason}; pass token=... (--token in commands)",
+        )
     if _TOO_LARGE in reason:
         return RejectedError(
             "LIMIT", f"{url} does not accept a message of this size: {reason}", limit="message_bytes_max"
         )
     if isinstance(error, _LOST) or (isinstance(error, OSError) and not isinstance(error, fl.FlightError)):
-        return RetryableError("UNREACHABLE", f"{url} is not reachable or was lost: {reason}")
+        return RetryableError("UNREACHABLE", f"{url} is not reachable or was lost: {reason}{_remedy(reason, url)}")
     if isinstance(error, (fl.FlightError, pa.ArrowException)):
         return RejectedError("BAD_FRAME", f"{url} does not answer like a foldflight server: {reason}")
     return error
 
 
+def _remedy(reason: str, url: str) -> str:
+    for said, scheme, remedy in _REMEDIES:
+        if said in reason and url.startswith(scheme):
+            return f"; {remedy}"
+    return ""
+
+
 def _first_line(error: BaseException) -> str:
-    text = str(error).split(". gRPC client debug context", 1)[0]
+    text = str(error).split(". gRPC client debug context", 1)[0].removeprefix(_PREAMBLE)
     return (text.splitlines() or [type(error).__name__])[0][:_TEXT_MAX]

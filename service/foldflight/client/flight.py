@@ -23,6 +23,7 @@ from foldflight.client.edge import translated
 from foldflight.client.exchange import OpenExchange
 from foldflight.client.failover import SurvivingLink
 from foldflight.client.link import Link, check_resolve
+from foldflight.client.patience import Patience
 from foldflight.client.watchdog import Guard
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.exchange.codec import Decoder, Encoder, Message, decode, encode_open
@@ -224,7 +225,7 @@ class FlightTransport:
         """
         connections = _connections_of_this_process()
         circuits = connections.circuits
-        give_up_s = time.monotonic() + patience_s
+        patience = Patience(self.urls, patience_s, _Clock)
         while True:
             for url in circuits.turn(self.urls, time.monotonic()):
                 try:
@@ -240,9 +241,9 @@ class FlightTransport:
                     circuits.worked(url)
                     return answer
             until_s = circuits.rested_at_s(self.urls)
-            if until_s >= give_up_s:
+            if not patience.lasts_until(until_s):
                 raise problem
-            _Clock.rest_until(until_s)
+            patience.rest_until(until_s, problem)
 
 
 class FlightLink(Link):

@@ -151,7 +151,9 @@ class Tokens(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has n
         if not matching or not given.startswith("Bearer "):
             self._metrics.errors.labels("UNAUTHENTICATED").inc()
             problem = "the token is wrong" if given else "the call has no token"
-            raise to_flight_error(RejectedError("UNAUTHENTICATED", f"{problem}; pass token=... to connect"))
+            raise to_flight_error(
+                RejectedError("UNAUTHENTICATED", f"{problem}; pass token=... to connect (--token in commands)")
+            )
         return _Caller(matching[0].patterns)
 
     def _known(self) -> list[_Token]:
@@ -183,7 +185,7 @@ def check_allowed(context: Any, names: Iterable[str]) -> None:
         raise RejectedError(
             "UNAUTHENTICATED",
             f"the token of the caller does not permit {', '.join(closed)}; ask the operator of the server for one that "
-            "does",
+            "does (a token with names permits only these, also of built-in functions)",
             function=closed[0],
         )
 

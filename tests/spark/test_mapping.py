@@ -114,6 +114,31 @@ def test_udfs_for_sql(spark: Any, functions: Any) -> None:
     assert [tuple(row) for row in found.collect()] == [(5, 3.0), (None, 6.0), (19, 9.0)]
 
 
+@pytest.mark.every_way
+def test_scalar_functions_within_aggregates(spark: Any, functions: Any) -> None:
+    """An argument, a condition and a key of an aggregate may be a use, also a nested one; a UDF is also a Column."""
+    f = functions
+    df = spark.createDataFrame(ROWS, COLUMNS)
+    found = group_by(df, "a > 0").agg(
+        product=f["sum"](f["multiply"](f["multiply"]("a", "b"), sf.lit(2))),
+        scaled=f["max"](f["scale"](sf.col("a").cast("double"), factor=3.0)),
+        some=f["count"]("a").where(sf.expr("b > 4")),
+    )
+    rows = {row[0]: tuple(row)[1:] for row in found.collect()}
+    assert rows == {True: (44, 9.0, 1), False: (-56, -12.0, 1)}
+    column = f["multiply"].spark_udf()("a", "b")
+    assert [row.m for row in df.withColumn("m", column).agg(sf.sum("m").alias("m")).collect()] == [-6]
+
+
+def test_uses_that_no_aggregate_takes(classic: Any, embedded: Any) -> None:
+    """Table functions, and functions that are not deterministic, are refused as arguments with what to write."""
+    f, df = embedded, classic.createDataFrame(ROWS, COLUMNS)
+    with pytest.raises(RejectedError, match="use join_lateral"):
+        group_by(df).agg(n=f["count"](f["split"]("text")))
+    with pytest.raises(RejectedError, match=r"not deterministic; add it as a column first: with_columns"):
+        group_by(df).agg(n=f["sum"](f["dice"]("a")))
+
+
 def test_errors_name_the_row(classic: Any, functions: Any) -> None:
     """A function that raises fails the query with its name and the row."""
     df = classic.createDataFrame([(4, 2), (1, 0)], "x bigint, y bigint").coalesce(1)

@@ -200,7 +200,7 @@ CASES: dict[str, tuple[Any, str, str]] = {
     "an aggregate of Spark": (
         lambda df, f: group_by(df, "k").agg(sf.sum("v").alias("n")),
         "SIGNATURE",
-        "an output is .*sum.v. AS n.*, not a use of a function; write functions.sum",
+        "an output is .*sum.v. AS n.*, a Column of PySpark, .* functions.sum.*df.groupBy",
     ),
     "a dict of aggregates": (lambda df, f: group_by(df, "k").agg({"v": "sum"}), "SIGNATURE", "not a use of a function"),
     "a direct argument that is a Column": (

@@ -237,13 +237,14 @@ class FlightTransport:
                         raise problem from None
                     circuits.failed(url, time.monotonic())
                     connections.drop(url, problem)
+                    last = problem
                 else:
                     circuits.worked(url)
                     return answer
             until_s = circuits.rested_at_s(self.urls)
             if not patience.lasts_until(until_s):
-                raise problem
-            patience.rest_until(until_s, problem)
+                raise last
+            patience.rest_until(until_s, last)
 
 
 class FlightLink(Link):

@@ -10,7 +10,7 @@ from foldflight.client.logs import set_up
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from foldflight.errors import FoldflightError
+    from foldflight.errors import RetryableError
 
 __all__ = ["Patience"]
 
@@ -45,7 +45,7 @@ class Patience:
         """Return whether the wait may go on until this time."""
         return until_s < self._ends_s
 
-    def rest_until(self, until_s: float, problem: FoldflightError) -> None:
+    def rest_until(self, until_s: float, problem: RetryableError) -> None:
         """Sleep until this time. A warning tells every ten seconds what is wrong.
 
         Args:

@@ -273,7 +273,7 @@ def _is_of_spark(type_: pa.DataType) -> bool:
     """Return whether Spark has a column type that an argument of `type_` accepts."""
     try:
         column = arrow_type(spark_type(type_))
-    except (PySparkException, pa.ArrowInvalid):
+    except (PySparkException, ValueError):  # pyarrow refuses more than 38 digits by ValueError
         return False
     return can_widen(without_nullability(column), type_)
 
@@ -330,11 +330,10 @@ def column_of(df: DataFrame, written: object, role: str) -> Column:
     """
     if isinstance(written, Column):
         return written
-    if isinstance(written, (Use, UseMember)):
-        raise RejectedError(
-            "SIGNATURE",
-            f"{role} is a use of another function; add it as a column first: with_columns(df, name={written!r})",
-        )
+    if isinstance(written, Use):
+        return _column_of_use(df, written, role)
+    if isinstance(written, UseMember):
+        return _column_of_use(df, written.use, role).getField(written.member)
     if isinstance(written, Aggregate):
         raise RejectedError(
             "SIGNATURE",
@@ -353,6 +352,29 @@ def column_of(df: DataFrame, written: object, role: str) -> Column:
             "SIGNATURE", f"{role} means all columns; give one column (count() without an argument counts the rows)"
         )
     return sf.expr(written)
+
+
+def _column_of_use(df: DataFrame, use: Use, role: str) -> Column:
+    """Return the result of a scalar function as a column: a UDF of Spark, which is a trip to Python of its own.
+
+    Raises:
+        RejectedError: SIGNATURE for table functions, functions whose type depends on the arguments, and functions
+            that are not deterministic, since Spark may compute the column more than once.
+    """
+    from foldflight.spark.mapping import spark_udf  # that module resolves its arguments with this one
+
+    if not use.function.deterministic:
+        raise RejectedError(
+            "SIGNATURE",
+            f"{role} is a use of {use.function.name}, which is not deterministic; add it as a column first: "
+            f"with_columns(df, name={use!r})",
+            function=use.function.name,
+        )
+    arguments = [
+        column_of(df, each, f"the argument {text_of(each)!r} of {use.function.name}") for each in use.arguments
+    ]
+    column: Column = spark_udf(use.function, use.transport, use.literals)(*arguments)
+    return column
 
 
 def sort_key(df: DataFrame, key: OrderKey) -> OrderKey:

@@ -312,6 +312,13 @@ def named_outputs(aliased: Sequence[Any], named: Mapping[str, Any]) -> dict[str,
                 f"aggregates nothing; use it in {use}",
                 function=given.function.name,
             )
+        if isinstance(given, Column):
+            raise RejectedError(
+                "SIGNATURE",
+                f"{name} is {text_of(given)!r}, a Column of PySpark, and agg takes functions of foldflight only; "
+                "take the built-in function of this name from functions = connect(...), as in functions.sum('column'), "
+                "or compute the Column with df.groupBy(...).agg(...) and join both results on the keys",
+            )
         if not isinstance(given, Aggregate):
             raise RejectedError(
                 "SIGNATURE",

@@ -1,10 +1,14 @@
 """The built-in functions, checked to the last digit."""
 
+import itertools
+import math
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from foldflight import RejectedError
 from foldflight.fold import Fold, bind_calls
 from foldflight.functions import Call, Registry
 
@@ -42,3 +46,39 @@ def test_averages_of_large_whole_numbers_do_not_overflow() -> None:
     """The average of BIGINTs whose sum exceeds BIGINT is a DOUBLE, as in Spark, also from merged states."""
     assert folded("avg", pa.array([2**62, 2**62, 2**62 - 1024]), states=2) == (3 * 2**62 - 1024) / 3
     assert folded("avg", pa.array([1, 2])) == 1.5
+
+
+@pytest.mark.parametrize("digits", [(4, 0), (18, 0), (38, 0), (4, 1)])
+def test_extremes_of_decimals(digits: tuple[int, int]) -> None:
+    """`min` and `max` take decimals of every scale, also of scale 0, which sums fold in vectors."""
+    values = pa.array([Decimal(26), None, Decimal(-3)], pa.decimal128(*digits))
+    assert folded("min", values, states=2) == Decimal(-3)
+    assert folded("max", values, states=2) == Decimal(26)
+
+
+def test_structs_and_arrays_are_ordered_as_in_spark() -> None:
+    """Member by member: NULL is the least, NaN the greatest number, an array is greater than its beginning."""
+    type_ = pa.struct([("at", pa.float64()), ("more", pa.list_(pa.struct([("x", pa.int64())])))])
+    rising = [
+        {"at": None, "more": [{"x": 9}]},
+        {"at": 1.0, "more": None},
+        {"at": 1.0, "more": []},
+        {"at": 1.0, "more": [None]},
+        {"at": 1.0, "more": [{"x": None}]},
+        {"at": 1.0, "more": [{"x": 1}]},
+        {"at": 1.0, "more": [{"x": 1}, {"x": 0}]},
+        {"at": math.nan, "more": None},
+    ]
+    for low, high in itertools.pairwise(rising):
+        pairs = (pa.array([low, high, None], type_), pa.array([None, high, low], type_))
+        assert [repr(folded("min", each, states=2)) for each in pairs] == [repr(low)] * 2
+        assert [repr(folded("max", each, states=2)) for each in pairs] == [repr(high)] * 2
+
+
+@pytest.mark.parametrize("type_", [pa.map_(pa.string(), pa.int64()), pa.list_(pa.json_())])
+def test_what_has_no_order_has_no_extremes(type_: pa.DataType) -> None:
+    """Maps and JSON are refused, also within other types."""
+    for name in ("min", "max"):
+        with pytest.raises(RejectedError, match=r"has none \(maps and JSON cannot be compared") as refused:
+            folded(name, pa.nulls(1, type_))
+        assert refused.value.code == "SCHEMA_MISMATCH"

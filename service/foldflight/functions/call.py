@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from foldflight.functions.ranking import is_nan, rank
+
 __all__ = ["Call", "Order"]
 
 
@@ -27,8 +29,8 @@ class Order:
         """Return the key of a value for a sort with `reverse=descending`. NaN is the greatest number, as in Spark."""
         if value is None:
             return (self.nulls_first == self.descending, False, 0)
-        is_nan = isinstance(value, float) and value != value  # noqa: PLR0124 - only NaN differs from itself
-        return (self.nulls_first != self.descending, is_nan, 0 if is_nan else value)
+        nan = is_nan(value)
+        return (self.nulls_first != self.descending, nan, 0 if nan else rank(value))
 
 
 @dataclass(frozen=True)

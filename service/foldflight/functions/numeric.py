@@ -16,8 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from foldflight.errors import RejectedError
 from foldflight.functions.decorators import udaf
 from foldflight.functions.exact import EXACT, ExactSum, ExactSums
+from foldflight.functions.ranking import is_nan, is_ordered, rank
+from foldflight.functions.types import sql_name
 
 # ruff: noqa: D101 - `udaf` documents the methods; each class documents its result.
 
@@ -36,7 +39,7 @@ def _numeric(*types: pa.DataType) -> tuple[pa.DataType, ...]:
         raise ValueError(f"takes one argument and was given {len(types)}")
     type_ = types[0]
     if pa.types.is_null(type_):
-        return (pa.int64(),)
+        return (pa.float64(),)
     if pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_):
         return (type_,)
     raise ValueError("takes numbers")
@@ -368,7 +371,10 @@ class Extreme:
 
 
 class _Compared:
-    """The common part of `min` and `max`. NaN is greater than any other number, as in Spark and PostgreSQL."""
+    """The common part of `min` and `max`. NaN is greater than any other number, as in Spark and PostgreSQL.
+
+    Structs and arrays are compared member by member (`rank`), so `max` of `struct(at, value)` is the latest row.
+    """
 
     def create_accumulator(self) -> Extreme:
         return Extreme()
@@ -394,6 +400,8 @@ class _Compared:
 
     def fold_many(self, accumulators: Any, slots: Any, _: Any, values: Any) -> Any:
         seen, held = accumulators["seen"], accumulators["value"]
+        if not isinstance(values, np.ndarray):  # decimals, which may exceed 64 bits
+            return NotImplemented
         values = values.astype(held.dtype, copy=False)
         unseen = np.flatnonzero(~seen[slots])[::-1]
         if len(unseen):
@@ -419,27 +427,37 @@ class _Compared:
         return np.ma.array(accumulators["value"], mask=~accumulators["value?"])
 
 
-def _nan(value: Any) -> bool:
-    return isinstance(value, float) and value != value  # noqa: PLR0124 - only NaN differs from itself
+def _compared_state(type_: pa.DataType) -> pa.DataType:
+    if not is_ordered(type_):
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"min and max take values that have an order, and {sql_name(type_)} has none (maps and JSON cannot be "
+            "compared); give a part of it, or its text",
+        )
+    return pa.struct([("value", type_), ("seen", pa.bool_())])
 
 
-@udaf(input_types=["T"], result_type="T", state_type="STRUCT<value T, seen BOOLEAN>", skip_nulls=True)
+@udaf(input_types=["T"], result_type="T", state_type=_compared_state, skip_nulls=True)
 class Min(_Compared):
     """Find the least value; NULL if there is no value."""
 
     def wins(self, value: Any, held: Any) -> bool:
-        return bool(value < held) or (_nan(held) and not _nan(value))
+        if isinstance(value, (dict, list)):
+            return bool(rank(value) < rank(held))
+        return bool(value < held) or (is_nan(held) and not is_nan(value))
 
     def choose(self, floating: bool) -> np.ufunc:
         return np.fmin if floating else np.minimum
 
 
-@udaf(input_types=["T"], result_type="T", state_type="STRUCT<value T, seen BOOLEAN>", skip_nulls=True)
+@udaf(input_types=["T"], result_type="T", state_type=_compared_state, skip_nulls=True)
 class Max(_Compared):
     """Find the greatest value; NULL if there is no value."""
 
     def wins(self, value: Any, held: Any) -> bool:
-        return bool(value > held) or (_nan(value) and not _nan(held))
+        if isinstance(value, (dict, list)):
+            return bool(rank(value) > rank(held))
+        return bool(value > held) or (is_nan(value) and not is_nan(held))
 
     def choose(self, floating: bool) -> np.ufunc:  # noqa: ARG002 - np.maximum keeps NaN, which is the greatest
         return np.maximum

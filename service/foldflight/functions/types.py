@@ -281,6 +281,7 @@ _SQL: Final[dict[pa.DataType, str]] = {
     pa.large_binary(): "BINARY",
     pa.date32(): "DATE",
     pa.time64("us"): "TIME",
+    pa.time64("ns"): "TIME",
     _INTERVAL: "INTERVAL",
     pa.duration("us"): "INTERVAL DAY TO SECOND",
     pa.json_(): "JSON",

@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from foldflight.client import Functions, OpenExchange
-from foldflight.client.failover import SurvivingLink
+from foldflight.client.failover import SurvivingExchange
 from foldflight.client.link import Link, Resolve
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.mapping import MapQuery, Steps
@@ -207,7 +207,7 @@ class Transport:
         """Open an exchange with failover."""
         circuits = Circuits(lambda: 0.5)
         coordinator = Coordinator(open, ["first", "second", "third"], circuits, bounds=self._bounds)
-        return OpenExchange(SurvivingLink(coordinator, lambda _, opening: self._dial(opening, resolve), _Still()), open)
+        return SurvivingExchange(open, coordinator, lambda _, opening: self._dial(opening, resolve), _Still())
 
     def _dial(self, opening: Open, resolve: Resolve | None) -> Link:
         number = len(self.tapes)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from foldflight.client import OpenExchange
-from foldflight.client.failover import SurvivingLink
+from foldflight.client.failover import SurvivingExchange
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.exchange.serving import describe
@@ -83,8 +83,8 @@ class _Partition:
                 exchange.chunk(pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], schema=_COLUMNS))
                 yield exchange
                 self.answers.append(exchange.mapped().to_pylist())
-                assert isinstance(exchange.carrier, SurvivingLink)
-                assert exchange.carrier.coordinator.held_bytes == 0, "an answered chunk is kept"
+                assert isinstance(exchange, SurvivingExchange)
+                assert exchange.coordinator.held_bytes == 0, "an answered chunk is kept"
                 yield exchange
 
 

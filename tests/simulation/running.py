@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from foldflight.client import OpenExchange
-from foldflight.client.failover import SurvivingLink
+from foldflight.client.failover import SurvivingExchange
 from foldflight.client.link import Resolve
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.failover.circuits import Circuits
@@ -85,7 +85,7 @@ class SimulatedTransport:
         coordinator = Coordinator(open, self._world.urls, self._circuits, bounds=self._bounds)
         self.stats.append(coordinator.stats)
         dial = functools.partial(self._world.dial, resolve=resolve)
-        return OpenExchange(SurvivingLink(coordinator, dial, self._world), open)
+        return SurvivingExchange(open, coordinator, dial, self._world)
 
 
 class Partition(Protocol):

@@ -20,7 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from foldflight.client import EmbeddedTransport, OpenExchange, Transport
-from foldflight.client.failover import SurvivingLink
+from foldflight.client.failover import SurvivingExchange
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.fold import ERROR
 from foldflight.functions import Registry
@@ -175,8 +175,8 @@ def run_seed(seed: int, *, is_calm: bool = False) -> Report:
 
 
 def _check_bounds(bounds: FailoverBounds, exchange: OpenExchange) -> None:
-    assert isinstance(exchange.carrier, SurvivingLink)
-    held, most = exchange.carrier.coordinator.held_bytes, bounds.replay_bytes_max + _KEPT_BYTES_MAX
+    assert isinstance(exchange, SurvivingExchange)
+    held, most = exchange.coordinator.held_bytes, bounds.replay_bytes_max + _KEPT_BYTES_MAX
     assert held <= most, f"{held} bytes are kept for failover; the bound is {most}"
 
 

@@ -1,8 +1,8 @@
 """Simulated servers, links and a clock in one process, determined by a seed.
 
-The fold, both ends of the exchange, the codec, the coordinator and `SurvivingLink` are the real ones. Only the network
-is simulated: a link is a queue in each direction, each step lets one server handle one message, and time is a number.
-Each step may inject a fault until the time `heals_at_s`.
+The fold, both ends of the exchange, the codec, the coordinator and `SurvivingExchange` are the real ones. Only the
+network is simulated: a link is a queue in each direction, each step lets one server handle one message, and time is a
+number. Each step may inject a fault until the time `heals_at_s`.
 
 Each seed has its own selection of faults and its own rate, because some faults hide others.
 

@@ -30,8 +30,8 @@ def test_columns_with_the_same_buffer_are_cut(monkeypatch: pytest.MonkeyPatch) -
     rows = pa.RecordBatch.from_arrays([values, values, values], names=["x", "y", "z"])
     sent: list[int] = []
     with connect("embedded:").transport.open(Open(calls=(Call("count"),), columns=rows.schema)) as exchange:
-        write = exchange.carrier._write  # type: ignore[attr-defined]
-        monkeypatch.setattr(exchange.carrier, "_write", lambda frame: (sent.append(frame.batch.num_rows), write(frame)))
+        write = exchange._write  # type: ignore[attr-defined]
+        monkeypatch.setattr(exchange, "_write", lambda frame: (sent.append(frame.batch.num_rows), write(frame)))
         exchange.chunk(rows)
     assert sum(sent) == 6_000
     assert len(sent) > 1

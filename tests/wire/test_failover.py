@@ -14,7 +14,7 @@ import pytest
 
 from foldflight import connect
 from foldflight.client import EmbeddedTransport, FlightTransport, Functions, OpenExchange, close_connections
-from foldflight.client.failover import SurvivingLink
+from foldflight.client.failover import SurvivingExchange
 from foldflight.engine.over import folding, stream
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
@@ -159,8 +159,8 @@ def test_a_batch_without_barriers_leaves_a_draining_server_with_its_states(fork:
         assert eventually(send, 20)
         assert drained.process.returncode == EXIT_DRAINED
         found = end_epoch(exchange, 1)
-        assert isinstance(exchange.carrier, SurvivingLink)
-        stats = exchange.carrier.coordinator.stats
+        assert isinstance(exchange, SurvivingExchange)
+        stats = exchange.coordinator.stats
         assert (stats.losses, stats.rows_refolded, stats.replays) == (0, 0, 1)
     assert found["output_0"].to_pylist() == [(sent - 1) // 2] * 4
     assert found["output_3"].to_pylist() == [sent] * 4
@@ -228,12 +228,12 @@ def test_long_epochs_are_saved_on_the_way(fork: Fork) -> None:
         with transport.open(opening(*CALLS[:2], returns=returns)) as exchange:
             for number in range(40):
                 exchange.chunk(batch)
-                assert exchange.carrier.coordinator.held_bytes < 20_000 + 4 * (batch.nbytes + 6_000) + 400 * 40
+                assert exchange.coordinator.held_bytes < 20_000 + 4 * (batch.nbytes + 6_000) + 400 * 40
                 if number == 30:
                     kill(holder(servers, exchange))
             assert end_epoch(exchange, 1)["output_1"].to_pylist() == [40] * 200
-            assert exchange.carrier.coordinator.stats.checkpoints > 5
-            assert exchange.carrier.coordinator.stats.rows_refolded < 10 * 200
+            assert exchange.coordinator.stats.checkpoints > 5
+            assert exchange.coordinator.stats.rows_refolded < 10 * 200
         servers = [each for each in servers if each.process.poll() is None] + [fork()]
         transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=bounds)
 
@@ -257,7 +257,7 @@ def test_errors_of_the_job_are_not_tried_elsewhere(fork: Fork) -> None:
         exchange.chunk(rows((0, 0, 13)))
         with pytest.raises(FunctionError, match="thirteen"):
             end_epoch(exchange, 1)
-        assert exchange.carrier.coordinator.stats.losses == 0
+        assert exchange.coordinator.stats.losses == 0
 
 
 def test_a_server_of_another_version_is_passed_over(fork: Fork) -> None:

@@ -98,8 +98,8 @@ def test_a_slot_stays_failed_on_another_server(fork: Fork, returns: Returns) -> 
             held.process.wait()
 
         assert story(exchange, kill) == expected
-        assert exchange.carrier.coordinator.stats.replays == 1
-        assert exchange.carrier.coordinator.stats.checkpoints > 0
+        assert exchange.coordinator.stats.replays == 1
+        assert exchange.coordinator.stats.checkpoints > 0
 
 
 def test_isolated_groups_are_counted(server: Server, flight: FlightTransport) -> None:

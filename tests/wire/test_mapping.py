@@ -156,10 +156,10 @@ def test_another_server_takes_over_in_the_middle(fork: Callable[..., ServerProce
                 at_work.process.send_signal(signal.SIGKILL if how == "kill" else signal.SIGTERM)
             found.append((batch, exchange.mapped()))
         assert exchange.opened.server_id != serving_id
-        stats = exchange.carrier.coordinator.stats
+        stats = exchange.coordinator.stats
         assert stats.replays == 1
         assert stats.losses == (1 if how == "kill" else 0)
-        assert exchange.carrier.coordinator.held_bytes == 0, "answered chunks are forgotten"
+        assert exchange.coordinator.held_bytes == 0, "answered chunks are forgotten"
     for batch, answer in found:
         assert answer.to_pylist() == expected(batch)
 

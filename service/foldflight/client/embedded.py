@@ -13,7 +13,6 @@ import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from foldflight.client.exchange import OpenExchange
 from foldflight.client.link import Link, check_resolve
 from foldflight.compiler import Programs
 from foldflight.compiler.keytables import KeyLoops
@@ -30,6 +29,7 @@ from foldflight.shipping.pickling import pickled
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from foldflight.client.exchange import OpenExchange
     from foldflight.client.link import Resolve
     from foldflight.exchange.frames import Frame, Wanted
     from foldflight.fold import Mode
@@ -131,7 +131,7 @@ class EmbeddedTransport:
                 part_bytes_max=_LIMITS.message_bytes_max,  # nothing is sent, so nothing is gained by parts
             )
 
-        return OpenExchange(EmbeddedLink(complete, serve, resolve), complete)
+        return EmbeddedLink(complete, serve, resolve)
 
     def _complete(self, opening: Open) -> Open:
         if not self._job_parameters:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from foldflight.client.exchange import OpenExchange
 from foldflight.client.logs import log_event, set_up
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.failover.steps import (
@@ -29,18 +29,15 @@ from foldflight.exchange.failover.steps import (
     SendFrame,
     Started,
 )
-from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Entries, Forget, Open, Opened, States
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from foldflight.client.link import Link
-    from foldflight.exchange.engine import Answer
     from foldflight.exchange.failover.coordinator import Coordinator
-    from foldflight.fold import Mode
-    from foldflight.functions.context import LogRecord
+    from foldflight.exchange.frames import EngineFrame, Open
 
-__all__ = ["Clock", "SurvivingLink"]
+__all__ = ["Clock", "SurvivingExchange"]
 
 _LOGGER = "foldflight.client"
 
@@ -55,10 +52,11 @@ class Clock(Protocol):
         """Sleep until this time."""
 
 
-class SurvivingLink:
-    """A carrier that moves one exchange from server to server.
+class SurvivingExchange(OpenExchange):
+    """An exchange that moves from server to server.
 
     Args:
+        opening: The Open frame of the exchange.
         coordinator: Makes all decisions.
         dial: Opens a link to one server.
         clock: Tells the time, and sleeps.
@@ -67,48 +65,27 @@ class SurvivingLink:
         FoldflightError: The coordinator gave up.
     """
 
-    def __init__(self, coordinator: Coordinator, dial: Callable[[str, Open], Link], clock: Clock) -> None:
+    def __init__(
+        self, opening: Open, coordinator: Coordinator, dial: Callable[[str, Open], Link], clock: Clock
+    ) -> None:
+        super().__init__(opening)
         self.coordinator = coordinator
         self._dial = dial
         self._clock = clock
         self._link: Link | None = None
         self._is_over = False
-        self._answers: deque[Answer] = deque()
-        self._logs: list[LogRecord] = []
         self._process(Started())
-
-    @property
-    def opened(self) -> Opened:
-        """The Opened frame of the current server."""
-        opened = self.coordinator.opened
-        if opened is None:
-            raise AssertionError("the constructor raises if no server opens the exchange")
-        return opened
-
-    @property
-    def modes(self) -> Sequence[Mode | None]:
-        """The mode of each call when the current server opened the exchange; None if it did not tell."""
-        return self.opened.modes
 
     @property
     def wants_checkpoint(self) -> bool:
         """Whether so many frames are kept for another server that a checkpoint should replace them."""
         return self.coordinator.wants_checkpoint
 
-    def send(self, frame: States | Entries | Chunk | Forget | Barrier | Checkpoint) -> None:
-        """Send a frame, to another server if the current one is lost."""
+    def _send(self, frame: EngineFrame) -> None:
         self._process(FrameGiven(frame))
 
-    def answer(self) -> Answer:
-        """Wait for the oldest answer that has not been taken."""
-        while not self._answers:
-            self._process(AnswerWanted())
-        return self._answers.popleft()
-
-    def take_logs(self) -> Sequence[LogRecord]:
-        """Return the log records of functions since the last call."""
-        logs, self._logs = self._logs, []
-        return logs
+    def _await_answer(self) -> None:
+        self._process(AnswerWanted())
 
     def close(self) -> None:
         """End the exchange and release its resources. It is safe to call this twice and after an error."""
@@ -152,7 +129,7 @@ class SurvivingLink:
             case Deliver():
                 self._logs.extend(instruction.logs)
                 if instruction.answer is not None:
-                    self._answers.append(instruction.answer)
+                    self._arrived(instruction.answer)
             case CutLink():
                 self._cut()
             case LeaveLink():
@@ -168,7 +145,8 @@ class SurvivingLink:
     def _step(self, instruction: OpenLink | SendFrame | AwaitAnswer) -> Event:
         if isinstance(instruction, OpenLink):
             self._link = self._dial(instruction.url, instruction.opening)
-            return LinkOpened(self._link.opened)
+            self.opened = self._link.opened
+            return LinkOpened(self.opened)
         link = self._link
         if link is None:
             raise AssertionError("the coordinator returned an instruction for a link, and there is none")

@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.client.edge import translated
-from foldflight.client.exchange import OpenExchange
-from foldflight.client.failover import SurvivingLink
+from foldflight.client.failover import SurvivingExchange
 from foldflight.client.link import Link, check_resolve
 from foldflight.client.patience import Patience
 from foldflight.client.watchdog import Guard
@@ -39,6 +38,7 @@ from foldflight.shipping.pickling import bundle_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from foldflight.client.exchange import OpenExchange
     from foldflight.client.link import Resolve
     from foldflight.functions.mapping import AnyFunction
 
@@ -198,7 +198,7 @@ class FlightTransport:
         opening = self._complete(open)
         coordinator = Coordinator(opening, self.urls, _connections_of_this_process().circuits, bounds=self._bounds)
         dial = functools.partial(self._dial, resolve=resolve)
-        return OpenExchange(SurvivingLink(coordinator, dial, _Clock()), opening)
+        return SurvivingExchange(opening, coordinator, dial, _Clock())
 
     def _dial(self, url: str, opening: Open, *, resolve: Resolve | None) -> FlightLink:
         connections = _connections_of_this_process()

@@ -1,20 +1,20 @@
 """The link of an exchange to one server: it sends frames and returns complete answers.
 
 A frame is sent only after all answers to earlier frames have been read. Otherwise the server could block on writing an
-answer while the engine blocks on writing a chunk. The results of a barrier may be taken later; a frame that is sent in
-between reads them first.
+answer while the engine blocks on writing a chunk. So the answer to at most one message is due. The results of a barrier
+may be taken later; a frame that is sent in between reads them first.
 """
 
 from __future__ import annotations
 
 import abc
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from foldflight.client.exchange import OpenExchange
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.exchange.engine import Answer, EngineExchange
 from foldflight.exchange.frames import (
@@ -22,7 +22,6 @@ from foldflight.exchange.frames import (
     Chunk,
     EngineFrame,
     Entries,
-    Folded,
     Forget,
     Frame,
     Log,
@@ -40,9 +39,6 @@ from foldflight.fold import ROW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from foldflight.fold import Mode
-    from foldflight.functions.context import LogRecord
 
 __all__ = ["Link", "Resolve", "check_resolve"]
 
@@ -63,8 +59,8 @@ def check_resolve(opening: Open, resolve: Resolve | None) -> None:
         )
 
 
-class Link(abc.ABC):
-    """One exchange with one server. A subclass transports the frames.
+class Link(OpenExchange):
+    """The exchange with one server. A subclass transports the frames.
 
     After an error the link is unusable: `cut` it.
 
@@ -79,21 +75,18 @@ class Link(abc.ABC):
     """
 
     def __init__(self, opening: Open, resolve: Resolve | None = None) -> None:
-        self.opened: Opened
+        super().__init__(opening)
         self.unresolved: BaseException | None = None
-        self._resolve = resolve
         self.reopen = False
-        self._opening = opening
+        self._resolve = resolve
         self._engine = EngineExchange(opening)
         self._arrays = arrays_in(opening.columns)
         self._failed = False  # an error occurred, so the exchange is cancelled and not ended in the regular way
         self._closed = False
         self._room: int
-        # For each frame whose answer has not been taken, oldest first, the rows of the parts in which it was sent.
-        self._parts_due: deque[list[int]] = deque()
-        self._answers: deque[Answer] = deque()
-        self._due = 0
-        self._logs: list[LogRecord] = []
+        # The messages of the last frame with an answer, and their answers, until the answer of the frame has arrived.
+        self._parts: list[EngineFrame] = []
+        self._answers: list[Answer] = []
 
     # -- implemented by subclasses -----------------------------------------------------------------------------------
 
@@ -109,40 +102,36 @@ class Link(abc.ABC):
     def _end(self) -> None:
         """Release the resources of the link. `_failed` tells whether the exchange ended with an error."""
 
-    # -- the interface of a carrier ----------------------------------------------------------------------------------
+    # -- the exchange ------------------------------------------------------------------------------------------------
 
-    @property
-    def modes(self) -> Sequence[Mode | None]:
-        """The mode of each call when the server opened the exchange; None if the server did not tell."""
-        return self.opened.modes
-
-    @property
-    def wants_checkpoint(self) -> bool:
-        """False: nothing is kept for another server."""
-        return False
-
-    def send(self, frame: EngineFrame) -> None:
-        """Read the answers that are due, then send a frame, split into messages within the bound of the server.
+    def _send(self, frame: EngineFrame) -> None:
+        """Read the answer that is due, then send a frame, split into messages within the bound of the server.
 
         Raises:
             FoldflightError: The frame may not be sent now, or the server failed.
         """
-        expects_answer, is_delivered = self._opening.is_answered(frame), self._opening.is_delivered(frame)
-        parts: list[int] = []
         self._check_open()
         try:
+            if self._parts:
+                self._finish()
             for part in self._split(frame):
-                while self._due:
-                    self._pull()
+                if self._parts:
+                    self._read_due()
                 self._engine.send(part)
                 self._write(part)
-                parts.append(part.batch.num_rows if isinstance(part, Chunk) else 0)
-                self._due += expects_answer
+                if self._opening.is_answered(part):
+                    self._parts.append(part)
         except BaseException:
             self._failed = True
             raise
-        if is_delivered:
-            self._parts_due.append(parts)
+
+    def _await_answer(self) -> None:
+        self._check_open()
+        try:
+            self._finish()
+        except BaseException:
+            self._failed = True
+            raise
 
     def answer(self) -> Answer:
         """Wait for the oldest answer that has not been taken.
@@ -152,25 +141,22 @@ class Link(abc.ABC):
             FoldflightError: The server has failed.
         """
         self._check_open()
-        try:
-            if not self._parts_due:
-                raise RejectedError("BAD_FRAME", "there is no answer to receive: no frame that has an answer was sent")
-            parts = self._parts_due[0]
-            while len(self._answers) < len(parts):
-                self._pull()
-        except BaseException:
+        if not self._pending:
             self._failed = True
-            raise
-        self._parts_due.popleft()
-        found = [self._answers.popleft() for _ in parts]
-        if len(parts) == 1:
-            return found[0]
-        return _joined(found, parts) if self._opening.maps else pa.concat_batches(found)
+            raise RejectedError("BAD_FRAME", "there is no answer to receive: no frame that has an answer was sent")
+        return self._take(type(self._pending[0].frame), "")
 
-    def take_logs(self) -> Sequence[LogRecord]:
-        """Return the log records of functions since the last call."""
-        logs, self._logs = self._logs, []
-        return logs
+    def _finish(self) -> None:
+        """Read what is due of the last frame. If the engine takes the answer, it has arrived."""
+        self._read_due()
+        parts, self._parts = self._parts, []
+        answers, self._answers = self._answers, []
+        if answers:
+            self._arrived(answers[0] if len(parts) == 1 else _joined(answers, parts))
+
+    def _read_due(self) -> None:
+        while self._engine.is_due:
+            self._pull()
 
     def close(self) -> None:
         """End the exchange and release its resources. It is safe to call this twice and after an error."""
@@ -204,13 +190,10 @@ class Link(abc.ABC):
             self._logs.extend(frame.records)
         elif isinstance(frame, (Results, SavedStates, Mapped)):
             self.reopen = self.reopen or frame.reopen
-        elif isinstance(frame, Folded):
-            self._due -= 1
         elif isinstance(frame, Wanted):
             for entries in self._entries_for(frame):
                 self._write(entries)
         if answer is not None:
-            self._due -= 1
             self._answers.append(answer)
 
     def _entries_for(self, wanted: Wanted) -> Iterator[Entries]:
@@ -280,15 +263,17 @@ class Link(abc.ABC):
         return self._arrays * batch.get_total_buffer_size() <= room and batch.num_rows * SLOT_BYTES <= room
 
 
-def _joined(answers: Sequence[Any], rows: Sequence[int]) -> pa.Table:
-    """Return the answers to the parts of one chunk, which had these numbers of rows, as the answer to the chunk."""
+def _joined(answers: Sequence[Any], parts: Sequence[EngineFrame]) -> Answer:
+    """Return the answers to the parts of one frame as the answer to the frame."""
+    if isinstance(answers[0], pa.RecordBatch):
+        return pa.concat_batches(answers)
     if ROW not in answers[0].column_names:
         return pa.concat_tables(answers)
     shifted, start = [], 0
-    for answer, count in zip(answers, rows, strict=True):
+    for answer, part in zip(answers, parts, strict=True):
         places = pc.add(answer.column(ROW), pa.scalar(start, pa.int32()))
         shifted.append(answer.set_column(0, answer.schema.field(ROW), places))
-        start += count
+        start += part.batch.num_rows if isinstance(part, Chunk) else 0
     return pa.concat_tables(shifted)
 
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import (
-    Checkpoint,
     Chunk,
     EngineFrame,
     Frame,
@@ -24,7 +23,6 @@ from foldflight.exchange.frames import (
     columns_text,
 )
 from foldflight.exchange.machine import Exchange, Role, State
-from foldflight.exchange.verbs import ExchangeVerbs
 from foldflight.fold import ERROR, ROW
 
 __all__ = [
@@ -100,8 +98,8 @@ def _check_mapped(answer: pa.Table, rows: int) -> None:
         raise RejectedError("BAD_FRAME", f"the rows of an answer are not ascending, or not among the chunk's {rows}")
 
 
-class EngineExchange(ExchangeVerbs[Frame]):
-    """The engine's side of one exchange, without I/O. Its verbs return the frame to send.
+class EngineExchange:
+    """The engine's side of one exchange, without I/O.
 
     Args:
         opening: The Open frame of the exchange.
@@ -116,17 +114,14 @@ class EngineExchange(ExchangeVerbs[Frame]):
         self._chunk_rows: deque[int] = deque()  # of the chunks whose answers are due, in an exchange of steps
 
     @property
+    def is_due(self) -> bool:
+        """Whether an answer of the server is due."""
+        return self._machine.is_due
+
+    @property
     def story(self) -> tuple[str, ...]:
         """The last steps, oldest first."""
         return self._machine.story
-
-    def checkpoint(self, *, if_reopen: bool = False) -> Frame:
-        """Return the frame that requests states within an epoch.
-
-        Args:
-            if_reopen: Whether the server returns states only if it requests that the engine reopen the exchange.
-        """
-        return self._give(Checkpoint(if_reopen=if_reopen))
 
     def send(self, frame: EngineFrame) -> None:
         """Check and record a frame that is about to be sent.
@@ -182,7 +177,3 @@ class EngineExchange(ExchangeVerbs[Frame]):
         if isinstance(frame, Mapped):
             _check_mapped(whole, self._chunk_rows.popleft())
         return Saved(whole, frame.problem) if isinstance(frame, SavedStates) else whole
-
-    def _give(self, frame: EngineFrame) -> Frame:
-        self.send(frame)
-        return frame

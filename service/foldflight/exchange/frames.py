@@ -130,21 +130,26 @@ class Open:
         calls = zip(self.calls, fingerprints, strict=True)
         return replace(self, calls=tuple(replace(call, fingerprint=found) for call, found in calls))
 
+    @cached_property
+    def _delivered(self) -> frozenset[type[Frame]]:
+        """The frames whose answers have content for the engine."""
+        kinds: set[type[Frame]] = {Barrier, Checkpoint}
+        if self.initial_outputs:
+            kinds.add(States)
+        if self.row_outputs or self.maps:
+            kinds.add(Chunk)
+        return frozenset(kinds)
+
     def is_answered(self, frame: Frame) -> bool:
         """Return whether the server answers this frame of the engine in an exchange with this Open."""
-        return (self.keeps_views and isinstance(frame, Chunk)) or self.is_delivered(frame)
+        kind = type(frame)
+        if kind is Chunk and self.keeps_views:
+            return True
+        return kind in self._delivered and not (isinstance(frame, States) and frame.unanswered)
 
     def is_delivered(self, frame: Frame) -> bool:
         """Return whether the answer to this frame has content for the engine; `Folded` has none."""
-        match frame:
-            case Barrier() | Checkpoint():
-                return True
-            case States():
-                return self.initial_outputs and not frame.unanswered
-            case Chunk():
-                return self.row_outputs or self.maps
-            case _:
-                return False
+        return type(frame) in self._delivered and not (isinstance(frame, States) and frame.unanswered)
 
     def rows_due(self, chunk: Chunk) -> int:
         """Return the number of rows of the RowOutputs that answer a chunk."""

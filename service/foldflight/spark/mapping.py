@@ -495,7 +495,7 @@ class _OneCall:
         for key, (kept_id, exchange) in list(_open_calls.items()):
             if kept_id != attempt_id:
                 del _open_calls[key]
-                exchange.carrier.cut()
+                exchange.cut()
         key = self.token, schema
         if key in _open_calls:
             return _open_calls[key][1]

@@ -22,7 +22,19 @@ import pyarrow as pa
 from foldflight.client.embedded import PROGRAMS
 from foldflight.exchange.codec import decode, decode_open, encode, encode_open
 from foldflight.exchange.engine import Answer, EngineExchange
-from foldflight.exchange.frames import Frame, Limits, Open, Wanted
+from foldflight.exchange.frames import (
+    Barrier,
+    Checkpoint,
+    Chunk,
+    EngineFrame,
+    Entries,
+    Forget,
+    Frame,
+    Limits,
+    Open,
+    States,
+    Wanted,
+)
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange
 from foldflight.fold import StateSigner
@@ -39,6 +51,38 @@ LIMITS = Limits(
     idle_s_max=60.0,
     age_s_max=3600.0,
 )
+
+
+class EngineEnd(EngineExchange):
+    """An engine's end of an exchange. Its verbs return the frame to send."""
+
+    def states(self, batch: pa.RecordBatch, *, unanswered: bool = False) -> Frame:
+        """Merge states into slots: columns `slot` int32 and one `state_i` for each call."""
+        return self._given(States(batch, unanswered=unanswered))
+
+    def entries(self, batch: pa.RecordBatch, *, last: bool = False) -> Frame:
+        """Give entries of views. `last`: whether this is the last part of an answer to `Wanted`."""
+        return self._given(Entries(batch, last=last))
+
+    def chunk(self, batch: pa.RecordBatch) -> Frame:
+        """Fold the rows of a batch. Its schema is `Open.columns`."""
+        return self._given(Chunk(batch))
+
+    def forget(self, slots: pa.Int32Array) -> Frame:
+        """Drop the accumulators of these slots."""
+        return self._given(Forget(slots))
+
+    def barrier(self, epoch: int) -> Frame:
+        """End an epoch; the answer is its results."""
+        return self._given(Barrier(epoch))
+
+    def checkpoint(self, *, if_reopen: bool = False) -> Frame:
+        """Request states within an epoch. `if_reopen`: only if the server wants the exchange to be reopened."""
+        return self._given(Checkpoint(if_reopen=if_reopen))
+
+    def _given(self, frame: EngineFrame) -> Frame:
+        self.send(frame)
+        return frame
 
 
 class ExchangePair:
@@ -74,7 +118,7 @@ class ExchangePair:
         resolve: Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]] | None = None,
     ) -> None:
         self.resolve = resolve
-        self.engine = EngineExchange(opening)
+        self.engine = EngineEnd(opening)
         self.server = ServerExchange(
             decode_open(encode_open(opening)),
             registry,

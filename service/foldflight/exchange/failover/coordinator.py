@@ -180,7 +180,7 @@ class Coordinator:
 
     # -- the engine's frames -----------------------------------------------------------------------------------------
 
-    def _accept(self, frame: States | Entries | Chunk | Forget | Barrier | Checkpoint, now_s: float) -> None:
+    def _accept(self, frame: EngineFrame, now_s: float) -> None:
         self._check(frame)
         self._machine.send(frame)
         if isinstance(frame, Chunk) and self._opening.keeps_views:

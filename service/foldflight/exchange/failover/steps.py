@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foldflight.errors import FoldflightError
-from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, EngineFrame, Entries, Forget, Open, Opened, States
+from foldflight.exchange.frames import EngineFrame, Open, Opened
 from foldflight.functions.context import LogRecord
 
 __all__ = [
@@ -86,7 +86,7 @@ class Started:
 class FrameGiven:
     """The engine gave a frame to send."""
 
-    frame: States | Entries | Chunk | Forget | Barrier | Checkpoint
+    frame: EngineFrame
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from foldflight.exchange.frames import (
     Wanted,
 )
 
-__all__ = ["TABLES", "Exchange", "Role", "State"]
+__all__ = ["TABLES", "Exchange", "Role", "State", "check_epoch", "check_given"]
 
 _STORY_STEPS: Final = 20
 
@@ -119,6 +119,7 @@ class Exchange:
 
     def __init__(self, role: Role) -> None:
         self.role = role
+        self._peer = role.peer
         self.states: dict[Role, State] = {Role.ENGINE: State.IDLE, Role.SERVER: State.IDLE}
         self._epoch: int | None = None
         self._due: dict[type[Frame], deque[int]] = {
@@ -148,7 +149,7 @@ class Exchange:
 
     def receive(self, frame: Frame) -> None:
         """Record a frame that the other end sent. Raises RejectedError BAD_FRAME if it may not be sent now."""
-        self._step(self.role.peer, frame)
+        self._step(self._peer, frame)
 
     def _step(self, sender: Role, frame: Frame) -> None:
         state = self.states[sender]
@@ -156,7 +157,7 @@ class Exchange:
         following = TABLES[sender].get((state, type(frame)))
         if following is None:
             raise self._bad_frame(f"the {sender.value} may not send {type(frame).__name__} when it is {state.value}")
-        if self.states[sender.peer] is State.IDLE and not isinstance(frame, Open) and sender is Role.SERVER:
+        if sender is Role.SERVER and self.states[Role.ENGINE] is State.IDLE:
             raise self._bad_frame(f"the server may not send {type(frame).__name__} before Open")
         if isinstance(frame, (Entries, Wanted, Folded)):
             self._check_views(frame)
@@ -223,11 +224,10 @@ class Exchange:
         return following
 
     def _check_barrier(self, epoch: int) -> None:
-        if self._epoch is not None and epoch != self._epoch + 1:
-            kind = "repeated" if epoch == self._epoch else "older" if epoch < self._epoch else "skipping"
-            raise self._bad_frame(
-                f"a {kind} barrier: epoch {epoch} after epoch {self._epoch}, expected {self._epoch + 1}"
-            )
+        try:
+            check_epoch(epoch, self._epoch)
+        except RejectedError as error:
+            raise self._bad_frame(error.message) from None
         self._epoch = epoch
         self._due[Results].append(epoch)
 
@@ -246,6 +246,36 @@ class Exchange:
     def _bad_frame(self, why: str) -> RejectedError:
         self.fail()
         return RejectedError("BAD_FRAME", f"{why}; the exchange is over: open another one", story=self.story)
+
+
+def check_epoch(epoch: int, before: int | None) -> None:
+    """Raise RejectedError BAD_FRAME if a barrier has not the number that follows that of the barrier before it."""
+    if before is not None and epoch != before + 1:
+        kind = "repeated" if epoch == before else "older" if epoch < before else "skipping"
+        raise RejectedError("BAD_FRAME", f"a {kind} barrier: epoch {epoch} after epoch {before}, expected {before + 1}")
+
+
+def check_given(frame: Frame, opening: Open, *, is_due: bool) -> None:
+    """Check a frame of the engine before it is kept for any server, by the rules that every server has.
+
+    Args:
+        frame: The frame.
+        opening: The Open frame of the exchange.
+        is_due: Whether an answer to an earlier frame is due.
+
+    Raises:
+        RejectedError: BAD_FRAME, if an engine may not send the frame now.
+    """
+    kind, state = type(frame), State.MAPPING if opening.maps else State.OPEN
+    if (state, kind) not in TABLES[Role.ENGINE]:
+        raise RejectedError("BAD_FRAME", f"the engine may not send {kind.__name__} when it is {state.value}")
+    if opening.keeps_views:
+        if is_due:
+            raise RejectedError(
+                "BAD_FRAME", f"{kind.__name__} may be sent only when no answer is due, because Open has keeps_views"
+            )
+    elif kind is Entries:
+        raise RejectedError("BAD_FRAME", "Entries needs an Open with keeps_views")
 
 
 def _rows_text(frame: Any) -> str:

@@ -60,18 +60,12 @@ from foldflight.exchange.frames import (
     Chunk,
     EngineFrame,
     Entries,
-    Folded,
     Forget,
-    InitialOutputs,
-    Mapped,
     Open,
     Opened,
-    Results,
-    RowOutputs,
-    SavedStates,
     States,
 )
-from foldflight.exchange.machine import Exchange, Role
+from foldflight.exchange.machine import check_epoch, check_given
 from foldflight.exchange.slots import Slots, check_slots, check_states
 from foldflight.exchange.views import kept_states
 
@@ -117,8 +111,8 @@ class Coordinator:
         self._urls = tuple(urls)
         self._circuits = circuits
         self._bounds = bounds
-        self._machine = Exchange(Role.ENGINE)
-        self._machine.send(opening)
+        self._epoch: int | None = None  # of the last barrier
+        self._due = 0  # answers that the engine does not have
         self._journal = Journal(returns_states=opening.returns.states, holds_slots=not opening.maps)
         self._link: _Link | None = None
         self._is_wanted = False  # the engine waits for an answer
@@ -182,12 +176,11 @@ class Coordinator:
 
     def _accept(self, frame: EngineFrame, now_s: float) -> None:
         self._check(frame)
-        self._machine.send(frame)
-        if isinstance(frame, Chunk) and self._opening.keeps_views:
-            self._machine.receive(Folded())  # the link waits for it, and has no answer for the engine
+        expects_answer = self._opening.is_delivered(frame)
+        self._due += expects_answer
         if isinstance(frame, (States, Chunk)) and self._should_ask(now_s):
             self._append(JournalEntry(Checkpoint(if_reopen=True), expects_answer=True))
-        self._append(JournalEntry(frame, expects_answer=self._opening.is_delivered(frame)))
+        self._append(JournalEntry(frame, expects_answer=expects_answer))
         self._is_needed |= not isinstance(frame, Forget)
         self._is_saving |= isinstance(frame, Checkpoint) or (
             isinstance(frame, Barrier) and self._opening.returns.states
@@ -226,8 +219,12 @@ class Coordinator:
         """Refuse, before it is recorded, a frame that every server would refuse."""
         if self.opened is None:
             raise RejectedError("BAD_FRAME", "the exchange is not open; start it before frames are sent")
+        check_given(frame, self._opening, is_due=self._due > 0)
         slots_max = self.opened.limits.slots_max
         match frame:
+            case Barrier():
+                check_epoch(frame.epoch, self._epoch)
+                self._epoch = frame.epoch
             case States() | Entries():
                 check_states(frame.batch, slots_max)
             case Checkpoint() if not self._opening.keeps_views:
@@ -275,24 +272,18 @@ class Coordinator:
                 if answer.problem:
                     # Another server might save the states, and forget entries that the engine does not have.
                     self._journal.forget_answered(entry)
-                self._machine.receive(SavedStates(answer.states))
+                self._due -= 1
                 self._is_wanted = False
                 return [Deliver(entry.frame, answer, event.logs)]
             return [Deliver(entry.frame, None, event.logs)] if event.logs else []
-        match entry.frame:
-            case Barrier():
-                self._is_saving &= not self._opening.returns.states  # a checkpoint may be due behind the barrier
-                self._machine.receive(Results(entry.frame.epoch, answer))
-                if not self._no_failover_reason:
-                    self._journal.commit(entry, self._without_entries(answer))
-                    self._check_kept_bytes()
-            case States():
-                self._machine.receive(InitialOutputs(answer))
-            case _ if self._opening.maps:
-                self._machine.receive(Mapped(answer))
-                self._journal.forget_answered(entry)
-            case _:
-                self._machine.receive(RowOutputs(answer))
+        if isinstance(entry.frame, Barrier):
+            self._is_saving &= not self._opening.returns.states  # a checkpoint may be due behind the barrier
+            if not self._no_failover_reason:
+                self._journal.commit(entry, self._without_entries(answer))
+                self._check_kept_bytes()
+        elif self._opening.maps:
+            self._journal.forget_answered(entry)
+        self._due -= 1
         self._is_wanted = False
         return [Deliver(entry.frame, answer, event.logs)]
 
@@ -385,7 +376,6 @@ class Coordinator:
         link.is_open = True
         link.asked_at_s = now_s
         if self.opened is None:
-            self._machine.receive(opened)
             # Every later server must have the same fingerprints. Open has them, so the server itself refuses others.
             self._opening = self._opening.pinned(opened.fingerprints)
         else:

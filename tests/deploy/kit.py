@@ -26,12 +26,13 @@ ROOT = Path(__file__).parents[2]
 FOREIGN = {"envoy": "envoyproxy/envoy:v1.40.0", "prometheus": "prom/prometheus:v3.5.0"}
 IMAGES = {"server": "foldflight/server", "spark": "foldflight/spark"}
 COUNT = Call("count")
+REMEDY = 'run eval "$(tests/deploy/tools.sh start)" first: it starts the engine and installs the programs'
 
 
 def tool(name: str) -> str:
     """Return the path of a program. A missing program fails the test; it is never skipped."""
-    found = shutil.which(name, path=f"{os.environ.get('DEPLOY_TOOLS', '')}:/usr/bin")
-    assert found, f'no {name}: eval "$(tests/deploy/tools.sh start)" installs and starts what these tests drive'
+    found = shutil.which(name, path=f"{os.environ.get('DEPLOY_TOOLS', '')}:{os.environ['PATH']}")
+    assert found, f"no {name}: {REMEDY}"
     return found
 
 
@@ -45,8 +46,7 @@ def run(*command: str, timeout_s: float = 300, check: bool = True, **more: Any) 
 
 
 def docker(*arguments: str, **more: Any) -> str:
-    """Run docker on the private engine."""
-    assert "DOCKER_HOST" in os.environ, 'no engine: eval "$(tests/deploy/tools.sh start)"'
+    """Run docker on the engine that tools.sh has found or started."""
     return run(tool("docker"), *arguments, **more).strip()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,10 @@ import yaml
 
 from foldflight.server.ops.metrics import METRICS
 from foldflight.server.run.settings import SETTINGS
+from tests.deploy.kit import run
 
 ROOT = Path(__file__).parents[2]
+_TEXTS = {".md", ".py", ".sh", ".toml", ".yaml", ".yml", ""}
 CHART = ROOT / "helm" / "foldflight"
 # What the chart has values of its own for, or nothing to do with.
 OF_THE_CHART = {"modules", "host", "port", "health_port", "http_port", "workers", "drain_s", "peers", "ready_file"}
@@ -217,3 +221,20 @@ def test_no_file_names_a_registry_of_packages() -> None:
         assert not re.search(
             r"https?://|index-url|^# *syntax=", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE
         )
+
+
+def test_a_clone_needs_nothing_beside_it() -> None:
+    """Scripts, tests and documents name no folder beside the repository."""
+    beside = "../" + "shared"
+    files = run("git", "ls-files", cwd=ROOT).splitlines()
+    assert [name for name in files if (ROOT / name).suffix in _TEXTS and beside in (ROOT / name).read_text()] == []
+
+
+def test_missing_tools_are_one_line() -> None:
+    """Without engine and programs the run fails with one remedy, and no test fails in a way of its own."""
+    environment = {name: value for name, value in os.environ.items() if name not in {"DEPLOY_TOOLS", "BASE_IMAGE"}}
+    command = (sys.executable, "-m", "pytest", "-q", "-m", "slow", "tests/deploy/test_chart.py")
+    found = run(*command, cwd=ROOT, env=environment, check=False)
+    assert found.count("ERROR at setup") == 1
+    assert 'run eval "$(tests/deploy/tools.sh start)" first' in found
+    assert re.search(r"^\d+ skipped, .*1 error", found, re.MULTILINE), found

@@ -1,20 +1,28 @@
 #!/usr/bin/env bash
-# What the slow tests of this folder drive, on a Debian machine without a registry of images: a container engine, compose,
-# Prometheus, helm and Chromium.
+# What the slow tests of this folder drive: a container engine (engine.sh), compose, Envoy, Prometheus, helm and Chromium.
+# It needs Debian, or an engine that runs and the programs chromium and promtool.
 #   eval "$(tests/deploy/tools.sh start)"   installs what is missing and starts the engine; prints what to export
 #   tests/deploy/tools.sh stop              ends the engine
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
-shared=${DEPLOY_SHARED_TOOLS:-$root/../shared/tools}
+here=$root/tests/deploy
 export ENGINE_DIR=${ENGINE_DIR:-/var/tmp/foldflight-engine}
 tools=$ENGINE_DIR/tools
 
 start() {
-  bash "$shared/container-engine.sh" start
+  [[ -x $root/.venv/bin/python ]] || { echo "tools.sh: no .venv; run \`make setup\` first" >&2; exit 1; }
+  bash "$here/engine.sh" start
   mkdir -p "$tools/bin" "$tools/docker/cli-plugins"
-  local missing=()
+  local missing=() program
   command -v chromium >/dev/null || missing+=(chromium fonts-dejavu-core)
+  for program in prometheus promtool; do
+    [[ -x $tools/bin/$program ]] || ! command -v $program >/dev/null || ln -s "$(command -v $program)" "$tools/bin/$program"
+  done
   if ((${#missing[@]})) || [[ ! -x $tools/bin/promtool ]]; then
+    [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null || {
+      echo "tools.sh: chromium, prometheus or promtool is missing; install them, or run this on Debian as root" >&2
+      exit 1
+    }
     apt-get update -qq >&2
   fi
   if ((${#missing[@]})); then
@@ -26,7 +34,7 @@ start() {
     (cd "$tools" && apt-get download -qq prometheus >&2 && dpkg-deb -x prometheus_*.deb unpacked && rm prometheus_*.deb)
     cp "$tools"/unpacked/usr/bin/prom* "$tools/bin/"
   fi
-  [[ -x $tools/bin/helm ]] || "$root/.venv/bin/python" "$shared/get-helm.py" "$tools/bin" >&2
+  [[ -x $tools/bin/helm ]] || "$root/.venv/bin/python" "$here/get_helm.py" "$tools/bin" >&2
   ln -sf "$("$root/.venv/bin/python" -c 'import compose, pathlib; print(next(pathlib.Path(compose.__file__).parent.rglob("docker-compose")))')" \
     "$tools/docker/cli-plugins/docker-compose"
   cp "$("$root/.venv/bin/python" -c 'import envoy, pathlib; print(pathlib.Path(envoy.__file__).parent / "_bin/envoy")')" "$tools/bin/envoy"
@@ -35,6 +43,6 @@ start() {
 
 case ${1:-} in
   start) start ;;
-  stop) bash "$shared/container-engine.sh" stop ;;
+  stop) bash "$here/engine.sh" stop ;;
   *) echo "usage: $0 start|stop" >&2; exit 2 ;;
 esac

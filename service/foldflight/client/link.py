@@ -114,7 +114,8 @@ class Link(OpenExchange):
         try:
             if self._parts:
                 self._finish()
-            for part in self._split(frame):
+            is_small = isinstance(frame, Chunk) and self._is_small(frame.batch, self._room)
+            for part in (frame,) if is_small else self._split(frame):
                 if self._parts:
                     self._read_due()
                 self._engine.send(part)
@@ -246,8 +247,6 @@ class Link(OpenExchange):
                 # The first part of a view may say that these are all entries, so it comes last.
                 for batch in reversed(list(self._split_entries(frame.batch))):
                     yield Entries(batch, last=frame.last)
-            case Chunk() if self._is_small(frame.batch, room):
-                yield frame
             case Chunk():
                 yield from map(Chunk, _slices(frame.batch, room))
             case Forget():

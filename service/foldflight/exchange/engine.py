@@ -127,11 +127,8 @@ class EngineExchange:
         """Check and record a frame that is about to be sent.
 
         Raises:
-            RejectedError: BAD_FRAME if the frame may not be sent now; SCHEMA_MISMATCH if the schema of a chunk differs
-                from `Open.columns`.
+            RejectedError: BAD_FRAME if the frame may not be sent now.
         """
-        if isinstance(frame, Chunk):
-            check_chunk(frame.batch, self._opening)
         if self._opening.keeps_views and self._machine.is_due and self._machine.states[Role.ENGINE] is State.OPEN:
             raise RejectedError(
                 "BAD_FRAME",

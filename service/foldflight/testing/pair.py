@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from foldflight.client.embedded import PROGRAMS
 from foldflight.exchange.codec import decode, decode_open, encode, encode_open
-from foldflight.exchange.engine import Answer, EngineExchange
+from foldflight.exchange.engine import Answer, EngineExchange, check_chunk
 from foldflight.exchange.frames import (
     Barrier,
     Checkpoint,
@@ -66,6 +66,7 @@ class EngineEnd(EngineExchange):
 
     def chunk(self, batch: pa.RecordBatch) -> Frame:
         """Fold the rows of a batch. Its schema is `Open.columns`."""
+        check_chunk(batch, self._opening)
         return self._given(Chunk(batch))
 
     def forget(self, slots: pa.Int32Array) -> Frame:

@@ -341,7 +341,7 @@ class Coordinator:
             return [AwaitAnswer(link.awaited[0].frame)]
         if link.unsent:
             return [SendFrame(link.unsent[0].frame)]
-        return self._report_recovery(link, now_s)
+        return [] if self._lost_at_s is None else self._report_recovery(link, now_s)
 
     def _connect(self, now_s: float) -> list[Instruction]:
         if self._unserved_since_s is None:

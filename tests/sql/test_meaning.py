@@ -11,6 +11,7 @@ import pytest
 from foldflight import RejectedError
 from foldflight.spark import column, enable, sql
 from foldflight.sql import SqlError
+from foldflight.sql.analysis import Analysis
 from tests.sql.test_statements import MODULE, SOURCE, values
 
 OWN = SOURCE.replace("(BIGINT) AS", "(BIGINT) APPEND ONLY AS")
@@ -87,6 +88,32 @@ def test_filter_guards_arguments(db: Any, plans_of: Callable[..., list[str]]) ->
         assert values(sql(db, query, plan=plan)) == [(1, 8, 1.5, 1.5, 1, "7,8")]
     with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
         sql(db, "SELECT my_sum(1 / x) FILTER (WHERE x > 0), my_min(1 / x) FROM VALUES (0) AS t(x)").collect()
+
+
+def test_a_chain_of_common_tables_is_planned_link_by_link(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark is given the links that a block reads, so twice as many links are twice as much text, not four times."""
+    asked: list[str] = []
+    frame = Analysis.frame
+    monkeypatch.setattr(Analysis, "frame", lambda self, text: asked.append(text) or frame(self, text))
+
+    def characters(links: int) -> int:
+        tables = ["c0 AS (SELECT k, my_sum(v) AS s FROM hav GROUP BY k)"]
+        tables += [f"c{n} AS (SELECT k, my_sum(s) AS s FROM c{n - 1} GROUP BY k)" for n in range(1, links)]
+        asked.clear()
+        found = sql(db, f"WITH {', '.join(tables)} SELECT * FROM c{links - 1}", plan="fold")
+        assert found.columns == ["k", "s"]
+        return sum(map(len, asked))
+
+    assert characters(6) < 2.6 * characters(3)
+
+
+def test_common_tables_are_found_by_their_names(db: Any) -> None:
+    """A table is seen whichever way it is written, also through another one, and by IDENTIFIER."""
+    query = """WITH `o``ne` AS (SELECT k, my_sum(v) AS s FROM hav GROUP BY k), TWO AS (SELECT * FROM `O``NE`)
+               SELECT my_max(s) AS m FROM {} WHERE k = (SELECT my_min(k) FROM two)"""
+    for name in ("two", "`Two`", "IDENTIFIER('t' || 'wo')"):
+        for plan in ("auto", "lists"):
+            assert values(sql(db, query.format(name), plan=plan)) == [(6,)]
 
 
 def test_backslashes_in_direct_arguments(db: Any) -> None:

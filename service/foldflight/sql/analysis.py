@@ -199,12 +199,27 @@ class Analysis:
         while each is not None:
             if each.is_recursive and any(table.span.start <= place < table.span.stop for table in each.tables):
                 raise CannotFoldError("it stands in a recursive common table expression")
-            seen = ", ".join(edits.render(table.span) for table in each.tables if table.span.stop <= place)
+            seen = self._tables_named(each, place, sql, edits)
             if seen:
                 word = "WITH RECURSIVE" if each.is_recursive else "WITH"
-                sql = f"{word} {seen} {f'SELECT * FROM ({sql})' if sql.startswith('WITH') else sql}"
+                sql = f"{word} {', '.join(seen)} {f'SELECT * FROM ({sql})' if sql.startswith('WITH') else sql}"
             each = each.parent
         return sql
+
+    def _tables_named(self, query: ParsedQuery, place: int, sql: str, edits: Edits) -> list[str]:
+        """Return the common table expressions before a place that a query or one of them names.
+
+        Spark analyses all that it is given, so a chain of them would be analysed whole for each of its links.
+        """
+        found: list[str] = []
+        words = sql.casefold()
+        for table in reversed([each for each in query.tables if each.span.stop <= place]):
+            token = self.text.tokens[table.span.start]
+            # IDENTIFIER(...) computes a name.
+            if any(each.casefold() in words for each in (token.name, token.text, "identifier")):
+                found.insert(0, edits.render(table.span))
+                words += found[0].casefold()
+        return found
 
     def accepted(self, edits: Edits, span: Span) -> DataFrame:
         """Have Spark analyse an edited range. Raises SqlError at the place that the user wrote."""

@@ -360,7 +360,7 @@ def test_user_errors_carry_slot_row_and_story() -> None:
     """An author's exception has slot, row and the story of the exchange."""
     error = refused(Pair(), Chunk(chunk((2, 0, 5, 1), (7, 0, None, 1))))
     assert isinstance(error, FunctionError)
-    assert (error.code, error.slot, error.row) == ("USER_CODE", 7, "row 1 of the chunk: v=None, w=1")
+    assert (error.code, error.slot, error.row) == ("USER_CODE", 7, "v=None, w=1")
     assert error.story[-1] == "engine Chunk(2 rows)"
 
 

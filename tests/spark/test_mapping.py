@@ -158,6 +158,9 @@ def test_errors_are_isolated(spark: Any, embedded: Any) -> None:
     assert [tuple(row) for row in results(mapped).collect()] == [(4, 2, 2.0, 8), (9, 3, 3.0, 27)]
     (letter,) = dead_letters(mapped).collect()
     assert (letter.code, letter.function, letter.row.x, letter.row.y) == ("USER_CODE", "ratio", 1, 0)
+    assert [row[:2] for row in dead_letters(mapped.withColumn("id", sf.lit(7)), "id").collect()] == [(7, "USER_CODE")]
+    with pytest.raises(RejectedError, match="there is no column nope among x, y"):
+        dead_letters(mapped, "nope")
     joined = join_lateral(df, embedded["crooked"]("y"), on_error="isolate")
     assert [tuple(row) for row in results(joined).collect()] == [(4, 2, 2, 2)]
     letters = dead_letters(joined).collect()

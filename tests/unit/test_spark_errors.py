@@ -29,9 +29,14 @@ def test_an_error_is_found_in_what_spark_says(raised: Exception) -> None:
             raise raised from earlier
     except Exception:
         trace = traceback.format_exc()
-    found = error_of(PySparkException(f"Job aborted: org.apache.spark.api.python.PythonException: {trace}"))
-    assert type(found) is type(raised)
-    assert str(found) == str(raised)
+    for after in (
+        "",
+        " SQLSTATE: 38000 SQLSTATE: XXKST\n=== Streaming Query ===\n\nLogical Plan:\n+- x",
+    ):
+        said = f"Job aborted: org.apache.spark.api.python.PythonException: {trace}{after}"
+        found = error_of(PySparkException(said))
+        assert type(found) is type(raised)
+        assert str(found) == str(raised)
 
 
 @pytest.mark.parametrize("text", ["the Python worker died", "foldflight.errors.FunctionError: NO_SUCH_CODE: x"])

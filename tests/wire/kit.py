@@ -70,7 +70,7 @@ def environment(*, tests: bool = True) -> dict[str, str]:
 def opened_apart(server: ServerProcess, opening: Open) -> OpenExchange:
     """Open an exchange over a separate TCP connection, like another client process."""
     client = fl.FlightClient(server.url, generic_options=[("grpc.use_local_subchannel_pool", 1)])
-    return OpenExchange(FlightLink(opening, client, server.url, deadline_s=DEADLINE_S, token=None), opening)
+    return FlightLink(opening, client, server.url, deadline_s=DEADLINE_S, token=None)
 
 
 class ServerProcess:

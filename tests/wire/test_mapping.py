@@ -174,7 +174,7 @@ def test_functions_that_take_too_long_are_interrupted() -> None:
             with pytest.raises(FunctionError, match="took longer than fold_s_max") as failure:
                 exchange.mapped()
         assert failure.value.function == "sleepy"
-        assert failure.value.row == "row 1 of the chunk: x=13"
+        assert failure.value.row == "x=13"
         close_connections()
 
 

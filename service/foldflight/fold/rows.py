@@ -104,13 +104,15 @@ class Rows:
         )
 
     def describe(self, index: int) -> str:
-        """Return the row at `index` as text for an error."""
-        position = index if self.positions is None else int(self.positions[index])
+        """Return the row at `index` as text for an error: its values, or its place in the chunk if it has none."""
         shown = []
         for column in self.arguments:
             text = repr(column.values[index])
             shown.append(f"{column.name}={text if len(text) <= 200 else text[:200] + '...'}")
-        return f"row {position} of the chunk" + (f": {', '.join(shown)}" if shown else "")
+        if shown:
+            # Readers know the values of their rows. How rows came into chunks is the engine's matter.
+            return ", ".join(shown)
+        return f"row {index if self.positions is None else self.positions[index]} of the chunk"
 
 
 def frozen(value: Any) -> Any:

@@ -22,7 +22,7 @@ from foldflight.engine.convert import without_nullability
 from foldflight.engine.layout import KIND, REAL, SLOT
 from foldflight.errors import RejectedError
 from foldflight.functions import Call, Order, RowKind, can_widen, parse_type, sql_name
-from foldflight.spark.versions import arrow_type, spark_type
+from foldflight.spark.versions import arrow_type, quiet, spark_type
 
 __all__ = [
     "Columns",
@@ -290,7 +290,8 @@ def text_of(written: object) -> str:
 def rejecting(code: str, what: str) -> Iterator[None]:
     """Convert Spark's resolution errors into a RejectedError with a description and Spark's message."""
     try:
-        yield
+        with quiet():
+            yield
     except (AnalysisException, IllegalArgumentException, ParseException) as error:
         # Not `from error`: in Spark Connect it would show the server's stack trace of a hundred lines.
         raise _refused(code, what, error) from None

@@ -15,6 +15,7 @@ from pyspark.sql import types as st
 
 from foldflight.engine.layout import DEAD_LETTER, QueryLayout
 from foldflight.errors import RejectedError
+from foldflight.spark.columns import column_named
 
 __all__ = ["dead_letters", "letter_type", "results"]
 
@@ -32,11 +33,13 @@ def results(df: DataFrame) -> DataFrame:
     return df.where(sf.col(DEAD_LETTER).isNull()).drop(DEAD_LETTER)
 
 
-def dead_letters(df: DataFrame) -> DataFrame:
+def dead_letters(df: DataFrame, *columns: str) -> DataFrame:
     """Return the dead letters of a query with `on_error="isolate"`: one row for each row of a failed group.
 
     Args:
-        df: The result of `agg`, or in a stream also a batch of `foreachBatch`.
+        df: The result of `agg` or `with_columns`, or in a stream also a batch of `foreachBatch`.
+        columns: Names of columns of `df` that come first, such as the key of a row: a dead letter of `with_columns`
+            has the arguments of the functions only.
 
     Returns:
         DataFrame: `key`, a struct of the group's keys (missing in a query without keys); `code`, `function`, `message`,
@@ -45,10 +48,16 @@ def dead_letters(df: DataFrame) -> DataFrame:
             letter, in which `row_kind` and `row` are NULL.
 
     Raises:
-        RejectedError: SIGNATURE, for a DataFrame without the column `dead_letter`.
+        RejectedError: SIGNATURE, for a DataFrame without the column `dead_letter`, or without one of `columns`.
     """
     _check(df)
-    return df.where(sf.col(DEAD_LETTER).isNotNull()).select(f"{DEAD_LETTER}.*")
+    unknown = [name for name in columns if name not in df.columns]
+    if unknown:
+        raise RejectedError(
+            "SIGNATURE", f"there is no column {', '.join(unknown)} among {', '.join(df.columns)}; name columns of df"
+        )
+    kept = [column_named(name) for name in columns]
+    return df.where(sf.col(DEAD_LETTER).isNotNull()).select(*kept, f"{DEAD_LETTER}.*")
 
 
 def letter_type(

@@ -30,4 +30,6 @@ def error_of(error: PySparkException) -> FoldflightError | None:
     if not raised:
         return None
     cls, code = raised[-1].groups()
-    return _CLASSES[cls](code, text[raised[-1].end() :].replace(f"\n{pointer(code)}", "").strip())
+    # The text of an error ends with its pointer. Spark adds its own after it: of a stream the state and the plan.
+    said, _, _ = text[raised[-1].end() :].partition(f"\n{pointer(code)}")
+    return _CLASSES[cls](code, said.strip())

@@ -6,16 +6,19 @@ The code asks PySpark what it can do rather than which version it is, because di
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.logger import PySparkLogger
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
-__all__ = ["QUERY_CONTEXT_LOGGER", "arrow_type", "spark_type"]
+__all__ = ["arrow_type", "quiet", "spark_type"]
 
-QUERY_CONTEXT_LOGGER: Final = "SQLQueryContextLogger"
-"""The logger to which PySpark writes each error of a query, with the stack trace of the JVM."""
+# The logger to which PySpark writes each error of a query, with the stack trace of the JVM.
+_QUERY_CONTEXT_LOGGER: Final = "SQLQueryContextLogger"
 
 # PySpark 4.1 converts TIMESTAMP_LTZ to UTC by itself, and later versions have to be given the zone.
 _IN_UTC: Final[dict[str, Any]] = (
@@ -39,3 +42,15 @@ def spark_type(type_: pa.DataType) -> st.DataType:
         PySparkException: If Spark does not read values of this type from Python.
     """
     return from_arrow_type(type_, prefer_timestamp_ntz=True)  # the default differs between versions
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep PySpark from logging refusals with their stack traces: here they are questions, or become errors of ours."""
+    logger = PySparkLogger.getLogger(_QUERY_CONTEXT_LOGGER)
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
-from foldflight.spark.versions import QUERY_CONTEXT_LOGGER
+from foldflight.spark.versions import quiet
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import GRAMMAR
 from foldflight.sql.catalog import Catalog, catalog_of, plain_sql
@@ -25,7 +24,6 @@ __all__ = [
     "CannotFoldError",
     "RefusedBySparkError",
     "placed_errors",
-    "quiet",
     "refusal",
     "said",
 ]
@@ -78,18 +76,6 @@ class RefusedBySparkError(SqlError, AnalysisException):
 
     def __reduce__(self) -> Any:
         return SqlError, (self.message, self.text, self.start, self.stop)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep PySpark from logging refusals with their stack traces: here they are questions."""
-    logger = PySparkLogger.getLogger(QUERY_CONTEXT_LOGGER)
-    before = logger.disabled
-    logger.disabled = True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 def said(error: PySparkException) -> str:

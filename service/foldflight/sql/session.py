@@ -22,7 +22,8 @@ from foldflight.client.logs import set_up
 from foldflight.engine.over.stream import idle_us_of
 from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
-from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, quiet, refusal
+from foldflight.spark.versions import quiet
+from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, refusal
 from foldflight.sql.blocks import parse
 from foldflight.sql.calls import calls_in
 from foldflight.sql.catalog import Catalog, Entry, MapEntry, catalog_of, plain_sql

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -121,12 +122,18 @@ def version(number: str, cls: type, **options: Any) -> type:
     return udaf(**{**MEAN, **options}, version=number)(type(cls.__name__, (cls,), {}))
 
 
-def engine(function: type, buckets: dict[int, BucketState] | None = None, *, distinct: bool = False) -> StreamEngine:
+def engine(
+    function: type,
+    buckets: dict[int, BucketState] | None = None,
+    *,
+    literals: dict[str, Any] | None = None,
+    distinct: bool = False,
+) -> StreamEngine:
     """Return a query, new or restarted from its state."""
     transport = connect(function, state_key=b"the same key for all versions")["mean"]("v").transport
     made = StreamEngine(
         transport,
-        {"mean": Call("mean", ("v",), distinct=distinct)},
+        {"mean": Call("mean", ("v",), literals=literals or {}, distinct=distinct)},
         KEYS,
         COLUMNS,
         has_kinds=False,
@@ -200,13 +207,71 @@ def test_a_version_without_migrate_is_refused_before_anything_happens() -> None:
     assert {bucket: state.manifest for bucket, state in before.buckets.items() if state.manifest} == stored
 
 
-def test_another_schema_needs_another_version() -> None:
-    """Other types with the same version are refused with a remedy, even if there is a migrate."""
-    before = engine(version("1", Old))
+class Reals:
+    sum: float
+
+
+class Real(Old):
+    """The same with a sum of floats."""
+
+    def create_accumulator(self) -> Reals:  # type: ignore[override]
+        accumulator = Reals()
+        accumulator.sum = 0.0
+        return accumulator
+
+
+class Number(Old):
+    """The same without an object around the sum."""
+
+    def create_accumulator(self) -> int:  # type: ignore[override]
+        return 0
+
+    def accumulate(self, accumulator: int, v: int) -> int:  # type: ignore[override]
+        return accumulator + v
+
+    def get_value(self, accumulator: int) -> float:
+        return float(accumulator)
+
+
+class Scaled(Old):
+    def __init__(self, factor: int = 1) -> None:
+        self.factor = factor
+
+
+class PickledScaled(Pickled):
+    def __init__(self, factor: int = 1) -> None:
+        self.factor = factor
+
+
+OTHER = "so something else differs: the types of its arguments or of its result, its direct arguments"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "change"),
+    [
+        (
+            Old,
+            Migrating,
+            "total DOUBLE was added, rows BIGINT was added, sum BIGINT was removed; set this back, or raise version=",
+        ),
+        (Old, Real, "in its accumulator, sum was BIGINT and is DOUBLE; set this back"),
+        (Old, Number, "its state was STRUCT<sum BIGINT>, and is BIGINT; set this back"),
+        (Old, Pickled, "its state was STRUCT<sum BIGINT>, and is BINARY; set this back"),
+        (Scaled, Scaled, f"its state is STRUCT<sum BIGINT>, as before, {OTHER}"),
+        (PickledScaled, PickledScaled, f"its state is pickled or custom (bytes), {OTHER}"),
+    ],
+    ids=lambda each: getattr(each, "__name__", None),
+)
+def test_another_schema_needs_another_version(old: type, new: type, change: str) -> None:
+    """Other states with the same version are refused with what has changed, even if there is a migrate."""
+    before = engine(version("1", old))
     before.epoch([rows("ann")], 0)
-    with pytest.raises(RejectedError, match=r"same version with other types.*raise its version") as caught:
-        engine(version("1", Migrating), before.buckets).epoch([rows("ann")], 0)
-    assert caught.value.code == "STATE_MISMATCH"
+    literals = {"factor": 2} if hasattr(new(), "factor") else {}
+    with pytest.raises(RejectedError, match="both of version 1") as caught:
+        engine(version("1", new), before.buckets, literals=literals).epoch([rows("ann")], 0)
+    assert (caught.value.code, caught.value.function) == ("STATE_MISMATCH", "mean")
+    assert change in str(caught.value)
+    assert not re.search("[0-9a-f]{16}", str(caught.value))
 
 
 def test_a_migrate_that_raises_names_the_group() -> None:

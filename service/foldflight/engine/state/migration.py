@@ -6,6 +6,7 @@ the barrier returns the converted states.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from foldflight.engine.state.viewtable import CallView, one_row_each
 from foldflight.errors import RejectedError
 from foldflight.exchange.codec import sliced_to
 from foldflight.exchange.frames import Open
+from foldflight.functions import sql_name
 
 __all__ = ["Migration"]
 
@@ -51,7 +53,7 @@ class Migration:
         """Refuse states that the query's calls cannot convert.
 
         Raises:
-            RejectedError: STATE_MISMATCH, naming the function and both versions.
+            RejectedError: STATE_MISMATCH, naming the function and both versions, or what has changed within one.
         """
         old, new = calls_of(stored), calls_of(self.layout.states)
         if [call["function"] for call in old] != [call["function"] for call in new]:
@@ -60,18 +62,14 @@ class Migration:
             if before["fingerprint"] in (now["fingerprint"], *self.adopted[place : place + 1]):
                 continue
             name = now["function"]
+            has_views = any(view.call == place for view in self.views)
             if before["version"] == now["version"]:
-                raise other_query(
-                    "calls",
-                    before,
-                    now,
-                    f"{name} has the same version with other types or direct arguments: set them "
-                    "back, or raise its version and define migrate(self, version, state); otherwise ",
-                )
+                change = _change(stored.field(place).type, self.layout.states.field(place).type)
+                raise RejectedError("STATE_MISMATCH", _of_one_version(now, change, has_views=has_views), function=name)
             if not can_migrate:
                 why = (
                     "and states with views cannot be migrated;"
-                    if any(view.call == place for view in self.views)
+                    if has_views
                     else "which has no migrate; define migrate(self, version, state), which returns the accumulator "
                     f"for a state of version {before['version']},"
                 )
@@ -112,6 +110,47 @@ class Migration:
             results = exchange.results(1)
             forward(exchange.take_logs(), group)
         return one_row_each(one_batch(results), self.views).select(self.layout.states.names)
+
+
+def _of_one_version(call: Mapping[str, str], change: str, *, has_views: bool) -> str:
+    """Return the message for a call whose states have changed without a new version."""
+    raised = (
+        " (states with views cannot be migrated),"
+        if has_views
+        else ", or raise version= in its declaration and define migrate(self, version, state), which returns the "
+        f'accumulator for a state of version "{call["version"]}",'
+    )
+    return (
+        f"the checkpoint has other states of {call['function']} than the query, both of version {call['version']}: "
+        f"{change}; set this back{raised} or start with an empty checkpoint"
+    )
+
+
+def _change(before: pa.DataType, now: pa.DataType) -> str:
+    """Return what has changed between two types of states that have different fingerprints."""
+    if pa.types.is_struct(before) and pa.types.is_struct(now):
+        changes = list(_changed_fields(before, now))
+        if changes:
+            return f"in its accumulator, {', '.join(changes)}"
+        if [field.name for field in before] != [field.name for field in now]:
+            was, is_ = (", ".join(field.name for field in each) for each in (before, now))
+            return f"the fields of its accumulator were in the order {was}, and are in the order {is_}"
+    elif before != now:
+        return f"its state was {sql_name(before)}, and is {sql_name(now)}"
+    kind = "pickled or custom (bytes)" if pa.types.is_binary(now) else f"{sql_name(now)}, as before"
+    return (
+        f"its state is {kind}, so something else differs: the types of its arguments or of its result, its direct "
+        "arguments, how it is written as bytes, or DISTINCT, ORDER BY or materialize"
+    )
+
+
+def _changed_fields(before: pa.DataType, now: pa.DataType) -> Iterator[str]:
+    old, new = ({field.name: field.type for field in each} for each in (before, now))
+    yield from (f"{name} {sql_name(new[name])} was added" for name in new if name not in old)
+    yield from (f"{name} {sql_name(old[name])} was removed" for name in old if name not in new)
+    for name in new:
+        if name in old and old[name] != new[name]:
+            yield f"{name} was {sql_name(old[name])} and is {sql_name(new[name])}"
 
 
 def _refuse(wanted: pa.RecordBatch) -> NoReturn:  # noqa: ARG001 - as an engine that answers

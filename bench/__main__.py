@@ -51,13 +51,17 @@ SUITES = {
         flink,
     )
 }
+# Whole runs, which the documents show; and what runs of a part, with other sizes, or interrupted ones have measured.
 RESULTS = Path(__file__).with_name("results")
+PARTS = Path(__file__).parents[1] / "build" / "bench"
 
 
 def main() -> None:
     """Run the suites, print the figures, and write the report."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # SystemExit ends the server, too
-    arguments = _parser().parse_args()
+    parser = _parser()
+    arguments = parser.parse_args()
+    is_whole = arguments == parser.parse_args([])
     console = Console()
     if not console.is_terminal:
         console.width = 160
@@ -79,7 +83,9 @@ def main() -> None:
             for grid in report.grids_of(suite, records):
                 console.print(grid.for_console())
             # After each suite, so that a run that is interrupted leaves the figures of those before.
-            written = report.write(arguments.results, name, records, _machine())
+            written = report.write(arguments.results or PARTS, name, records, _machine())
+    if is_whole:
+        written = report.write(RESULTS, name, records, _machine())
     console.print(report.goals_of(records).for_console())
     for path in written:
         console.print(f"written: {path}")
@@ -109,7 +115,10 @@ def _parser() -> argparse.ArgumentParser:
         help="numbers of groups of streams (default: %(default)s)",
     )
     parser.add_argument(
-        "--results", type=Path, default=RESULTS, help="where the records, tables and picture go (default: %(default)s)"
+        "--results",
+        type=Path,
+        help="where records, tables and pictures go (default: bench/results after a run of all suites with the default "
+        "sizes, otherwise build/bench)",
     )
     return parser
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import html
 import json
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench import __main__ as program
 from bench import figures, report, spark_batch
 from bench.data import Figure
 
@@ -114,7 +117,44 @@ def test_the_newest_run_is_that_of_the_last_day(tmp_path: Path) -> None:
     run = figures.newest(tmp_path)
     assert (run.day, run.machine) == ("2026-02-01", "the machine of 2026-02-01")
     assert run.records == report.records_of(FIGURES)
-    assert "on 2026-02-01" in figures.readme_of(run)
+    assert "bench/results/2026-02-01.md" in figures.readme_of(run)
     assert "| foldflight, embedded | 1.00 M/s (0.25) |" in figures.page_of(run)
     with pytest.raises(FileNotFoundError, match="run `make bench`"):
         figures.newest(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("options", "is_whole"),
+    [([], True), (["--only", "spark"], False), (["--rows", "1000"], False), (["--groups", "7"], False)],
+)
+def test_a_run_of_a_part_leaves_the_results_of_whole_runs(
+    options: list[str], is_whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The documents show the results of whole runs, so a run of some suites, or of little data, writes elsewhere."""
+    for name in ("RESULTS", "PARTS"):
+        monkeypatch.setattr(program, name, tmp_path / name)
+    for suite in program.SUITES:
+        found = [each for each in FIGURES if each.suite == suite]
+        monkeypatch.setitem(program.SUITES, suite, lambda _sizes, found=found: iter(found))
+    monkeypatch.setattr(program, "server_process", lambda _log: nullcontext("grpc://nowhere"))
+    monkeypatch.setattr(program.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(program.report, "draw", lambda *_, **__: None)
+    monkeypatch.setattr(sys, "argv", ["bench", *options])
+    program.main()
+    assert (tmp_path / "RESULTS").exists() == is_whole
+    assert list((tmp_path / "PARTS").glob("*.json"))
+
+
+def test_the_table_of_the_readme_names_the_fastest_peer() -> None:
+    """A peer that is measured in several ways is in the table once, and systems have names that readers know."""
+    rates = {
+        "foldflight, embedded": 9e6,
+        "grouped arrow_udf": 2e6,
+        "applyInArrow": 3e6,
+        "built-in SQL (no Python)": 2e7,
+    }
+    measured = [Figure("spark", "10,000 groups", name, rate, "rows/s") for name, rate in rates.items()]
+    table = figures.readme_of(figures.Run("2026-01-01", "a machine", report.records_of(measured)))
+    assert table.splitlines()[-1] == (
+        "| a batch, 10,000 groups | 9.00 M in Spark | 20.0 M Spark's own SQL; 3.00 M the fastest grouped UDF of Spark |"
+    )

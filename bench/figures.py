@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import report, spark_batch, spark_stream
+from bench import flink, mapping, report, spark_batch, spark_stream
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -21,6 +21,28 @@ PAGE = ROOT / "docs" / "explanation" / "figures.md"
 _OURS = "foldflight"
 _NEEDED = {spark_batch.SUITE, spark_stream.SUITE}
 _DATED = "[0-9]" * 4 + "-[0-9][0-9]-[0-9][0-9].json"
+# The table of the README: for each suite and case its title, and names of subjects; the fastest of several is shown.
+_IN_SPARK = {"in Spark": (spark_batch.EMBEDDED,), "on a server": (spark_batch.REMOTE,)}
+_BATCH = {"Spark's own SQL": (spark_batch.BUILT_IN,), "the fastest grouped UDF of Spark": spark_batch.PEERS}
+_TABLE: dict[tuple[str, str], tuple[str, Mapping[str, Sequence[str]], Mapping[str, Sequence[str]]]] = {
+    (spark_batch.SUITE, "10,000 groups"): ("a batch, 10,000 groups", _IN_SPARK, _BATCH),
+    (spark_batch.SUITE, "1,000,000 groups"): ("a batch, 1,000,000 groups", _IN_SPARK, _BATCH),
+    (spark_stream.SUITE, "500,000 rows an epoch, 100,000 groups"): (
+        "a stream, 500,000 rows an epoch",
+        _IN_SPARK,
+        {"Spark's own SQL": (spark_stream.BUILT_IN,), "`transformWithStateInPandas`": (spark_stream.PER_KEY,)},
+    ),
+    (flink.SUITE, flink.WITHOUT_START): (
+        "a stream of CSV files, 1,000 groups",
+        {"in Spark": (flink.OURS,)},
+        {"PyFlink SQL": ("PyFlink sql, streaming",), "PyFlink UDAF": tuple(flink.GENERALS)},
+    ),
+    (mapping.SUITE, mapping.EXTERNAL): (
+        "a scalar function, by arrow-udf's protocol",
+        {"on a server": (mapping.OUR_DOOR,)},
+        {"arrow-udf's server": (mapping.ARROW_UDF_SERVER,)},
+    ),
+}
 _BLOCK = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->\n)", re.DOTALL)
 
 
@@ -56,24 +78,20 @@ def newest(folder: Path = RESULTS) -> Run:
 
 
 def readme_of(run: Run) -> str:
-    """Return the table of the README: the cases of its picture, foldflight beside its peers."""
-    overview = report.overview_of(run.rates)
-    lines = [
-        f"| rows a second on {run.day} ([details](bench/results/{run.day}.md)) | foldflight | others |",
-        "|---|---|---|",
-    ]
-    for case in dict.fromkeys(each.case for each in overview):
-        found = [each for each in overview if each.case == case]
-        ours = [_named(each) for each in found if each.subject.startswith(_OURS)]
-        others = [_named(each) for each in found if not each.subject.startswith(_OURS)]
-        lines.append(f"| {case} | {'; '.join(ours)} | {'; '.join(others)} |")
+    """Return the table of the README: the most important cases, in plain words. All others are on the page."""
+    lines = [f"| rows a second ([{run.day}](bench/results/{run.day}.md)) | foldflight | others |", "|---|---|---|"]
+    for (suite, case), (title, ours, others) in _TABLE.items():
+        found = {each.subject: each for each in run.rates if (each.suite, each.case) == (suite, case)}
+        if found:
+            lines.append(f"| {title} | {_named(found, ours)} | {_named(found, others)} |")
     return "\n".join([*lines, ""])
 
 
-def _named(each: report.Record) -> str:
-    name = each.subject.removeprefix(_OURS).lstrip(", ").removeprefix("in Spark, ")
-    name = name.replace(" (no Python)", "").replace(", ", " ")
-    return f"{name} {report.value_of(each).removesuffix('/s')}"
+def _named(found: Mapping[str, report.Record], names: Mapping[str, Sequence[str]]) -> str:
+    """Return for each name the highest rate of its subjects."""
+    rates = {name: [found[subject] for subject in subjects if subject in found] for name, subjects in names.items()}
+    best = {name: max(each, key=lambda record: record.value) for name, each in rates.items() if each}
+    return "; ".join(f"{report.value_of(each).removesuffix('/s')} {name}" for name, each in best.items())
 
 
 def page_of(run: Run) -> str:

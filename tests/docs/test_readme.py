@@ -84,10 +84,13 @@ def plain(source):
 @pytest.mark.slow
 @pytest.mark.flaky(reruns=3, reruns_delay=2, only_rerun=[NOT_CONNECTED])
 def test_every_python_block_runs_and_prints_what_is_shown(tmp_path):
-    """The blocks of the README and the guides, run one after the other, print the lines that are shown below them."""
+    """The blocks of the README and the guides, run one after the other, print the lines that are shown below them.
+
+    Those of the README run twice, as somebody pastes them again, and leave nothing in the folder.
+    """
     shown = [
         (document, match["text"], (match["printed"] or "").splitlines())
-        for document in EXECUTED
+        for document in ("README.md", *EXECUTED)
         for match in FENCE.finditer((ROOT / document).read_text(encoding="utf-8"))
         if match["language"] == "python"
     ]
@@ -100,6 +103,7 @@ def test_every_python_block_runs_and_prints_what_is_shown(tmp_path):
     with serving(WeightedAvg, http_port=0, health_port=0) as server:
         script.write_text(code.replace("grpc://127.0.0.1:8815", server.url), encoding="utf-8")
         output = printed_by("-u", script, folder=tmp_path, environment=environment)
+    assert {path.name for path in tmp_path.iterdir()} <= {script.name, ".hypothesis", "artifacts", "spark-warehouse"}
     printed = output.split(f"{MARK}\n")[1:-1]
     assert len(printed) == len(shown)
     for (document, text, lines), output in zip(shown, printed, strict=True):

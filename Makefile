@@ -1,11 +1,13 @@
 # Needs git, make and Python 3.11 or newer; the rest comes with `make setup` (Java: service/foldflight/spark/java.py).
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-all demo lint format proto chart reference docs links bench figures lock clean
+.PHONY: help setup test test-all test-spark demo lint format proto chart reference docs links bench figures lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.foldflight-setup
 SCALE ?= 1
+# The oldest Spark that is supported; tests/spark has the locked requirements of each version that is tested.
+SPARK ?= 4.1
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 18
@@ -21,6 +23,14 @@ test: $(STAMP) ## Run the tests, without those that take minutes
 
 test-all: $(STAMP) ## Run all tests, with all examples of those that generate them
 	$(BIN)/pytest --hypothesis-profile=thorough
+
+# What all plans have in common: batch, stream, windows, OVER, scalar functions and SQL.
+SURFACE := $(addprefix tests/spark/test_,batch.py stream.py stream_windows.py over.py mapping.py) \
+	$(addprefix tests/sql/test_,meaning.py functions.py over.py streams.py) tests/unit/test_spark_versions.py
+
+test-spark: ## Run the main tests of Spark and SQL on another Spark (SPARK=4.1), in an environment of its own
+	scripts/venv.sh $(VENV)-spark-$(SPARK) tests/spark/requirements-$(SPARK).txt
+	$(VENV)-spark-$(SPARK)/bin/pytest -m "not slow" $(SURFACE)
 
 demo: $(STAMP) ## Fold the flights of New York in Spark, embedded and on a server (SCALE=n: n times the data)
 	$(BIN)/foldflight demo --scale $(SCALE)
@@ -72,8 +82,13 @@ lock: ## Resolve the requirements again (LOCK_ARGS=--upgrade: to the newest vers
 	for engine in beam flink; do \
 		$(COMPILE) --output-file=tests/engines/requirements-$$engine.txt tests/engines/requirements-$$engine.in || exit 1; \
 	done
+	grep -v '^pyspark' requirements-dev.txt | sed -n 's/ *\\$$//; /==/p' >$(VENV)-lock/constraints.txt
+	for spark in 4.1; do \
+		$(COMPILE) --extra=demo --extra=test --constraint=$(VENV)-lock/constraints.txt \
+			--output-file=tests/spark/requirements-$$spark.txt pyproject.toml tests/spark/requirements-$$spark.in || exit 1; \
+	done
 	rm -rf $(VENV)-lock
 
 clean: ## Remove what was made
-	rm -rf $(VENV) $(VENV)-lock build dist .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-* build dist .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,14 @@ def let_pass(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"))
     item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"))
     item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+
+
+def since_spark(version: str, what: str) -> pytest.MarkDecorator:
+    """Skip a test of what Spark itself has only since a version, where an older one is installed."""
+    installed = tuple(map(int, metadata.version("pyspark").split(".")[:2]))
+    return pytest.mark.skipif(
+        installed < tuple(map(int, version.split("."))), reason=f"{what} is new in Spark {version}"
+    )
 
 
 def leave_to_ci(item: pytest.Item) -> None:

@@ -16,6 +16,7 @@ from foldflight.client import Functions
 from foldflight.errors import RejectedError
 from foldflight.functions.frame import WindowFrame
 from foldflight.spark import group_by, over
+from tests.spark_sessions import since_spark
 
 SCHEMA = "id int, k string, at timestamp, day date, x double, d decimal(9,2), n int, v bigint, w int, emit boolean"
 START = dt.datetime(2013, 1, 1, 12)
@@ -116,6 +117,7 @@ def test_every_frame_is_that_of_spark(sessions: dict[str, Any], embedded: Functi
     compared(sessions["classic"], embedded, list(WINDOWS))
 
 
+@since_spark("4.2", "FILTER in OVER, with which the results are compared,")
 def test_on_servers(sessions: dict[str, Any], server_url: str) -> None:
     """Several frames in one pass, on a server."""
     compared(sessions["classic"], connect(server_url), ["rows", "whole"])

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from foldflight.spark import sql
+from tests.spark_sessions import since_spark
 from tests.sql.test_statements import values
 
+QUALIFY = since_spark("4.2", "QUALIFY")
 SORTED = "OVER (PARTITION BY k ORDER BY v)"
 
 
+@QUALIFY
 def test_calls_with_over_are_folded(db: Any, plans_of: Callable[..., list[str]]) -> None:
     """Items, orders and QUALIFY may be expressions with such calls; what is over a fold is another plan beside it."""
     for query in (
@@ -43,18 +46,25 @@ def test_through_servers_and_connect(both: Any) -> None:
         ("SELECT my_count(*) OVER (), my_count(*) FROM hav", "OVER beside my_count over all rows"),
         ("SELECT explode(array(1, v)), my_sum(v) OVER () FROM hav", "an item that makes several rows"),
         ("SELECT my_sum(v) OVER () + (SELECT max(v) FROM hav) FROM hav", "a subquery beside OVER"),
-        ("SELECT -v AS v, my_sum(v) OVER () FROM hav QUALIFY my_max(v) OVER () > 0", "v in QUALIFY is the name of ano"),
-        (
+        pytest.param(
+            "SELECT -v AS v, my_sum(v) OVER () FROM hav QUALIFY my_max(v) OVER () > 0",
+            "v in QUALIFY is the name of ano",
+            marks=QUALIFY,
+        ),
+        pytest.param(
             "SELECT -v AS v, my_count(*) OVER () FROM hav QUALIFY rank() OVER u > 1 WINDOW u AS (ORDER BY v)",
             "v in QUALIFY is the name of another item",
+            marks=QUALIFY,
         ),
-        (
+        pytest.param(
             "SELECT named_struct('v', v) AS t, my_sum(v) OVER () FROM hav t QUALIFY t.v > 0",
             "t.v is both a column and the name of another item",
+            marks=QUALIFY,
         ),
-        (
+        pytest.param(
             "SELECT s.v, my_sum(v) OVER () FROM (SELECT v, named_struct('v', -v) AS s FROM hav) QUALIFY v > 2",
             "v is both a column and the name of another item",
+            marks=QUALIFY,
         ),
         (
             "SELECT 0 AS end, end + my_sum(v) OVER () FROM (SELECT v, v AS end FROM hav)",

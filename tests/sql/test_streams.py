@@ -12,6 +12,7 @@ import pytest
 from foldflight.spark import sql
 from foldflight.sql import SqlError
 from tests.spark.test_stream import Stream
+from tests.spark_sessions import since_spark
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -103,6 +104,7 @@ def test_emit_on_window_close(db: Any, tmp_path: Path, source: str) -> None:
     assert shown(rows, "customer", "total") == [("a", 3), ("a", 4), ("b", 5)]
 
 
+@since_spark("4.2", "QUALIFY")
 def test_over_in_a_stream(db: Any, tmp_path: Path) -> None:
     """Each row comes out once, when the watermark has reached its time; QUALIFY and expressions are over the result.
 

@@ -5,7 +5,7 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
-from foldflight import connect
+from foldflight import RejectedError, connect
 from foldflight.engine.epoch import BucketEpoch
 from foldflight.engine.grouped import GroupedExchange
 from foldflight.engine.layout import KIND, REAL, QueryLayout
@@ -34,6 +34,24 @@ CHUNK = pa.schema([("slot", pa.int32()), ("kind", pa.int8())])
 )
 def test_the_group_without_keys_begins(is_always_there: bool, expected: list[list[tuple[int, int]]]) -> None:
     """The group starts with its first folded row, or with the first epoch if it always exists; then it stays."""
+    layout, exchange, table = _bucket()
+    found = []
+    for kinds in ([DELETE], [], [INSERT], [DELETE, DELETE]):
+        epoch = BucketEpoch(exchange, layout, table, is_strict=False, is_always_there=is_always_there)
+        changed, rows = epoch.run(iter([_block(layout, kinds)]))
+        found.append(list(zip(changed.to_pylist(), rows.column(0).to_pylist(), strict=True)))
+    assert found == expected
+
+
+def test_strict_mode_tells_that_the_group_is_empty() -> None:
+    """A retraction from a group without rows is refused in words that say this: other rows are not compared."""
+    layout, exchange, table = _bucket()
+    with pytest.raises(RejectedError, match="a row is retracted from a group that has no row left") as caught:
+        BucketEpoch(exchange, layout, table, is_strict=True).run(iter([_block(layout, [INSERT, DELETE, DELETE])]))
+    assert caught.value.code == "CANNOT_RETRACT"
+
+
+def _bucket() -> tuple[QueryLayout, GroupedExchange, StateTable]:
     transport = connect("embedded:").transport
     opening = Open((Call("count"),), CHUNK, returns=Returns(), initial_outputs=True)
     opened = transport.describe(opening).schema
@@ -48,11 +66,9 @@ def test_the_group_without_keys_begins(is_always_there: bool, expected: list[lis
         bounds=TableBounds(),
         new_run_id=lambda: f"run {next(ids)}",
     )
-    found = []
-    for kinds in ([DELETE], [], [INSERT], [DELETE, DELETE]):
-        columns = {KIND: pa.array(list(map(int, kinds)), pa.int8()), REAL: pa.array([True] * len(kinds))}
-        block = pa.RecordBatch.from_arrays([columns[name] for name in layout.rows.names], schema=layout.rows)
-        epoch = BucketEpoch(exchange, layout, table, is_strict=False, is_always_there=is_always_there)
-        changed, rows = epoch.run(iter([block]))
-        found.append(list(zip(changed.to_pylist(), rows.column(0).to_pylist(), strict=True)))
-    assert found == expected
+    return layout, exchange, table
+
+
+def _block(layout: QueryLayout, kinds: list[RowKind]) -> pa.RecordBatch:
+    columns = {KIND: pa.array(list(map(int, kinds)), pa.int8()), REAL: pa.array([True] * len(kinds))}
+    return pa.RecordBatch.from_arrays([columns[name] for name in layout.rows.names], schema=layout.rows)

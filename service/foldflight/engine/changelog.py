@@ -101,7 +101,7 @@ def _same(old: pa.Scalar, new: pa.Scalar) -> bool:
 def live_rows(
     slots: npt.NDArray[np.int32], retracts: Mask, live: npt.NDArray[np.int64]
 ) -> tuple[Mask, npt.NDArray[np.int64]]:
-    """Count the live rows of groups, and find retractions of rows that are not in their group.
+    """Count the live rows of groups, and find retractions from groups that have no row left.
 
     Args:
         slots: int32, shape (n,): the slot of each row, in order.

@@ -36,7 +36,7 @@ class EpochStats:
         groups: Groups touched.
         late_rows: Rows dropped because their window was closed, or in OVER because their time had passed.
         waiting_rows: In OVER, rows that wait until the watermark has reached their time.
-        ignored_retractions: Retractions of rows that were not in their group.
+        ignored_retractions: Retractions from groups that had no row left.
         isolated_groups: Touched groups whose function raised, if errors are isolated.
         isolated_rows: Folded rows that became dead letters.
         exchange_ms: Milliseconds in the exchange.
@@ -65,7 +65,7 @@ class BucketEpoch:
         exchange: The exchange of the task. It must return initial outputs, states and outputs.
         layout: The columns.
         table: The bucket's state table. With a `ViewTable` the exchange must have `Open.keeps_views`.
-        is_strict: Whether a retraction of a row that is not in its group is an error.
+        is_strict: Whether a retraction from a group that has no row left is an error.
         update_before: Whether the changelog has the row `-U` before each `+U`.
         merges: Whether blocks hold partial states and rows (`QueryLayout.partial`) instead of rows only.
         closed_us: Windows that end at or before this time, in microseconds since 1970, are closed. The last key is the
@@ -241,8 +241,8 @@ class BucketEpoch:
         if self._is_strict:
             raise RejectedError(
                 "CANNOT_RETRACT",
-                "a retracted row is not in its group (strict mode); correct the input, or disable strict mode to count "
-                "such rows and continue",
+                "a row is retracted from a group that has no row left (strict mode); correct the input, or disable "
+                "strict mode to count such rows and continue",
             ).with_group(self._groups.name(int(slots[~counted][0])))
         self.stats.ignored_retractions += int((~counted).sum())
 

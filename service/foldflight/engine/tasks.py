@@ -341,7 +341,7 @@ class FinalFold:
         if self.layout.has_kinds:
             counted, groups.live = live_rows(slots, retracts(block), groups.live)
             if not counted.all():
-                # Ignore retractions of rows that are not in their group.
+                # Ignore retractions from groups that have no row left.
                 slots, block = slots[counted], block.filter(pa.array(counted))
         folding.exchange.chunk(slots, block)
 

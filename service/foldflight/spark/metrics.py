@@ -50,7 +50,7 @@ class StreamMetrics(StreamingQueryListener):
             ),
             "isolated_rows": self._counter("isolated_rows", "Rows that became dead letters."),
             "ignored_retractions": self._counter(
-                "ignored_retractions", "Retractions of rows that are not in their group."
+                "ignored_retractions", "Retractions from groups that have no row left."
             ),
         }
         self._exchange_seconds = self._counter(

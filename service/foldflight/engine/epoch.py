@@ -32,9 +32,10 @@ class EpochStats:
     """The metrics of one epoch of one bucket. A query's progress shows their sums over buckets.
 
     Args:
-        rows: Rows folded.
+        rows: Rows folded. With hopping and cumulating windows a row counts once for each of its windows.
         groups: Groups touched.
-        late_rows: Rows dropped because their window was closed, or in OVER because their time had passed.
+        late_rows: Rows dropped because their window was closed (once for each closed window), or in OVER because their
+            time had passed.
         waiting_rows: In OVER, rows that wait until the watermark has reached their time.
         ignored_retractions: Retractions from groups that had no row left.
         isolated_groups: Touched groups whose function raised, if errors are isolated.

@@ -40,10 +40,14 @@ class StreamMetrics(StreamingQueryListener):
         self.registry = CollectorRegistry() if registry is None else registry
         self._epochs = self._counter("epochs", "Epochs committed.")
         self._counters = {
-            "rows": self._counter("rows", "Rows folded."),
+            "rows": self._counter(
+                "rows", "Rows folded. With `hop` and `cumulate` a row counts once for each of its windows."
+            ),
             "groups": self._counter("groups", "Groups touched, summed over epochs."),
             "late_rows": self._counter(
-                "late_rows", "Rows dropped because their window was closed, or in OVER because their time had passed."
+                "late_rows",
+                "Rows dropped because their window was closed (once for each such window), or in OVER because their "
+                "time had passed.",
             ),
             "isolated_groups": self._counter(
                 "isolated_groups", "Groups whose function raised, if errors are isolated."

@@ -123,20 +123,32 @@ def test_the_page_shows_the_fleet_and_goes_on_showing_it(page: Page, fleet: Serv
 
 
 def test_the_page_fits_a_phone_and_a_dark_room(page: Page, fleet: Server) -> None:
-    """On a narrow screen only the tables scroll sideways."""
-    page.set_viewport_size({"width": 390, "height": 844})
+    """Nothing scrolls sideways on any screen: where a table is too wide, each row is a card that names its values."""
     page.emulate_media(color_scheme="dark")
     page.goto(f"http://127.0.0.1:{fleet.probes.http_port}/")
     expect(page.locator("#servers tr")).to_have_count(4, timeout=LONG_MS)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.screenshot(path=picture("status-narrow"))
+    expect(page.locator("#peak")).to_contain_text("peak", timeout=LONG_MS)
+    for width in (1280, 1024, 768, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for table in page.locator(".table").all():
+            table.evaluate("() => new Promise(requestAnimationFrame)")  # the page has seen its new size
+            assert table.evaluate("each => each.scrollWidth - each.clientWidth") == 0, width
+    page.screenshot(path=picture("status-narrow"), full_page=True)
+    memory = page.locator("#servers tr", has_text="folds-0").locator("td", has_text="GiB")
+    assert memory.evaluate("each => getComputedStyle(each, '::before').content") == '"memory"'
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.emulate_media(color_scheme="light")
 
 
 def test_the_page_says_when_its_server_is_gone(page: Page) -> None:
-    """The page keeps the last status, says that it is outdated, and tries again."""
+    """The page says that its server is idle, keeps the last status, says that it is outdated, and tries again."""
     with serving(wire_functions, state_keys=STATE_KEY, server_id="mortal", http_port=0) as server:
         page.goto(f"http://127.0.0.1:{server.probes.http_port}/")
         expect(page.locator("#servers")).to_contain_text("mortal", timeout=LONG_MS)
+        expect(page.locator("#peak")).to_have_text(re.compile(r"^no rows in the last \d+ s$"), timeout=LONG_MS)
+        expect(page.locator("#chart")).to_be_hidden()  # a chart without a row would be a blank band
+        page.screenshot(path=picture("status-idle"))
         server.drain()
         expect(page.locator("#servers")).to_contain_text("draining", timeout=LONG_MS)
     expect(page.locator("#news")).to_contain_text("no answer", timeout=LONG_MS)

@@ -72,7 +72,8 @@ prints each one that it changes. The table shows the values for the default `row
 ## Metrics
 
 The progress of a streaming query contains the values of each aggregation and epoch, in `observedMetrics` under
-`foldflight <keys> > <outputs>`. `foldflight.spark.metrics.StreamMetrics` is a listener that exports them to Prometheus,
+`foldflight <keys> > <outputs>`, with a number behind it (` #2`) if the process has used the name before.
+`foldflight.spark.metrics.StreamMetrics` is a listener that exports them to Prometheus,
 with the labels `query` (the query's name, or its id) and `aggregation`.
 
 {metrics}"""

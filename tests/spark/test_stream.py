@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
 from foldflight import RejectedError, connect
 from foldflight.client import Functions
@@ -272,6 +273,25 @@ def test_rows_of_no_kind(classic: SparkSession, tmp_path: Path, op: str | None) 
     stream.write([{"op": op, "customer": "a", "amount": 1, "qty": 1, "x": 1.0}])
     with pytest.raises(Exception, match="is no row kind"):
         stream.run()
+
+
+@pytest.mark.slow
+def test_a_union_of_two_streams_of_equal_names(classic: SparkSession, tmp_path: Path) -> None:
+    """Two queries with the same keys and outputs are one query of Spark, and continue after a restart."""
+    count = connect(spark_functions)["count"]
+
+    def query(df: DataFrame) -> DataFrame:
+        few, many = (group_by(df.where(which), "customer", buckets=1).agg(n=count()) for which in ("x < 5", "x >= 5"))
+        return few.withColumn("many", sf.lit(False)).union(many.withColumn("many", sf.lit(True)))
+
+    stream = Stream(classic, tmp_path, query)
+    rows = [{"op": "+I", "customer": "ann", "amount": 1, "qty": 1, "x": x} for x in (1.0, 7.0, 8.0)]
+    found = []
+    for _ in range(2):
+        stream.write(rows)
+        (changes,) = stream.run()
+        found.append(sorted((row["many"], row["n"]) for row in changes))
+    assert found == [[(False, 1), (True, 2)], [(False, 2), (True, 4)]]
 
 
 @pytest.mark.slow

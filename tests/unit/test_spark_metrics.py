@@ -58,6 +58,13 @@ def test_each_aggregation_of_each_query_has_series_of_its_own() -> None:
     assert {each.labels["aggregation"] for each in samples} == {"a > n", "b > m"}
 
 
+def test_aggregations_of_one_name_are_added() -> None:
+    """The number behind the name of an observation is no label; the parts of a union share a series and an epoch."""
+    metrics = StreamMetrics()
+    metrics.onQueryProgress(progress({"foldflight k > n": FIGURES, "foldflight k > n #2": FIGURES}))
+    assert [value(metrics, name) for name in ("epochs_total", "rows_total", "state_bytes")] == [1, 200, 10_000]
+
+
 def test_gauges_go_with_their_query() -> None:
     """When a query has ended its gauges are removed and its counters stay; other queries are not affected."""
     metrics = StreamMetrics()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
@@ -16,9 +18,21 @@ from foldflight.engine.packing import BLOB
 from foldflight.engine.state.hostcache import HostCache, private_folder
 from foldflight.engine.state.runs import RunCache
 
-__all__ = ["DATA", "FOLDED", "OBSERVED", "PACKED", "RUN_ID", "StoredRuns", "bucket_row", "observed", "run_cache"]
+__all__ = [
+    "DATA",
+    "FIGURES",
+    "FOLDED",
+    "PACKED",
+    "RUN_ID",
+    "StoredRuns",
+    "aggregation_of",
+    "bucket_row",
+    "observed",
+    "run_cache",
+]
 
-OBSERVED: Final = "foldflight"
+_OBSERVED: Final = "foldflight"
+_NUMBER: Final = re.compile(r" #\d+$")
 
 # Schemas are types, not texts: Spark Connect's client parses texts with a session that it chooses.
 # Those of state variables are, because a worker has the JVM parse each text twice in each task.
@@ -29,6 +43,7 @@ _FIGURES: Final = [
     st.StructField(figure.name, st.DoubleType() if figure.type == "float" else st.LongType())
     for figure in fields(EpochStats)
 ]
+FIGURES: Final = tuple(each.name for each in _FIGURES)
 FOLDED: Final = st.StructType([st.StructField(BLOB, st.BinaryType()), *_FIGURES])
 _CACHE_BYTES_MAX: Final = 256 << 20
 _HOST_BYTES_MAX: Final = 1 << 30
@@ -45,11 +60,29 @@ def observed(folded: DataFrame, keys: Sequence[str], outputs: Sequence[str]) -> 
     Args:
         folded: The rows of the stateful operator.
         keys: The user's names of the keys.
-        outputs: Those of the outputs. Spark needs a unique name for each observation of a query.
+        outputs: Those of the outputs.
     """
     sums = (sf.coalesce(sf.sum(each.name), sf.lit(0)).cast(each.dataType).alias(each.name) for each in _FIGURES)
-    name = f"{OBSERVED} {','.join(keys)} > {','.join(outputs)}"
-    return folded.observe(name, *sums).select(BLOB).where(f"{BLOB} IS NOT NULL")
+    aggregation = f"{','.join(keys)} > {','.join(outputs)}"
+    return folded.observe(_unique(f"{_OBSERVED} {aggregation}"), *sums).select(BLOB).where(f"{BLOB} IS NOT NULL")
+
+
+def aggregation_of(observation: str) -> str | None:
+    """Return the aggregation that an observation is named after, `keys > outputs`; None if it is not one of ours."""
+    prefix, _, aggregation = observation.partition(" ")
+    return _NUMBER.sub("", aggregation) if prefix == _OBSERVED else None
+
+
+_uses: collections.Counter[str] = collections.Counter()
+
+
+def _unique(name: str) -> str:
+    """Return the name, from its second use on with a number: Spark refuses a union of two observations of one name.
+
+    The number may be another one after a restart. A checkpoint does not have the name.
+    """
+    _uses[name] += 1
+    return name if _uses[name] == 1 else f"{name} #{_uses[name]}"
 
 
 _caches: list[RunCache] = []

@@ -10,12 +10,14 @@ The listener works in classic PySpark and in Spark Connect, where it runs in the
 
 from __future__ import annotations
 
+from collections import Counter as Counts
+from collections.abc import Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from foldflight.spark.bucketed import OBSERVED
+from foldflight.spark.bucketed import FIGURES, aggregation_of
 
 __all__ = ["StreamMetrics", "stream_metrics_table"]
 
@@ -26,8 +28,8 @@ class StreamMetrics(StreamingQueryListener):
     """Converts the progress of a session's streaming queries to metrics.
 
     The labels are the query's name (or its id, if it has no name) and the aggregation: `customer > price,n`, as in the
-    name of its observation. The number of series is the number of aggregations of the session. Gauges are removed when
-    their query ends.
+    name of its observation, without a number behind it. Figures with the same labels, as in a union of two streams, are
+    added. The number of series is the number of aggregations of the session. Gauges are removed when their query ends.
 
     Args:
         registry: The registry for the metrics. Default: a new registry.
@@ -74,10 +76,7 @@ class StreamMetrics(StreamingQueryListener):
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """Count one epoch."""
         progress = event.progress
-        for observed, figures in progress.observedMetrics.items():
-            prefix, _, aggregation = observed.partition(" ")
-            if prefix != OBSERVED:
-                continue
+        for aggregation, figures in _sums(progress.observedMetrics).items():
             labels = (progress.name or str(progress.id), aggregation)
             self._shown.setdefault(progress.runId, set()).add(labels)
             self._epochs.labels(*labels).inc()
@@ -101,6 +100,16 @@ class StreamMetrics(StreamingQueryListener):
 
     def _gauge(self, name: str, meaning: str) -> Gauge:
         return Gauge(f"foldflight_stream_{name}", meaning, _LABELS, registry=self.registry)
+
+
+def _sums(observations: Mapping[str, Any]) -> dict[str, Counts[str]]:
+    """Return the figures of each aggregation. Several have one name in the union of two streams."""
+    sums: dict[str, Counts[str]] = {}
+    for observation, figures in observations.items():
+        aggregation = aggregation_of(observation)
+        if aggregation is not None:
+            sums.setdefault(aggregation, Counts()).update({name: figures[name] for name in FIGURES})
+    return sums
 
 
 def stream_metrics_table() -> str:

@@ -21,6 +21,7 @@ from foldflight.compiler.keytables import KeyLoops, NumberTable, TextTable
 from foldflight.compiler.store import LoopStore
 from foldflight.engine import encoders
 from foldflight.engine.keys import KeyIndex
+from foldflight.engine.layout import QueryLayout
 from foldflight.errors import RejectedError
 from tests.effort import examples
 
@@ -413,3 +414,21 @@ def test_views_behind_null_are_no_keys() -> None:
     column.validate(full=True)
     with pytest.raises(RejectedError, match="the key k: the Arrow type binary_view"):
         KeyIndex(pa.schema([("k", column.type)])).slots([column])
+
+
+LATE = pa.array([2**22, 2**22, None], pa.int32()).view(pa.date32())
+
+
+def test_a_date_beyond_9999_within_a_nested_key_is_refused() -> None:
+    """Python has no such date: nested keys are refused with the remedy, and a key that is a date is a key."""
+    nested = pa.StructArray.from_arrays([LATE], ["day"])
+    with pytest.raises(RejectedError, match=r"STRUCT<day DATE>.*beyond the year 9999; group by its members") as caught:
+        KeyIndex(pa.schema([("key", nested.type)])).slots([nested])
+    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert KeyIndex(pa.schema([("key", LATE.type)])).slots([LATE]).to_pylist() == [0, 0, 1]
+
+
+def test_errors_name_a_group_of_a_date_beyond_9999() -> None:
+    """The key is shown as a text, where Python has no such date."""
+    layout = QueryLayout(pa.schema([("key", LATE.type)]), ("day",), pa.schema([]), (), has_kinds=False)
+    assert layout.group(pa.RecordBatch.from_arrays([LATE[:1]], ["key"])) == {"day": "13453-08-13"}

@@ -19,7 +19,7 @@ import pyarrow as pa
 from foldflight.engine.encoders import Chain, KeyEncoder, Numbers, Texts, Values, WithNull
 from foldflight.errors import RejectedError
 from foldflight.fold.rows import frozen
-from foldflight.functions.types import check_plain, has_floats
+from foldflight.functions.types import check_plain, has_floats, sql_name
 
 __all__ = ["KeyIndex"]
 
@@ -70,7 +70,8 @@ class KeyIndex:
             n slots, int32, without NULLs.
 
         Raises:
-            RejectedError: SCHEMA_MISMATCH, for a wrong number or type of columns.
+            RejectedError: SCHEMA_MISMATCH, for a wrong number or type of columns, and for a date beyond the year 9999
+                within a nested key.
         """
         arrays = self._checked(columns)
         slots, fresh = self._encoder.ids(arrays)
@@ -182,4 +183,11 @@ def _words(array: pa.Array) -> list[Codes]:
 
 def _identities(array: pa.Array) -> list[Any]:
     """Return for each key a hashable value that is equal exactly for equal keys."""
-    return [frozen(value) for value in array.to_pylist()]
+    try:
+        return [frozen(value) for value in array.to_pylist()]
+    except (OverflowError, ValueError) as error:
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"a key of the type {sql_name(array.type)} has a value without a Python object ({error}), such as a date "
+            "beyond the year 9999; group by its members as keys of their own, or cast the key to STRING",
+        ) from error

@@ -160,6 +160,8 @@ def _shown(value: pa.Scalar) -> Any:
         return value.as_py()
     except UnicodeDecodeError:
         return value.cast(pa.binary()).as_py()
+    except (OverflowError, ValueError):  # a date beyond the year 9999
+        return value.cast(pa.string()).as_py()
 
 
 def _named(fields: pa.Schema, names: Sequence[str]) -> list[pa.Field]:

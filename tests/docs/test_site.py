@@ -40,6 +40,13 @@ MAIN = (
     "gallery/index",
     "gallery/t_digest",
 )
+# The size of the smallest text of a picture, as the page shows it.
+SMALLEST_TEXT_PX = """async image => {
+    const text = await (await fetch(image.src)).text();
+    const drawn = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
+    const sizes = [drawn, ...drawn.querySelectorAll("[font-size]")].map(each => Number(each.getAttribute("font-size")));
+    return Math.min(...sizes) * image.clientWidth / Number(drawn.getAttribute("viewBox").split(" ")[2]);
+}"""
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -110,6 +117,19 @@ def test_a_main_page_fits_every_screen(page: Page, site: str, name: str) -> None
     page.set_viewport_size({"width": 1280, "height": 800})
     page.emulate_media(color_scheme="light")
     expect(page.locator(".sidebar-tree").get_by_role("link", name="How-to guides")).to_be_visible()
+
+
+def test_the_home_page_cuts_nothing(page: Page, site: str) -> None:
+    """Its command is seen whole, and the text of its picture is large enough to read, on a laptop and on a phone."""
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        page.goto(f"{site}/index.html")
+        for block in page.locator(".highlight pre").all():
+            assert block.evaluate("each => each.scrollWidth - each.clientWidth") <= 0, width
+        picture = page.locator("article img:visible")
+        expect(picture).to_have_count(1)
+        assert picture.evaluate(SMALLEST_TEXT_PX) > 10, width
+    page.set_viewport_size({"width": 1280, "height": 800})
 
 
 def test_each_link_inside_the_site_leads_somewhere(built: Path) -> None:

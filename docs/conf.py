@@ -18,6 +18,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "docs.sequ
 exclude_patterns = ["generate.py", "sequence.py"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = [("copy.js", {"defer": "defer"})]
 
 html_theme = "furo"
 html_title = f"foldflight {release}"

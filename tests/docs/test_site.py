@@ -132,6 +132,25 @@ def test_the_home_page_cuts_nothing(page: Page, site: str) -> None:
     page.set_viewport_size({"width": 1280, "height": 800})
 
 
+def test_a_block_of_code_is_copied_by_its_button(page: Page, site: str) -> None:
+    """Each block of code has a button, which copies the whole block; of a terminal's session, the commands alone."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    for name, text, copied in (
+        ("index", "make demo", "make demo"),
+        (
+            "tutorials/06-fleet-with-compose",
+            "$ docker compose run",
+            "docker compose run --rm --no-deps spark python job.py",
+        ),
+    ):
+        page.goto(f"{site}/{name}.html")
+        block = page.locator("div.highlight", has_text=text).first
+        block.hover()
+        block.get_by_role("button", name="copy").click()
+        expect(block.get_by_role("button")).to_have_text("copied")
+        assert page.evaluate("navigator.clipboard.readText()") == copied
+
+
 def test_each_link_inside_the_site_leads_somewhere(built: Path) -> None:
     """Each link and picture of each page is a file of the site, and each anchor exists on its page.
 

@@ -17,6 +17,7 @@ from foldflight.compiler import arithmetic
 from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, stand_in
 from foldflight.compiler.records import Items, load_item, store_item
 from foldflight.fold.moments import MOMENTS
+from foldflight.functions.ranking import rank
 
 __all__ = [
     "CALLS",
@@ -321,6 +322,7 @@ CALLS: Final[dict[Any, Any]] = {
         for name in ("exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "atan", "tanh")
     },
     **{getattr(math, name): _math(name, 2) for name in ("atan2", "copysign")},
+    rank: _unary("rank", _same, _same),  # numbers are their own rank; `min` and `max` call it for structs and arrays
 }
 
 

@@ -9,10 +9,26 @@ here=$root/tests/deploy
 export ENGINE_DIR=${ENGINE_DIR:-/var/tmp/foldflight-engine}
 tools=$ENGINE_DIR/tools
 
+# Prints a docker that builds with BuildKit: one with the buildx plugin, or one of before 23, which needs none.
+docker_that_builds() {
+  local each
+  while read -r each; do
+    if "$each" buildx version >/dev/null 2>&1 || [[ $("$each" --version) =~ \ version\ 2[0-2]\. ]]; then
+      echo "$each"
+      return
+    fi
+  done < <(type -ap docker)
+  echo "tools.sh: no docker here can build with BuildKit; install its plugin buildx (Debian 13: docker-buildx)" >&2
+  exit 1
+}
+
 start() {
   [[ -x $root/.venv/bin/python ]] || { echo "tools.sh: no .venv; run \`make setup\` first" >&2; exit 1; }
   bash "$here/engine.sh" start
   mkdir -p "$tools/bin" "$tools/docker/cli-plugins"
+  local docker
+  docker=$(docker_that_builds)
+  ln -sf "$docker" "$tools/bin/docker"
   local missing=() program
   command -v chromium >/dev/null || missing+=(chromium fonts-dejavu-core)
   for program in prometheus promtool; do

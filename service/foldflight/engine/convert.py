@@ -70,7 +70,9 @@ def _convert_list(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _convert_map(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    entries = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
+    # Arrow does not cast a NULL struct whose members are not nullable, as those of a VARIANT, to the same type.
+    given = without_nullability(array.type)
+    entries = array.cast(pa.list_(pa.struct([("key", given.key_type), ("value", given.item_type)])))
     keys, values = entries.flatten().flatten()
     return pa.MapArray.from_arrays(
         _offsets(entries),

@@ -285,7 +285,9 @@ class _List(Shape):
             flat.extend(value)
             owners.extend([index] * len(value))
         offsets.append(len(flat))
-        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), _owned(self.item, flat, owners)).cast(self.arrow)
+        # Not `cast`, which leaves NULL members of structs too short.
+        items = _owned(self.item, flat, owners)
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items, type=self.arrow)
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         items = self.item.from_arrow(array.values)
@@ -337,8 +339,11 @@ class _Map(Shape):
             owners.extend([index] * len(value))
         offsets.append(len(keys))
         return pa.MapArray.from_arrays(
-            pa.array(offsets, pa.int32()), _owned(self.key, keys, owners), _owned(self.value, items, owners)
-        ).cast(self.arrow)
+            pa.array(offsets, pa.int32()),
+            _owned(self.key, keys, owners),
+            _owned(self.value, items, owners),
+            type=self.arrow,
+        )
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         keys, items = self.key.from_arrow(array.keys), self.value.from_arrow(array.items)

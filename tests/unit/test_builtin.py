@@ -11,6 +11,7 @@ import pytest
 from foldflight import RejectedError
 from foldflight.fold import Fold, bind_calls
 from foldflight.functions import Call, Registry
+from foldflight.functions.call import Order
 
 
 def folded(function: str, values: pa.Array, kinds: list[int] | None = None, *, states: int = 1) -> Any:
@@ -56,6 +57,12 @@ def test_extremes_of_decimals(digits: tuple[int, int]) -> None:
     assert folded("max", values, states=2) == Decimal(26)
 
 
+def test_averages_of_whole_decimals_keep_their_digits() -> None:
+    """DECIMALs of scale 0 are summed in vectors, and their average has more digits than a float."""
+    values = pa.array([Decimal(26), Decimal(-999999999999999999), Decimal(0)], pa.decimal128(18, 0))
+    assert folded("avg", values, states=2) == Decimal("-333333333333333324.3333")
+
+
 def test_structs_and_arrays_are_ordered_as_in_spark() -> None:
     """Member by member: NULL is the least, NaN the greatest number, an array is greater than its beginning."""
     type_ = pa.struct([("at", pa.float64()), ("more", pa.list_(pa.struct([("x", pa.int64())])))])
@@ -82,3 +89,13 @@ def test_what_has_no_order_has_no_extremes(type_: pa.DataType) -> None:
         with pytest.raises(RejectedError, match=r"has none \(maps and JSON cannot be compared") as refused:
             folded(name, pa.nulls(1, type_))
         assert refused.value.code == "SCHEMA_MISMATCH"
+
+
+def test_nothing_but_null_in_an_order() -> None:
+    """Rows that are kept for their order may have a column of the type VOID."""
+    batch = pa.RecordBatch.from_pydict({"slot": pa.array([0, 0, 1], pa.int32()), "x": pa.nulls(3), "o": [1, 2, 3]})
+    fold = Fold(bind_calls(Registry(), [Call("first", ("x",), order=(Order("o"),))], batch.schema))
+    fold.fold(batch)
+    result = fold.collect()
+    result.validate(full=True)
+    assert result.column("output_0").to_pylist() == [None, None]

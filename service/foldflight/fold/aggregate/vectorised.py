@@ -70,6 +70,7 @@ class Vectorised(Accumulators):
         # All slots below this one have an accumulator.
         self._full = 0
         self._is_left = False
+        self._is_decimal = pa.types.is_decimal(inner.bound.result_type)
 
     @property
     def kind(self) -> Mode:
@@ -127,16 +128,15 @@ class Vectorised(Accumulators):
             return self._valued({name: column[asked] for name, column in running.items()}, rows.slots[asked])
         if isinstance(running, np.ndarray):
             return self._valued(running[asked], rows.slots[asked])
-        return self._valued(running, rows.slots).filter(pa.array(asked))
+        values = self._valued(running, rows.slots)
+        return None if values is None else values.filter(pa.array(asked))
 
     def _fold_each_scalar(self, rows: Rows, kept: Mask, asked: Mask | None) -> pa.Array:
         """Fold rows by the scalar methods, and take the accumulators back if the table can hold them."""
         top = self._grow(rows.slots)
         lent = np.unique(rows.slots)
         held = lent[self._present[lent]]
-        states = self._table.take(held).states(self.inner.codec.arrow, narrow=False)
-        assert states is not None
-        self.inner.merge(held, states)
+        self.inner.merge(held, self._wide_states(held))
         values = self.inner.fold_each(rows, kept, asked)
         returned = self.inner.occupied()
         try:
@@ -198,19 +198,18 @@ class Vectorised(Accumulators):
             return self.inner.outputs(slots)
         self._grow(slots)
         try:
-            return self._values(slots)
+            values = self._valued(self._table.take(slots).shown, slots)
         except FunctionError as error:
             if not self.inner.failures.isolates or error.limit is not None:
                 raise
-            # The interpreter calls get_value for each slot, so only the failing slots fail.
+            values = None  # the interpreter calls get_value for each slot, so only the failing slots fail
+        if values is None:
             self._leave()
             return self.inner.outputs(slots)
+        return values
 
-    def _values(self, slots: Slots) -> pa.Array:
-        return self._valued(self._table.take(slots).shown, slots)
-
-    def _valued(self, accumulators: Any, slots: Slots) -> pa.Array:
-        """Return the values of the accumulators of n slots."""
+    def _valued(self, accumulators: Any, slots: Slots) -> pa.Array | None:
+        """Return the values of the accumulators of n slots; None if the scalar methods must compute them."""
         method = self.inner.verbs.get_values
         assert method is not None
         try:
@@ -218,6 +217,12 @@ class Vectorised(Accumulators):
                 values = method(accumulators)
         except (Exception, SystemExit) as error:
             raise user_failure(self._name, "get_values", error) from error
+        if (
+            pa.types.is_decimal(self.inner.bound.result_type)
+            and isinstance(values, np.ndarray)
+            and values.dtype.kind == "f"
+        ):
+            return None  # floats have fewer digits than decimals
         try:
             return _results(values, len(slots), self.inner.bound)
         except CastError as error:
@@ -267,10 +272,18 @@ class Vectorised(Accumulators):
         self._is_left = True
         slots = np.flatnonzero(self._present).astype(np.int32)
         if len(slots):
-            states = self._table.take(slots).states(self.inner.codec.arrow, narrow=False)
-            assert states is not None
-            self.inner.merge(slots, states)
+            self.inner.merge(slots, self._wide_states(slots))
         self._table, self._present, self._full = self._fresh.take(_NO_SLOTS), self._present[:0], 0
+
+    def _wide_states(self, slots: Slots) -> pa.Array:
+        """Return the states of n slots for the interpreter, with integers that may exceed their types."""
+        table, type_ = self._table.take(slots), self.inner.codec.arrow
+        # For a DECIMAL result the interpreter needs Python's decimals, not its integers.
+        states = table.states(type_, narrow=True) if self._is_decimal else None
+        if states is None:
+            states = table.states(type_, narrow=False)
+        assert states is not None
+        return states
 
     def _grow(self, slots: Slots) -> int:
         """Make room for the slots, and return the highest plus one."""

@@ -217,11 +217,7 @@ class Vectorised(Accumulators):
                 values = method(accumulators)
         except (Exception, SystemExit) as error:
             raise user_failure(self._name, "get_values", error) from error
-        if (
-            pa.types.is_decimal(self.inner.bound.result_type)
-            and isinstance(values, np.ndarray)
-            and values.dtype.kind == "f"
-        ):
+        if self._is_decimal and isinstance(values, np.ndarray) and values.dtype.kind == "f":
             return None  # floats have fewer digits than decimals
         try:
             return _results(values, len(slots), self.inner.bound)

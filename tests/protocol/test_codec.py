@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open, sliced_to
+from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open
 from foldflight.exchange.engine import check_opened
 from foldflight.exchange.frames import (
     Barrier,
@@ -39,6 +39,7 @@ from foldflight.exchange.frames import (
 )
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_error, decode_info, encode_error, encode_info
+from foldflight.exchange.parts import sliced_to
 from foldflight.fold import Mode
 from foldflight.functions import Call, LogRecord, Order, Registry, ViewSpec
 from foldflight.server.run.settings import load_settings

@@ -106,17 +106,81 @@ def test_every_dependency_is_locked_with_hashes():
         assert entries.count("==") == len(locked), file
 
 
-def test_what_takes_long_to_import_is_imported_where_it_is_used():
-    """A Spark worker starts with each query: it does not wait for what its tasks may never need."""
-    program = "import sys, foldflight.spark.stream; print(*{name.partition('.')[0] for name in sys.modules})"
+def printed_by(program):
+    """Return what a program prints that runs in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT / "service")},
     )
-    assert {"numba", "pandas", "structlog", "rich", "prometheus_client", "asyncio"} & set(done.stdout.split()) == set()
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_what_takes_long_to_import_is_imported_where_it_is_used():
+    """A Spark worker starts with each query: it does not wait for what its tasks may never need."""
+    program = "import sys, foldflight.spark.stream; print(*{name.partition('.')[0] for name in sys.modules})"
+    late = {"numba", "pandas", "structlog", "rich", "prometheus_client", "asyncio", "grpc", "google", "click"}
+    assert late & set(printed_by(program).split()) == set()
+
+
+EMBEDDED_ALONE = """
+import sys
+
+for name in ("google", "google.protobuf", "grpc", "grpc_health", "prometheus_client", "pyarrow.flight", "numba", "rich",
+             "click", "llvmlite"):
+    sys.modules[name] = None  # an import raises ModuleNotFoundError
+
+import importlib.util, logging, pickle
+import pyarrow as pa
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "numba" else found(name, *more)
+logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
+
+import foldflight.spark.stream, foldflight.sql.session
+from foldflight import RejectedError, connect, udaf
+from foldflight.exchange.frames import Open
+from foldflight.functions import Call
+
+@udaf(version=1)
+class Total:
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, total: int, value: int) -> int:
+        return total + value
+
+    def merge(self, total: int, other: int) -> int:
+        return total + other
+
+    def get_value(self, total: int) -> int:
+        return total
+
+functions = connect(Total)
+transport = pickle.loads(pickle.dumps(functions.transport))
+print(*(info.folding for info in transport.infos(look=True) if info.name == "total"))
+rows = pa.record_batch({"slot": pa.array([0] * 400_000, pa.int32()), "value": pa.array([3] * 400_000, pa.int64())})
+exchange = transport.open(Open((Call("total", ("value",)),), rows.schema))
+exchange.chunk(rows)
+exchange.barrier(1)
+print(exchange.results(1).column("output_0").to_pylist())
+exchange.close()
+try:
+    connect("grpc://127.0.0.1:1")
+except RejectedError as error:
+    print(error)
+"""
+
+
+def test_embedded_use_needs_neither_grpc_nor_protobuf_nor_numba():
+    """Platforms ship old versions of them. Only servers need them; numba makes functions faster."""
+    said = printed_by(EMBEDDED_ALONE)
+    assert "[1200000]" in said
+    assert said.count("WARNING numba is not installed") == 1
+    assert "MODULE: cannot connect to 'grpc://127.0.0.1:1': the packages that reach servers are missing" in said
+    assert "pip install 'protobuf>=" in said
 
 
 def test_nothing_reaches_behind_pyspark():

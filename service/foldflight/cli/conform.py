@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from foldflight.cli.target import target_options
 from foldflight.client.connect import tls_files
-from foldflight.client.flight import server_url
+from foldflight.client.urls import server_url
 from foldflight.errors import RejectedError
 
 if TYPE_CHECKING:

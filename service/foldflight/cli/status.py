@@ -17,8 +17,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from foldflight.cli.target import target_options
-from foldflight.client.flight import server_urls
 from foldflight.client.status import StatusReader
+from foldflight.client.urls import server_urls
 from foldflight.errors import FoldflightError
 
 __all__ = ["merged", "rates", "status", "status_view"]

@@ -1,14 +1,22 @@
-"""The client: transports to functions, embedded or over Flight, with one interface."""
+"""The client: transports to functions, embedded or over Flight, with one interface.
+
+The names of `client.flight` are imported when they are first used. It needs pyarrow.flight and protobuf, and
+embedded use does not.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from foldflight.client.connect import connect
 from foldflight.client.embedded import EmbeddedTransport
 from foldflight.client.exchange import OpenExchange
-from foldflight.client.flight import FlightTransport, close_connections
 from foldflight.client.functions import Aggregate, FunctionHandle, Functions
 from foldflight.client.transport import Transport
 from foldflight.client.uses import Use, UseMember, uses_in
+
+if TYPE_CHECKING:
+    from foldflight.client.flight import FlightTransport, close_connections
 
 __all__ = [
     "Aggregate",
@@ -24,3 +32,14 @@ __all__ = [
     "connect",
     "uses_in",
 ]
+
+_OF_FLIGHT = ("FlightTransport", "close_connections")
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of `foldflight.client.flight`."""
+    if name not in _OF_FLIGHT:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from foldflight.client import flight
+
+    return getattr(flight, name)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import requires
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from foldflight.client.embedded import PROGRAMS, EmbeddedTransport
-from foldflight.client.flight import FlightTransport, server_urls
 from foldflight.client.functions import Functions
+from foldflight.client.urls import server_urls
 from foldflight.errors import RejectedError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.fold.signing import STATE_KEY_BYTES_MIN
 from foldflight.functions.registry import Registry
 from foldflight.java import java_functions
 from foldflight.shipping.bundles import BUNDLE_KEY_BYTES_MIN
+
+if TYPE_CHECKING:
+    from foldflight.client.flight import FlightTransport
 
 __all__ = ["EMBEDDED", "connect", "tls_files"]
 
@@ -75,7 +80,8 @@ def connect(
 
     Raises:
         RetryableError: UNREACHABLE or DEADLINE if no server answers.
-        RejectedError: MODULE if a module cannot be imported, a jar cannot be read or a Java class cannot be loaded;
+        RejectedError: MODULE if a module cannot be imported, a jar cannot be read or a Java class cannot be loaded, or
+            if the packages that reach servers are missing here or too old;
             SIGNATURE for a bad target, a Java class that is not a function, or if an embedded function is declared
             `compile=True` and cannot be compiled; SETTINGS if a file cannot be read; UNAUTHENTICATED.
 
@@ -97,7 +103,7 @@ def connect(
             )
         tls = tls_files(urls, tls_root_certs=tls_ca, cert_chain=tls_cert, private_key=tls_key)
         functions = Functions(
-            FlightTransport(
+            _flight_transport(target)(
                 urls,
                 deadline_s=deadline_s,
                 bounds=FailoverBounds(patience_s=patience_s),
@@ -124,6 +130,29 @@ def connect(
         job_parameters=job_parameters,
     )
     return Functions(transport)
+
+
+def _flight_transport(target: str) -> type[FlightTransport]:
+    """Return the transport to servers.
+
+    Raises:
+        RejectedError: MODULE, with what to install, if pyarrow has no Flight here, or protobuf is missing or too old.
+    """
+    try:
+        from google.protobuf.runtime_version import VersionError
+
+        try:
+            from foldflight.client.flight import FlightTransport
+        except VersionError as error:
+            raise ImportError(str(error)) from None
+    except ImportError as error:
+        wanted = [each for each in requires("foldflight") or () if each.startswith(("protobuf", "pyarrow"))]
+        raise RejectedError(
+            "MODULE",
+            f"cannot connect to {target!r}: the packages that reach servers are missing or too old here ({error}); "
+            f"install them: pip install {' '.join(map(repr, wanted))}; or fold without servers: connect(YourClass)",
+        ) from None
+    return FlightTransport
 
 
 def _bundle_key(given: object) -> str | None:

@@ -14,7 +14,6 @@ import threading
 import time
 import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -42,9 +41,8 @@ if TYPE_CHECKING:
     from foldflight.client.link import Resolve
     from foldflight.functions.mapping import AnyFunction
 
-__all__ = ["FlightTransport", "close_connections", "server_url", "server_urls"]
+__all__ = ["FlightTransport", "close_connections"]
 
-_SCHEMES = frozenset({"grpc", "grpc+tls"})
 _GONE = frozenset({"UNREACHABLE", "DEADLINE"})
 
 R = TypeVar("R")
@@ -69,32 +67,6 @@ def _options(deadline_s: float) -> list[tuple[str, int]]:
     kernel ends the connection, though, if no data was acknowledged for `grpc.keepalive_timeout_ms` (TCP_USER_TIMEOUT).
     """
     return [*_OPTIONS, ("grpc.keepalive_timeout_ms", max(int(deadline_s * 1000), 500))]
-
-
-def server_urls(target: str) -> tuple[str, ...]:
-    """Parse URLs of servers, separated by commas.
-
-    Raises:
-        RejectedError: SIGNATURE if there is none, or one is not `grpc://host:port` or `grpc+tls://host:port`.
-    """
-    urls = [url for url in target.split(",") if url.strip()]
-    return tuple(server_url(url) for url in urls or (target,))
-
-
-def server_url(url: str) -> str:
-    """Check the URL of one server, and return it without surrounding spaces. Raises RejectedError SIGNATURE."""
-    url = url.strip()
-    try:
-        parts = urlsplit(url)
-        is_valid = parts.scheme in _SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        is_valid = False
-    if not is_valid or "," in url:
-        raise RejectedError(
-            "SIGNATURE",
-            f'{url!r} is not the URL of a server; give "grpc://host:port" or "grpc+tls://host:port"',
-        )
-    return url
 
 
 class FlightTransport:

@@ -9,7 +9,7 @@ import pyarrow.flight as fl
 
 from foldflight.client.connect import tls_files
 from foldflight.client.edge import translated
-from foldflight.client.flight import server_url
+from foldflight.client.urls import server_url
 
 if TYPE_CHECKING:
     import os

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from foldflight.compiler.program import lacks_numba
 from foldflight.compiler.programs import LoopStore
 
 __all__ = ["KeyLoops", "NumberTable", "TextTable"]
@@ -56,6 +57,9 @@ class KeyLoops:
         if self._loops is None and not self._has_failed:
             self._rows += rows
             if self._rows >= (_HOT_ROWS if "numba" in sys.modules else _COLD_ROWS):
+                if lacks_numba():
+                    self._has_failed = True
+                    return None
                 try:
                     return self.compiled()
                 except Exception as error:  # noqa: BLE001 - keys are found without compiled loops, too

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +16,7 @@ from foldflight.fold.moments import MOMENTS
 if TYPE_CHECKING:
     from foldflight.compiler.kernels import Kernels  # brings numba
 
-__all__ = ["Program", "Uncompiled", "room_for_results", "why_not"]
+__all__ = ["NO_NUMBA", "Program", "Uncompiled", "lacks_numba", "room_for_results", "why_not"]
 
 _DTYPES: Final = {"int": np.int64, "float": np.float64, "bool": np.bool_, **dict.fromkeys(MOMENTS, np.int64)}
 
@@ -27,6 +30,22 @@ class Uncompiled:
     """
 
     reason: str
+
+
+NO_NUMBA: Final = Uncompiled("numba is not installed here")
+_logger: Final = logging.getLogger(__name__)
+
+
+@functools.cache
+def lacks_numba() -> bool:
+    """Return whether numba is not installed, which is logged once in a process."""
+    if importlib.util.find_spec("numba") is not None:
+        return False
+    _logger.warning(
+        "numba is not installed, so functions are interpreted and not compiled: the results are the same, and numeric "
+        "functions take several times as long; install it where functions are folded: pip install numba"
+    )
+    return True
 
 
 class Program:

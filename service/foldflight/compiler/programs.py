@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from foldflight.compiler.compiled import Compiled
 from foldflight.compiler.mapping import CompiledScalar, MapProgram, map_plan_of
-from foldflight.compiler.program import Program, Uncompiled, why_not
+from foldflight.compiler.program import NO_NUMBA, Program, Uncompiled, lacks_numba, why_not
 from foldflight.errors import RejectedError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted
@@ -173,6 +173,8 @@ class Programs:
             verbs: The methods of its instance.
             complete: Whether the loop for rows with NULLs must be compiled, too.
         """
+        if lacks_numba():
+            return NO_NUMBA
         try:
             kept = self._programs.get(_key_of(bound))
             program = kept.program if kept is not None and kept.serves(bound, verbs) else self._made(bound, verbs)
@@ -294,6 +296,8 @@ class Programs:
 
 def _precheck(bound: _Bound) -> Uncompiled | None:
     """Return why a function cannot be compiled, as far as this is known without compiling it; None if it may be."""
+    if lacks_numba():
+        return NO_NUMBA
     verbs = _verbs(bound)
     if isinstance(verbs, Uncompiled):
         return verbs

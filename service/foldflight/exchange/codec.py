@@ -57,7 +57,6 @@ __all__ = [
     "decode_open",
     "encode",
     "encode_open",
-    "sliced_to",
 ]
 
 _T = TypeVar("_T")
@@ -477,18 +476,6 @@ def _decode_input_types(call: pb.OpenedCall) -> tuple[pa.DataType, ...]:
         lambda: _read_schema(call.input_types), "OpenedCall.input_types is not a valid Arrow IPC schema"
     )
     return tuple(schema.types)
-
-
-def sliced_to(batch: pa.RecordBatch, bytes_max: int) -> list[pa.RecordBatch]:
-    """Split a batch into batches of about `bytes_max` bytes or less, with at least one row each.
-
-    An empty batch is returned as it is.
-    """
-    if batch.num_rows <= 1 or batch.nbytes <= bytes_max:
-        return [batch]
-    # Rows differ in size, so halve each part until it fits.
-    half = batch.num_rows // 2
-    return [*sliced_to(batch.slice(0, half), bytes_max), *sliced_to(batch.slice(half), bytes_max)]
 
 
 def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:

@@ -10,7 +10,6 @@ from typing import Any, Final
 import pyarrow as pa
 
 from foldflight.errors import CorruptError, FoldflightError, RejectedError
-from foldflight.exchange.codec import sliced_to
 from foldflight.exchange.frames import (
     PROTOCOL_VERSION,
     SLOT_BYTES,
@@ -36,6 +35,7 @@ from foldflight.exchange.frames import (
     columns_text,
 )
 from foldflight.exchange.machine import Exchange, Role
+from foldflight.exchange.parts import sliced_to
 from foldflight.exchange.slots import check_slots, check_states
 from foldflight.exchange.views import split_entries
 from foldflight.fold import Accelerator, BoundRequest, HeldView, Mode, Request, Resources, StateSigner, Unanswered, bind

@@ -1,7 +1,8 @@
 """Signed bundles of shipped functions: sign them, verify them and unpickle their code.
 
 The signed bytes begin with a constant that is unique to bundles. So nothing else that is signed with the same key, such
-as a state, is accepted as a bundle.
+as a state, is accepted as a bundle. protobuf is imported to sign and to verify, and not to unpickle: Spark's workers
+unpickle functions where it may be missing.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from importlib.metadata import version
 from typing import Any
 
 from foldflight.errors import RejectedError
-from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.messages import parse_message
 
 __all__ = [
     "BUNDLE_KEY_BYTES_MIN",
@@ -58,6 +57,8 @@ class Bundle:
 
 def seal(bundle: Bundle, key: bytes) -> bytes:
     """Encode and sign a bundle."""
+    from foldflight.exchange import exchange_pb2 as pb
+
     content = pb.BundleContent(
         functions=bundle.functions, made_with=bundle.made_with, code=bundle.code
     ).SerializeToString(deterministic=True)
@@ -76,6 +77,9 @@ def unseal(sealed: bytes, keys: Sequence[bytes]) -> Bundle:
     Raises:
         RejectedError: BAD_FRAME for damaged bytes; UNAUTHENTICATED if no key matches the signature.
     """
+    from foldflight.exchange import exchange_pb2 as pb
+    from foldflight.exchange.messages import parse_message
+
     message = parse_message(pb.Bundle, sealed, "a bundle")
     if hashlib.sha256(message.content).digest() != message.digest:
         raise RejectedError(

@@ -20,8 +20,8 @@ from foldflight.engine.logs import forward, naming_group
 from foldflight.engine.state.manifest import calls_of, other_query
 from foldflight.engine.state.viewtable import CallView, one_row_each
 from foldflight.errors import RejectedError
-from foldflight.exchange.codec import sliced_to
 from foldflight.exchange.frames import Open
+from foldflight.exchange.parts import sliced_to
 from foldflight.functions import sql_name
 
 __all__ = ["Migration"]

@@ -32,7 +32,7 @@ from foldflight.client import Functions, connect
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.task import OverFold
 from foldflight.functions import Call
-from foldflight.functions.frame import WindowFrame
+from foldflight.functions.query.frame import WindowFrame
 
 SUITE = "over"
 TREE = "Spark's segment tree (no Python)"

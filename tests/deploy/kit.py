@@ -18,7 +18,7 @@ from typing import Any, Self
 from foldflight.client import FlightTransport, OpenExchange
 from foldflight.client.status import StatusReader
 from foldflight.exchange.failover.steps import FailoverBounds
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from tests.wire.kit import end_epoch, opening, rows
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from foldflight.client import FlightTransport
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from tests.deploy.kit import COUNT, Fleet, Load, docker
 from tests.spark_sessions import JAVA_OPTIONS
 from tests.wire.kit import end_epoch, eventually, opening, rows

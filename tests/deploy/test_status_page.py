@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect
 from foldflight.client import FlightTransport, close_connections
 from foldflight.errors import FunctionError
 from foldflight.exchange.failover.steps import FailoverBounds
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from foldflight.server.run.lifecycle import Server, serving
 from tests.browser import browser_page
 from tests.wire import wire_functions

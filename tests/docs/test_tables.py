@@ -11,7 +11,7 @@ from docs.type_table import TYPES, spark_word
 from foldflight.engine.epoch import EpochStats
 from foldflight.errors import EXPLANATIONS, FoldflightError
 from foldflight.exchange.machine import transitions_table
-from foldflight.functions.types import parse_type, sql_name
+from foldflight.functions.types.sql import parse_type, sql_name
 from foldflight.server.ops.metrics import metrics_table
 from foldflight.server.run.settings import settings_table
 from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES, rules_table

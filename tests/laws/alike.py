@@ -16,8 +16,8 @@ from foldflight import FoldflightError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.rows import Column, Rows
-from foldflight.functions.context import FunctionContext
-from foldflight.functions.spec import BoundFunction
+from foldflight.functions.author.context import FunctionContext
+from foldflight.functions.author.spec import BoundFunction
 
 Samples = dict[Any, st.SearchStrategy[Any]]
 

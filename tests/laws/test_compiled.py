@@ -18,8 +18,8 @@ from foldflight.compiler.store import LoopStore
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
-from foldflight.functions.decorators import function_of
-from foldflight.functions.spec import BoundFunction
+from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.author.udaf import function_of
 from tests.effort import examples
 from tests.laws.alike import array_of, folds_alike, interpreted, sums_are_exact
 

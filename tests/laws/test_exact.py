@@ -17,9 +17,9 @@ from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.vectorised import vectorised
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Call, Registry
-from foldflight.functions.exact import EXACT, ExactSum, ExactSums
-from foldflight.functions.shape import shape_of_annotation
-from foldflight.functions.spec import BoundFunction
+from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.types.exact import EXACT, ExactSum, ExactSums
+from foldflight.functions.types.shape import shape_of_annotation
 from tests.laws.alike import bits, interpreted
 
 FUNCTIONS = Registry()

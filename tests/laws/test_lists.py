@@ -15,7 +15,7 @@ from foldflight.fold.aggregate import tables
 from foldflight.fold.aggregate.vectorised import vectorised
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry, lists
-from foldflight.functions.decorators import udaf
+from foldflight.functions.author.udaf import udaf
 from tests.laws.alike import bits, interpreted
 
 SLOTS = 3

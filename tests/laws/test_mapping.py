@@ -19,7 +19,7 @@ from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold import Mode, Request, Resources, bind
 from foldflight.fold.mapping import mapper, table
 from foldflight.functions import FunctionContext, Registry, Step, StepArgument, udf, udtf
-from foldflight.functions.values import cast_results
+from foldflight.functions.types.values import cast_results
 from foldflight.testing import check_laws
 from foldflight.testing.laws import rows_of
 from tests import map_functions as functions

@@ -20,7 +20,7 @@ from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.over import folding, task
 from foldflight.engine.over.query import OverQuery
 from foldflight.errors import FunctionError, RejectedError
-from foldflight.functions.frame import WindowFrame
+from foldflight.functions.query.frame import WindowFrame
 from foldflight.testing import over, run_over
 from tests.effort import examples
 

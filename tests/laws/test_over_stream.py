@@ -22,8 +22,8 @@ from foldflight.engine.state.manifest import TableBounds
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import FunctionError, RejectedError
-from foldflight.functions.call import Order
-from foldflight.functions.types import parse_type
+from foldflight.functions.query.call import Order
+from foldflight.functions.types.sql import parse_type
 from foldflight.testing import over, overstream, run_over, run_over_epochs
 from tests.effort import examples
 from tests.laws.test_over import FUNCTIONS

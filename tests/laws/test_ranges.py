@@ -15,8 +15,8 @@ from foldflight import Applied, FunctionError, Segment, connect, udaf, udf, udtf
 from foldflight.client.embedded import PROGRAMS_AT_ONCE
 from foldflight.fold import Request, Resources, bind
 from foldflight.functions import Registry, Step, StepArgument
-from foldflight.functions.decorators import function_of
-from foldflight.functions.values import CastError, cast_results
+from foldflight.functions.author.udaf import function_of
+from foldflight.functions.types.values import CastError, cast_results
 from foldflight.testing import run_epochs, run_over
 
 # (type, value, expected): the result, or None for OVERFLOW. A fraction is cut off, as Spark's CAST does.

@@ -19,7 +19,7 @@ from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.aggregate.vectorised import Vectorised, vectorised
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
-from foldflight.functions.spec import BoundFunction
+from foldflight.functions.author.spec import BoundFunction
 from tests.effort import examples
 from tests.laws.alike import REAL, VALUES, folds_alike, interpreted, same, sums_are_exact
 

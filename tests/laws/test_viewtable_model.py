@@ -22,7 +22,7 @@ from foldflight.engine.state.runs import RunCache, text_hashes
 from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
 from foldflight.engine.state.viewtable import CallView, FoundViews, ViewTable, one_row_each
 from foldflight.exchange.views import split_entries
-from foldflight.functions.views import ViewSpec
+from foldflight.functions.types.views import ViewSpec
 from tests.effort import examples
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 from foldflight import connect
 from foldflight.client import Functions
 from foldflight.errors import RejectedError
-from foldflight.functions.frame import WindowFrame
+from foldflight.functions.query.frame import WindowFrame
 from foldflight.spark import group_by, over
 from tests.spark_sessions import since_spark
 

@@ -11,7 +11,7 @@ import pytest
 from foldflight import RejectedError
 from foldflight.fold import Fold, bind_calls
 from foldflight.functions import Call, Registry
-from foldflight.functions.call import Order
+from foldflight.functions.query.call import Order
 
 
 def folded(function: str, values: pa.Array, kinds: list[int] | None = None, *, states: int = 1) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from foldflight import RejectedError, connect, udaf, udf, udtf
 from foldflight.exchange.frames import FunctionInfo
-from foldflight.functions.decorators import function_of
+from foldflight.functions.author.udaf import function_of
 from foldflight.testing import run_epochs, run_over
 
 

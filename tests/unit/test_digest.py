@@ -23,7 +23,7 @@ from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
 from foldflight.functions import Call, Registry
-from foldflight.functions.decorators import function_of
+from foldflight.functions.author.udaf import function_of
 
 _SOURCE = """
 import dataclasses, enum

@@ -15,7 +15,7 @@ from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.task import OverFold
 from foldflight.functions import Call
-from foldflight.functions.frame import WindowFrame
+from foldflight.functions.query.frame import WindowFrame
 
 BYTES_MAX = 1 << 19
 BATCH_ROWS = 1 << 9

@@ -28,7 +28,7 @@ from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.functions import Call, Registry
-from foldflight.functions.decorators import function_of
+from foldflight.functions.author.udaf import function_of
 from foldflight.shipping.bundles import unpickled
 from foldflight.shipping.pickling import pickled
 from foldflight.testing import check_laws

@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar
 
 import pytest
 
-from foldflight.functions.shape import Untyped, shape_of_annotation
-from foldflight.functions.values import CastError
+from foldflight.functions.types.shape import Untyped, shape_of_annotation
+from foldflight.functions.types.values import CastError
 
 
 @dataclass

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from foldflight.engine.logs import forward
-from foldflight.functions.context import LogRecord
+from foldflight.functions.author.context import LogRecord
 
 
 def test_records_become_log_lines(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from foldflight import RejectedError, connect, udaf
 from foldflight.errors import FunctionError
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call, Function, Registry, function_of
-from foldflight.functions.context import FunctionContext
+from foldflight.functions.author.context import FunctionContext
 
 
 class State:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from foldflight import RejectedError
-from foldflight.functions.types import parse_type
-from foldflight.functions.values import CastError, cast_arguments, cast_results, to_python
+from foldflight.functions.types.sql import parse_type
+from foldflight.functions.types.values import CastError, cast_arguments, cast_results, to_python
 
 D = decimal.Decimal
 

@@ -26,7 +26,7 @@ from foldflight.exchange.views import asking, split_entries
 from foldflight.fold import HeldView
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Function, Registry, function_of
-from foldflight.functions.views import PlainMap, ViewSpec, view_type
+from foldflight.functions.types.views import PlainMap, ViewSpec, view_type
 from foldflight.testing import LawResult, check_laws
 from foldflight.testing.laws import LAWS, _check, _Inputs, _Subject, _takes_nulls
 from foldflight.testing.pair import LIMITS, ExchangePair

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from foldflight.client import EmbeddedTransport, FlightTransport, Transport, close_connections, watchdog
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions

@@ -21,7 +21,7 @@ from foldflight.client import OpenExchange
 from foldflight.client.flight import FlightLink
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from tests.wire.forked import ForkedProcess
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import pytest
 from foldflight.client import Transport
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from foldflight.errors import CorruptError, FoldflightError, FunctionError, Reje
 from foldflight.exchange.codec import encode, encode_open
 from foldflight.exchange.frames import Barrier, Chunk
 from foldflight.exchange.messages import decode_error
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions

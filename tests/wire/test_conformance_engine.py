@@ -21,7 +21,7 @@ from foldflight.client import FlightTransport
 from foldflight.exchange import exchange_pb2
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from foldflight.testing.conformance import ENGINE_RULES, Outcome, check_engine
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "engine_from_the_wire.py"

@@ -20,7 +20,7 @@ from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
 from foldflight.fold import Mode
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import EXIT_DRAINED, serving
 from foldflight.testing import run_over, run_over_epochs

@@ -22,7 +22,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from foldflight.client import FlightTransport, close_connections
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from tests.hostile.forging import messages_of
 from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, opening, rows
 from tests.wire.raw import RawClient, flight_data

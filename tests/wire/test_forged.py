@@ -13,7 +13,7 @@ import pytest
 from foldflight.client import FlightTransport
 from foldflight.exchange.codec import encode
 from foldflight.exchange.frames import Barrier, Chunk, Open, Returns
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from tests.hostile.forging import EVERY_TYPE, REFUSED_TYPES, claiming_rows, every_column, forged, messages_of
 from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, opening, rows
 from tests.wire.raw import DO_EXCHANGE, RawClient, error_of, flight_data

@@ -13,7 +13,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.engine import check_opened
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Returns
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import Server
 from tests.wire import wire_functions

@@ -18,7 +18,7 @@ import trustme
 
 from foldflight import RejectedError, RetryableError, connect
 from foldflight.client import close_connections
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from foldflight.server import calls
 from foldflight.server.run.lifecycle import serving
 from tests.wire import wire_functions

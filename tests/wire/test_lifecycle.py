@@ -24,7 +24,7 @@ import trustme
 from foldflight import udaf
 from foldflight.client import FlightTransport, OpenExchange, connect
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from foldflight.server import flight
 from foldflight.server.calls import CallStatus, IncomingCall
 from foldflight.server.ops.logs import make_logger
@@ -148,7 +148,7 @@ FORKED = """
 import os, sys
 from tests.wire.kit import end_epoch, opening, rows
 from foldflight.client import FlightTransport
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 transport = FlightTransport([sys.argv[1]], deadline_s=20)
 children = []
 for _ in range(3):
@@ -211,7 +211,7 @@ import sys, time
 import pyarrow as pa
 from foldflight.client import FlightTransport
 from tests.wire.kit import opening, rows
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 exchange = FlightTransport([sys.argv[1]], deadline_s=20).open(opening(Call("count")))
 exchange.chunk(rows((0, 0)))
 exchange.barrier(1)

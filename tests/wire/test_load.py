@@ -16,7 +16,7 @@ import pytest
 from foldflight import RejectedError, RetryableError
 from foldflight.client import FlightTransport
 from foldflight.exchange.failover.steps import FailoverBounds
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, opening, rows
 
 Fork = Callable[..., ServerProcess]

@@ -24,9 +24,9 @@ from foldflight.client import FlightTransport, OpenExchange
 from foldflight.compiler import Programs
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
+from foldflight.functions.query.rowkind import RowKind
 from foldflight.functions.registry import Registry
-from foldflight.functions.rowkind import RowKind
 from foldflight.server.ops import http
 from foldflight.server.ops.health import HealthServer
 from foldflight.server.ops.http import HttpServer

@@ -12,7 +12,7 @@ import pytest
 
 from foldflight.client import EmbeddedTransport, FlightTransport, Transport, connect
 from foldflight.exchange.frames import Returns
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
@@ -207,7 +207,7 @@ def test_embedded_transport_travels_by_value() -> None:
         "import sys, pickle\n"
         "import pyarrow as pa\n"
         "from foldflight.exchange.frames import Open, Returns\n"
-        "from foldflight.functions.call import Call\n"
+        "from foldflight.functions.query.call import Call\n"
         "transport = pickle.loads(sys.stdin.buffer.read())\n"
         "columns = pa.schema([('value', pa.int64()), ('weight', pa.int32())])\n"
         "opening = Open(calls=(Call('weighted_avg', ('value', 'weight')), Call('pickled', ('value',))),\n"

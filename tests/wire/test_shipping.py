@@ -23,7 +23,7 @@ from foldflight.client import FlightTransport, close_connections
 from foldflight.client.transport import Transport
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.functions import aggregate_of
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import serving
 from foldflight.shipping.bundles import Bundle, made_here, seal, unseal

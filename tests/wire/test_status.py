@@ -21,8 +21,8 @@ from foldflight.client.status import StatusReader
 from foldflight.compiler import Programs
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.fold.mode import Folding
-from foldflight.functions.call import Call
-from foldflight.functions.spec import Function
+from foldflight.functions.author.spec import Function
+from foldflight.functions.query.call import Call
 from foldflight.server.ops import status
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions

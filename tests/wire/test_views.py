@@ -13,7 +13,7 @@ from foldflight.client import FlightTransport, close_connections
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from foldflight.server.run.lifecycle import Server, serving
 from foldflight.testing.views import KeptViews
 from tests.wire import view_functions

@@ -13,8 +13,8 @@ from foldflight import udaf
 from foldflight.client import FlightTransport
 from foldflight.engine import tasks
 from foldflight.fold import Mode
-from foldflight.functions.call import Call
-from foldflight.functions.decorators import function_of
+from foldflight.functions.author.udaf import function_of
+from foldflight.functions.query.call import Call
 from foldflight.server.run.lifecycle import Server, serving
 from tests.unit import listed_functions
 from tests.unit.test_tasks import partial_of

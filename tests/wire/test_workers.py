@@ -17,7 +17,7 @@ import pytest
 from foldflight.client import FlightTransport, OpenExchange, close_connections
 from foldflight.client.flight import FlightLink
 from foldflight.errors import RetryableError
-from foldflight.functions.call import Call
+from foldflight.functions.query.call import Call
 from foldflight.server.ops.logs import make_logger
 from foldflight.server.run.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, EXIT_SPENT, run_server
 from foldflight.server.run.settings import load_settings

@@ -15,7 +15,7 @@ from foldflight.client import connect
 from foldflight.client.connect import EMBEDDED
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Registry
-from foldflight.functions.spec import FunctionKind
+from foldflight.functions.author.spec import FunctionKind
 
 __all__ = ["functions"]
 

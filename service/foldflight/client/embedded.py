@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from foldflight.client.link import Resolve
     from foldflight.exchange.frames import Frame, Wanted
     from foldflight.fold import Mode
-    from foldflight.functions.mapping import AnyFunction
+    from foldflight.functions.author.mapping import AnyFunction
 
 __all__ = ["KEY_LOOPS", "PROGRAMS", "PROGRAMS_AT_ONCE", "EmbeddedTransport", "ShippedFunctions"]
 

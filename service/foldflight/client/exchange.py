@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from foldflight.exchange.engine import Answer, Saved
     from foldflight.exchange.frames import Open, Opened
     from foldflight.fold import Mode
-    from foldflight.functions.context import LogRecord
+    from foldflight.functions.author.context import LogRecord
 
 __all__ = ["OpenExchange"]
 

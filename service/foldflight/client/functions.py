@@ -16,10 +16,10 @@ import numpy as np
 
 from foldflight.client.uses import Use
 from foldflight.errors import RejectedError
-from foldflight.functions.frame import ForcedWay, FrameBound, WindowFrame
-from foldflight.functions.literals import check_names
+from foldflight.functions.author.spec import FunctionKind
+from foldflight.functions.query.frame import ForcedWay, FrameBound, WindowFrame
+from foldflight.functions.query.literals import check_names
 from foldflight.functions.registry import Registry
-from foldflight.functions.spec import FunctionKind
 
 if TYPE_CHECKING:
     from foldflight.client.embedded import EmbeddedTransport

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import RejectedError
-from foldflight.functions.spec import FunctionKind
+from foldflight.functions.author.spec import FunctionKind
 
 if TYPE_CHECKING:
     from foldflight.client.transport import Transport

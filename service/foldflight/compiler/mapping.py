@@ -21,7 +21,7 @@ from foldflight.fold.mapping.scalar import InterpretedScalar
 from foldflight.fold.mode import Mode
 from foldflight.fold.moments import from_numbers, moment_of
 from foldflight.fold.rows import Rows
-from foldflight.functions.mapping import BoundMap, MapVerbs
+from foldflight.functions.author.mapping import BoundMap, MapVerbs
 
 if TYPE_CHECKING:
     from foldflight.compiler.kernels import Kernels, Plan  # brings numba

@@ -17,7 +17,7 @@ from foldflight.compiler import arithmetic
 from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, stand_in
 from foldflight.compiler.records import Items, load_item, store_item
 from foldflight.fold.moments import MOMENTS
-from foldflight.functions.ranking import rank
+from foldflight.functions.types.ranking import rank
 
 __all__ = [
     "CALLS",

@@ -18,11 +18,11 @@ from foldflight.compiler.kernels import Plan
 from foldflight.compiler.kinds import Refused
 from foldflight.compiler.records import RecordField, RecordLayout
 from foldflight.fold.moments import MOMENTS, moment_of
-from foldflight.functions.mapping import MapVerbs
-from foldflight.functions.shape import Nullable, may_be_none
-from foldflight.functions.spec import BoundFunction, Verbs
-from foldflight.functions.types import sql_name
-from foldflight.functions.values import CastError
+from foldflight.functions.author.mapping import MapVerbs
+from foldflight.functions.author.spec import BoundFunction, Verbs
+from foldflight.functions.types.shape import Nullable, may_be_none
+from foldflight.functions.types.sql import sql_name
+from foldflight.functions.types.values import CastError
 
 __all__ = [
     "LOOKED_AT",

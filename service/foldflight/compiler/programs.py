@@ -22,9 +22,9 @@ from foldflight.fold.aggregate.tables import fresh_table
 from foldflight.fold.mapping.mapper import Scalar
 from foldflight.fold.mapping.scalar import InterpretedScalar
 from foldflight.fold.mode import Folding, Mode
-from foldflight.functions.mapping import AnyFunction, BoundMap, MapFunction, MapVerbs
-from foldflight.functions.shape import views_in
-from foldflight.functions.spec import BoundFunction, Function, Verbs
+from foldflight.functions.author.mapping import AnyFunction, BoundMap, MapFunction, MapVerbs
+from foldflight.functions.author.spec import BoundFunction, Function, Verbs
+from foldflight.functions.types.shape import views_in
 
 if TYPE_CHECKING:
     from foldflight.compiler.kernels import Kernels, Plan

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.functions.rowkind import RowKind
+from foldflight.functions.query.rowkind import RowKind
 
 __all__ = ["changelog", "equal_rows", "live_rows"]
 

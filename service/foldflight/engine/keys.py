@@ -19,7 +19,7 @@ import pyarrow as pa
 from foldflight.engine.encoders import Chain, KeyEncoder, Numbers, Texts, Values, WithNull
 from foldflight.errors import RejectedError
 from foldflight.fold.rows import frozen
-from foldflight.functions.types import check_plain, has_floats, sql_name
+from foldflight.functions.types.sql import check_plain, has_floats, sql_name
 
 __all__ = ["KeyIndex"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from foldflight.client.logs import set_up
 from foldflight.errors import FunctionError
-from foldflight.functions.context import LogRecord
+from foldflight.functions.author.context import LogRecord
 
 __all__ = ["forward", "naming_group"]
 

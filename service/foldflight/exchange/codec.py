@@ -43,11 +43,11 @@ from foldflight.exchange.ipc import read_batches
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import parse_message, utf8
 from foldflight.fold.mode import Mode
-from foldflight.functions.call import Call, Order
-from foldflight.functions.context import LogRecord
-from foldflight.functions.step import Step, StepArgument
-from foldflight.functions.types import check_plain
-from foldflight.functions.views import ViewSpec
+from foldflight.functions.author.context import LogRecord
+from foldflight.functions.query.call import Call, Order
+from foldflight.functions.query.step import Step, StepArgument
+from foldflight.functions.types.sql import check_plain
+from foldflight.functions.types.views import ViewSpec
 
 __all__ = [
     "Decoder",

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.fold.mode import Folding, Mode
-from foldflight.functions.call import Call
-from foldflight.functions.context import LogRecord
-from foldflight.functions.mapping import AnyFunction
-from foldflight.functions.spec import Function, FunctionKind
-from foldflight.functions.step import Step
-from foldflight.functions.types import needs_zone, parse_type, sql_name
-from foldflight.functions.views import ViewSpec
+from foldflight.functions.author.context import LogRecord
+from foldflight.functions.author.mapping import AnyFunction
+from foldflight.functions.author.spec import Function, FunctionKind
+from foldflight.functions.query.call import Call
+from foldflight.functions.query.step import Step
+from foldflight.functions.types.sql import needs_zone, parse_type, sql_name
+from foldflight.functions.types.views import ViewSpec
 
 __all__ = [
     "PROTOCOL_VERSION",

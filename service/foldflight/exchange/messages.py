@@ -12,7 +12,7 @@ from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.frames import FunctionInfo, ParameterInfo
 from foldflight.fold.mode import Folding
-from foldflight.functions.spec import FunctionKind
+from foldflight.functions.author.spec import FunctionKind
 
 __all__ = ["decode_error", "decode_info", "encode_error", "encode_info", "parse_message", "utf8"]
 

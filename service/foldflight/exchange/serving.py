@@ -40,7 +40,7 @@ from foldflight.exchange.slots import check_slots, check_states
 from foldflight.exchange.views import split_entries
 from foldflight.fold import Accelerator, BoundRequest, HeldView, Mode, Request, Resources, StateSigner, Unanswered, bind
 from foldflight.functions import LogRecord, MetricSink, Registry
-from foldflight.functions.types import check_plain
+from foldflight.functions.types.sql import check_plain
 
 __all__ = ["ExchangeStats", "ServerExchange", "describe"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.functions.views import ViewSpec
+from foldflight.functions.types.views import ViewSpec
 
 __all__ = ["asking", "kept_states", "split_entries"]
 

@@ -9,8 +9,8 @@ from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.mapping.mapper import Scalar
 from foldflight.fold.mapping.scalar import InterpretedScalar
-from foldflight.functions.mapping import BoundMap
-from foldflight.functions.spec import BoundFunction
+from foldflight.functions.author.mapping import BoundMap
+from foldflight.functions.author.spec import BoundFunction
 
 __all__ = ["Accelerator", "accelerated", "demand_accelerated", "mapped"]
 

@@ -18,10 +18,10 @@ import pyarrow as pa
 from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
-from foldflight.functions.call import Call
-from foldflight.functions.context import LogRecord, MetricSink
-from foldflight.functions.step import Step
-from foldflight.functions.views import ViewSpec
+from foldflight.functions.author.context import LogRecord, MetricSink
+from foldflight.functions.query.call import Call
+from foldflight.functions.query.step import Step
+from foldflight.functions.types.views import ViewSpec
 
 __all__ = [
     "Asking",

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.types import sql_name
-from foldflight.functions.values import to_python
+from foldflight.functions.types.sql import sql_name
+from foldflight.functions.types.values import to_python
 
 __all__ = ["Column", "Mask", "Rows", "Slots", "frozen", "room_for"]
 

@@ -1,19 +1,19 @@
 """The API for authors: `udaf`, types, the context, the built-in functions and the registry."""
 
-from foldflight.functions.bundled import Applied, Segment
-from foldflight.functions.call import Call, Order
-from foldflight.functions.context import FunctionContext, LogRecord, MetricSink, NullMetrics
-from foldflight.functions.decorators import aggregate_of, function_of, udaf
-from foldflight.functions.exact import ExactSum, ExactSums
-from foldflight.functions.lists import Lists
-from foldflight.functions.mapping import AnyFunction, BoundMap, MapFunction, MapVerbs
+from foldflight.functions.author.bundled import Applied, Segment
+from foldflight.functions.author.context import FunctionContext, LogRecord, MetricSink, NullMetrics
+from foldflight.functions.author.mapping import AnyFunction, BoundMap, MapFunction, MapVerbs
+from foldflight.functions.author.spec import BoundFunction, Capabilities, Function, FunctionKind, Parameter, Verbs
+from foldflight.functions.author.udaf import aggregate_of, function_of, udaf
+from foldflight.functions.author.udf import udf, udtf
+from foldflight.functions.query.call import Call, Order
+from foldflight.functions.query.rowkind import RowKind
+from foldflight.functions.query.step import Step, StepArgument
 from foldflight.functions.registry import Registry, import_module, unknown_function
-from foldflight.functions.rowkind import RowKind
-from foldflight.functions.spec import BoundFunction, Capabilities, Function, FunctionKind, Parameter, Verbs
-from foldflight.functions.step import Step, StepArgument
-from foldflight.functions.types import can_widen, parse_type, sql_name
-from foldflight.functions.udf import udf, udtf
-from foldflight.functions.views import ListView, MapView, ViewSpec
+from foldflight.functions.types.exact import ExactSum, ExactSums
+from foldflight.functions.types.lists import Lists
+from foldflight.functions.types.sql import can_widen, parse_type, sql_name
+from foldflight.functions.types.views import ListView, MapView, ViewSpec
 
 __all__ = [
     "AnyFunction",

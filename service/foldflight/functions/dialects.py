@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions import flink
-from foldflight.functions.shape import Nullable, Shape
-from foldflight.functions.spec import Verbs
-from foldflight.functions.values import CastError
+from foldflight.functions.author.spec import Verbs
+from foldflight.functions.types.shape import Nullable, Shape
+from foldflight.functions.types.values import CastError
 
 __all__ = [
     "DIALECTS",

@@ -18,9 +18,9 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.context import Counter, Distribution, FunctionContext, Meter
-from foldflight.functions.shape import Shape, list_of, map_of, record_of, shape_of_type
-from foldflight.functions.types import parse_type
+from foldflight.functions.author.context import Counter, Distribution, FunctionContext, Meter
+from foldflight.functions.types.shape import Shape, list_of, map_of, record_of, shape_of_type
+from foldflight.functions.types.sql import parse_type
 
 __all__ = ["AggregateFunction", "DataTypes", "ListView", "MapView", "Row"]
 

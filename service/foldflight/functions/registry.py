@@ -10,9 +10,9 @@ from types import ModuleType
 
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.functions import builtin
-from foldflight.functions.decorators import function_of
-from foldflight.functions.mapping import AnyFunction, MapFunction
-from foldflight.functions.spec import Function
+from foldflight.functions.author.mapping import AnyFunction, MapFunction
+from foldflight.functions.author.spec import Function
+from foldflight.functions.author.udaf import function_of
 
 __all__ = ["Registry", "import_module"]
 

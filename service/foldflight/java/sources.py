@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from foldflight.errors import RejectedError
-from foldflight.functions.spec import Function
+from foldflight.functions.author.spec import Function
 from foldflight.java.classes import function_in
 from foldflight.java.machine import Jar
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from foldflight.functions.types import parse_type, sql_name
+from foldflight.functions.types.sql import parse_type, sql_name
 
 __all__ = ["PRIMITIVES", "UnknownType", "Value", "hint_of", "into_object", "value_of"]
 

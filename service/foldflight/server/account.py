@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Entries, Forget, States
 from foldflight.fold import Mode
-from foldflight.functions.rowkind import RowKind
+from foldflight.functions.query.rowkind import RowKind
 
 if TYPE_CHECKING:
     from foldflight.exchange.codec import Message

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import RejectedError
-from foldflight.functions.mapping import AnyFunction
+from foldflight.functions.author.mapping import AnyFunction
+from foldflight.functions.author.spec import Registered
 from foldflight.functions.registry import Registry
-from foldflight.functions.spec import Registered
 from foldflight.server.keys import BundleKeys, check_allowed, check_state_keys
 from foldflight.server.run.settings import SETTINGS
 from foldflight.shipping.bundles import Bundle, check_made_with, unpickled, unseal

@@ -30,15 +30,15 @@ import pyarrow.compute as pc
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, Forget, Frame, Open, Returns
 from foldflight.fold import ERROR, ROW
-from foldflight.functions.call import Call
-from foldflight.functions.mapping import MapFunction
-from foldflight.functions.spec import FunctionKind
-from foldflight.functions.step import Step, StepArgument
-from foldflight.functions.types import can_widen, check_plain, sql_name
-from foldflight.functions.values import CastError, cast_results, to_python
+from foldflight.functions.author.mapping import MapFunction
+from foldflight.functions.author.spec import FunctionKind
+from foldflight.functions.query.call import Call
+from foldflight.functions.query.step import Step, StepArgument
+from foldflight.functions.types.sql import can_widen, check_plain, sql_name
+from foldflight.functions.types.values import CastError, cast_results, to_python
 
 if TYPE_CHECKING:
-    from foldflight.functions.mapping import AnyFunction
+    from foldflight.functions.author.mapping import AnyFunction
 
 __all__ = [
     "PROTOCOL_VERSION_ACTION",

@@ -22,7 +22,7 @@ from foldflight.exchange.frames import Chunk, Entries, FunctionInfo, Limits, Log
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import encode_info
 from foldflight.exchange.serving import ServerExchange, describe
-from foldflight.functions.mapping import MapFunction
+from foldflight.functions.author.mapping import MapFunction
 from foldflight.functions.registry import unknown_function
 from foldflight.server.bundles import Bundles
 from foldflight.server.calls import VanishedError
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from foldflight.compiler import Programs
     from foldflight.exchange.frames import Frame, Wanted
     from foldflight.fold.signing import StateSigner
-    from foldflight.functions.mapping import AnyFunction
+    from foldflight.functions.author.mapping import AnyFunction
     from foldflight.functions.registry import Registry
     from foldflight.server.exchanges import Running
     from foldflight.server.ops.logs import Logger

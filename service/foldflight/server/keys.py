@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import pyarrow.flight as fl
 
 from foldflight.errors import RejectedError
-from foldflight.functions.spec import Function
+from foldflight.functions.author.spec import Function
 from foldflight.server.edge import to_flight_error
 from foldflight.server.run.settings import SECRET_BYTES_MIN, SETTINGS
 
 if TYPE_CHECKING:
-    from foldflight.functions.mapping import AnyFunction
+    from foldflight.functions.author.mapping import AnyFunction
     from foldflight.server.ops.logs import Logger
     from foldflight.server.ops.metrics import Metrics
     from foldflight.server.run.settings import Settings

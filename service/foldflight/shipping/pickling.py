@@ -16,12 +16,12 @@ import cloudpickle
 
 from foldflight.errors import RejectedError
 from foldflight.fold.pickles import named
+from foldflight.functions.author.spec import Function
 from foldflight.functions.dialects import ENGINES, Shipped, written_by_author
-from foldflight.functions.spec import Function
 from foldflight.shipping.bundles import Bundle, made_here, seal, unpickled
 
 if TYPE_CHECKING:
-    from foldflight.functions.mapping import AnyFunction
+    from foldflight.functions.author.mapping import AnyFunction
 
 __all__ = ["bundle_of", "pickled", "unpickled_copy"]
 

@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.types import sql_name
+from foldflight.functions.types.sql import sql_name
 
 __all__ = ["carrier_type", "result_carrier", "result_types"]
 

@@ -32,9 +32,9 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo, Open
 from foldflight.fold import ERROR, ROW
 from foldflight.functions import Step, StepArgument, can_widen, parse_type
-from foldflight.functions.literals import check_names
-from foldflight.functions.spec import FunctionKind
-from foldflight.functions.types import sql_name
+from foldflight.functions.author.spec import FunctionKind
+from foldflight.functions.query.literals import check_names
+from foldflight.functions.types.sql import sql_name
 from foldflight.spark.attempts import attempt
 from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, arrow_fields, spark_name, text_of

@@ -26,8 +26,8 @@ from foldflight.engine.over.query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.stream import StreamedOver
 from foldflight.engine.over.task import OverFold
 from foldflight.errors import RejectedError
-from foldflight.functions.call import Order
-from foldflight.functions.frame import WindowFrame
+from foldflight.functions.query.call import Order
+from foldflight.functions.query.frame import WindowFrame
 from foldflight.spark.columns import (
     Columns,
     arrow_fields,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from foldflight.errors import RejectedError
-from foldflight.functions.literals import check_names
+from foldflight.functions.query.literals import check_names
 from foldflight.sql.analysis import Analysis
 from foldflight.sql.calls import ParsedCall, calls_in
 from foldflight.sql.catalog import MapEntry

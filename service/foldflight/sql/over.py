@@ -22,7 +22,7 @@ from foldflight.client import Aggregate
 from foldflight.client.functions import OrderKey
 from foldflight.engine.layout import ROW_KIND
 from foldflight.errors import FoldflightError
-from foldflight.functions.frame import FrameBound, WindowFrame, interval_of
+from foldflight.functions.query.frame import FrameBound, WindowFrame, interval_of
 from foldflight.spark.over import over
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery

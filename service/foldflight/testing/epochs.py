@@ -44,8 +44,8 @@ from foldflight.engine.state.table import MemoryStore
 from foldflight.engine.state.viewtable import ViewTable, table_of
 from foldflight.errors import RejectedError
 from foldflight.functions import Call, Order, RowKind, parse_type
-from foldflight.functions.types import sql_name
-from foldflight.functions.views import normal_key
+from foldflight.functions.types.sql import sql_name
+from foldflight.functions.types.views import normal_key
 
 __all__ = ["Epoch", "Row", "calls_of", "column_of", "conditions_of", "name_in_chunks", "run_epochs", "types_of"]
 

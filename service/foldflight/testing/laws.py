@@ -24,7 +24,7 @@ from foldflight.client.embedded import PROGRAMS
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls
 from foldflight.functions import AnyFunction, Call, Function, MapFunction, Registry, RowKind, function_of
-from foldflight.functions.shape import views_in
+from foldflight.functions.types.shape import views_in
 from foldflight.shipping.pickling import unpickled_copy
 from foldflight.testing.maplaws import MAP_LAWS, MapSubject
 from foldflight.testing.views import KeptViews

@@ -31,9 +31,9 @@ from foldflight.engine.over.frames import distance_of, end_type
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.task import OverFold
 from foldflight.errors import RejectedError
-from foldflight.functions.call import Order
-from foldflight.functions.frame import WindowFrame, interval_of
-from foldflight.functions.types import sql_name
+from foldflight.functions.query.call import Order
+from foldflight.functions.query.frame import WindowFrame, interval_of
+from foldflight.functions.types.sql import sql_name
 from foldflight.testing.epochs import calls_of, column_of, conditions_of, name_in_chunks, types_of
 
 __all__ = ["Resolved", "numbered", "run_over"]

@@ -32,7 +32,7 @@ from foldflight.engine.over.stream import OverBucket, StreamedOver, StreamFolds
 from foldflight.engine.state.manifest import TableBounds
 from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import RejectedError
-from foldflight.functions.call import Order
+from foldflight.functions.query.call import Order
 from foldflight.testing.over import Resolved, numbered
 
 __all__ = ["OverEpoch", "run_over_epochs"]

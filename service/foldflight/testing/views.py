@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from foldflight.exchange.views import asking
-from foldflight.functions.views import ViewSpec
+from foldflight.functions.types.views import ViewSpec
 
 __all__ = ["KeptViews"]
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.frame import WindowFrame
+from foldflight.functions.query.frame import WindowFrame
 
 __all__ = ["Codes", "OrderOf", "Positions", "codes_of", "distance_of", "end_type", "positions_of"]
 

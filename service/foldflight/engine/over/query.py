@@ -18,8 +18,8 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.engine import check_opened
 from foldflight.exchange.frames import Open, OpenedCall, Returns
 from foldflight.functions import Call
-from foldflight.functions.frame import WindowFrame
-from foldflight.functions.types import has_floats
+from foldflight.functions.query.frame import WindowFrame
+from foldflight.functions.types.sql import has_floats
 
 __all__ = ["Framed", "OverLayout", "OverQuery", "Part", "Way"]
 

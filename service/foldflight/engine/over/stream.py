@@ -50,8 +50,8 @@ from foldflight.engine.state.table import Conversion, StateTable
 from foldflight.engine.state.timelog import TIME, TimeLog
 from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
-from foldflight.functions.call import Order
-from foldflight.functions.frame import Interval, WindowFrame, interval_of
+from foldflight.functions.query.call import Order
+from foldflight.functions.query.frame import Interval, WindowFrame, interval_of
 
 __all__ = [
     "CALLS",

@@ -22,7 +22,7 @@ from foldflight.engine.keys import KeyIndex
 from foldflight.engine.state.manifest import Committed, RunStore, TableBounds, TableLayout
 from foldflight.engine.state.runs import Hashes, RunCache, key_hashes, text_hashes
 from foldflight.engine.state.table import StateTable
-from foldflight.functions.views import ViewSpec
+from foldflight.functions.types.views import ViewSpec
 
 __all__ = ["ENTRY", "GENERATION", "VALUE", "EntryTable", "Page"]
 

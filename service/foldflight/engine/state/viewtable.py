@@ -29,7 +29,7 @@ from foldflight.engine.state.manifest import Committed, Found, RunStore, TableBo
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.stores import GROUPS, TableStores
 from foldflight.engine.state.table import Conversion, StateTable
-from foldflight.functions.views import ViewSpec
+from foldflight.functions.types.views import ViewSpec
 
 __all__ = ["CallView", "FoundViews", "ViewTable", "one_row_each", "stored_views", "table_of"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from foldflight.errors import FoldflightError
 from foldflight.exchange.frames import EngineFrame, Open, Opened
-from foldflight.functions.context import LogRecord
+from foldflight.functions.author.context import LogRecord
 
 __all__ = [
     "AnswerCame",

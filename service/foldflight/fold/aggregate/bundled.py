@@ -21,10 +21,10 @@ from foldflight.fold.failures import Failures, user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots
 from foldflight.fold.signing import StateSigner
-from foldflight.functions.bundled import Applied, Segment
-from foldflight.functions.context import FunctionContext
-from foldflight.functions.spec import BoundFunction
-from foldflight.functions.values import exact_types
+from foldflight.functions.author.bundled import Applied, Segment
+from foldflight.functions.author.context import FunctionContext
+from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.types.values import exact_types
 
 __all__ = ["Bundled"]
 

@@ -14,13 +14,13 @@ from foldflight.fold.aggregate.counted import counted_shape
 from foldflight.fold.aggregate.distinct import ROWS, Distinct, RowsShape, key_type
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.failures import ERROR, ERROR_TYPE, user_failure
-from foldflight.functions.call import Call
-from foldflight.functions.mapping import BoundMap
+from foldflight.functions.author.mapping import BoundMap
+from foldflight.functions.author.spec import BoundFunction, Function
+from foldflight.functions.query.call import Call
+from foldflight.functions.query.step import Step
 from foldflight.functions.registry import Registry, unknown_function
-from foldflight.functions.spec import BoundFunction, Function
-from foldflight.functions.step import Step
-from foldflight.functions.types import sql_name
-from foldflight.functions.views import ViewSpec
+from foldflight.functions.types.sql import sql_name
+from foldflight.functions.types.views import ViewSpec
 
 __all__ = ["BoundCall", "bind_calls", "check_fingerprint", "demand_instance", "result_schema", "written_by"]
 

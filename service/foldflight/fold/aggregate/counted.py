@@ -19,10 +19,10 @@ from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.states import typed_values, unreadable
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots, frozen
-from foldflight.functions.call import Order
-from foldflight.functions.shape import Shape, list_of_tuples
-from foldflight.functions.spec import BoundFunction
-from foldflight.functions.values import CastError, exact_types
+from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.query.call import Order
+from foldflight.functions.types.shape import Shape, list_of_tuples
+from foldflight.functions.types.values import CastError, exact_types
 
 __all__ = ["Counted", "counted_shape"]
 

@@ -26,10 +26,10 @@ from foldflight.fold.evaluator import HeldView
 from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots
-from foldflight.functions.shape import Shape, ViewShape, record_of, shape_of_type
-from foldflight.functions.spec import BoundFunction
-from foldflight.functions.values import CastError
-from foldflight.functions.views import MISSING, ViewPart, normal_key
+from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.types.shape import Shape, ViewShape, record_of, shape_of_type
+from foldflight.functions.types.values import CastError
+from foldflight.functions.types.views import MISSING, ViewPart, normal_key
 
 __all__ = ["ROWS", "Distinct", "RowsShape", "key_type"]
 

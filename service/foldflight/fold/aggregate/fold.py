@@ -28,9 +28,9 @@ from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
 from foldflight.fold.signing import StateSigner
-from foldflight.functions.context import FunctionContext, LogRecord, MetricSink
-from foldflight.functions.rowkind import RowKind
-from foldflight.functions.values import cast_arguments, exact_types
+from foldflight.functions.author.context import FunctionContext, LogRecord, MetricSink
+from foldflight.functions.query.rowkind import RowKind
+from foldflight.functions.types.values import cast_arguments, exact_types
 
 __all__ = ["Fold"]
 

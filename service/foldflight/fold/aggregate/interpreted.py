@@ -21,10 +21,10 @@ from foldflight.fold.failures import Failures, user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
 from foldflight.fold.signing import StateSigner
-from foldflight.functions.context import FunctionContext
+from foldflight.functions.author.context import FunctionContext
+from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.dialects import DIALECTS
-from foldflight.functions.spec import BoundFunction
-from foldflight.functions.values import CastError, cast_results, exact_types
+from foldflight.functions.types.values import CastError, cast_results, exact_types
 
 __all__ = ["EMPTY", "Interpreted", "Method"]
 

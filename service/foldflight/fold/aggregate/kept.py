@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.fold.evaluator import HeldView
-from foldflight.functions.shape import ViewShape
-from foldflight.functions.values import CastError
-from foldflight.functions.views import MISSING, ListView, MapView, ViewPart
+from foldflight.functions.types.shape import ViewShape
+from foldflight.functions.types.values import CastError
+from foldflight.functions.types.views import MISSING, ListView, MapView, ViewPart
 
 __all__ = ["UNREADABLE", "AskView", "KeptList", "KeptMap", "Source", "entries_of", "largest_of", "no_state"]
 

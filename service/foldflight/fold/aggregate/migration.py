@@ -11,7 +11,7 @@ import pyarrow as pa
 from foldflight.fold.aggregate.states import custom_payload, pickled_object, unreadable
 from foldflight.fold.pickles import Pickles
 from foldflight.fold.signing import StateSigner
-from foldflight.functions.spec import Function
+from foldflight.functions.author.spec import Function
 
 __all__ = ["StateOrigin"]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.fold.moments import from_numbers, moment_of, to_numbers
-from foldflight.functions.values import narrowed
+from foldflight.functions.types.values import narrowed
 
 __all__ = [
     "Member",

@@ -21,10 +21,10 @@ from foldflight.errors import CorruptError, FunctionError, RejectedError
 from foldflight.fold.failures import user_failure
 from foldflight.fold.pickles import Pickles, UnknownName
 from foldflight.fold.signing import StateSigner
-from foldflight.functions.shape import Shape
-from foldflight.functions.spec import BoundFunction, Verbs
-from foldflight.functions.values import CastError
-from foldflight.functions.views import ListView, MapView
+from foldflight.functions.author.spec import BoundFunction, Verbs
+from foldflight.functions.types.shape import Shape
+from foldflight.functions.types.values import CastError
+from foldflight.functions.types.views import ListView, MapView
 
 __all__ = ["StateCodec", "Unfit", "custom_payload", "pickled_object", "state_codec", "typed_values", "unreadable"]
 

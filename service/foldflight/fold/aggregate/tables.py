@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, record_dtype, struct_of, taken
 from foldflight.fold.failures import user_failure
-from foldflight.functions.columns import AttributeColumn, number_format
-from foldflight.functions.shape import Nullable, may_be_none, members_of
-from foldflight.functions.spec import BoundFunction, Verbs
-from foldflight.functions.types import sql_name
+from foldflight.functions.author.spec import BoundFunction, Verbs
+from foldflight.functions.types.columns import AttributeColumn, number_format
+from foldflight.functions.types.shape import Nullable, may_be_none, members_of
+from foldflight.functions.types.sql import sql_name
 
 __all__ = ["Table", "fresh_table"]
 

@@ -23,9 +23,9 @@ from foldflight.fold.aggregate.tables import Table, fresh_table
 from foldflight.fold.failures import user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots, room_for
-from foldflight.functions.columns import number_format
-from foldflight.functions.spec import BoundFunction
-from foldflight.functions.values import CastError, cast_results, narrowed, to_python
+from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.types.columns import number_format
+from foldflight.functions.types.values import CastError, cast_results, narrowed, to_python
 
 __all__ = ["Vectorised", "vectorised"]
 

@@ -26,10 +26,10 @@ from foldflight.fold.evaluator import HeldView
 from foldflight.fold.failures import Failures
 from foldflight.fold.rows import Slots
 from foldflight.fold.signing import StateSigner
-from foldflight.functions.context import FunctionContext
-from foldflight.functions.shape import Attributes, views_in
-from foldflight.functions.spec import BoundFunction
-from foldflight.functions.views import ListView, MapView, PlainMap, ViewPart
+from foldflight.functions.author.context import FunctionContext
+from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.types.shape import Attributes, views_in
+from foldflight.functions.types.views import ListView, MapView, PlainMap, ViewPart
 
 __all__ = ["Viewed"]
 

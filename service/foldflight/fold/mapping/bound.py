@@ -14,10 +14,10 @@ from foldflight.fold.aggregate.calls import check_fingerprint, demand_instance
 from foldflight.fold.evaluator import Request, Resources
 from foldflight.fold.failures import ERROR, ERROR_TYPE
 from foldflight.fold.mapping.program import OpenProgram
-from foldflight.functions.mapping import BoundMap, MapFunction
+from foldflight.functions.author.mapping import BoundMap, MapFunction
+from foldflight.functions.query.step import Step, StepArgument
 from foldflight.functions.registry import Registry, unknown_function
-from foldflight.functions.step import Step, StepArgument
-from foldflight.functions.types import is_larger_than
+from foldflight.functions.types.sql import is_larger_than
 
 __all__ = ["ROW", "BoundProgram", "BoundStep"]
 

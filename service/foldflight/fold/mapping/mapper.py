@@ -14,9 +14,9 @@ from foldflight.errors import FunctionError
 from foldflight.fold.failures import Failures, user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows
-from foldflight.functions.context import FunctionContext
-from foldflight.functions.mapping import BoundMap
-from foldflight.functions.values import CastError, cast_results
+from foldflight.functions.author.context import FunctionContext
+from foldflight.functions.author.mapping import BoundMap
+from foldflight.functions.types.values import CastError, cast_results
 
 __all__ = ["Instance", "Mapper", "Scalar", "cast", "cast_around", "null_rows"]
 

@@ -21,10 +21,10 @@ from foldflight.fold.mapping.scalar import InterpretedScalar, VectorisedScalar
 from foldflight.fold.mapping.table import Part, TableInstance
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Rows, Slots
-from foldflight.functions.context import FunctionContext
-from foldflight.functions.mapping import BoundMap
-from foldflight.functions.step import Step, StepArgument
-from foldflight.functions.values import cast_arguments, exact_types
+from foldflight.functions.author.context import FunctionContext
+from foldflight.functions.author.mapping import BoundMap
+from foldflight.functions.query.step import Step, StepArgument
+from foldflight.functions.types.values import cast_arguments, exact_types
 
 __all__ = ["OpenProgram"]
 

@@ -15,9 +15,9 @@ from foldflight.fold.failures import user_failure
 from foldflight.fold.mapping.mapper import Instance, Scalar, cast, null_rows
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Rows
-from foldflight.functions.columns import number_format
-from foldflight.functions.types import can_widen, sql_name
-from foldflight.functions.values import cast_arguments
+from foldflight.functions.types.columns import number_format
+from foldflight.functions.types.sql import can_widen, sql_name
+from foldflight.functions.types.values import cast_arguments
 
 __all__ = ["InterpretedScalar", "VectorisedScalar"]
 

@@ -15,9 +15,9 @@ from foldflight.fold.failures import Failures
 from foldflight.fold.mapping.mapper import Instance, cast_around
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Rows, Slots
-from foldflight.functions.context import FunctionContext
-from foldflight.functions.mapping import BoundMap
-from foldflight.functions.values import CastError
+from foldflight.functions.author.context import FunctionContext
+from foldflight.functions.author.mapping import BoundMap
+from foldflight.functions.types.values import CastError
 
 __all__ = ["ROWS_MAX", "Part", "TableInstance"]
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from foldflight.functions.spec import Function
+    from foldflight.functions.author.spec import Function
     from foldflight.server.ops.logs import Logger
 
 __all__ = [

@@ -13,12 +13,13 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions import flink
-from foldflight.functions.bundled import Applied, BundledForm, Segment, arguments_of
-from foldflight.functions.declaring import REGISTERED, Inputs, SignatureBuilder, snake_case
+from foldflight.functions.author.bundled import Applied, BundledForm, Segment, arguments_of
+from foldflight.functions.author.declaring import REGISTERED, Inputs, SignatureBuilder, snake_case
+from foldflight.functions.author.forms import VERBS, AccumulatorForm, ClassForm
+from foldflight.functions.author.mapping import AnyFunction, MapFunction
+from foldflight.functions.author.spec import Capabilities, Declared, Function, Parameter, Verbs
 from foldflight.functions.dialects import AdaptedForm, Dialect, HandledShape, dialect_of
-from foldflight.functions.forms import VERBS, AccumulatorForm, ClassForm
-from foldflight.functions.mapping import AnyFunction, MapFunction
-from foldflight.functions.shape import (
+from foldflight.functions.types.shape import (
     Nullable,
     Shape,
     Untyped,
@@ -29,9 +30,8 @@ from foldflight.functions.shape import (
     shape_of_type,
     views_in,
 )
-from foldflight.functions.spec import Capabilities, Declared, Function, Parameter, Verbs
-from foldflight.functions.types import parse_type
-from foldflight.functions.views import ListView, MapView
+from foldflight.functions.types.sql import parse_type
+from foldflight.functions.types.views import ListView, MapView
 
 __all__ = ["aggregate_of", "function_of", "udaf"]
 

@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.context import FunctionContext
-from foldflight.functions.spec import Declared, Function, FunctionKind, Parameter, Registered, literal_texts
-from foldflight.functions.types import sql_name
+from foldflight.functions.author.context import FunctionContext
+from foldflight.functions.author.spec import Declared, Function, FunctionKind, Parameter, Registered, literal_texts
+from foldflight.functions.types.sql import sql_name
 
 __all__ = ["AnyFunction", "BoundMap", "MapFunction", "MapVerbs", "Vectorised"]
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from foldflight.functions.columns import AttributeColumn
+from foldflight.functions.types.columns import AttributeColumn
 
 __all__ = ["Lists"]
 

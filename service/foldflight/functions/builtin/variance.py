@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from foldflight.functions.decorators import udaf
-from foldflight.functions.exact import UNIT_BITS, ExactSum, ExactSums, products_of, ratio
-from foldflight.functions.numeric import ONE, fits, merged
+from foldflight.functions.author.udaf import udaf
+from foldflight.functions.builtin.numeric import ONE, fits, merged
+from foldflight.functions.types.exact import UNIT_BITS, ExactSum, ExactSums, products_of, ratio
 
 # The range of magnitudes in which float arithmetic does not overflow or underflow.
 _LEAST, _MOST = 2.0**-800, 2.0**800

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from foldflight.functions.spec import Verbs
+from foldflight.functions.author.spec import Verbs
 
 __all__ = ["Applied", "BundledForm", "Segment", "arguments_of"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from foldflight.functions.ranking import is_nan, rank
+from foldflight.functions.types.ranking import is_nan, rank
 
 __all__ = ["Call", "Order"]
 

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Final, TypeVar
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.literals import names_values
-from foldflight.functions.mapping import MapFunction
-from foldflight.functions.shape import Shape, Untyped, shape_of_annotation
-from foldflight.functions.spec import Declared, Function, Parameter
-from foldflight.functions.types import is_spark_type, parse_type, type_variables
+from foldflight.functions.author.mapping import MapFunction
+from foldflight.functions.author.spec import Declared, Function, Parameter
+from foldflight.functions.query.literals import names_values
+from foldflight.functions.types.shape import Shape, Untyped, shape_of_annotation
+from foldflight.functions.types.sql import is_spark_type, parse_type, type_variables
 
 __all__ = ["REGISTERED", "Inputs", "SignatureBuilder", "snake_case"]
 

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.decorators import udaf
-from foldflight.functions.exact import EXACT, ExactSum, ExactSums
-from foldflight.functions.ranking import is_nan, is_ordered, rank
-from foldflight.functions.types import sql_name
+from foldflight.functions.author.udaf import udaf
+from foldflight.functions.types.exact import EXACT, ExactSum, ExactSums
+from foldflight.functions.types.ranking import is_nan, is_ordered, rank
+from foldflight.functions.types.sql import sql_name
 
 # ruff: noqa: D101 - `udaf` documents the methods; each class documents its result.
 

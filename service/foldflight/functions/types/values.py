@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import RejectedError
-from foldflight.functions.types import sql_name
+from foldflight.functions.types.sql import sql_name
 
 __all__ = ["CastError", "cast_arguments", "cast_results", "exact_types", "narrowed", "to_python"]
 

@@ -1,35 +1,13 @@
-"""The built-in functions, written like those of authors. The others are in `numeric.py` and `variance.py`.
-
-Results follow Spark SQL: `sum` of integers is BIGINT and fails on overflow, `avg` of decimals has four more
-digits, NaN is greater than any number, variance and deviation of too few rows are NULL.
-"""
+"""Built-in functions that pick or join values: first, last and string_agg."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from foldflight.functions.decorators import udaf
-from foldflight.functions.numeric import Avg, BoolAnd, BoolOr, Count, Extreme, Max, Min, Sum
-from foldflight.functions.variance import Stddev, StddevPop, StddevSamp, Variance, VarPop, VarSamp
+from foldflight.functions.author.udaf import udaf
+from foldflight.functions.builtin.numeric import Extreme
 
-__all__ = [
-    "Avg",
-    "BoolAnd",
-    "BoolOr",
-    "Count",
-    "First",
-    "Last",
-    "Max",
-    "Min",
-    "Stddev",
-    "StddevPop",
-    "StddevSamp",
-    "StringAgg",
-    "Sum",
-    "VarPop",
-    "VarSamp",
-    "Variance",
-]
+__all__ = ["First", "Last", "StringAgg"]
 
 
 class _Picked:

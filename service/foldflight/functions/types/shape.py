@@ -24,12 +24,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.columns import AttributeColumn, number_format
-from foldflight.functions.exact import EXACT, ExactSum, ExactSums
-from foldflight.functions.lists import Lists
-from foldflight.functions.types import parse_type
-from foldflight.functions.values import CastError, cast_results, exact_types, to_python
-from foldflight.functions.views import LIST_KEY, ListView, MapView, PlainMap, ViewPart, normal_key, view_type
+from foldflight.functions.types.columns import AttributeColumn, number_format
+from foldflight.functions.types.exact import EXACT, ExactSum, ExactSums
+from foldflight.functions.types.lists import Lists
+from foldflight.functions.types.sql import parse_type
+from foldflight.functions.types.values import CastError, cast_results, exact_types, to_python
+from foldflight.functions.types.views import LIST_KEY, ListView, MapView, PlainMap, ViewPart, normal_key, view_type
 
 __all__ = [
     "Attributes",

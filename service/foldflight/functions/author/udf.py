@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.declaring import REGISTERED, Inputs, SignatureBuilder, snake_case
-from foldflight.functions.mapping import MapFunction, Vectorised
-from foldflight.functions.spec import Declared
-from foldflight.functions.types import parse_type, sql_name, type_variables
+from foldflight.functions.author.declaring import REGISTERED, Inputs, SignatureBuilder, snake_case
+from foldflight.functions.author.mapping import MapFunction, Vectorised
+from foldflight.functions.author.spec import Declared
+from foldflight.functions.types.sql import parse_type, sql_name, type_variables
 
 __all__ = ["udf", "udtf"]
 

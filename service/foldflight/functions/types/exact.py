@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 import numpy as np
 import pyarrow as pa
 
-from foldflight.functions.columns import AttributeColumn
+from foldflight.functions.types.columns import AttributeColumn
 
 __all__ = ["EXACT", "UNIT_BITS", "ExactSum", "ExactSums", "products_of", "ratio"]
 

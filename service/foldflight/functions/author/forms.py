@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Final
 
-from foldflight.functions.spec import Verbs
+from foldflight.functions.author.spec import Verbs
 
 __all__ = ["VERBS", "AccumulatorForm", "ClassForm"]
 

@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.context import FunctionContext
-from foldflight.functions.literals import check_names, fits
-from foldflight.functions.shape import Shape, shape_of_type, views_in
-from foldflight.functions.types import can_widen, needs_zone, parse_type, sql_name, type_variables
-from foldflight.functions.views import ViewSpec
+from foldflight.functions.author.context import FunctionContext
+from foldflight.functions.query.literals import check_names, fits
+from foldflight.functions.types.shape import Shape, shape_of_type, views_in
+from foldflight.functions.types.sql import can_widen, needs_zone, parse_type, sql_name, type_variables
+from foldflight.functions.types.views import ViewSpec
 
 __all__ = [
     "BoundFunction",

@@ -1,0 +1,1 @@
+"""SQL types, their values, and the state codec: what accumulators look like in Arrow."""

@@ -25,14 +25,14 @@ from bench import flink
 from bench.data import Figure, Sizes
 from bench.environments import python_with
 from foldflight import MapView, connect, udaf
-from foldflight.engine.epoch import BucketEpoch
-from foldflight.engine.grouped import GroupedExchange
-from foldflight.engine.layout import QueryLayout
-from foldflight.engine.query import Query, StreamOptions
+from foldflight.engine.keys.grouped import GroupedExchange
+from foldflight.engine.query.layout import QueryLayout
+from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state.hostcache import HostCache
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import MemoryStore, TableLayout
 from foldflight.engine.state.viewtable import table_of
+from foldflight.engine.stream.epoch import BucketEpoch
 from foldflight.functions import Call
 
 SUITE = "views"

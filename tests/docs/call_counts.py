@@ -18,9 +18,9 @@ import pyarrow as pa
 import foldflight
 from foldflight import connect, udaf
 from foldflight.client import Transport, close_connections
-from foldflight.engine.layout import QueryLayout
-from foldflight.engine.query import Query
-from foldflight.engine.tasks import PartialFold
+from foldflight.engine.batch.tasks import PartialFold
+from foldflight.engine.query.layout import QueryLayout
+from foldflight.engine.query.query import Query
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call
 from foldflight.server.run.lifecycle import serving

@@ -14,9 +14,9 @@ import pytest
 import foldflight
 from foldflight import connect, udaf
 from foldflight.client import Functions, close_connections
-from foldflight.engine.layout import QueryLayout
-from foldflight.engine.query import Query
-from foldflight.engine.tasks import PartialFold
+from foldflight.engine.batch.tasks import PartialFold
+from foldflight.engine.query.layout import QueryLayout
+from foldflight.engine.query.query import Query
 from foldflight.exchange.codec import Encoder
 from foldflight.exchange.frames import Chunk
 from foldflight.functions import Call
@@ -30,7 +30,7 @@ MODULE = re.compile(r"`([\w/]+\.py)`")
 # These hand a row over by returning or yielding it, so they are not on the stack below the next module.
 HANDED_OVER = {
     "spark/steps.py",
-    "engine/blocks.py",
+    "engine/query/blocks.py",
     "exchange/failover/coordinator.py",
     "exchange/codec.py",
     "exchange/ipc.py",

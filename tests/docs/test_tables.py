@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from docs.type_table import TYPES, spark_word
-from foldflight.engine.epoch import EpochStats
+from foldflight.engine.stream.epoch import EpochStats
 from foldflight.errors import EXPLANATIONS, FoldflightError
 from foldflight.exchange.machine import transitions_table
 from foldflight.functions.types.sql import parse_type, sql_name

@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from foldflight.engine.layout import HASH, LIVE
+from foldflight.engine.query.layout import HASH, LIVE
 from foldflight.engine.state.manifest import Manifest, Merge, PieceMeta, Run, TableLayout, manifests_of
 from foldflight.engine.state.runs import decode_piece, encode_piece
 from foldflight.engine.state.stores import TableStores

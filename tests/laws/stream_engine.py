@@ -18,13 +18,13 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValu
 from pyspark.sql.types import StructType
 
 from foldflight.client import Transport
-from foldflight.engine.blocks import BlockBounds
-from foldflight.engine.layout import BUCKET, LIVE, QueryLayout
-from foldflight.engine.packing import BLOB, Pack, rows_of
-from foldflight.engine.query import HostTypes, Query, StreamOptions
+from foldflight.engine.batch.tasks import PartialFold
+from foldflight.engine.query.blocks import BlockBounds
+from foldflight.engine.query.layout import BUCKET, LIVE, QueryLayout
+from foldflight.engine.query.query import HostTypes, Query, StreamOptions
 from foldflight.engine.state.runs import key_hashes
 from foldflight.engine.state.table import TableLayout
-from foldflight.engine.tasks import PartialFold
+from foldflight.engine.stream.packing import BLOB, Pack, rows_of
 from foldflight.functions import Call
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.stream import BucketProcessor

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 from foldflight import connect, udaf
 from foldflight.client.link import Link
-from foldflight.engine import query as query_module
-from foldflight.engine.blocks import BlockBounds
-from foldflight.engine.epoch import BucketEpoch
-from foldflight.engine.layout import QueryLayout
-from foldflight.engine.query import Query, StreamOptions
+from foldflight.engine.query import query as query_module
+from foldflight.engine.query.blocks import BlockBounds
+from foldflight.engine.query.layout import QueryLayout
+from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state import viewtable
 from foldflight.engine.state.entries import EntryTable
 from foldflight.engine.state.manifest import TableBounds, TableLayout
 from foldflight.engine.state.table import MemoryStore
 from foldflight.engine.state.versions import CurrentViews
 from foldflight.engine.state.viewtable import ViewTable
-from foldflight.engine.views import EpochViews
+from foldflight.engine.stream.epoch import BucketEpoch
+from foldflight.engine.stream.views import EpochViews
 from foldflight.functions import Call, Order
 from foldflight.testing import Epoch, run_epochs
 from tests.effort import examples

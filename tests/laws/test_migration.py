@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from foldflight import CorruptError, FunctionError, RejectedError, connect, udaf
-from foldflight.engine.blocks import BlockBounds
-from foldflight.engine.query import StreamOptions
+from foldflight.engine.query.blocks import BlockBounds
+from foldflight.engine.query.query import StreamOptions
 from foldflight.functions import Call, function_of
 from tests.laws.stream_engine import BucketState, Rows, StreamEngine
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from foldflight import Applied, Segment, connect, udaf
 from foldflight.client import Functions, OpenExchange, embedded
-from foldflight.engine import blocks
-from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.over import folding, task
 from foldflight.engine.over.query import OverQuery
+from foldflight.engine.query import blocks
+from foldflight.engine.query.blocks import BlockBounds
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.query.frame import WindowFrame
 from foldflight.testing import over, run_over

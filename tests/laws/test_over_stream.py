@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import connect, udaf
-from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.over import stream
 from foldflight.engine.over.stored import StoredOver, sizes_of
+from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.state.manifest import TableBounds
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import MemoryStore

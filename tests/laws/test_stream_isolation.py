@@ -12,8 +12,8 @@ from hypothesis import given
 
 from foldflight import FunctionError, udaf
 from foldflight.client import EmbeddedTransport
-from foldflight.engine.blocks import BlockBounds
-from foldflight.engine.layout import DEAD_LETTER
+from foldflight.engine.query.blocks import BlockBounds
+from foldflight.engine.query.layout import DEAD_LETTER
 from foldflight.functions import Call, Registry, RowKind
 from tests.effort import examples
 from tests.laws.stream_engine import Rows, StreamEngine

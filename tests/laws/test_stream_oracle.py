@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from examples.weighted_avg import WeightedAvg
 from foldflight import connect
 from foldflight.client import Transport
-from foldflight.engine.blocks import BlockBounds
-from foldflight.engine.query import StreamOptions
+from foldflight.engine.query.blocks import BlockBounds
+from foldflight.engine.query.query import StreamOptions
 from foldflight.functions import Call
 from tests.effort import examples
 from tests.laws.stream_engine import StreamEngine

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from foldflight import ListView, MapView, RejectedError, connect, udaf
 from foldflight.client.link import Link
-from foldflight.engine.epoch import BucketEpoch
-from foldflight.engine.layout import QueryLayout
-from foldflight.engine.query import Query, StreamOptions
+from foldflight.engine.query.layout import QueryLayout
+from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state import viewtable
 from foldflight.engine.state.manifest import TableBounds
-from foldflight.engine.views import EpochViews
+from foldflight.engine.stream.epoch import BucketEpoch
+from foldflight.engine.stream.views import EpochViews
 from foldflight.functions import Call
 from foldflight.testing import Epoch, run_epochs
 from tests.effort import examples

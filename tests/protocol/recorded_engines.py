@@ -27,9 +27,9 @@ import pyarrow as pa
 from foldflight.client import Functions, OpenExchange
 from foldflight.client.failover import SurvivingExchange
 from foldflight.client.link import Link, Resolve
-from foldflight.engine.blocks import BlockBounds
-from foldflight.engine.mapping import MapQuery, Steps
-from foldflight.engine.query import StreamOptions
+from foldflight.engine.batch.mapping import MapQuery, Steps
+from foldflight.engine.query.blocks import BlockBounds
+from foldflight.engine.query.query import StreamOptions
 from foldflight.errors import RetryableError
 from foldflight.exchange.codec import Decoder, Encoder, Message, decode, decode_open, encode, encode_open
 from foldflight.exchange.failover.circuits import Circuits

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from foldflight.engine.epoch import BucketEpoch
-from foldflight.engine.grouped import GroupedExchange
-from foldflight.engine.layout import QueryLayout
+from foldflight.engine.keys.grouped import GroupedExchange
+from foldflight.engine.query.layout import CallView, QueryLayout
 from foldflight.engine.state.runs import key_hashes
 from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
-from foldflight.engine.state.viewtable import CallView, ViewTable
+from foldflight.engine.state.viewtable import ViewTable
+from foldflight.engine.stream.epoch import BucketEpoch
 from foldflight.errors import FoldflightError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from foldflight import Functions, RejectedError, connect
 from foldflight.cli import state as command
 from foldflight.cli.main import cli
-from foldflight.engine import query as query_module
+from foldflight.engine.query import query as query_module
 from foldflight.spark import group_by, state_table, tumble
 from foldflight.spark.stored import StoredTable
 from tests.spark.test_stream import Stream

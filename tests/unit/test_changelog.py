@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foldflight.engine.changelog import changelog, equal_rows, live_rows
+from foldflight.engine.query.changelog import changelog, equal_rows, live_rows
 from tests.unit.test_keys import SAMPLES
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.float64()), ("tags", pa.list_(pa.int64())), ("j", pa.json_())])

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from foldflight import RejectedError, connect
-from foldflight.engine.epoch import BucketEpoch
-from foldflight.engine.grouped import GroupedExchange
-from foldflight.engine.layout import KIND, REAL, QueryLayout
+from foldflight.engine.keys.grouped import GroupedExchange
+from foldflight.engine.query.layout import KIND, REAL, QueryLayout
 from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
+from foldflight.engine.stream.epoch import BucketEpoch
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call, RowKind
 

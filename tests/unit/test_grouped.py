@@ -7,8 +7,8 @@ import pytest
 
 from foldflight import FunctionError, RetryableError, connect
 from foldflight.client import OpenExchange, Transport
-from foldflight.engine.grouped import GroupedExchange, Groups
-from foldflight.engine.layout import QueryLayout
+from foldflight.engine.keys.grouped import GroupedExchange, Groups
+from foldflight.engine.query.layout import QueryLayout
 from foldflight.exchange.frames import FunctionInfo, Open, Opened
 from foldflight.fold import Mode
 from foldflight.functions import Call

@@ -19,9 +19,9 @@ from foldflight.client.embedded import KEY_LOOPS
 from foldflight.compiler import keyloops
 from foldflight.compiler.keytables import KeyLoops, NumberTable, TextTable
 from foldflight.compiler.store import LoopStore
-from foldflight.engine import encoders
-from foldflight.engine.keys import KeyIndex
-from foldflight.engine.layout import QueryLayout
+from foldflight.engine.keys import encoders
+from foldflight.engine.keys.index import KeyIndex
+from foldflight.engine.query.layout import QueryLayout
 from foldflight.errors import RejectedError
 from tests.effort import examples
 

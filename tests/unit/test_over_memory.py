@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from foldflight import connect
-from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.task import OverFold
+from foldflight.engine.query.blocks import BlockBounds
 from foldflight.functions import Call
 from foldflight.functions.query.frame import WindowFrame
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from foldflight.engine.reduction import Reduction, groups_expected
+from foldflight.engine.batch.reduction import Reduction, groups_expected
 
 ROOM = 1_800_000
 SEEN = 1 << 18

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import RejectedError
-from foldflight.engine.convert import convert, without_nullability
+from foldflight.engine.query.convert import convert, without_nullability
 from foldflight.spark.carrier import carrier_type, result_carrier, result_types
 
 NOON = dt.datetime(2020, 1, 1, 12)

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from foldflight.engine.deadletters import Failed, HeldRows
-from foldflight.engine.layout import DEAD_LETTER, KIND, QueryLayout
+from foldflight.engine.keys.deadletters import Failed, HeldRows
+from foldflight.engine.query.layout import DEAD_LETTER, KIND, QueryLayout
 from foldflight.fold import ERROR, ERROR_TYPE
 
 NOTHING = pa.schema([])

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from foldflight.engine.logs import forward
+from foldflight.engine.keys.logs import forward
 from foldflight.functions.author.context import LogRecord
 
 

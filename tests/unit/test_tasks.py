@@ -17,12 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foldflight import FunctionError, connect, udaf
-from foldflight.engine import overflow, tasks
-from foldflight.engine.blocks import BlockBounds, gather
-from foldflight.engine.layout import HASH, QueryLayout
-from foldflight.engine.overflow import Overflow
-from foldflight.engine.query import HostTypes, Query
-from foldflight.engine.tasks import FinalFold, PartialFold
+from foldflight.engine.batch import tasks
+from foldflight.engine.batch.tasks import FinalFold, PartialFold
+from foldflight.engine.keys import overflow
+from foldflight.engine.keys.overflow import Overflow
+from foldflight.engine.query.blocks import BlockBounds, gather
+from foldflight.engine.query.layout import HASH, QueryLayout
+from foldflight.engine.query.query import HostTypes, Query
 from foldflight.functions import Call
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.worker import use_local_folders

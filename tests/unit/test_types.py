@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
-from foldflight.engine.convert import without_nullability
+from foldflight.engine.query.convert import without_nullability
 from foldflight.errors import RejectedError
 from foldflight.functions.types.sql import can_widen, check_plain, parse_type, sql_name, type_variables
 from foldflight.spark.versions import arrow_type

@@ -13,8 +13,8 @@ import pytest
 from foldflight import connect
 from foldflight.client import EmbeddedTransport, FlightTransport, close_connections
 from foldflight.client.functions import Functions
-from foldflight.engine import mapping
-from foldflight.engine.mapping import MapQuery, Steps, transport_of
+from foldflight.engine.batch import mapping
+from foldflight.engine.batch.mapping import MapQuery, Steps, transport_of
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open

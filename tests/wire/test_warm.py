@@ -11,7 +11,7 @@ import pytest
 
 from foldflight import udaf
 from foldflight.client import FlightTransport
-from foldflight.engine import tasks
+from foldflight.engine.batch import tasks
 from foldflight.fold import Mode
 from foldflight.functions.author.udaf import function_of
 from foldflight.functions.query.call import Call

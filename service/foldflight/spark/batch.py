@@ -18,9 +18,9 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from foldflight.engine.layout import HASH, KIND, REAL, RETRACTING
-from foldflight.engine.query import Query
-from foldflight.engine.tasks import FinalFold, PartialFold
+from foldflight.engine.batch.tasks import FinalFold, PartialFold
+from foldflight.engine.query.layout import HASH, KIND, REAL, RETRACTING
+from foldflight.engine.query.query import Query
 from foldflight.spark.steps import mapping, spark_schema, step_of
 
 __all__ = ["batch_result"]

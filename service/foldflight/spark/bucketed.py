@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from foldflight.engine.epoch import EpochStats
-from foldflight.engine.layout import BUCKET
-from foldflight.engine.packing import BLOB
+from foldflight.engine.query.layout import BUCKET
 from foldflight.engine.state.hostcache import HostCache, private_folder
 from foldflight.engine.state.runs import RunCache
+from foldflight.engine.stream.epoch import EpochStats
+from foldflight.engine.stream.packing import BLOB
 
 __all__ = [
     "DATA",

@@ -18,8 +18,8 @@ from pyspark.sql import types as st
 
 from foldflight.client import Aggregate, Use, UseMember
 from foldflight.client.functions import OrderKey
-from foldflight.engine.convert import without_nullability
-from foldflight.engine.layout import KIND, REAL, SLOT
+from foldflight.engine.query.convert import without_nullability
+from foldflight.engine.query.layout import KIND, REAL, SLOT
 from foldflight.errors import RejectedError
 from foldflight.functions import Call, Order, RowKind, can_widen, parse_type, sql_name
 from foldflight.spark.versions import arrow_type, quiet, spark_type

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from foldflight.engine.layout import DEAD_LETTER, QueryLayout
+from foldflight.engine.query.layout import DEAD_LETTER, QueryLayout
 from foldflight.errors import RejectedError
 from foldflight.spark.columns import column_named
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
 from foldflight.client import Aggregate, FunctionHandle, Transport, Use
-from foldflight.engine.layout import DEAD_LETTER, KIND, REAL, ROW_KIND, QueryLayout
-from foldflight.engine.query import Emit, HostTypes, Query, StreamOptions
+from foldflight.engine.query.layout import DEAD_LETTER, KIND, REAL, ROW_KIND, QueryLayout
+from foldflight.engine.query.query import Emit, HostTypes, Query, StreamOptions
 from foldflight.errors import RejectedError
 from foldflight.spark.batch import batch_result
 from foldflight.spark.carrier import carrier_type, result_types

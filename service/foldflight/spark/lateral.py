@@ -16,10 +16,10 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.client import Use
-from foldflight.engine.blocks import gather
-from foldflight.engine.convert import convert
-from foldflight.engine.layout import DEAD_LETTER
-from foldflight.engine.mapping import MapQuery, Steps, transport_of
+from foldflight.engine.batch.mapping import MapQuery, Steps, transport_of
+from foldflight.engine.query.blocks import gather
+from foldflight.engine.query.convert import convert
+from foldflight.engine.query.layout import DEAD_LETTER
 from foldflight.errors import RejectedError
 from foldflight.fold import ERROR, ROW
 from foldflight.spark.columns import Columns, arrow_fields, column_named, text_of

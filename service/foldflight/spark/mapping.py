@@ -22,12 +22,12 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.functions import arrow_udf
 
 from foldflight.client import Aggregate, OpenExchange, Transport, Use, UseMember, uses_in
-from foldflight.engine.blocks import gather
-from foldflight.engine.convert import convert, without_nullability
-from foldflight.engine.layout import DEAD_LETTER, REAL, ROW_KIND
-from foldflight.engine.logs import forward
-from foldflight.engine.mapping import MapQuery, Steps, transport_of
-from foldflight.engine.query import HostTypes
+from foldflight.engine.batch.mapping import MapQuery, Steps, transport_of
+from foldflight.engine.keys.logs import forward
+from foldflight.engine.query.blocks import gather
+from foldflight.engine.query.convert import convert, without_nullability
+from foldflight.engine.query.layout import DEAD_LETTER, REAL, ROW_KIND
+from foldflight.engine.query.query import HostTypes
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo, Open
 from foldflight.fold import ERROR, ROW

@@ -20,11 +20,11 @@ from pyspark.sql import types as st
 
 from foldflight.client import Aggregate
 from foldflight.client.functions import OrderKey
-from foldflight.engine.layout import EMIT, KIND, ROW_KIND, SLOT
 from foldflight.engine.over.frames import distance_of, end_type
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.stream import StreamedOver
 from foldflight.engine.over.task import OverFold
+from foldflight.engine.query.layout import EMIT, KIND, ROW_KIND, SLOT
 from foldflight.errors import RejectedError
 from foldflight.functions.query.call import Order
 from foldflight.functions.query.frame import WindowFrame

@@ -20,12 +20,12 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from foldflight.engine.blocks import gather
-from foldflight.engine.epoch import EpochStats
-from foldflight.engine.layout import BUCKET
 from foldflight.engine.over.stream import OverBucket, StreamedOver, StreamFolds
-from foldflight.engine.packing import BLOB, Pack, Unpack, blob_of, rows_of
+from foldflight.engine.query.blocks import gather
+from foldflight.engine.query.layout import BUCKET
 from foldflight.engine.state.manifest import TableBounds, naming_bucket
+from foldflight.engine.stream.epoch import EpochStats
+from foldflight.engine.stream.packing import BLOB, Pack, Unpack, blob_of, rows_of
 from foldflight.spark.attempts import attempt
 from foldflight.spark.bucketed import DATA, FOLDED, PACKED, RUN_ID, StoredRuns, bucket_row, observed, run_cache
 from foldflight.spark.steps import mapping, step_name

@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as st
 
-from foldflight.engine.layout import DEAD_LETTER
-from foldflight.engine.query import Query
+from foldflight.engine.query.layout import DEAD_LETTER
+from foldflight.engine.query.query import Query
 from foldflight.spark.attempts import attempt
 from foldflight.spark.deadletters import letter_type
 from foldflight.spark.settings import watched

@@ -20,14 +20,14 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 from pyspark.sql.group import GroupedData
 
-from foldflight.engine.convert import convert
-from foldflight.engine.layout import BUCKET, LIVE
 from foldflight.engine.over.stored import StoredOver, sizes_of
+from foldflight.engine.query.convert import convert
+from foldflight.engine.query.layout import BUCKET, LIVE, CallView
 from foldflight.engine.state.manifest import Manifest, manifests_of, naming_bucket
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.engine.state.versions import CurrentViews, VersionColumns, with_older
-from foldflight.engine.state.viewtable import CallView, ViewTable, stored_views
+from foldflight.engine.state.viewtable import ViewTable, stored_views
 from foldflight.errors import RejectedError
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.steps import mapping

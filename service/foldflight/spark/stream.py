@@ -25,18 +25,18 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from foldflight.engine.blocks import gather
-from foldflight.engine.epoch import BucketEpoch, ClosedWindows, EpochStats
-from foldflight.engine.grouped import GroupedExchange
-from foldflight.engine.layout import BUCKET, DEAD_LETTER, ROW_KIND
-from foldflight.engine.packing import BLOB, Pack, Unpack, blob_of, rows_of
-from foldflight.engine.query import Query, StreamOptions
-from foldflight.engine.sessions import SessionEpoch
+from foldflight.engine.batch.tasks import PartialFold
+from foldflight.engine.keys.grouped import GroupedExchange
+from foldflight.engine.query.blocks import gather
+from foldflight.engine.query.layout import BUCKET, DEAD_LETTER, ROW_KIND
+from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state.manifest import naming_bucket
 from foldflight.engine.state.migration import Migration
 from foldflight.engine.state.table import StateTable, TableLayout
 from foldflight.engine.state.viewtable import ViewTable, table_of
-from foldflight.engine.tasks import PartialFold
+from foldflight.engine.stream.epoch import BucketEpoch, ClosedWindows, EpochStats
+from foldflight.engine.stream.packing import BLOB, Pack, Unpack, blob_of, rows_of
+from foldflight.engine.stream.sessions import SessionEpoch
 from foldflight.functions import RowKind
 from foldflight.spark.attempts import attempt
 from foldflight.spark.bucketed import DATA, FOLDED, PACKED, RUN_ID, StoredRuns, bucket_row, observed, run_cache

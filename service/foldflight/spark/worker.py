@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 
-from foldflight.engine.overflow import keep_files_in
+from foldflight.engine.keys.overflow import keep_files_in
 
 __all__ = ["freeze_garbage_collector", "hide_traceback", "use_local_folders"]
 

@@ -18,8 +18,8 @@ from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from foldflight.client import Transport
 from foldflight.client.exchange import OpenExchange
-from foldflight.engine.convert import convert, without_nullability
-from foldflight.engine.layout import SLOT
+from foldflight.engine.query.convert import convert, without_nullability
+from foldflight.engine.query.layout import SLOT
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call
 from foldflight.spark.attempts import attempt

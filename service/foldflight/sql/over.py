@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 
 from foldflight.client import Aggregate
 from foldflight.client.functions import OrderKey
-from foldflight.engine.layout import ROW_KIND
+from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import FoldflightError
 from foldflight.functions.query.frame import FrameBound, WindowFrame, interval_of
 from foldflight.spark.over import over

@@ -34,7 +34,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from foldflight.client import FunctionHandle, Functions, connect
-from foldflight.engine.layout import REAL, SLOT
+from foldflight.engine.query.layout import REAL, SLOT
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import (

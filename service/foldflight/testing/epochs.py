@@ -34,14 +34,14 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.client import Aggregate
-from foldflight.engine.epoch import BucketEpoch
-from foldflight.engine.grouped import GroupedExchange
-from foldflight.engine.layout import KIND, LIVE, REAL, QueryLayout
-from foldflight.engine.query import Query, StreamOptions
+from foldflight.engine.keys.grouped import GroupedExchange
+from foldflight.engine.query.layout import KIND, LIVE, REAL, QueryLayout
+from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state.entries import ENTRY, VALUE
 from foldflight.engine.state.manifest import TableLayout
 from foldflight.engine.state.table import MemoryStore
 from foldflight.engine.state.viewtable import ViewTable, table_of
+from foldflight.engine.stream.epoch import BucketEpoch
 from foldflight.errors import RejectedError
 from foldflight.functions import Call, Order, RowKind, parse_type
 from foldflight.functions.types.sql import sql_name

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from foldflight.client import Aggregate, Transport
 from foldflight.client.functions import OrderKey
-from foldflight.engine.keys import KeyIndex
+from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.over.frames import distance_of, end_type
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.task import OverFold

@@ -32,13 +32,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.client import OpenExchange
-from foldflight.engine.blocks import Pace, one_batch
-from foldflight.engine.convert import convert
-from foldflight.engine.layout import KIND, REAL, SLOT
-from foldflight.engine.logs import forward, naming_group
+from foldflight.engine.keys.logs import forward, naming_group
 from foldflight.engine.over.frames import Positions
 from foldflight.engine.over.partitions import Store
 from foldflight.engine.over.query import Part, Way
+from foldflight.engine.query.blocks import Pace, one_batch
+from foldflight.engine.query.convert import convert
+from foldflight.engine.query.layout import KIND, REAL, SLOT
 from foldflight.exchange.frames import Open
 from foldflight.functions import RowKind
 

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.grouped import Groups
-from foldflight.engine.layout import QueryLayout
+from foldflight.engine.keys.grouped import Groups
 from foldflight.engine.over.frames import Positions
+from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.state.manifest import TableLayout
 from foldflight.engine.state.table import StateTable
 from foldflight.engine.state.timelog import TIME, TimeLog

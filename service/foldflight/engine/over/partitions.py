@@ -14,10 +14,10 @@ from typing import IO, Any, Self
 import numpy as np
 import pyarrow as pa
 
-from foldflight.engine.changelog import equal_rows
-from foldflight.engine.keys import KeyIndex
+from foldflight.engine.keys.index import KeyIndex
+from foldflight.engine.keys.overflow import temporary_file
 from foldflight.engine.over.frames import Codes, OrderOf, Positions, codes_of
-from foldflight.engine.overflow import temporary_file
+from foldflight.engine.query.changelog import equal_rows
 
 __all__ = ["Ordering", "Partitions", "Store"]
 

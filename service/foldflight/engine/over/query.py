@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from foldflight.client import Transport
-from foldflight.engine.blocks import BlockBounds
-from foldflight.engine.layout import EMIT, QueryLayout
 from foldflight.engine.over.partitions import Ordering
-from foldflight.engine.query import ARROW, HostTypes, Query, mode_of, written
+from foldflight.engine.query.blocks import BlockBounds
+from foldflight.engine.query.layout import EMIT, QueryLayout
+from foldflight.engine.query.query import ARROW, HostTypes, Query, mode_of, written
 from foldflight.errors import RejectedError
 from foldflight.exchange.engine import check_opened
 from foldflight.exchange.frames import Open, OpenedCall, Returns

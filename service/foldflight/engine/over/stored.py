@@ -10,9 +10,9 @@ from typing import Any, Final, Self
 import numpy as np
 import pyarrow as pa
 
-from foldflight.engine.grouped import Groups
-from foldflight.engine.layout import QueryLayout
+from foldflight.engine.keys.grouped import Groups
 from foldflight.engine.over.stream import CALLS, FRAMES, GROUPS, WAITING
+from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.state.manifest import Manifest, RunStore, TableBounds, TableLayout, calls_of
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import StateTable

@@ -31,23 +31,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.client import Transport
-from foldflight.engine.blocks import BlockBounds, Pace, one_batch
-from foldflight.engine.convert import convert
-from foldflight.engine.epoch import EpochStats
-from foldflight.engine.grouped import Clock, GroupedExchange, Groups
-from foldflight.engine.keys import KeyIndex
-from foldflight.engine.layout import KIND, REAL, SLOT, QueryLayout
+from foldflight.engine.keys.grouped import Clock, GroupedExchange, Groups
+from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.over.folding import fold_of
 from foldflight.engine.over.frames import OrderOf, Positions, codes_of, positions_of
 from foldflight.engine.over.idle import IdleGroups, idle_log, idle_table, remove
 from foldflight.engine.over.partitions import Store
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery, Part, Way
-from foldflight.engine.query import ARROW, HostTypes, refuse_views
+from foldflight.engine.query.blocks import BlockBounds, Pace, one_batch
+from foldflight.engine.query.convert import convert
+from foldflight.engine.query.layout import KIND, REAL, SLOT, QueryLayout
+from foldflight.engine.query.query import ARROW, HostTypes, refuse_views
 from foldflight.engine.state.manifest import RunStore, TableBounds, TableLayout, calls_of, other_query
 from foldflight.engine.state.migration import Migration
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import Conversion, StateTable
 from foldflight.engine.state.timelog import TIME, TimeLog
+from foldflight.engine.stream.epoch import EpochStats
 from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
 from foldflight.functions.query.call import Order

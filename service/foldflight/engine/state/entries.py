@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.keys import KeyIndex
+from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.state.manifest import Committed, RunStore, TableBounds, TableLayout
 from foldflight.engine.state.runs import Hashes, RunCache, key_hashes, text_hashes
 from foldflight.engine.state.table import StateTable

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.layout import HASH, LIVE
+from foldflight.engine.query.layout import HASH, LIVE
 from foldflight.engine.state.runs import sealed, unsealed
 from foldflight.errors import CorruptError, RejectedError
 

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.client import Transport
-from foldflight.engine.blocks import BlockBounds, one_batch
-from foldflight.engine.layout import SLOT, QueryLayout
-from foldflight.engine.logs import forward, naming_group
+from foldflight.engine.keys.logs import forward, naming_group
+from foldflight.engine.query.blocks import BlockBounds, one_batch
+from foldflight.engine.query.layout import SLOT, CallView, QueryLayout
 from foldflight.engine.state.manifest import calls_of, other_query
-from foldflight.engine.state.viewtable import CallView, one_row_each
+from foldflight.engine.state.viewtable import one_row_each
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open
 from foldflight.exchange.parts import sliced_to

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.keys import KeyIndex
+from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.state.hostcache import HostCache
 from foldflight.errors import CorruptError
 

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.blocks import one_batch
-from foldflight.engine.changelog import equal_rows
-from foldflight.engine.keys import KeyIndex
-from foldflight.engine.layout import HASH, LIVE
+from foldflight.engine.keys.index import KeyIndex
+from foldflight.engine.query.blocks import one_batch
+from foldflight.engine.query.changelog import equal_rows
+from foldflight.engine.query.layout import HASH, LIVE
 from foldflight.engine.state.manifest import (
     Committed,
     Found,

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from foldflight.engine.blocks import one_batch
+from foldflight.engine.query.blocks import one_batch
 from foldflight.engine.state.manifest import RunStore, TableBounds, check_format, other_query
 from foldflight.engine.state.runs import Piece, RunCache, decode_piece, encode_piece, sealed, unsealed
 from foldflight.errors import CorruptError

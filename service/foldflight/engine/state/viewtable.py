@@ -22,8 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.engine.keys import KeyIndex
-from foldflight.engine.layout import SLOT
+from foldflight.engine.keys.index import KeyIndex
+from foldflight.engine.query.layout import SLOT, CallView
 from foldflight.engine.state.entries import ENTRY, GENERATION, VALUE, EntryTable, Page
 from foldflight.engine.state.manifest import Committed, Found, RunStore, TableBounds, TableLayout, calls_of
 from foldflight.engine.state.runs import RunCache
@@ -31,35 +31,13 @@ from foldflight.engine.state.stores import GROUPS, TableStores
 from foldflight.engine.state.table import Conversion, StateTable
 from foldflight.functions.types.views import ViewSpec
 
-__all__ = ["CallView", "FoundViews", "ViewTable", "one_row_each", "stored_views", "table_of"]
+__all__ = ["FoundViews", "ViewTable", "one_row_each", "stored_views", "table_of"]
 
 ITEMS: Final = "items"
 """The member of a stored list with the number of its items."""
 
 Mask = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class CallView:
-    """A view of a query.
-
-    Args:
-        call: The number of the call.
-        spec: The view.
-        prefetch: The columns of the query's rows that make up the key of the entry that a row uses; none if unknown.
-        filter: The column of the query's rows that tells which rows the call uses; None: all.
-    """
-
-    call: int
-    spec: ViewSpec
-    prefetch: tuple[str, ...] = ()
-    filter: str | None = None
-
-    @property
-    def table(self) -> str:
-        """The name of the table of its entries."""
-        return f"{self.call}.{self.spec.name}"
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.blocks import one_batch
-from foldflight.engine.changelog import changelog, live_rows
-from foldflight.engine.deadletters import Failed, HeldRows, split_failed
-from foldflight.engine.grouped import GroupedExchange, Groups
-from foldflight.engine.layout import LIVE, SLOT, QueryLayout, retracts
+from foldflight.engine.keys.deadletters import Failed, HeldRows, split_failed
+from foldflight.engine.keys.grouped import GroupedExchange, Groups
+from foldflight.engine.query.blocks import one_batch
+from foldflight.engine.query.changelog import changelog, live_rows
+from foldflight.engine.query.layout import LIVE, SLOT, QueryLayout, retracts
 from foldflight.engine.state.table import StateTable
 from foldflight.engine.state.viewtable import FoundViews, ViewTable, one_row_each
-from foldflight.engine.views import EpochViews
+from foldflight.engine.stream.views import EpochViews
 from foldflight.errors import RejectedError
 
 __all__ = ["BucketEpoch", "ClosedWindows", "EpochStats", "changes_of"]

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.engine.layout import HASH
+from foldflight.engine.query.layout import HASH
 
 __all__ = ["LEVELS", "Overflow", "keep_files_in", "temporary_file"]
 

@@ -14,9 +14,9 @@ from typing import Final
 import pyarrow as pa
 
 from foldflight.client import EmbeddedTransport, OpenExchange, Transport, Use, UseMember, uses_in
-from foldflight.engine.blocks import BlockBounds
-from foldflight.engine.logs import forward
-from foldflight.engine.query import ARROW, HostTypes
+from foldflight.engine.keys.logs import forward
+from foldflight.engine.query.blocks import BlockBounds
+from foldflight.engine.query.query import ARROW, HostTypes
 from foldflight.errors import RejectedError
 from foldflight.exchange.engine import check_opened
 from foldflight.exchange.frames import Open

@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from foldflight.engine.convert import convert
+from foldflight.engine.query.convert import convert
 
 __all__ = ["BlockBounds", "Pace", "gather", "one_batch"]
 

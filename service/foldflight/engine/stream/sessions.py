@@ -21,14 +21,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.blocks import one_batch
-from foldflight.engine.changelog import changelog
-from foldflight.engine.deadletters import Failed, HeldRows
-from foldflight.engine.epoch import EpochStats, changes_of
-from foldflight.engine.grouped import GroupedExchange
-from foldflight.engine.keys import KeyIndex
-from foldflight.engine.layout import LIVE, SLOT, QueryLayout
+from foldflight.engine.keys.deadletters import Failed, HeldRows
+from foldflight.engine.keys.grouped import GroupedExchange
+from foldflight.engine.keys.index import KeyIndex
+from foldflight.engine.query.blocks import one_batch
+from foldflight.engine.query.changelog import changelog
+from foldflight.engine.query.layout import LIVE, SLOT, QueryLayout
 from foldflight.engine.state.table import StateTable
+from foldflight.engine.stream.epoch import EpochStats, changes_of
 from foldflight.fold import ERROR
 
 __all__ = ["SessionEpoch", "chains"]

@@ -20,10 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.client import OpenExchange, Transport
-from foldflight.engine.deadletters import HeldRows
-from foldflight.engine.keys import KeyIndex
-from foldflight.engine.layout import EMIT, QueryLayout
-from foldflight.engine.logs import forward, naming_group
+from foldflight.engine.keys.deadletters import HeldRows
+from foldflight.engine.keys.index import KeyIndex
+from foldflight.engine.keys.logs import forward, naming_group
+from foldflight.engine.query.layout import EMIT, QueryLayout
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open, Opened
 from foldflight.fold import Mode

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.convert import convert
+from foldflight.engine.query.convert import convert
 from foldflight.fold import ERROR, ERROR_TYPE
 from foldflight.functions import RowKind
+from foldflight.functions.types.views import ViewSpec
 
 __all__ = [
     "BUCKET",
@@ -26,6 +27,7 @@ __all__ = [
     "RETRACTING",
     "ROW_KIND",
     "SLOT",
+    "CallView",
     "QueryLayout",
     "retracts",
 ]
@@ -166,3 +168,25 @@ def _shown(value: pa.Scalar) -> Any:
 
 def _named(fields: pa.Schema, names: Sequence[str]) -> list[pa.Field]:
     return [field.with_name(name) for field, name in zip(fields, names, strict=True)]
+
+
+@dataclass(frozen=True)
+class CallView:
+    """A view of a query.
+
+    Args:
+        call: The number of the call.
+        spec: The view.
+        prefetch: The columns of the query's rows that make up the key of the entry that a row uses; none if unknown.
+        filter: The column of the query's rows that tells which rows the call uses; None: all.
+    """
+
+    call: int
+    spec: ViewSpec
+    prefetch: tuple[str, ...] = ()
+    filter: str | None = None
+
+    @property
+    def table(self) -> str:
+        """The name of the table of its entries."""
+        return f"{self.call}.{self.spec.name}"

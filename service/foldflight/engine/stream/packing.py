@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from foldflight.engine.blocks import BlockBounds, gather
-from foldflight.engine.convert import convert
-from foldflight.engine.layout import BUCKET
+from foldflight.engine.query.blocks import BlockBounds, gather
+from foldflight.engine.query.convert import convert
+from foldflight.engine.query.layout import BUCKET
 
 __all__ = ["BLOB", "PACKED", "Pack", "Unpack", "blob_of", "rows_of"]
 

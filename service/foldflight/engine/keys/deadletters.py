@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.engine.convert import convert
-from foldflight.engine.layout import KIND, SLOT, QueryLayout
-from foldflight.engine.overflow import temporary_file
+from foldflight.engine.keys.overflow import temporary_file
+from foldflight.engine.query.convert import convert
+from foldflight.engine.query.layout import KIND, SLOT, QueryLayout
 from foldflight.fold import ERROR
 from foldflight.functions import RowKind
 

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.engine.keys import KeyIndex
-from foldflight.engine.layout import SLOT, QueryLayout
-from foldflight.engine.state.viewtable import CallView, FoundViews, ViewTable
+from foldflight.engine.keys.index import KeyIndex
+from foldflight.engine.query.layout import SLOT, CallView, QueryLayout
+from foldflight.engine.state.viewtable import FoundViews, ViewTable
 from foldflight.errors import RejectedError
 
 __all__ = ["EpochViews"]

@@ -13,9 +13,8 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from foldflight.client import Transport
-from foldflight.engine.blocks import BlockBounds
-from foldflight.engine.layout import QueryLayout
-from foldflight.engine.state.viewtable import CallView
+from foldflight.engine.query.blocks import BlockBounds
+from foldflight.engine.query.layout import CallView, QueryLayout
 from foldflight.errors import RejectedError
 from foldflight.exchange.engine import check_opened
 from foldflight.exchange.frames import FunctionInfo, Open, Opened, OpenedCall, Returns

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.encoders import Chain, KeyEncoder, Numbers, Texts, Values, WithNull
+from foldflight.engine.keys.encoders import Chain, KeyEncoder, Numbers, Texts, Values, WithNull
 from foldflight.errors import RejectedError
 from foldflight.fold.rows import frozen
 from foldflight.functions.types.sql import check_plain, has_floats, sql_name

@@ -1,0 +1,1 @@
+"""The tasks of a batch, which are called once for a partition."""

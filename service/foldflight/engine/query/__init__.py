@@ -1,0 +1,1 @@
+"""A query as a value, and its rows: names of columns, blocks, conversions, changelogs."""

@@ -324,6 +324,13 @@ def test_plans_have_reasons(db: Any) -> None:
         sql(db, "SELECT my_sum(v) FROM hav GROUP BY ROLLUP (k)", plan="fold")
 
 
+def test_all_lists_of_a_block_are_folded_in_one_trip(db: Any) -> None:
+    """Each of twenty calls has its lists, and all of them go to one Python process together."""
+    calls = ", ".join(f"my_sum(v + {number})" for number in range(20))
+    (plan,) = sql(db, f"EXPLAIN SELECT {calls} FROM hav GROUP BY ROLLUP (k)").collect()
+    assert plan[0].count("ArrowEvalPython") == 1
+
+
 def test_an_aggregate_left_over_is_no_aggregate_of_groups(db: Any, plans_of: Callable[..., list[str]]) -> None:
     """An aggregate that this package does not know stays an aggregate of rows, not of groups."""
 

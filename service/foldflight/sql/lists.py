@@ -2,12 +2,16 @@
 
 `f(a, b)` becomes `udf(collect_list(named_struct('0', a, '1', b)))`. Spark collects the rows of each group, and the UDF
 folds all lists of an Arrow batch in one epoch of one exchange.
+
+The UDF is a plain one. Spark evaluates all plain UDFs of a projection in one Python process and one trip for each
+batch; UDFs over iterators would need a process and a trip for each call.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -71,33 +75,25 @@ class ListFold:
     def over_lists(self) -> Any:
         """Return the UDF over lists."""
         step = uuid.uuid4().hex
+        held = _HeldEpochs(self)
 
-        def fold_lists(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        def fold_lists(lists: pa.Array) -> pa.Array:
             with attempt(step):
-                yield from self._folded(batches)
+                results = held.fold(_lengths(lists), self._columns(lists))
             freeze_garbage_collector()
+            return results
 
         return _udf(fold_lists, self)
 
     def over_groups(self) -> Any:
         """Return the function as an aggregate of Spark: for plain SQL, with the restrictions that Spark has for it."""
-        held = _OneGroup(self)
+        held = _HeldEpochs(self)
 
         def fold_group(*columns: pa.Array) -> object:
-            return held.fold(columns)
+            plain = [_plain(each) for each in columns]
+            return held.fold(np.array([len(plain[0])]), plain)[0].as_py()
 
         return _udf(fold_group, self)
-
-    def _folded(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        epochs: _Epochs | None = None
-        try:
-            for lists in batches:
-                columns = self._columns(lists)
-                epochs = epochs or _Epochs(self, columns)
-                yield epochs.fold(_lengths(lists), columns)
-        finally:
-            if epochs is not None:
-                epochs.close()
 
     def _columns(self, lists: pa.Array) -> list[pa.Array]:
         """Return the rows of all lists as one array for each column of the call."""
@@ -148,22 +144,22 @@ class _Epochs:
         return convert(results.column("output_0").combine_chunks(), self._fold.result)
 
 
-class _OneGroup:
-    """An exchange that a worker keeps for its lifetime, because Spark calls an aggregate once for each group."""
+class _HeldEpochs:
+    """An exchange that lives as long as the function that a worker holds: for one task, which calls it many times."""
 
     def __init__(self, fold: ListFold) -> None:
         self._fold = fold
         self._epochs: _Epochs | None = None
 
-    def __reduce__(self) -> tuple[type[_OneGroup], tuple[ListFold]]:
+    def __reduce__(self) -> tuple[type[_HeldEpochs], tuple[ListFold]]:
         return type(self), (self._fold,)
 
-    def fold(self, columns: Sequence[pa.Array]) -> Any:
-        """Return the value of one group as a Python object."""
-        plain = [_plain(each) for each in columns]
+    def fold(self, lengths: Any, columns: Sequence[pa.Array]) -> pa.Array:
+        """Return the results of n lists, given their lengths and the columns of all their rows."""
         if self._epochs is None:
-            self._epochs = _Epochs(self._fold, plain)
-        return self._epochs.fold(np.array([len(plain[0])]), plain)[0].as_py()
+            self._epochs = _Epochs(self._fold, columns)
+            weakref.finalize(self, self._epochs.close)
+        return self._epochs.fold(lengths, columns)
 
 
 def _udf(function: Callable[..., Any], fold: ListFold) -> Any:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import connect, udaf
-from foldflight.client.link import Link
+from foldflight.client.exchange import DirectExchange
 from foldflight.engine.query import query as query_module
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.query.layout import QueryLayout
@@ -120,7 +120,7 @@ def test_results_are_those_of_states_with_all_rows(
         # Views of three entries are rows of their table, and epochs of a few rows merge runs.
         patch.setattr(viewtable, "TableBounds", lambda: SMALL)
         if saves:
-            patch.setattr(Link, "wants_checkpoint", property(lambda link: link._opening.keeps_views))
+            patch.setattr(DirectExchange, "wants_checkpoint", property(lambda each: each._opening.keeps_views))
             run = BucketEpoch.run
             patch.setattr(BucketEpoch, "run", lambda epoch, blocks: run(epoch, cut(blocks)))
         found = stream(epochs, keys, has_kinds=has_kinds)

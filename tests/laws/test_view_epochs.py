@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import ListView, MapView, RejectedError, connect, udaf
-from foldflight.client.link import Link
+from foldflight.client.exchange import DirectExchange
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state import viewtable
@@ -171,7 +171,7 @@ def test_views_are_dicts_and_lists(epochs: list[list[tuple[str, Any, Any]]], key
         # Views of three entries are rows of their table, and epochs of a few rows merge runs.
         patch.setattr(viewtable, "TableBounds", lambda: SMALL)
         if saves:
-            patch.setattr(Link, "wants_checkpoint", property(lambda link: link._opening.keeps_views))
+            patch.setattr(DirectExchange, "wants_checkpoint", property(lambda each: each._opening.keeps_views))
             run = BucketEpoch.run
             patch.setattr(BucketEpoch, "run", lambda epoch, blocks: run(epoch, cut(blocks)))
         found = stream(epochs, keys, ["kept", "asked", "held"])

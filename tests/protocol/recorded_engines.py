@@ -205,9 +205,10 @@ class Transport:
 
     def open(self, open: Open, *, resolve: Resolve | None = None) -> OpenExchange:  # noqa: A002 - part of the interface
         """Open an exchange with failover."""
-        circuits = Circuits(lambda: 0.5)
-        coordinator = Coordinator(open, ["first", "second", "third"], circuits, bounds=self._bounds)
-        return SurvivingExchange(open, coordinator, lambda _, opening: self._dial(opening, resolve), _Still())
+        circuits, clock = Circuits(lambda: 0.5), _Still()
+        urls = ["first", "second", "third"]
+        coordinator = Coordinator(open, urls, circuits, bounds=self._bounds, now_s=clock.now_s)
+        return SurvivingExchange(open, coordinator, lambda _, opening: self._dial(opening, resolve), clock)
 
     def _dial(self, opening: Open, resolve: Resolve | None) -> Link:
         number = len(self.tapes)

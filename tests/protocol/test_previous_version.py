@@ -157,10 +157,8 @@ class OldServer(Link):
 
 def answers(link: Link, script: str) -> Iterator[list[dict[str, Any]]]:
     """Send the frames of a script, and yield the rows of each answer."""
-    opening, frames = SCRIPTS[script]
-    for frame in frames:
-        link.send(frame)
-        if opening.is_answered(frame):
+    for frame in SCRIPTS[script][1]:
+        if link.send(frame):
             answer = link.answer()
             table = answer.states if isinstance(answer, Saved) else answer
             yield table.to_pylist()

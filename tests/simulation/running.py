@@ -82,7 +82,8 @@ class SimulatedTransport:
 
     def open(self, open: Open, *, resolve: Resolve | None = None) -> OpenExchange:  # noqa: A002
         """Open an exchange with failover over the simulated servers."""
-        coordinator = Coordinator(open, self._world.urls, self._circuits, bounds=self._bounds)
+        world = self._world
+        coordinator = Coordinator(open, world.urls, self._circuits, bounds=self._bounds, now_s=world.now_s)
         self.stats.append(coordinator.stats)
         dial = functools.partial(self._world.dial, resolve=resolve)
         return SurvivingExchange(open, coordinator, dial, self._world)

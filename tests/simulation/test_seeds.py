@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -106,41 +105,40 @@ def _remember_what_was_forgotten(self: KeptStates, slots: Any) -> None:
     pass
 
 
-def _deliver_again(coordinator: Coordinator, event: Any, now_s: float) -> Any:
-    coordinator._link.awaited[0].answered = False
-    return ANSWERED(coordinator, event, now_s)
+def _deliver_again(coordinator: Coordinator, answer: Any, logs: Any, *, reopen: bool) -> Any:
+    coordinator._link.awaited.answered = False
+    return ANSWERED(coordinator, answer, logs, reopen=reopen)
 
 
-def _forget_that_states_were_given(coordinator: Coordinator, event: Any, now_s: float) -> Any:
+def _forget_that_states_were_given(coordinator: Coordinator, answer: Any, logs: Any, *, reopen: bool) -> Any:
     coordinator._link.is_restored = False
-    return ANSWERED(coordinator, event, now_s)
+    return ANSWERED(coordinator, answer, logs, reopen=reopen)
 
 
 def _take_none_for_failed(results: Any) -> Any:
     return np.zeros(0, np.int32)
 
 
-def _take_no_states_along(coordinator: Coordinator, event: Any, now_s: float) -> Any:
-    asked = coordinator._link.awaited[0].frame
-    if asked == Checkpoint(if_reopen=True) and event.reopen:
-        event = dataclasses.replace(event, answer=Saved(event.answer.states.slice(0, 0)))
-    return ANSWERED(coordinator, event, now_s)
+def _take_no_states_along(coordinator: Coordinator, answer: Any, logs: Any, *, reopen: bool) -> Any:
+    if coordinator._link.awaited.frame == Checkpoint(if_reopen=True) and reopen:
+        answer = Saved(answer.states.slice(0, 0))
+    return ANSWERED(coordinator, answer, logs, reopen=reopen)
 
 
 def _expect_all_outputs(_opening: Open, chunk: Chunk) -> int:
     return chunk.batch.num_rows
 
 
-ANSWERED = Coordinator._answered
+ANSWERED = Coordinator.answered
 MISTAKES: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "frames are sent again though their states are kept": (Journal, "commit", _keep_what_was_saved),
     "kept states are not sent": (KeptStates, "to_batch", _send_no_states),
     "forgotten states come back": (KeptStates, "forget", _remember_what_was_forgotten),
     "slots that have failed are kept": (journal, "_failed_slots", _take_none_for_failed),
-    "answers are delivered twice": (Coordinator, "_answered", _deliver_again),
-    "a server that drains is left without its states": (Coordinator, "_answered", _take_no_states_along),
+    "answers are delivered twice": (Coordinator, "answered", _deliver_again),
+    "a server that drains is left without its states": (Coordinator, "answered", _take_no_states_along),
     "outputs are expected after all rows, not only where they are asked for": (Open, "rows_due", _expect_all_outputs),
-    "loaded slots count as changed": (Coordinator, "_answered", _forget_that_states_were_given),
+    "loaded slots count as changed": (Coordinator, "answered", _forget_that_states_were_given),
 }
 
 

@@ -1,37 +1,56 @@
-"""The engine's end of an exchange: the splitting of large chunks."""
+"""The link to one server: the splitting of large chunks."""
 
-import dataclasses
+from __future__ import annotations
+
+from dataclasses import replace
 
 import pyarrow as pa
-import pytest
 
 from foldflight import connect
-from foldflight.client import embedded
-from foldflight.exchange.frames import Open
+from foldflight.client.link import Link
+from foldflight.exchange.frames import SLOT_BYTES, Chunk, Frame, Open
 from foldflight.functions import Call
 
 
-def test_rows_without_columns_are_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chunk whose rows have no bytes is split into parts that the server accepts."""
-    limits = dataclasses.replace(embedded._LIMITS, message_bytes_max=20_000)
-    monkeypatch.setattr(embedded, "_LIMITS", limits)
+class Written(Link):
+    """A link that keeps what is written, to a server that takes messages up to a size."""
+
+    def __init__(self, opening: Open, message_bytes_max: int) -> None:
+        super().__init__(opening)
+        self.written: list[Frame] = []
+        opened = connect("embedded:").transport.describe(opening)
+        self._replies = [replace(opened, limits=replace(opened.limits, message_bytes_max=message_bytes_max))]
+        self._start()
+
+    def _write(self, frame: Frame) -> None:
+        self.written.append(frame)
+
+    def _read(self) -> Frame | None:
+        return self._replies.pop()
+
+    def _end(self) -> None:
+        pass
+
+
+def parts_of(rows: pa.RecordBatch, message_bytes_max: int) -> list[pa.RecordBatch]:
+    """Return the batches of the messages in which a chunk is sent."""
+    link = Written(Open((Call("count"),), rows.schema), message_bytes_max)
+    assert not link.send(Chunk(rows))
+    return [frame.batch for frame in link.written if isinstance(frame, Chunk)]
+
+
+def test_rows_without_columns_are_cut_too() -> None:
+    """A chunk whose rows have no bytes is split into parts whose slots the server accepts."""
     rows = pa.RecordBatch.from_arrays([pa.nulls(12_345)], names=["x"]).select([])
-    with connect("embedded:").transport.open(Open(calls=(Call("count"),), columns=rows.schema)) as exchange:
-        exchange.chunk(rows)
-        exchange.barrier(1)
-        assert exchange.results(1).column("output_0").to_pylist() == [12_345]
+    counts = [part.num_rows for part in parts_of(rows, 20_000)]
+    assert sum(counts) == 12_345
+    assert max(counts) * SLOT_BYTES <= 20_000
 
 
-def test_columns_with_the_same_buffer_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_with_the_same_buffer_are_cut() -> None:
     """Columns that share their bytes take as much room in a message as others."""
-    limits = dataclasses.replace(embedded._LIMITS, message_bytes_max=100_000)
-    monkeypatch.setattr(embedded, "_LIMITS", limits)
     values = pa.array(range(6_000), pa.int64())
     rows = pa.RecordBatch.from_arrays([values, values, values], names=["x", "y", "z"])
-    sent: list[int] = []
-    with connect("embedded:").transport.open(Open(calls=(Call("count"),), columns=rows.schema)) as exchange:
-        write = exchange._write  # type: ignore[attr-defined]
-        monkeypatch.setattr(exchange, "_write", lambda frame: (sent.append(frame.batch.num_rows), write(frame)))
-        exchange.chunk(rows)
-    assert sum(sent) == 6_000
-    assert len(sent) > 1
+    parts = parts_of(rows, 100_000)
+    assert len(parts) > 1
+    assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([rows]))

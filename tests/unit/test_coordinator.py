@@ -1,7 +1,8 @@
-"""The coordinator: the instructions that follow from given events."""
+"""The coordinator: the instructions that follow from what it is told."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -12,24 +13,16 @@ from foldflight.exchange.engine import Saved
 from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.steps import (
-    AnswerCame,
-    AnswerWanted,
     AwaitAnswer,
     CutLink,
     Deliver,
     FailoverBounds,
-    FrameGiven,
-    FrameSent,
     GiveUp,
     LeaveLink,
-    LinkLost,
-    LinkOpened,
     LogEvent,
     OpenLink,
     Rest,
-    Rested,
     SendFrame,
-    Started,
 )
 from foldflight.exchange.frames import (
     Barrier,
@@ -56,9 +49,9 @@ URLS = ("grpc://a", "grpc://b")
 ASKING = Checkpoint(if_reopen=True)
 
 
-def opened(name: str = "s", fingerprint: str = "f1", *, knows_if_reopen: bool = True) -> Opened:
+def opened(name: str = "s", fingerprint: str = "f1") -> Opened:
     call = OpenedCall(fingerprint, can_retract=True, can_merge=False, is_invertible=True, input_types=(pa.int64(),))
-    return Opened(name, 1, (call,), LIMITS, RESULTS, knows_if_reopen=knows_if_reopen)
+    return Opened(name, 1, (call,), LIMITS, RESULTS)
 
 
 def results(**slots: int) -> pa.Table:
@@ -74,42 +67,64 @@ class Telling:
     def __init__(self, urls: tuple[str, ...] = URLS, *, returns: Returns | None = None, **more: Any) -> None:
         asked = {name: more.pop(name) for name in ("initial_outputs", "row_outputs") if name in more}
         opening = Open((Call("sum", ("v",)),), COLUMNS, returns=returns or Returns(), **asked)
-        self.coordinator = Coordinator(opening, urls, Circuits(lambda: 0.5), bounds=FailoverBounds(**more))
         self.now_s = 100.0
+        self.coordinator = Coordinator(
+            opening, urls, Circuits(lambda: 0.5), bounds=FailoverBounds(**more), now_s=lambda: self.now_s
+        )
 
-    def tell(self, *events: Any) -> list[Any]:
-        """Pass events, and return the instructions after the last one."""
+    def tell(self, *events: Event) -> list[Any]:
+        """Tell what happened, and return the instructions after the last event."""
         for event in events:
-            said = self.coordinator.handle(event, self.now_s)
+            said = event(self.coordinator)
         return said
 
     def begun(self, name: str = "s") -> Telling:
-        self.tell(Started(), LinkOpened(opened(name)))
+        self.tell(STARTED, accepted(opened(name)))
         return self
+
+
+Event = Callable[[Coordinator], list[Any]]
+STARTED, WANTED, SENT, RESTED = Coordinator.started, Coordinator.wanted, Coordinator.sent, Coordinator.rested
+
+
+def given(frame: Any) -> Event:
+    return lambda coordinator: coordinator.given(frame)
+
+
+def accepted(by: Opened) -> Event:
+    return lambda coordinator: coordinator.accepted(by)
+
+
+def answered(answer: Any, logs: tuple[LogRecord, ...] = (), *, reopen: bool = False) -> Event:
+    return lambda coordinator: coordinator.answered(answer, logs, reopen=reopen)
+
+
+def lost(error: FoldflightError) -> Event:
+    return lambda coordinator: coordinator.lost(error)
 
 
 def test_an_exchange_without_trouble() -> None:
     """Frames are sent as they come, results are awaited when they are wanted, and there are no other instructions."""
     telling = Telling(("grpc://a",))
-    (open_link,) = telling.tell(Started())
+    (open_link,) = telling.tell(STARTED)
     assert isinstance(open_link, OpenLink)
-    assert telling.tell(LinkOpened(opened())) == []
-    assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(CHUNK)]
-    assert telling.tell(FrameSent()) == []
-    assert telling.tell(FrameGiven(Barrier(7))) == [SendFrame(Barrier(7))]
-    assert telling.tell(FrameSent()) == []
-    assert telling.tell(AnswerWanted()) == [AwaitAnswer(Barrier(7))]
+    assert telling.tell(accepted(opened())) == []
+    assert telling.tell(given(CHUNK)) == [SendFrame(CHUNK)]
+    assert telling.tell(SENT) == []
+    assert telling.tell(given(Barrier(7))) == [SendFrame(Barrier(7))]
+    assert telling.tell(SENT) == []
+    assert telling.tell(WANTED) == [AwaitAnswer(Barrier(7))]
     log = LogRecord("info", "sum", "hello", {})
     answer = results(slot_0=5, slot_2=6)
-    assert telling.tell(AnswerCame(answer, (log,))) == [Deliver(Barrier(7), answer, (log,))]
+    assert telling.tell(answered(answer, (log,))) == [Deliver(Barrier(7), answer, (log,))]
 
 
 def test_a_frame_waits_for_earlier_answers() -> None:
     """A frame that is given while results are due is sent after they have arrived."""
     telling = Telling().begun()
-    telling.tell(FrameGiven(CHUNK), FrameSent(), FrameGiven(Barrier(1)), FrameSent())
-    assert telling.tell(FrameGiven(CHUNK)) == [AwaitAnswer(Barrier(1))]
-    deliver, send = telling.tell(AnswerCame(results(slot_0=5, slot_2=6)))
+    telling.tell(given(CHUNK), SENT, given(Barrier(1)), SENT)
+    assert telling.tell(given(CHUNK)) == [AwaitAnswer(Barrier(1))]
+    deliver, send = telling.tell(answered(results(slot_0=5, slot_2=6)))
     assert isinstance(deliver, Deliver)
     assert send == SendFrame(CHUNK)
 
@@ -117,20 +132,20 @@ def test_a_frame_waits_for_earlier_answers() -> None:
 def test_another_server_gets_the_states_and_the_frames_since() -> None:
     """After a loss the states of the last barrier are sent first, one for each slot, then the later frames in order."""
     telling = Telling().begun()
-    telling.tell(FrameGiven(CHUNK), FrameSent(), FrameGiven(Barrier(1)), FrameSent(), AnswerWanted())
-    telling.tell(AnswerCame(results(slot_0=5, slot_2=6)))
-    telling.tell(FrameGiven(CHUNK), FrameSent(), FrameGiven(Barrier(2)), FrameSent(), AnswerWanted())
-    telling.tell(AnswerCame(results(slot_2=12)))
-    telling.tell(FrameGiven(Forget(pa.array([0], pa.int32()))), FrameSent(), FrameGiven(CHUNK))
-    cut, open_link = telling.tell(LinkLost(GONE))
+    telling.tell(given(CHUNK), SENT, given(Barrier(1)), SENT, WANTED)
+    telling.tell(answered(results(slot_0=5, slot_2=6)))
+    telling.tell(given(CHUNK), SENT, given(Barrier(2)), SENT, WANTED)
+    telling.tell(answered(results(slot_2=12)))
+    telling.tell(given(Forget(pa.array([0], pa.int32()))), SENT, given(CHUNK))
+    cut, open_link = telling.tell(lost(GONE))
     assert (cut, open_link.url) == (CutLink(), "grpc://b")
-    (send,) = telling.tell(LinkOpened(opened("t")))
+    (send,) = telling.tell(accepted(opened("t")))
     assert isinstance(send.frame, States)
     assert send.frame.batch.to_pydict() == {"slot": [0, 2], "state_0": [5, 12]}
-    (forget,) = telling.tell(FrameSent())
+    (forget,) = telling.tell(SENT)
     assert isinstance(forget.frame, Forget)
-    assert telling.tell(FrameSent()) == [SendFrame(CHUNK)]
-    (report,) = telling.tell(FrameSent())
+    assert telling.tell(SENT) == [SendFrame(CHUNK)]
+    (report,) = telling.tell(SENT)
     assert isinstance(report, LogEvent)
     assert report.event == "an exchange goes on at another server"
     assert report.fields == {
@@ -147,38 +162,38 @@ def test_another_server_gets_the_states_and_the_frames_since() -> None:
 def test_results_are_about_slots_that_changed() -> None:
     """Loaded states make their slots dirty on the new server, but the engine gets only the slots that it changed."""
     telling = Telling().begun()
-    telling.tell(FrameGiven(CHUNK), FrameSent(), FrameGiven(Barrier(1)), FrameSent(), AnswerWanted())
-    telling.tell(AnswerCame(results(slot_0=5, slot_2=6, slot_7=1)))
+    telling.tell(given(CHUNK), SENT, given(Barrier(1)), SENT, WANTED)
+    telling.tell(answered(results(slot_0=5, slot_2=6, slot_7=1)))
     one = Chunk(CHUNK.batch.slice(1))
-    telling.tell(FrameGiven(one), FrameSent(), FrameGiven(Barrier(2)), LinkLost(GONE), LinkOpened(opened("t")))
-    telling.tell(FrameSent(), FrameSent(), FrameSent(), AnswerWanted())
-    (deliver, *_) = telling.tell(AnswerCame(results(slot_0=5, slot_2=12, slot_7=1)))
+    telling.tell(given(one), SENT, given(Barrier(2)), lost(GONE), accepted(opened("t")))
+    telling.tell(SENT, SENT, SENT, WANTED)
+    (deliver, *_) = telling.tell(answered(results(slot_0=5, slot_2=12, slot_7=1)))
     assert deliver.answer.to_pydict() == results(slot_2=12).to_pydict()
 
 
 def test_answers_come_once() -> None:
     """An answer that the engine already has is dropped when another server sends it."""
     telling = Telling(row_outputs=True).begun()
-    telling.tell(FrameGiven(CHUNK), FrameSent(), AnswerWanted())
+    telling.tell(given(CHUNK), SENT, WANTED)
     first = results(slot_0=5, slot_1=6)
-    assert telling.tell(AnswerCame(first)) == [Deliver(CHUNK, first, ())]
-    telling.tell(FrameGiven(CHUNK), LinkLost(GONE), LinkOpened(opened("t")))
-    assert telling.tell(FrameSent()) == [AwaitAnswer(CHUNK)]
-    assert telling.tell(AnswerCame(results(slot_0=99, slot_1=99))) == [SendFrame(CHUNK)]
-    telling.tell(FrameSent())
-    assert telling.tell(AnswerWanted()) == [AwaitAnswer(CHUNK)]
+    assert telling.tell(answered(first)) == [Deliver(CHUNK, first, ())]
+    telling.tell(given(CHUNK), lost(GONE), accepted(opened("t")))
+    assert telling.tell(SENT) == [AwaitAnswer(CHUNK)]
+    assert telling.tell(answered(results(slot_0=99, slot_1=99))) == [SendFrame(CHUNK)]
+    telling.tell(SENT)
+    assert telling.tell(WANTED) == [AwaitAnswer(CHUNK)]
     second = results(slot_0=10, slot_1=12)
-    assert Deliver(CHUNK, second, ()) in telling.tell(AnswerCame(second))
+    assert Deliver(CHUNK, second, ()) in telling.tell(answered(second))
 
 
 def test_a_server_that_asks_is_left_at_the_barrier() -> None:
     """After its last results the link is ended in the regular way; the next frame opens another exchange."""
     telling = Telling().begun()
-    telling.tell(FrameGiven(CHUNK), FrameSent(), FrameGiven(Barrier(1)), FrameSent(), AnswerWanted())
-    deliver, leave = telling.tell(AnswerCame(results(slot_0=5, slot_2=6), reopen=True))
+    telling.tell(given(CHUNK), SENT, given(Barrier(1)), SENT, WANTED)
+    deliver, leave = telling.tell(answered(results(slot_0=5, slot_2=6), reopen=True))
     assert isinstance(deliver, Deliver)
     assert leave == LeaveLink()
-    (open_link,) = telling.tell(FrameGiven(CHUNK))
+    (open_link,) = telling.tell(given(CHUNK))
     assert isinstance(open_link, OpenLink)
     assert telling.coordinator.stats.losses == 0
 
@@ -186,21 +201,21 @@ def test_a_server_that_asks_is_left_at_the_barrier() -> None:
 def test_a_server_that_drains_is_left_within_an_epoch() -> None:
     """After an interval the server is asked; if it drains it returns its states, and no row is sent twice."""
     telling = Telling().begun()
-    assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(CHUNK)]
-    telling.tell(FrameSent())
+    assert telling.tell(given(CHUNK)) == [SendFrame(CHUNK)]
+    telling.tell(SENT)
     telling.now_s += 1.0
-    assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(ASKING)]
-    assert telling.tell(FrameSent()) == [AwaitAnswer(ASKING)]
-    leave, open_link = telling.tell(AnswerCame(Saved(results(slot_0=5, slot_2=6)), reopen=True))
+    assert telling.tell(given(CHUNK)) == [SendFrame(ASKING)]
+    assert telling.tell(SENT) == [AwaitAnswer(ASKING)]
+    leave, open_link = telling.tell(answered(Saved(results(slot_0=5, slot_2=6)), reopen=True))
     assert leave == LeaveLink()
     assert open_link.url == "grpc://b"
-    (send,) = telling.tell(LinkOpened(opened("t")))
+    (send,) = telling.tell(accepted(opened("t")))
     assert send.frame.batch.to_pydict() == {"slot": [0, 2], "state_0": [5, 6]}
-    assert telling.tell(FrameSent()) == [SendFrame(CHUNK)]
-    assert telling.tell(FrameSent()) == []
-    telling.tell(FrameGiven(Barrier(1)), FrameSent(), AnswerWanted())
+    assert telling.tell(SENT) == [SendFrame(CHUNK)]
+    assert telling.tell(SENT) == []
+    telling.tell(given(Barrier(1)), SENT, WANTED)
     answer = results(slot_0=10, slot_2=12)
-    assert telling.tell(AnswerCame(answer))[0].answer.to_pydict() == answer.to_pydict()
+    assert telling.tell(answered(answer))[0].answer.to_pydict() == answer.to_pydict()
     stats = telling.coordinator.stats
     assert (stats.losses, stats.rows_refolded, stats.replays) == (0, 0, 1)
 
@@ -208,23 +223,23 @@ def test_a_server_that_drains_is_left_within_an_epoch() -> None:
 def test_a_server_that_does_not_drain_is_asked_now_and_then() -> None:
     """A server that does not drain returns no states; it is asked again after the interval."""
     telling = Telling().begun()
-    telling.tell(FrameGiven(CHUNK), FrameSent())
+    telling.tell(given(CHUNK), SENT)
     for _ in range(3):
         telling.now_s += 0.9
-        assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(CHUNK)]
-        telling.tell(FrameSent())
+        assert telling.tell(given(CHUNK)) == [SendFrame(CHUNK)]
+        telling.tell(SENT)
         telling.now_s += 0.9
-        assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(ASKING)]
-        telling.tell(FrameSent())
-        assert telling.tell(AnswerCame(Saved(results()))) == [SendFrame(CHUNK)]
-        telling.tell(FrameSent())
+        assert telling.tell(given(CHUNK)) == [SendFrame(ASKING)]
+        telling.tell(SENT)
+        assert telling.tell(answered(Saved(results()))) == [SendFrame(CHUNK)]
+        telling.tell(SENT)
     assert telling.coordinator.stats.checkpoints == 0
-    _, open_link = telling.tell(FrameGiven(CHUNK), LinkLost(GONE))
+    _, open_link = telling.tell(given(CHUNK), lost(GONE))
     assert isinstance(open_link, OpenLink)
-    sent = telling.tell(LinkOpened(opened("t")))
+    sent = telling.tell(accepted(opened("t")))
     while sent and isinstance(sent[0], SendFrame):
         assert sent[0].frame is CHUNK
-        sent = telling.tell(FrameSent())
+        sent = telling.tell(SENT)
     assert telling.coordinator.stats.rows_refolded == 7 * CHUNK.batch.num_rows
 
 
@@ -233,28 +248,20 @@ def test_results_say_it_too() -> None:
     telling = Telling().begun()
     for epoch in range(1, 4):
         telling.now_s += 0.6
-        assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(CHUNK)]
-        telling.tell(FrameSent(), FrameGiven(Barrier(epoch)), FrameSent(), AnswerWanted())
-        telling.tell(AnswerCame(results(slot_0=5, slot_2=6)))
-
-
-def test_an_older_server_is_not_asked() -> None:
-    """A server without knows_if_reopen would return its states each time."""
-    telling = Telling()
-    telling.tell(Started(), LinkOpened(opened(knows_if_reopen=False)))
-    telling.now_s += 100.0
-    assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(CHUNK)]
+        assert telling.tell(given(CHUNK)) == [SendFrame(CHUNK)]
+        telling.tell(SENT, given(Barrier(epoch)), SENT, WANTED)
+        telling.tell(answered(results(slot_0=5, slot_2=6)))
 
 
 def test_an_answered_question_needs_no_memory() -> None:
     """A question whether to reopen counts as held while it is due, and no longer when it is answered."""
     telling = Telling(returns=Returns(states=False, outputs=True)).begun()
-    telling.tell(FrameGiven(CHUNK), FrameSent())
+    telling.tell(given(CHUNK), SENT)
     chunk_bytes = telling.coordinator.held_bytes
     telling.now_s += 1.0
-    telling.tell(FrameGiven(CHUNK), FrameSent(), FrameSent())
+    telling.tell(given(CHUNK), SENT, SENT)
     assert telling.coordinator.held_bytes > 2 * chunk_bytes
-    assert telling.tell(AnswerCame(Saved(results()))) == []
+    assert telling.tell(answered(Saved(results()))) == []
     assert telling.coordinator.held_bytes == 2 * chunk_bytes
 
 
@@ -262,33 +269,33 @@ def test_a_question_is_not_asked_of_the_next_server() -> None:
     """A question without an answer is not sent to the next server."""
     telling = Telling().begun()
     telling.now_s += 1.0
-    assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(ASKING)]
-    telling.tell(FrameSent())
-    telling.tell(LinkLost(GONE))
-    assert telling.tell(LinkOpened(opened("t", knows_if_reopen=False))) == [SendFrame(CHUNK)]
-    (report,) = telling.tell(FrameSent())
+    assert telling.tell(given(CHUNK)) == [SendFrame(ASKING)]
+    telling.tell(SENT)
+    telling.tell(lost(GONE))
+    assert telling.tell(accepted(opened("t"))) == [SendFrame(CHUNK)]
+    (report,) = telling.tell(SENT)
     assert isinstance(report, LogEvent)
 
 
 def test_a_server_that_cannot_give_its_states_is_kept_until_its_barrier() -> None:
     """States that cannot be serialized stay on the server, but their rows are kept, so that a loss can be repaired."""
     telling = Telling(returns=Returns(states=False, outputs=True)).begun()
-    telling.tell(FrameGiven(CHUNK), FrameSent())
+    telling.tell(given(CHUNK), SENT)
     telling.now_s += 1.0
-    telling.tell(FrameGiven(CHUNK), FrameSent())
-    assert telling.tell(AnswerCame(Saved(results(), "LIMIT: too large"), reopen=True)) == [SendFrame(CHUNK)]
-    telling.tell(FrameSent())
+    telling.tell(given(CHUNK), SENT)
+    assert telling.tell(answered(Saved(results(), "LIMIT: too large"), reopen=True)) == [SendFrame(CHUNK)]
+    telling.tell(SENT)
     telling.now_s += 1.0
-    assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(CHUNK)]
-    _, open_link = telling.tell(LinkLost(GONE))
+    assert telling.tell(given(CHUNK)) == [SendFrame(CHUNK)]
+    _, open_link = telling.tell(lost(GONE))
     assert isinstance(open_link, OpenLink)
 
 
 def test_a_checkpoint_says_it_too() -> None:
     """A draining server is left after a checkpoint that a bound has caused."""
     telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=10).begun()
-    telling.tell(FrameGiven(CHUNK), FrameSent(), FrameSent(), FrameGiven(CHUNK))
-    leave, open_link = telling.tell(AnswerCame(Saved(results(slot_0=5, slot_2=6)), reopen=True))
+    telling.tell(given(CHUNK), SENT, SENT, given(CHUNK))
+    leave, open_link = telling.tell(answered(Saved(results(slot_0=5, slot_2=6)), reopen=True))
     assert leave == LeaveLink()
     assert isinstance(open_link, OpenLink)
 
@@ -296,48 +303,48 @@ def test_a_checkpoint_says_it_too() -> None:
 def test_forgetting_all_leaves_nothing_to_move() -> None:
     """When all slots are forgotten nothing is kept, and no other server is opened for it."""
     telling = Telling(returns=Returns(states=False, outputs=True)).begun()
-    telling.tell(FrameGiven(CHUNK), FrameSent(), FrameGiven(Barrier(1)), FrameSent(), AnswerWanted())
-    telling.tell(AnswerCame(results(slot_0=5, slot_2=6), reopen=True))
+    telling.tell(given(CHUNK), SENT, given(Barrier(1)), SENT, WANTED)
+    telling.tell(answered(results(slot_0=5, slot_2=6), reopen=True))
     assert telling.coordinator.held_bytes > 0
-    assert telling.tell(FrameGiven(Forget(pa.array([0, 2], pa.int32())))) == []
+    assert telling.tell(given(Forget(pa.array([0, 2], pa.int32())))) == []
     assert telling.coordinator.held_bytes == 0
 
 
 def test_past_the_bound_a_checkpoint_is_asked_for() -> None:
     """When frames exceed replay_bytes_max, a checkpoint is sent, and its states replace them."""
     telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=4_000).begun()
-    telling.tell(FrameGiven(CHUNK), FrameSent())
-    telling.tell(FrameGiven(CHUNK))
-    assert telling.tell(FrameSent()) == [SendFrame(Checkpoint())]
-    assert telling.tell(FrameSent()) == []
-    assert telling.tell(FrameGiven(CHUNK)) == [AwaitAnswer(Checkpoint())]
-    telling.tell(AnswerCame(Saved(results(slot_0=10, slot_2=12))))
-    assert telling.tell(FrameSent()) == []
-    (_, open_link) = telling.tell(FrameGiven(Barrier(1)), LinkLost(GONE))
+    telling.tell(given(CHUNK), SENT)
+    telling.tell(given(CHUNK))
+    assert telling.tell(SENT) == [SendFrame(Checkpoint())]
+    assert telling.tell(SENT) == []
+    assert telling.tell(given(CHUNK)) == [AwaitAnswer(Checkpoint())]
+    telling.tell(answered(Saved(results(slot_0=10, slot_2=12))))
+    assert telling.tell(SENT) == []
+    (_, open_link) = telling.tell(given(Barrier(1)), lost(GONE))
     assert isinstance(open_link, OpenLink)
-    (send,) = telling.tell(LinkOpened(opened("t")))
+    (send,) = telling.tell(accepted(opened("t")))
     assert send.frame.batch.to_pydict() == {"slot": [0, 2], "state_0": [10, 12]}
-    assert telling.tell(FrameSent()) == [SendFrame(CHUNK)]
-    assert telling.tell(FrameSent()) == [SendFrame(Barrier(1))]
+    assert telling.tell(SENT) == [SendFrame(CHUNK)]
+    assert telling.tell(SENT) == [SendFrame(Barrier(1))]
 
 
 def test_many_epochs_without_rows_do_not_fill_the_memory() -> None:
     """Barriers without states are kept, too, so a checkpoint replaces them when they are many."""
     telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=10_000).begun()
-    telling.tell(FrameGiven(CHUNK), FrameSent())
+    telling.tell(given(CHUNK), SENT)
     most = checkpoints = 0
     for epoch in range(1, 101):
-        said = telling.tell(FrameGiven(Barrier(epoch)), AnswerWanted())
+        said = telling.tell(given(Barrier(epoch)), WANTED)
         while said and not isinstance(said[0], Deliver):
             if isinstance(said[-1], SendFrame):
-                said = telling.tell(FrameSent())
+                said = telling.tell(SENT)
             elif said == [AwaitAnswer(Checkpoint())]:
                 checkpoints += 1
-                said = telling.tell(AnswerCame(Saved(results(slot_0=5, slot_2=6))))
+                said = telling.tell(answered(Saved(results(slot_0=5, slot_2=6))))
             else:
-                said = telling.tell(AnswerCame(results(slot_0=5, slot_2=6) if epoch == 1 else results()))
+                said = telling.tell(answered(results(slot_0=5, slot_2=6) if epoch == 1 else results()))
         if len(said) > 1:
-            telling.tell(FrameSent())
+            telling.tell(SENT)
         most = max(most, telling.coordinator.held_bytes)
     assert checkpoints == telling.coordinator.stats.checkpoints == 5
     assert most < 20_000
@@ -348,12 +355,12 @@ def test_many_small_chunks_do_not_fill_the_memory(rows: int) -> None:
     """A chunk needs memory besides its data, so a checkpoint replaces them long before their data reach the bound."""
     telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=100_000).begun()
     small = Chunk(CHUNK.batch.slice(0, rows))
-    telling.tell(FrameGiven(CHUNK), FrameSent())
+    telling.tell(given(CHUNK), SENT)
     sent = 0
     said: list[Any] = []
     while said == [] and sent < 100:
-        assert telling.tell(FrameGiven(small)) == [SendFrame(small)]
-        said, sent = telling.tell(FrameSent()), sent + 1
+        assert telling.tell(given(small)) == [SendFrame(small)]
+        said, sent = telling.tell(SENT), sent + 1
     assert said == [SendFrame(Checkpoint())]
     assert 20 < sent < 60
 
@@ -368,11 +375,11 @@ def test_many_small_chunks_do_not_fill_the_memory(rows: int) -> None:
 def test_what_cannot_be_kept_is_not_kept_for_ever(bounds: dict[str, int], answer: Saved, why: str) -> None:
     """If states cannot be kept the exchange continues with bounded memory, and the error of a loss has the reason."""
     telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=10, **bounds).begun()
-    telling.tell(FrameGiven(CHUNK), FrameSent(), FrameSent(), FrameGiven(CHUNK), AnswerCame(answer), FrameSent())
+    telling.tell(given(CHUNK), SENT, SENT, given(CHUNK), answered(answer), SENT)
     for _ in range(10):
-        telling.tell(FrameGiven(CHUNK), FrameSent())
+        telling.tell(given(CHUNK), SENT)
         assert telling.coordinator.held_bytes == 0
-    cut, give_up = telling.tell(FrameGiven(CHUNK), LinkLost(GONE))
+    cut, give_up = telling.tell(given(CHUNK), lost(GONE))
     assert cut == CutLink()
     assert isinstance(give_up.error, RetryableError)
     assert why in give_up.error.message
@@ -381,11 +388,11 @@ def test_what_cannot_be_kept_is_not_kept_for_ever(bounds: dict[str, int], answer
 def test_bare_exchanges_recover_when_all_is_forgotten() -> None:
     """An exchange that could not move can move again when all slots are forgotten."""
     telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=10).begun()
-    telling.tell(FrameGiven(CHUNK), FrameSent(), FrameSent(), FrameGiven(Barrier(1)))
-    telling.tell(AnswerCame(Saved(results(), "LIMIT: too large")), FrameSent(), AnswerWanted())
-    telling.tell(AnswerCame(results(slot_0=1, slot_2=2)))
-    telling.tell(FrameGiven(Forget(pa.array([0, 2], pa.int32()))), FrameSent(), FrameGiven(CHUNK))
-    _, open_link = telling.tell(LinkLost(GONE))
+    telling.tell(given(CHUNK), SENT, SENT, given(Barrier(1)))
+    telling.tell(answered(Saved(results(), "LIMIT: too large")), SENT, WANTED)
+    telling.tell(answered(results(slot_0=1, slot_2=2)))
+    telling.tell(given(Forget(pa.array([0, 2], pa.int32()))), SENT, given(CHUNK))
+    _, open_link = telling.tell(lost(GONE))
     assert isinstance(open_link, OpenLink)
 
 
@@ -401,7 +408,7 @@ def test_bare_exchanges_recover_when_all_is_forgotten() -> None:
 def test_what_is_wrong_with_the_job_is_raised(error: FoldflightError) -> None:
     """Errors of the job are raised without trying another server."""
     telling = Telling().begun()
-    assert telling.tell(FrameGiven(CHUNK), LinkLost(error)) == [CutLink(), GiveUp(error)]
+    assert telling.tell(given(CHUNK), lost(error)) == [CutLink(), GiveUp(error)]
 
 
 @pytest.mark.parametrize(
@@ -415,18 +422,18 @@ def test_what_is_wrong_with_the_job_is_raised(error: FoldflightError) -> None:
 def test_what_is_wrong_with_a_server_is_not(error: FoldflightError) -> None:
     """A server that is lost, hangs, drains, is full or sends damaged frames is replaced."""
     telling = Telling().begun()
-    cut, open_link = telling.tell(FrameGiven(CHUNK), LinkLost(error))
+    cut, open_link = telling.tell(given(CHUNK), lost(error))
     assert (cut, type(open_link)) == (CutLink(), OpenLink)
 
 
 def test_a_server_unlike_the_first_is_passed_over() -> None:
     """A server with other fingerprints, or that refuses to open, is skipped."""
     telling = Telling(("grpc://a", "grpc://b", "grpc://c")).begun()
-    (_, second) = telling.tell(FrameGiven(CHUNK), LinkLost(GONE))
+    (_, second) = telling.tell(given(CHUNK), lost(GONE))
     assert [call.fingerprint for call in second.opening.calls] == ["f1"]
-    (_, third) = telling.tell(LinkOpened(opened("t", "f2")))
+    (_, third) = telling.tell(accepted(opened("t", "f2")))
     assert third.url == "grpc://c"
-    (_, rest) = telling.tell(LinkLost(RejectedError("UNKNOWN_FUNCTION", "never heard of it")))
+    (_, rest) = telling.tell(lost(RejectedError("UNKNOWN_FUNCTION", "never heard of it")))
     assert isinstance(rest, Rest)
 
 
@@ -434,25 +441,25 @@ def test_the_first_refusal_is_the_jobs() -> None:
     """A refusal by the first server is raised, because no server has accepted the exchange."""
     for code in ("UNKNOWN_FUNCTION", "UNAUTHENTICATED", "BAD_FRAME"):
         telling = Telling()
-        telling.tell(Started())
+        telling.tell(STARTED)
         error = RejectedError(code, "no")
-        assert telling.tell(LinkLost(error)) == [CutLink(), GiveUp(error)]
+        assert telling.tell(lost(error)) == [CutLink(), GiveUp(error)]
 
 
 def test_patience_and_back_off() -> None:
     """Servers that refuse are avoided, longer each time; after patience_s the error has the story."""
     telling = Telling(("grpc://a",), patience_s=10.0)
-    telling.tell(Started())
+    telling.tell(STARTED)
     rests = []
     while True:
-        cut, said = telling.tell(LinkLost(RetryableError("OVERLOADED", "full")))
+        cut, said = telling.tell(lost(RetryableError("OVERLOADED", "full")))
         assert cut == CutLink()
         if isinstance(said, GiveUp):
             break
         assert isinstance(said, Rest)
         rests.append(said.until_s - telling.now_s)
         telling.now_s = said.until_s
-        (again,) = telling.tell(Rested())
+        (again,) = telling.tell(RESTED)
         assert isinstance(again, OpenLink)
     assert rests == pytest.approx([min(0.1 * 2**doublings, 5.0) for doublings in range(len(rests))])
     assert 4 < len(rests) < 12
@@ -464,17 +471,17 @@ def test_patience_and_back_off() -> None:
 def test_rows_that_kill_servers_do_not_kill_them_all() -> None:
     """After losses_max consecutive losses without an answer the exchange ends."""
     telling = Telling(losses_max=3).begun()
-    telling.tell(FrameGiven(CHUNK))
+    telling.tell(given(CHUNK))
     losses = 0
     while True:
         losses += 1
-        said = telling.tell(LinkLost(GONE))[-1]
+        said = telling.tell(lost(GONE))[-1]
         if isinstance(said, GiveUp):
             break
         while isinstance(said, Rest):
             telling.now_s = said.until_s
-            (said,) = telling.tell(Rested())
-        telling.tell(LinkOpened(opened()))
+            (said,) = telling.tell(RESTED)
+        telling.tell(accepted(opened()))
     assert losses == 4
     assert "4 servers were lost in a row without an answer" in said.error.message
 
@@ -482,9 +489,9 @@ def test_rows_that_kill_servers_do_not_kill_them_all() -> None:
 def test_the_engines_own_mistakes_are_the_engines() -> None:
     """An invalid frame of the engine is refused before it is kept or sent."""
     telling = Telling().begun()
-    telling.tell(FrameGiven(Barrier(4)), FrameSent())
+    telling.tell(given(Barrier(4)), SENT)
     with pytest.raises(RejectedError, match="a skipping barrier"):
-        telling.tell(FrameGiven(Barrier(9)))
+        telling.tell(given(Barrier(9)))
     for frame in (Chunk(CHUNK.batch.select(["v"])), Forget(pa.array([-1], pa.int32()))):
         with pytest.raises(RejectedError):
-            Telling().begun().tell(FrameGiven(frame))
+            Telling().begun().tell(given(frame))

@@ -29,7 +29,7 @@ class Counted:
 
     @property
     def alive(self) -> int:
-        return sum(not each._closed for each in self.opened)  # type: ignore[attr-defined]
+        return sum(not each.is_over for each in self.opened)
 
     def infos(self, *, look: bool = False) -> list[FunctionInfo]:
         return self.transport.infos(look=look)

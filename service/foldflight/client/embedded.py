@@ -13,6 +13,7 @@ import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from foldflight.client.exchange import DirectExchange
 from foldflight.client.link import Link, check_resolve
 from foldflight.compiler import Programs
 from foldflight.compiler.keytables import KeyLoops
@@ -131,7 +132,7 @@ class EmbeddedTransport:
                 part_bytes_max=_LIMITS.message_bytes_max,  # nothing is sent, so nothing is gained by parts
             )
 
-        return EmbeddedLink(complete, serve, resolve)
+        return DirectExchange(complete, EmbeddedLink(complete, serve, resolve))
 
     def _complete(self, opening: Open) -> Open:
         if not self._job_parameters:

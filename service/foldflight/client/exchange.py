@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -13,20 +12,13 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, EngineFrame, Entries, Forget, States
 
 if TYPE_CHECKING:
+    from foldflight.client.link import Link
     from foldflight.exchange.engine import Answer, Saved
     from foldflight.exchange.frames import Open, Opened
     from foldflight.fold import Mode
     from foldflight.functions.author.context import LogRecord
 
-__all__ = ["OpenExchange"]
-
-
-@dataclass(eq=False, slots=True)
-class _Pending:
-    """A frame of the engine whose answer has not been taken, and the answer if it has arrived."""
-
-    frame: EngineFrame
-    answer: Answer | None = None
+__all__ = ["DirectExchange", "OpenExchange", "closed_error"]
 
 
 class OpenExchange(abc.ABC):
@@ -34,39 +26,35 @@ class OpenExchange(abc.ABC):
 
     Every method may raise any error of foldflight. After an error only `close` may be called.
 
-    It has two forms: a `Link` is the exchange with one server, and a `SurvivingExchange` moves from link to link.
+    It has two forms: a `DirectExchange` has one link, and a `SurvivingExchange` moves from link to link.
 
     Args:
         opening: The Open frame of the exchange.
 
     Attributes:
         opened: The Opened frame of the current server.
+        is_over: Whether the exchange has ended.
     """
 
     opened: Opened
 
     def __init__(self, opening: Open) -> None:
         self._opening = opening
-        self._pending: list[_Pending] = []  # oldest first; answers arrive in this order
+        # The answers that have arrived and have not been taken, oldest first, with the frames that they answer.
+        self._arrived: list[tuple[EngineFrame, Answer]] = []
         self._logs: list[LogRecord] = []
+        self._link: Link | None = None
+        self.is_over = False
 
     # -- implemented by subclasses -----------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def _send(self, frame: EngineFrame) -> None:
-        """Send a frame. Answers to earlier ones may arrive meanwhile."""
+    def send(self, frame: EngineFrame) -> None:
+        """Send the frame of a verb. Answers to earlier ones may arrive meanwhile."""
 
     @abc.abstractmethod
-    def _await_answer(self) -> None:
-        """Wait until another answer has arrived."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """End the exchange and release its resources. It is safe to call this twice and after an error."""
-
-    @abc.abstractmethod
-    def cut(self) -> None:
-        """End the exchange at once, even if answers are due."""
+    def _await_answer(self) -> bool:
+        """Wait until another answer has arrived. Return False if none is due."""
 
     # -- verbs -------------------------------------------------------------------------------------------------------
 
@@ -110,12 +98,6 @@ class OpenExchange(abc.ABC):
             )
         self.send(Checkpoint())
 
-    def send(self, frame: EngineFrame) -> None:
-        """Send the frame of a verb."""
-        if self._opening.is_delivered(frame):
-            self._pending.append(_Pending(frame))
-        self._send(frame)
-
     # -- answers -----------------------------------------------------------------------------------------------------
 
     def results(self, epoch: int) -> pa.Table:
@@ -140,31 +122,20 @@ class OpenExchange(abc.ABC):
 
     def _take(self, kind: type[EngineFrame], missing: str, *, epoch: int | None = None) -> Any:
         """Return the answer to the oldest frame of a kind. Those that arrive before it stay."""
-        for pending in self._pending:
-            frame = pending.frame
-            if type(frame) is kind and (epoch is None or (isinstance(frame, Barrier) and frame.epoch == epoch)):
-                break
-        else:
-            raise RejectedError("BAD_FRAME", missing)
-        while pending.answer is None:
-            self._await_answer()
-        self._pending.remove(pending)
-        return pending.answer
-
-    def _arrived(self, answer: Answer) -> None:
-        """Take note of the answer to the oldest frame that has none."""
-        for pending in self._pending:
-            if pending.answer is None:
-                pending.answer = answer
-                return
-        raise AssertionError("an answer arrived, and none was due")
+        while True:
+            for place, (frame, answer) in enumerate(self._arrived):
+                if type(frame) is kind and (epoch is None or (isinstance(frame, Barrier) and frame.epoch == epoch)):
+                    del self._arrived[place]
+                    return answer
+            if not self._await_answer():
+                raise RejectedError("BAD_FRAME", missing)
 
     # -- what else an engine asks ------------------------------------------------------------------------------------
 
     @property
     def modes(self) -> Sequence[Mode | None]:
         """The mode of each call: embedded that of now, on a server that of opening. None if a server did not tell."""
-        return self.opened.modes
+        return self.opened.modes if self._link is None else self._link.modes
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -176,6 +147,20 @@ class OpenExchange(abc.ABC):
         logs, self._logs = self._logs, []
         return logs
 
+    def close(self) -> None:
+        """End the exchange and release its resources. It is safe to call this twice and after an error."""
+        self.is_over = True
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    def cut(self) -> None:
+        """End the exchange at once, even if answers are due."""
+        self.is_over = True
+        link, self._link = self._link, None
+        if link is not None:
+            link.cut()
+
     def __enter__(self) -> Self:
         return self
 
@@ -184,3 +169,51 @@ class OpenExchange(abc.ABC):
             self.close()
         else:
             self.cut()  # after an error the remaining answers are not needed
+
+
+class DirectExchange(OpenExchange):
+    """An exchange with one server, whose loss is an error.
+
+    Args:
+        opening: The Open frame of the exchange.
+        link: The open link to the server.
+    """
+
+    def __init__(self, opening: Open, link: Link) -> None:
+        super().__init__(opening)
+        self.opened = link.opened
+        self._link: Link | None = link
+        self._awaited: EngineFrame | None = None  # the last frame, if its answer is due
+
+    def send(self, frame: EngineFrame) -> None:
+        """Send the frame of a verb, after the answer to an earlier one has arrived."""
+        if self._awaited is not None:
+            self._await_answer()
+        if self._link is None:
+            raise closed_error()
+        try:
+            if self._link.send(frame):
+                self._awaited = frame
+        except BaseException:
+            self.cut()
+            raise
+
+    def _await_answer(self) -> bool:
+        """Wait for the answer to the last frame. Return False if none is due."""
+        link, frame, self._awaited = self._link, self._awaited, None
+        if link is None:
+            raise closed_error()
+        if frame is None:
+            return False
+        try:
+            self._arrived.append((frame, link.answer()))
+        except BaseException:
+            self.cut()
+            raise
+        self._logs += link.take_logs()
+        return True
+
+
+def closed_error() -> RejectedError:
+    """Return the error for the use of an exchange that has ended."""
+    return RejectedError("BAD_FRAME", "the exchange is closed")

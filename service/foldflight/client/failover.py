@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from foldflight.client.exchange import OpenExchange
+from foldflight.client.exchange import OpenExchange, closed_error
 from foldflight.client.logs import log_event, set_up
-from foldflight.errors import FoldflightError, RejectedError
+from foldflight.errors import FoldflightError
 from foldflight.exchange.failover.steps import (
-    AnswerCame,
-    AnswerWanted,
     AwaitAnswer,
     CutLink,
     Deliver,
-    Event,
-    FrameGiven,
-    FrameSent,
     GiveUp,
     Instruction,
     LeaveLink,
-    LinkLost,
-    LinkOpened,
     LogEvent,
     OpenLink,
     Rest,
-    Rested,
     SendFrame,
-    Started,
 )
 
 if TYPE_CHECKING:
@@ -72,66 +63,54 @@ class SurvivingExchange(OpenExchange):
         self.coordinator = coordinator
         self._dial = dial
         self._clock = clock
-        self._link: Link | None = None
-        self._is_over = False
-        self._process(Started())
+        self._process(coordinator.started)
 
     @property
     def wants_checkpoint(self) -> bool:
         """Whether so many frames are kept for another server that a checkpoint should replace them."""
         return self.coordinator.wants_checkpoint
 
-    def _send(self, frame: EngineFrame) -> None:
-        self._process(FrameGiven(frame))
+    def send(self, frame: EngineFrame) -> None:
+        """Send the frame of a verb. Answers to earlier ones may arrive meanwhile."""
+        self._process(self.coordinator.given, frame)
 
-    def _await_answer(self) -> None:
-        self._process(AnswerWanted())
+    def _await_answer(self) -> bool:
+        """Wait until another answer has arrived. Return False if none is due."""
+        is_due = self.coordinator.is_due
+        if is_due or self.is_over:
+            self._process(self.coordinator.wanted)
+        return is_due
 
-    def close(self) -> None:
-        """End the exchange and release its resources. It is safe to call this twice and after an error."""
-        self._is_over = True
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
-
-    def cut(self) -> None:
-        """End the exchange at once, even if answers are due."""
-        self._is_over = True
-        self._cut()
-
-    def _process(self, event: Event) -> None:
-        """Pass an event to the coordinator, and carry out its instructions until there are no more."""
-        if self._is_over:
-            raise RejectedError("BAD_FRAME", "the exchange is closed")
-        following: Event | None = event
+    def _process(self, report: Callable[..., list[Instruction]], *about: Any) -> None:
+        """Report to the coordinator, and carry out its instructions until there are no more."""
+        if self.is_over:
+            raise closed_error()
         try:
-            while following is not None:
-                instructions, following = self.coordinator.handle(following, self._clock.now_s()), None
+            instructions = report(*about)
+            while instructions:
+                # Only the last instruction can wait for a server, and so lead to others.
                 for instruction in instructions:
-                    following = self._execute(instruction)
+                    instructions = self._execute(instruction)
         except BaseException:
-            self._is_over = True
-            self._cut()
+            self.cut()
             raise
 
-    def _execute(self, instruction: Instruction) -> Event | None:
+    def _execute(self, instruction: Instruction) -> list[Instruction]:
+        """Carry out an instruction, and return those that follow."""
         match instruction:
-            case OpenLink() | SendFrame() | AwaitAnswer():
-                try:
-                    return self._step(instruction)
-                except FoldflightError as error:
-                    if self._link is not None and self._link.unresolved is not None:
-                        raise
-                    return LinkLost(error)
+            case SendFrame() | AwaitAnswer() | OpenLink():
+                return self._use_link(instruction)
+            case Deliver():
+                self._logs += instruction.logs
+                if instruction.answer is not None:
+                    self._arrived.append((instruction.frame, instruction.answer))
             case Rest():
                 self._clock.rest_until(instruction.until_s)
-                return Rested()
-            case Deliver():
-                self._logs.extend(instruction.logs)
-                if instruction.answer is not None:
-                    self._arrived(instruction.answer)
+                return self.coordinator.rested()
             case CutLink():
-                self._cut()
+                link, self._link = self._link, None
+                if link is not None:
+                    link.cut()
             case LeaveLink():
                 link, self._link = self._link, None
                 if link is not None:
@@ -140,23 +119,27 @@ class SurvivingExchange(OpenExchange):
                 log_event(set_up(_LOGGER, logging.WARNING), logging.WARNING, instruction.event, instruction.fields)
             case GiveUp():
                 raise instruction.error
-        return None
+        return []
 
-    def _step(self, instruction: OpenLink | SendFrame | AwaitAnswer) -> Event:
-        if isinstance(instruction, OpenLink):
-            self._link = self._dial(instruction.url, instruction.opening)
-            self.opened = self._link.opened
-            return LinkOpened(self.opened)
-        link = self._link
-        if link is None:
-            raise AssertionError("the coordinator returned an instruction for a link, and there is none")
+    def _use_link(self, instruction: SendFrame | AwaitAnswer | OpenLink) -> list[Instruction]:
+        """Carry out an instruction that waits for a server, and report its end."""
+        link, answer = self._link, None
+        try:
+            if isinstance(instruction, OpenLink):
+                link = self._link = self._dial(instruction.url, instruction.opening)
+            elif link is None:
+                raise AssertionError("the coordinator returned an instruction for a link, and there is none")
+            elif isinstance(instruction, SendFrame):
+                link.send(instruction.frame)
+            else:
+                answer = link.answer()
+        except FoldflightError as error:
+            if link is not None and link.unresolved is not None:
+                raise
+            return self.coordinator.lost(error)
         if isinstance(instruction, SendFrame):
-            link.send(instruction.frame)
-            return FrameSent()
-        answer = link.answer()
-        return AnswerCame(answer, tuple(link.take_logs()), link.reopen)
-
-    def _cut(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            link.cut()
+            return self.coordinator.sent()
+        if answer is not None:
+            return self.coordinator.answered(answer, link.take_logs(), reopen=link.reopen)
+        self.opened = link.opened
+        return self.coordinator.accepted(link.opened)

@@ -168,9 +168,9 @@ class FlightTransport:
         """
         check_resolve(open, resolve)
         opening = self._complete(open)
-        coordinator = Coordinator(opening, self.urls, _connections_of_this_process().circuits, bounds=self._bounds)
-        dial = functools.partial(self._dial, resolve=resolve)
-        return SurvivingExchange(opening, coordinator, dial, _Clock())
+        circuits, clock = _connections_of_this_process().circuits, _Clock()
+        coordinator = Coordinator(opening, self.urls, circuits, bounds=self._bounds, now_s=clock.now_s)
+        return SurvivingExchange(opening, coordinator, functools.partial(self._dial, resolve=resolve), clock)
 
     def _dial(self, url: str, opening: Open, *, resolve: Resolve | None) -> FlightLink:
         connections = _connections_of_this_process()
@@ -247,8 +247,7 @@ class FlightLink(Link):
         self._guard = Guard(deadline_s, self._reader.cancel)
         self._opened_by = os.getpid()
         try:
-            self._step(lambda: self._writer.begin(self._schema))
-            self._start()
+            self._begin()
         except BaseException:
             self.cut()
             raise
@@ -266,24 +265,30 @@ class FlightLink(Link):
 
     def _write(self, frame: Frame) -> None:
         message = self._encode(frame)
-        self._step(lambda: self._writer.write_with_metadata(message.batch, message.metadata))
+        try:
+            with self._guard:
+                self._writer.write_with_metadata(message.batch, message.metadata)
+        except Exception as error:  # noqa: BLE001  (translated, never swallowed)
+            raise self._translated(error) from None
 
     def _read(self) -> Frame | None:
         try:
-            received = self._step(self._reader.read_chunk)
+            with self._guard:
+                received = self._reader.read_chunk()
         except StopIteration:
             return None
+        except Exception as error:  # noqa: BLE001  (translated, never swallowed)
+            raise self._translated(error) from None
         metadata = received.app_metadata
         return self._decode(Message(b"" if metadata is None else metadata.to_pybytes(), received.data))
 
-    def _step(self, call: Callable[[], R]) -> R:
+    def _begin(self) -> None:
         try:
             with self._guard:
-                return call()
-        except StopIteration:
-            raise
+                self._writer.begin(self._schema)
         except Exception as error:  # noqa: BLE001  (translated, never swallowed)
             raise self._translated(error) from None
+        self._start()
 
     def _translated(self, error: Exception) -> BaseException:
         known = translated(error, url=self._url, deadline_s=self._deadline_s, expired=self._guard.expired)

@@ -1,8 +1,7 @@
-"""The link of an exchange to one server: it sends frames and returns complete answers.
+"""The link of an exchange to one server: it writes frames, reads complete answers, and splits what is too large.
 
-A frame is sent only after all answers to earlier frames have been read. Otherwise the server could block on writing an
-answer while the engine blocks on writing a chunk. So the answer to at most one message is due. The results of a barrier
-may be taken later; a frame that is sent in between reads them first.
+A message is sent only after all answers to earlier messages have been read. Otherwise the server could block on writing
+an answer while the engine blocks on writing a chunk. So the answer to at most one message is due.
 """
 
 from __future__ import annotations
@@ -14,14 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.client.exchange import OpenExchange
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.exchange.engine import Answer, EngineExchange
 from foldflight.exchange.frames import (
     SLOT_BYTES,
+    Barrier,
+    Checkpoint,
     Chunk,
     EngineFrame,
     Entries,
+    Folded,
     Forget,
     Frame,
     Log,
@@ -34,11 +35,15 @@ from foldflight.exchange.frames import (
     Wanted,
 )
 from foldflight.exchange.ipc import arrays_in
+from foldflight.exchange.machine import Role
 from foldflight.exchange.views import split_entries
 from foldflight.fold import ROW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from foldflight.fold import Mode
+    from foldflight.functions.author.context import LogRecord
 
 __all__ = ["Link", "Resolve", "check_resolve"]
 
@@ -49,6 +54,7 @@ Resolve: TypeAlias = "Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]"
 _OVERHEAD_BYTES = 16 * 1024
 # Size of a slot in Forget: a number of 31 bits as a varint.
 _FORGOTTEN_BYTES = 5
+_ENGINE = Role.ENGINE
 
 
 def check_resolve(opening: Open, resolve: Resolve | None) -> None:
@@ -59,8 +65,8 @@ def check_resolve(opening: Open, resolve: Resolve | None) -> None:
         )
 
 
-class Link(OpenExchange):
-    """The exchange with one server. A subclass transports the frames.
+class Link(abc.ABC):
+    """The connection of an exchange to one server. A subclass transports the frames.
 
     After an error the link is unusable: `cut` it.
 
@@ -74,8 +80,9 @@ class Link(OpenExchange):
         reopen: Whether the server requests that the engine reopen the exchange elsewhere.
     """
 
+    opened: Opened
+
     def __init__(self, opening: Open, resolve: Resolve | None = None) -> None:
-        super().__init__(opening)
         self.unresolved: BaseException | None = None
         self.reopen = False
         self._resolve = resolve
@@ -84,9 +91,9 @@ class Link(OpenExchange):
         self._failed = False  # an error occurred, so the exchange is cancelled and not ended in the regular way
         self._closed = False
         self._room: int
-        # The messages of the last frame with an answer, and their answers, until the answer of the frame has arrived.
-        self._parts: list[EngineFrame] = []
-        self._answers: list[Answer] = []
+        self._parts: list[EngineFrame] = []  # the messages of the frame whose answer is due
+        self._answers: list[Answer] = []  # the answers to these messages, so far
+        self._logs: list[LogRecord] = []
 
     # -- implemented by subclasses -----------------------------------------------------------------------------------
 
@@ -104,60 +111,46 @@ class Link(OpenExchange):
 
     # -- the exchange ------------------------------------------------------------------------------------------------
 
-    def _send(self, frame: EngineFrame) -> None:
-        """Read the answer that is due, then send a frame, split into messages within the bound of the server.
+    def send(self, frame: EngineFrame) -> bool:
+        """Send a frame, split into messages within the bound of the server.
+
+        Returns:
+            Whether the frame has an answer with content, which `answer` returns. Take it before the next frame.
 
         Raises:
             FoldflightError: The frame may not be sent now, or the server failed.
         """
-        self._check_open()
-        try:
-            if self._parts:
-                self._finish()
-            is_small = isinstance(frame, Chunk) and self._is_small(frame.batch, self._room)
-            for part in (frame,) if is_small else self._split(frame):
-                if self._parts:
-                    self._read_due()
-                self._engine.send(part)
-                self._write(part)
-                if self._opening.is_answered(part):
-                    self._parts.append(part)
-        except BaseException:
-            self._failed = True
-            raise
-
-    def _await_answer(self) -> None:
-        self._check_open()
-        try:
-            self._finish()
-        except BaseException:
-            self._failed = True
-            raise
+        has_answer = False
+        for part in (frame,) if self._is_small(frame) else self._split(frame):
+            if self._engine.due:
+                self._read_due()
+            kind = self._engine.step(_ENGINE, part)
+            self._write(part)
+            if kind is not None and kind is not Folded:
+                self._parts.append(part)
+                has_answer = True
+        return has_answer
 
     def answer(self) -> Answer:
-        """Wait for the oldest answer that has not been taken.
-
-        Raises:
-            RejectedError: BAD_FRAME, when no answer is due.
-            FoldflightError: The server has failed.
-        """
-        self._check_open()
-        if not self._pending:
-            self._failed = True
-            raise RejectedError("BAD_FRAME", "there is no answer to receive: no frame that has an answer was sent")
-        return self._take(type(self._pending[0].frame), "")
-
-    def _finish(self) -> None:
-        """Read what is due of the last frame. If the engine takes the answer, it has arrived."""
+        """Wait for the answer to the last frame, which must have one. Raises FoldflightError if the server failed."""
         self._read_due()
         parts, self._parts = self._parts, []
         answers, self._answers = self._answers, []
-        if answers:
-            self._arrived(answers[0] if len(parts) == 1 else _joined(answers, parts))
+        return answers[0] if len(answers) == 1 else _joined(answers, parts)
 
     def _read_due(self) -> None:
-        while self._engine.is_due:
+        while self._engine.due:
             self._pull()
+
+    @property
+    def modes(self) -> Sequence[Mode | None]:
+        """The mode of each call, as far as the server has told."""
+        return self.opened.modes
+
+    def take_logs(self) -> list[LogRecord]:
+        """Return the log records of functions since the last call."""
+        logs, self._logs = self._logs, []
+        return logs
 
     def close(self) -> None:
         """End the exchange and release its resources. It is safe to call this twice and after an error."""
@@ -174,13 +167,9 @@ class Link(OpenExchange):
 
     def _start(self) -> None:
         """Read Opened, the first frame."""
-        try:
-            frame = self._next()[0]
-            if not isinstance(frame, Opened):
-                raise RejectedError("BAD_FRAME", f"the first reply was {type(frame).__name__}, not Opened")
-        except BaseException:
-            self._failed = True
-            raise
+        frame = self._next()[0]
+        if not isinstance(frame, Opened):
+            raise RejectedError("BAD_FRAME", f"the first reply was {type(frame).__name__}, not Opened")
         self.opened = frame
         # Bytes of a batch in a message within the bound of the server.
         self._room = max(frame.limits.message_bytes_max - _OVERHEAD_BYTES, 1)
@@ -216,7 +205,7 @@ class Link(OpenExchange):
         parts = parts or [wanted.batch.select(names).slice(0, 0)]
         for place, part in enumerate(parts, 1):
             frame = Entries(part, last=place == len(parts))
-            self._engine.send(frame)
+            self._engine.step(_ENGINE, frame)
             yield frame
 
     def _next(self) -> tuple[Frame, Answer | None]:
@@ -224,10 +213,6 @@ class Link(OpenExchange):
         if frame is None:
             raise RetryableError("UNREACHABLE", "the server ended the exchange before it sent all answers")
         return frame, self._engine.receive(frame)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise RejectedError("BAD_FRAME", "the exchange is closed")
 
     def _split_entries(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield entries in parts within the bound of the server, also those of one slot."""
@@ -254,10 +239,13 @@ class Link(OpenExchange):
                 for start in range(0, len(frame.slots), size):
                     yield Forget(frame.slots.slice(start, size))
             case _:
-                yield frame
+                raise AssertionError(f"{type(frame).__name__} is not sent to an open exchange")
 
-    def _is_small(self, batch: pa.RecordBatch, room: int) -> bool:
-        """Return whether a chunk certainly fits into so many bytes. It takes less time than to measure the chunk."""
+    def _is_small(self, frame: EngineFrame) -> bool:
+        """Return whether a frame certainly fits into a message. It takes less time than to measure it."""
+        if type(frame) is not Chunk:
+            return isinstance(frame, (Barrier, Checkpoint))
+        batch, room = frame.batch, self._room
         # Arrays may share buffers, and a message has a copy of them for each.
         return self._arrays * batch.get_total_buffer_size() <= room and batch.num_rows * SLOT_BYTES <= room
 

@@ -1,8 +1,7 @@
-"""The engine's side of one exchange: it makes frames, checks replies and assembles the results of an epoch."""
+"""The engine's end of one exchange: it checks frames and replies, and assembles answers."""
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,8 +9,6 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import (
-    Chunk,
-    EngineFrame,
     Frame,
     InitialOutputs,
     Mapped,
@@ -22,7 +19,7 @@ from foldflight.exchange.frames import (
     SavedStates,
     columns_text,
 )
-from foldflight.exchange.machine import Exchange, Role, State
+from foldflight.exchange.machine import Exchange, Role
 from foldflight.fold import ERROR, ROW
 
 __all__ = [
@@ -98,45 +95,17 @@ def _check_mapped(answer: pa.Table, rows: int) -> None:
         raise RejectedError("BAD_FRAME", f"the rows of an answer are not ascending, or not among the chunk's {rows}")
 
 
-class EngineExchange:
-    """The engine's side of one exchange, without I/O.
+class EngineExchange(Exchange):
+    """The engine's end of one exchange, without I/O: it assembles the answers of the server.
 
     Args:
         opening: The Open frame of the exchange.
     """
 
     def __init__(self, opening: Open) -> None:
+        super().__init__(opening)
         self.opened: Opened | None = None
-        self._opening = opening
-        self._machine = Exchange(Role.ENGINE)
-        self._machine.send(opening)
         self._parts: list[pa.RecordBatch] = []
-        self._chunk_rows: deque[int] = deque()  # of the chunks whose answers are due, in an exchange of steps
-
-    @property
-    def is_due(self) -> bool:
-        """Whether an answer of the server is due."""
-        return self._machine.is_due
-
-    @property
-    def story(self) -> tuple[str, ...]:
-        """The last steps, oldest first."""
-        return self._machine.story
-
-    def send(self, frame: EngineFrame) -> None:
-        """Check and record a frame that is about to be sent.
-
-        Raises:
-            RejectedError: BAD_FRAME if the frame may not be sent now.
-        """
-        if self._opening.keeps_views and self._machine.is_due and self._machine.states[Role.ENGINE] is State.OPEN:
-            raise RejectedError(
-                "BAD_FRAME",
-                f"{type(frame).__name__} may be sent only when no answer is due, because Open has keeps_views",
-            )
-        self._machine.send(frame)
-        if isinstance(frame, Chunk) and self._opening.maps:
-            self._chunk_rows.append(frame.batch.num_rows)
 
     def receive(self, frame: Frame) -> Answer | None:
         """Check a frame of the server, and return the answer that it completes; None if it completes none.
@@ -144,27 +113,28 @@ class EngineExchange:
         Raises:
             RejectedError: BAD_FRAME if the frame was not due; SCHEMA_MISMATCH if its batch has another schema.
         """
-        self._machine.receive(frame)
+        rows = self.due[0][1] if self.due else 0
+        self.step(Role.SERVER, frame)
         match frame:
-            case Opened():
-                self._check_opened(frame)
             case Results() | SavedStates() | Mapped():
-                return self._collect_part(frame)
+                return self._collect_part(frame, rows)
             case InitialOutputs() | RowOutputs():
                 return frame.batch
+            case Opened():
+                self._check_opened(frame)
             case _:
                 pass
         return None
 
     def _check_opened(self, opened: Opened) -> None:
-        if len(opened.calls) != len(self._opening.functions):
+        if len(opened.calls) != len(self.opening.functions):
             raise RejectedError(
-                "BAD_FRAME", f"Opened describes {len(opened.calls)} calls, and Open has {len(self._opening.functions)}"
+                "BAD_FRAME", f"Opened describes {len(opened.calls)} calls, and Open has {len(self.opening.functions)}"
             )
-        check_opened(opened, self._opening)
+        check_opened(opened, self.opening)
         self.opened = opened
 
-    def _collect_part(self, frame: Results | SavedStates | Mapped) -> Answer | None:
+    def _collect_part(self, frame: Results | SavedStates | Mapped, rows: int) -> Answer | None:
         if self.opened is None or frame.batch.schema != self.opened.schema:
             raise RejectedError("SCHEMA_MISMATCH", "the schema of the results differs from that of Opened")
         self._parts.append(frame.batch)
@@ -172,5 +142,5 @@ class EngineExchange:
             return None
         whole, self._parts = pa.Table.from_batches(self._parts), []
         if isinstance(frame, Mapped):
-            _check_mapped(whole, self._chunk_rows.popleft())
+            _check_mapped(whole, rows)
         return Saved(whole, frame.problem) if isinstance(frame, SavedStates) else whole

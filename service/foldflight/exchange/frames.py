@@ -131,25 +131,23 @@ class Open:
         return replace(self, calls=tuple(replace(call, fingerprint=found) for call, found in calls))
 
     @cached_property
-    def _delivered(self) -> frozenset[type[Frame]]:
-        """The frames whose answers have content for the engine."""
-        kinds: set[type[Frame]] = {Barrier, Checkpoint}
+    def _answers(self) -> dict[type[Frame], type[Frame]]:
+        """The kind of the answer to each frame of the engine that has one."""
+        kinds: dict[type[Frame], type[Frame]] = {Barrier: Results, Checkpoint: SavedStates}
         if self.initial_outputs:
-            kinds.add(States)
-        if self.row_outputs or self.maps:
-            kinds.add(Chunk)
-        return frozenset(kinds)
+            kinds[States] = InitialOutputs
+        if self.maps:
+            kinds[Chunk] = Mapped
+        elif self.keeps_views:
+            kinds[Chunk] = Folded
+        elif self.row_outputs:
+            kinds[Chunk] = RowOutputs
+        return kinds
 
-    def is_answered(self, frame: Frame) -> bool:
-        """Return whether the server answers this frame of the engine in an exchange with this Open."""
-        kind = type(frame)
-        if kind is Chunk and self.keeps_views:
-            return True
-        return kind in self._delivered and not (isinstance(frame, States) and frame.unanswered)
-
-    def is_delivered(self, frame: Frame) -> bool:
-        """Return whether the answer to this frame has content for the engine; `Folded` has none."""
-        return type(frame) in self._delivered and not (isinstance(frame, States) and frame.unanswered)
+    def answer_to(self, frame: Frame) -> type[Frame] | None:
+        """Return the kind of the server's answer to a frame of the engine; None if it has no answer."""
+        kind = self._answers.get(type(frame))
+        return None if kind is InitialOutputs and frame.unanswered else kind  # type: ignore[union-attr]
 
     def rows_due(self, chunk: Chunk) -> int:
         """Return the number of rows of the RowOutputs that answer a chunk."""

@@ -54,11 +54,6 @@ class Role(Enum):
 
     __hash__ = object.__hash__  # that of Enum is written in Python, and each step of an exchange needs several
 
-    @property
-    def peer(self) -> Role:
-        """The other end."""
-        return Role.SERVER if self is Role.ENGINE else Role.ENGINE
-
 
 class State(Enum):
     """The state of one side of an exchange."""
@@ -114,134 +109,115 @@ class Exchange:
     """One end of one exchange. It checks every frame that is sent or received.
 
     Args:
-        role: The role of this end.
+        opening: The Open frame of the exchange, its first step.
+
+    Attributes:
+        opening: As given.
+        state_of: The state of each end.
+        due: The answers that are due, oldest first: the kind of each, and the number by which it is checked: the epoch
+            of results, the number of rows of outputs, or that of the mapped chunk.
     """
 
-    def __init__(self, role: Role) -> None:
-        self.role = role
-        self._peer = role.peer
-        self.states: dict[Role, State] = {Role.ENGINE: State.IDLE, Role.SERVER: State.IDLE}
+    def __init__(self, opening: Open) -> None:
+        self.opening = opening
+        self.state_of: dict[Role, State] = {Role.ENGINE: State.IDLE, Role.SERVER: State.IDLE}
+        self.due: deque[tuple[type[Frame], int]] = deque()
         self._epoch: int | None = None
-        self._due: dict[type[Frame], deque[int]] = {
-            kind: deque() for kind in (Results, InitialOutputs, RowOutputs, SavedStates, Mapped, Folded)
-        }
-        self._opening: Open | None = None
         self._story: deque[tuple[Role, str]] = deque(maxlen=_STORY_STEPS)
+        self.step(Role.ENGINE, opening)
 
     @property
     def story(self) -> tuple[str, ...]:
         """The last steps, oldest first."""
         return tuple(f"{sender.value} {text}" for sender, text in self._story)
 
-    @property
-    def epochs_due(self) -> tuple[int, ...]:
-        """The epochs whose results are still due, oldest first."""
-        return tuple(self._due[Results])
+    def step(self, sender: Role, frame: Frame) -> type[Frame] | None:
+        """Record a frame that one of the ends sends.
 
-    @property
-    def is_due(self) -> bool:
-        """Whether an answer of the server is due."""
-        return any(self._due.values())
+        Args:
+            sender: The end that sends it.
+            frame: The frame.
 
-    def send(self, frame: Frame) -> None:
-        """Record a frame that this end sends. Raises RejectedError BAD_FRAME if it may not be sent now."""
-        self._step(self.role, frame)
+        Returns:
+            The kind of its answer; None if it has none.
 
-    def receive(self, frame: Frame) -> None:
-        """Record a frame that the other end sent. Raises RejectedError BAD_FRAME if it may not be sent now."""
-        self._step(self._peer, frame)
-
-    def _step(self, sender: Role, frame: Frame) -> None:
-        state = self.states[sender]
+        Raises:
+            RejectedError: BAD_FRAME, if it may not be sent now.
+        """
         self._story.append((sender, _TEXTS[type(frame)](frame)))
+        state = self.state_of[sender]
         following = TABLES[sender].get((state, type(frame)))
         if following is None:
             raise self._bad_frame(f"the {sender.value} may not send {type(frame).__name__} when it is {state.value}")
-        if sender is Role.SERVER and self.states[Role.ENGINE] is State.IDLE:
-            raise self._bad_frame(f"the server may not send {type(frame).__name__} before Open")
-        if isinstance(frame, (Entries, Wanted, Folded)):
-            self._check_views(frame)
-        self.states[sender] = self._next_state(frame, following)
+        if sender is Role.SERVER:
+            self.state_of[sender] = self._answered(frame, following)
+            return None
+        if self.due and self.opening.keeps_views and state is not State.ASKED:
+            raise self._bad_frame(_not_while_due(frame))
+        return self._asked(frame, following)
 
-    def _check_views(self, frame: Entries | Wanted | Folded) -> None:
-        """Check a frame that only an exchange has whose engine keeps entries of views."""
-        if self._opening is None or not self._opening.keeps_views:
+    def _asked(self, frame: Frame, following: State) -> type[Frame] | None:
+        """Record a frame of the engine, and return the kind of its answer."""
+        if isinstance(frame, Open) and frame.maps:
+            following = State.MAPPING
+        elif isinstance(frame, Barrier):
+            try:
+                check_epoch(frame.epoch, self._epoch)
+            except RejectedError as error:
+                raise self._bad_frame(error.message) from None
+            self._epoch = frame.epoch
+        elif isinstance(frame, Entries):
+            if not self.opening.keeps_views:
+                raise self._bad_frame("Entries needs an Open with keeps_views")
+            if frame.last and self.state_of[Role.SERVER] is State.WAITING:
+                self.state_of[Role.SERVER] = following = State.OPEN
+        kind = self.opening.answer_to(frame)
+        if kind is not None:
+            self.due.append((kind, self._expected(frame)))
+        self.state_of[Role.ENGINE] = following
+        return kind
+
+    def _expected(self, frame: Frame) -> int:
+        """Return the number by which the answer to a frame is checked."""
+        match frame:
+            case Barrier():
+                return frame.epoch
+            case States():
+                return frame.batch.num_rows or 1
+            case Chunk():
+                return self.opening.rows_due(frame) if self.opening.row_outputs else frame.batch.num_rows
+            case _:
+                return 0
+
+    def _answered(self, frame: Frame, following: State) -> State:
+        """Check a frame of the server against what is due, and return the server's next state."""
+        if isinstance(frame, (Opened, Log)):
+            return following
+        if isinstance(frame, (Wanted, Folded)) and not self.opening.keeps_views:
             raise self._bad_frame(f"{type(frame).__name__} needs an Open with keeps_views")
         if isinstance(frame, Wanted):
-            if not self.is_due:
+            if not self.due:
                 raise self._bad_frame("Wanted may be sent only while an answer is due")
-            self.states[Role.ENGINE] = State.ASKED
-
-    def _next_state(self, frame: Frame, following: State) -> State:
-        """Return the next state of the sender. Check what the table cannot express: due answers and epoch numbers."""
-        match frame:
-            case Open():
-                self._opening = frame
-                return State.MAPPING if frame.maps else following
-            case States() if self._opening is not None and self._opening.is_answered(frame):
-                self._due[InitialOutputs].append(frame.batch.num_rows or 1)
-            case Entries() if frame.last and self.states[Role.SERVER] is State.WAITING:
-                self.states[Role.SERVER] = State.OPEN
-                return State.OPEN
-            case Chunk() if self._opening is not None and self._opening.is_answered(frame):
-                if self._opening.maps:
-                    self._due[Mapped].append(frame.batch.num_rows)
-                elif self._opening.keeps_views:
-                    self._due[Folded].append(0)
-                else:
-                    self._due[RowOutputs].append(self._opening.rows_due(frame))
-            case Barrier():
-                self._check_barrier(frame.epoch)
-            case Checkpoint():
-                self._due[SavedStates].append(0)
-            case SavedStates():
-                if not self._due[SavedStates]:
-                    raise self._bad_frame("SavedStates is not due")
-                if frame.last:
-                    self._due[SavedStates].popleft()
-                    return State.OPEN
-            case Mapped():
-                if not self._due[Mapped]:
-                    raise self._bad_frame("Mapped is not due")
-                if frame.last:
-                    self._due[Mapped].popleft()
-                    return State.OPEN
-            case Folded():
-                if not self._due[Folded]:
-                    raise self._bad_frame("Folded is not due")
-                self._due[Folded].popleft()
-            case InitialOutputs() | RowOutputs():
-                self._check_answer(frame)
-            case Results():
-                if not self._due[Results] or self._due[Results][0] != frame.epoch:
-                    due = ", ".join(map(str, self._due[Results])) or "none"
-                    raise self._bad_frame(f"results of epoch {frame.epoch} are not due (due: {due})")
-                if frame.last:
-                    self._due[Results].popleft()
-                    return State.OPEN
-            case _:
-                pass
-        return following
-
-    def _check_barrier(self, epoch: int) -> None:
-        try:
-            check_epoch(epoch, self._epoch)
-        except RejectedError as error:
-            raise self._bad_frame(error.message) from None
-        self._epoch = epoch
-        self._due[Results].append(epoch)
-
-    def _check_answer(self, frame: InitialOutputs | RowOutputs) -> None:
-        due = self._due[type(frame)]
-        if not due:
+            self.state_of[Role.ENGINE] = State.ASKED
+            return following
+        kind, expected = self.due[0] if self.due else (None, 0)
+        if isinstance(frame, Results) and (kind, expected) != (Results, frame.epoch):
+            due = ", ".join(str(epoch) for kind, epoch in self.due if kind is Results) or "none"
+            raise self._bad_frame(f"results of epoch {frame.epoch} are not due (due: {due})")
+        if kind is not type(frame):
             raise self._bad_frame(f"{type(frame).__name__} is not due")
-        expected = due.popleft()
-        if frame.batch.num_rows != expected:
+        if isinstance(frame, (InitialOutputs, RowOutputs)) and frame.batch.num_rows != expected:
             raise self._bad_frame(f"{type(frame).__name__} has {frame.batch.num_rows} rows, expected {expected}")
+        if isinstance(frame, (Results, SavedStates, Mapped)):
+            if not frame.last:
+                return following
+            following = State.OPEN
+        self.due.popleft()
+        return following
 
     def fail(self) -> None:
         """Refuse all further frames, because the processing of a frame failed."""
-        self.states = {Role.ENGINE: State.FAILED, Role.SERVER: State.FAILED}
+        self.state_of = {Role.ENGINE: State.FAILED, Role.SERVER: State.FAILED}
 
     def _bad_frame(self, why: str) -> RejectedError:
         self.fail()
@@ -266,23 +242,21 @@ def check_given(frame: Frame, opening: Open, *, is_due: bool) -> None:
     Raises:
         RejectedError: BAD_FRAME, if an engine may not send the frame now.
     """
-    kind, state = type(frame), State.MAPPING if opening.maps else State.OPEN
-    if (state, kind) not in TABLES[Role.ENGINE]:
-        raise RejectedError("BAD_FRAME", f"the engine may not send {kind.__name__} when it is {state.value}")
+    state = State.MAPPING if opening.maps else State.OPEN
+    if (state, type(frame)) not in TABLES[Role.ENGINE]:
+        raise RejectedError("BAD_FRAME", f"the engine may not send {type(frame).__name__} when it is {state.value}")
     if opening.keeps_views:
         if is_due:
-            raise RejectedError(
-                "BAD_FRAME", f"{kind.__name__} may be sent only when no answer is due, because Open has keeps_views"
-            )
-    elif kind is Entries:
+            raise RejectedError("BAD_FRAME", _not_while_due(frame))
+    elif isinstance(frame, Entries):
         raise RejectedError("BAD_FRAME", "Entries needs an Open with keeps_views")
 
 
-def _rows_text(frame: Any) -> str:
-    return f"{type(frame).__name__}({frame.batch.num_rows} rows)"
+def _not_while_due(frame: Frame) -> str:
+    return f"{type(frame).__name__} may be sent only when no answer is due, because Open has keeps_views"
 
 
-def _part_text(frame: Any, unit: str) -> str:
+def _part(frame: Any, unit: str) -> str:
     return f"{type(frame).__name__}({frame.batch.num_rows} {unit}{', last' if frame.last else ''})"
 
 
@@ -290,14 +264,14 @@ def _part_text(frame: Any, unit: str) -> str:
 _TEXTS: Final[dict[type[Frame], Callable[[Any], str]]] = {
     Open: lambda frame: f"Open({', '.join(frame.functions)})",
     Opened: lambda frame: f"Opened({frame.server_id})",
-    States: _rows_text,
-    Chunk: _rows_text,
-    InitialOutputs: _rows_text,
-    RowOutputs: _rows_text,
-    Wanted: _rows_text,
-    Entries: lambda frame: _part_text(frame, "rows"),
-    Mapped: lambda frame: _part_text(frame, "rows"),
-    SavedStates: lambda frame: _part_text(frame, "slots"),
+    States: lambda frame: f"States({frame.batch.num_rows} rows)",
+    Chunk: lambda frame: f"Chunk({frame.batch.num_rows} rows)",
+    InitialOutputs: lambda frame: f"InitialOutputs({frame.batch.num_rows} rows)",
+    RowOutputs: lambda frame: f"RowOutputs({frame.batch.num_rows} rows)",
+    Wanted: lambda frame: f"Wanted({frame.batch.num_rows} rows)",
+    Entries: lambda frame: _part(frame, "rows"),
+    Mapped: lambda frame: _part(frame, "rows"),
+    SavedStates: lambda frame: _part(frame, "slots"),
     Results: lambda frame: f"Results({frame.epoch}, {frame.batch.num_rows} slots{', last' if frame.last else ''})",
     Barrier: lambda frame: f"Barrier({frame.epoch})",
     Checkpoint: lambda frame: "Checkpoint(if_reopen)" if frame.if_reopen else "Checkpoint",

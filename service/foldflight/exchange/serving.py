@@ -10,6 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from foldflight.errors import CorruptError, FoldflightError, RejectedError
+from foldflight.exchange.engine import check_chunk
 from foldflight.exchange.frames import (
     PROTOCOL_VERSION,
     SLOT_BYTES,
@@ -114,8 +115,7 @@ class ServerExchange:
         self._opening = opening
         self._limits = limits
         self._part_bytes_max = min(limits.message_bytes_max - _OVERHEAD_BYTES, part_bytes_max)
-        self._machine = Exchange(Role.SERVER)
-        self._machine.receive(opening)
+        self._machine = Exchange(opening)
         self._slot_place = -1 if opening.maps else opening.columns.get_field_index("slot")
         self._logs: list[LogRecord] = []
         self._logs_dropped = 0
@@ -128,7 +128,7 @@ class ServerExchange:
         self.stats.isolated = self._evaluator.isolated
         # Opened is sent once, so it has the modes of this moment. Later changes are not reported.
         self.opened = _opened(bound, opening, limits, server_id, self.folds)
-        self._machine.send(self.opened)
+        self._machine.step(Role.SERVER, self.opened)
 
     @property
     def groups(self) -> int:
@@ -152,10 +152,10 @@ class ServerExchange:
             FoldflightError: The frame could not be processed. The exchange is over.
         """
         try:
-            self._machine.receive(frame)
+            self._machine.step(Role.ENGINE, frame)
             for reply in self._replies(frame):
                 self._check_asking()
-                self._machine.send(reply)
+                self._machine.step(Role.SERVER, reply)
                 yield reply
             self._check_asking()
         except Unanswered:
@@ -220,11 +220,7 @@ class ServerExchange:
             yield InitialOutputs(outputs)
 
     def _chunk(self, batch: pa.RecordBatch) -> Iterator[Frame]:
-        if batch.schema != self._opening.columns:
-            raise RejectedError(
-                "SCHEMA_MISMATCH",
-                f"the chunk has {columns_text(batch.schema)}, and Open announced {columns_text(self._opening.columns)}",
-            )
+        check_chunk(batch, self._opening)
         if self._slot_place >= 0:
             check_slots(batch.column(self._slot_place), self.opened.limits.slots_max)
         elif batch.num_rows * SLOT_BYTES > self._limits.message_bytes_max:
@@ -254,10 +250,10 @@ class ServerExchange:
             if self._send_wanted is None:
                 raise AssertionError("an exchange with keeps_views was opened without a way to ask its engine")
             frame = Wanted(asked)
-            self._machine.send(frame)
+            self._machine.step(Role.SERVER, frame)
             answers = []
             for answer in self._send_wanted(frame):
-                self._machine.receive(answer)
+                self._machine.step(Role.ENGINE, answer)
                 assert isinstance(answer, Entries)  # the machine accepts nothing else
                 self._count_entries(answer.batch, are_held=are_held)
                 answers.append(answer.batch)

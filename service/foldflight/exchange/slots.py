@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
 
-__all__ = ["SlotSet", "Slots", "check_slots", "check_states", "slots_of"]
+__all__ = ["NO_SLOTS", "ONE_SLOT", "SlotSet", "Slots", "check_slots", "check_states"]
 
 Slots = npt.NDArray[np.int32]
+NO_SLOTS: Final[Slots] = np.zeros(0, np.int32)
+ONE_SLOT: Final[Slots] = np.zeros(1, np.int32)
+"""The slots of a chunk without a column `slot`: all rows belong to slot 0."""
 
 
-def check_slots(slots: pa.Array, slots_max: int) -> None:
-    """Check the type and the range of slots.
+def check_slots(slots: pa.Array, slots_max: int) -> Slots:
+    """Check the type and the range of slots, and return them.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH if they are not int32 without NULLs; LIMIT if one is out of bounds.
@@ -22,7 +27,7 @@ def check_slots(slots: pa.Array, slots_max: int) -> None:
     if slots.type != pa.int32() or slots.null_count:
         found = f"{slots.type}" + (f" with {slots.null_count} NULLs" if slots.null_count else "")
         raise RejectedError("SCHEMA_MISMATCH", f"slots are int32 without NULLs, and these are {found}")
-    values = slots.to_numpy(zero_copy_only=False)
+    values: Slots = slots.to_numpy(zero_copy_only=False)
     # As a number without a sign, a negative slot is larger than every valid one.
     if len(values) and int(np.maximum.reduce(values.view(np.uint32))) >= slots_max:
         wrong = int(values.min()) if int(values.min()) < 0 else int(values.max())
@@ -31,22 +36,15 @@ def check_slots(slots: pa.Array, slots_max: int) -> None:
             f"slot {wrong} is out of bounds: slots are 0 to slots_max - 1 = {slots_max - 1}",
             limit="slots_max",
         )
+    return values
 
 
-def check_states(batch: pa.RecordBatch, slots_max: int) -> None:
-    """Check the slots of a batch of states. Raises RejectedError SCHEMA_MISMATCH, LIMIT."""
+def check_states(batch: pa.RecordBatch, slots_max: int) -> Slots:
+    """Check the slots of a batch of states, and return them. Raises RejectedError SCHEMA_MISMATCH, LIMIT."""
     found = batch.schema.names.count("slot")
     if found != 1:
         raise RejectedError("SCHEMA_MISMATCH", f"States must have one column `slot`, and this batch has {found}")
-    check_slots(batch.column("slot"), slots_max)
-
-
-def slots_of(batch: pa.RecordBatch) -> Slots:
-    """Return the slots of a chunk or of states. Without a column `slot`, all rows belong to slot 0."""
-    if "slot" not in batch.schema.names:
-        return np.zeros(min(batch.num_rows, 1), np.int32)
-    slots: Slots = batch.column("slot").to_numpy(zero_copy_only=False)
-    return slots
+    return check_slots(batch.column("slot"), slots_max)
 
 
 class SlotSet:

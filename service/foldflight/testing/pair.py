@@ -66,7 +66,7 @@ class EngineEnd(EngineExchange):
 
     def chunk(self, batch: pa.RecordBatch) -> Frame:
         """Fold the rows of a batch. Its schema is `Open.columns`."""
-        check_chunk(batch, self._opening)
+        check_chunk(batch, self.opening)
         return self._given(Chunk(batch))
 
     def forget(self, slots: pa.Int32Array) -> Frame:
@@ -82,7 +82,7 @@ class EngineEnd(EngineExchange):
         return self._given(Checkpoint(if_reopen=if_reopen))
 
     def _given(self, frame: EngineFrame) -> Frame:
-        self.send(frame)
+        self.step(Role.ENGINE, frame)
         return frame
 
 

@@ -1,7 +1,7 @@
-"""Keep one exchange running while servers fail or drain. Takes events and returns instructions; no I/O and no clock.
+"""Keep one exchange running while servers fail or drain: a policy over a journal, without I/O.
 
-The shell, which owns sockets and clocks, reports each event with `handle` and carries out the returned instructions. At
-most one instruction that waits for a server is pending at a time, and it is the last of its list.
+The shell, which owns sockets, reports what happened by calling a method, and carries out the instructions that it
+returns. At most one of them waits for a server, and it is the last of its list.
 
 The rules:
 
@@ -20,7 +20,7 @@ The rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,31 +28,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.exchange.engine import Saved, check_chunk
+from foldflight.exchange.engine import Answer, Saved, check_chunk
 from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.journal import Journal, JournalEntry
 from foldflight.exchange.failover.steps import (
-    AnswerCame,
-    AnswerWanted,
     AwaitAnswer,
     CutLink,
     Deliver,
-    Event,
     FailoverBounds,
     FailoverStats,
-    FrameGiven,
-    FrameSent,
     GiveUp,
     Instruction,
     LeaveLink,
-    LinkLost,
-    LinkOpened,
     LogEvent,
     OpenLink,
     Rest,
-    Rested,
     SendFrame,
-    Started,
 )
 from foldflight.exchange.frames import (
     Barrier,
@@ -60,18 +51,21 @@ from foldflight.exchange.frames import (
     Chunk,
     EngineFrame,
     Entries,
+    Folded,
     Forget,
     Open,
     Opened,
     States,
 )
 from foldflight.exchange.machine import check_epoch, check_given
-from foldflight.exchange.slots import Slots, check_slots, check_states
+from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, check_slots, check_states
 from foldflight.exchange.views import kept_states
+from foldflight.functions.author.context import LogRecord
 
 __all__ = ["Coordinator"]
 
 _STORY_STEPS: Final = 30
+_WITHOUT_CONTENT: Final = (None, Folded)
 
 
 @dataclass
@@ -86,7 +80,7 @@ class _Link:
     asked_at_s: float = 0.0  # when the server last reported whether the exchange should reopen elsewhere
     is_caught_up: bool = False
     unsent: deque[JournalEntry] = field(default_factory=deque)
-    awaited: deque[JournalEntry] = field(default_factory=deque)
+    awaited: JournalEntry | None = None  # the last frame that was sent, if its answer is due
 
 
 class Coordinator:
@@ -97,13 +91,22 @@ class Coordinator:
         urls: The servers.
         circuits: The circuit breakers of the servers.
         bounds: Limits on the cost of failover.
+        now_s: Returns the time of a monotonic clock, in seconds.
 
     Attributes:
         opened: The Opened frame of the newest server; None before the first.
         stats: The cost of failover so far.
     """
 
-    def __init__(self, opening: Open, urls: Sequence[str], circuits: Circuits, *, bounds: FailoverBounds) -> None:
+    def __init__(
+        self,
+        opening: Open,
+        urls: Sequence[str],
+        circuits: Circuits,
+        *,
+        bounds: FailoverBounds,
+        now_s: Callable[[], float],
+    ) -> None:
         self.opened: Opened | None = None
         self.stats = FailoverStats()
         self._opening = opening
@@ -111,9 +114,10 @@ class Coordinator:
         self._urls = tuple(urls)
         self._circuits = circuits
         self._bounds = bounds
+        self._now_s = now_s
         self._epoch: int | None = None  # of the last barrier
         self._due = 0  # answers that the engine does not have
-        self._journal = Journal(returns_states=opening.returns.states, holds_slots=not opening.maps)
+        self._journal = Journal(returns_states=opening.returns.states)
         self._link: _Link | None = None
         self._is_wanted = False  # the engine waits for an answer
         self._is_needed = False  # the exchange needs a link
@@ -125,7 +129,7 @@ class Coordinator:
         self._error: FoldflightError | None = None
         self._lost_at_s: float | None = None  # start of the current interruption
         self._reported_refolds = 0  # value of stats.rows_refolded in the last report
-        self._started_at_s: float | None = None
+        self._started_at_s = now_s()
         self._story: deque[str] = deque(maxlen=_STORY_STEPS)
 
     def story(self) -> tuple[str, ...]:
@@ -137,159 +141,177 @@ class Coordinator:
         """Bytes of the states and frames in the journal."""
         return self._journal.kept.nbytes + self._journal.frame_bytes
 
-    def handle(self, event: Event, now_s: float) -> list[Instruction]:
-        """Process an event and return the instructions that follow from it.
+    @property
+    def is_due(self) -> bool:
+        """Whether an answer is due that the engine does not have."""
+        return self._due > 0
+
+    # -- what happened: the engine's side ----------------------------------------------------------------------------
+
+    def started(self) -> list[Instruction]:
+        """The engine starts the exchange."""
+        self._is_needed = True
+        return self._next()
+
+    def wanted(self) -> list[Instruction]:
+        """The engine waits for the next answer."""
+        self._is_wanted = self._is_needed = True
+        return self._next()
+
+    def given(self, frame: EngineFrame) -> list[Instruction]:
+        """The engine gave a frame to send.
 
         Raises:
             RejectedError: BAD_FRAME, SCHEMA_MISMATCH, LIMIT for a frame that the engine may not send.
         """
-        if self._started_at_s is None:
-            self._started_at_s = now_s
-        done: list[Instruction] = []
-        match event:
-            case Started():
-                self._is_needed = True
-            case FrameGiven():
-                self._accept(event.frame, now_s)
-            case AnswerWanted():
-                self._is_wanted = self._is_needed = True
-            case LinkOpened():
-                refusal = self._refusal(event.opened)
-                if refusal is not None:
-                    return self._lost(refusal, now_s)
-                self._start_link(event.opened, now_s)
-            case FrameSent():
-                link = self._open_link()
-                entry = link.unsent.popleft()
-                entry.sent = True
-                if entry.expects_answer:
-                    link.awaited.append(entry)
-            case AnswerCame():
-                done += self._answered(event, now_s)
-            case LinkLost():
-                return self._lost(event.error, now_s)
-            case Rested():
-                pass
-        return [*done, *self._next(now_s)]
-
-    # -- the engine's frames -----------------------------------------------------------------------------------------
-
-    def _accept(self, frame: EngineFrame, now_s: float) -> None:
-        self._check(frame)
-        expects_answer = self._opening.is_delivered(frame)
-        self._due += expects_answer
-        if isinstance(frame, (States, Chunk)) and self._should_ask(now_s):
-            self._append(JournalEntry(Checkpoint(if_reopen=True), expects_answer=True))
-        self._append(JournalEntry(frame, expects_answer=expects_answer))
-        self._is_needed |= not isinstance(frame, Forget)
-        self._is_saving |= isinstance(frame, Checkpoint) or (
-            isinstance(frame, Barrier) and self._opening.returns.states
-        )
-        if self._journal.is_idle():
+        slots = self._checked(frame)
+        has_answer = self._opening.answer_to(frame) not in _WITHOUT_CONTENT
+        self._due += has_answer
+        link = self._link
+        if (
+            link is not None
+            and isinstance(frame, (States, Chunk))
+            and self._now_s() - link.asked_at_s >= self._bounds.ask_s
+            and self._may_ask(link)
+        ):
+            self._append(JournalEntry(Checkpoint(if_reopen=True), has_answer=True))
+        self._append(JournalEntry(frame, has_answer), slots)
+        if isinstance(frame, Forget):
+            if self._journal.is_idle():
+                self._journal.clear()
+                self._no_failover_reason = ""
+        else:
+            self._is_needed = True
+            self._is_saving |= isinstance(frame, Checkpoint) or (
+                isinstance(frame, Barrier) and self._opening.returns.states
+            )
+        if self._no_failover_reason:
             self._journal.clear()
-            self._no_failover_reason = ""
-        elif self._no_failover_reason:
-            self._journal.clear()
-        elif self._opening.maps:
-            pass  # an answered chunk is forgotten, so there is nothing that a checkpoint could replace
         elif self._journal.frame_bytes > self._bounds.replay_bytes_max and not (
-            self._is_saving or self._opening.keeps_views
+            # An answered chunk of an exchange of steps is forgotten, so a checkpoint could not replace anything.
+            self._is_saving or self._opening.keeps_views or self._opening.maps
         ):
             self._is_saving = True
-            self._append(JournalEntry(Checkpoint(), expects_answer=True))
+            self._append(JournalEntry(Checkpoint(), has_answer=True))
+        return self._next()
 
-    def _should_ask(self, now_s: float) -> bool:
-        """Return whether it is time to ask the server if the exchange should reopen elsewhere."""
-        link = self._link
-        if link is None or self.opened is None or not self.opened.knows_if_reopen or self._opening.maps:
+    def _may_ask(self, link: _Link) -> bool:
+        """Return whether the server may be asked if the exchange should reopen elsewhere."""
+        # Only an engine that keeps views can commit the entries that a checkpoint returns.
+        if self._opening.maps or self._opening.keeps_views:
             return False
-        if self._opening.keeps_views:  # only the engine can commit the entries that a checkpoint returns
-            return False
-        if (
-            link.is_leaving
-            or link.must_stay
-            or self._no_failover_reason
-            or now_s - link.asked_at_s < self._bounds.ask_s
-        ):
+        if link.is_leaving or link.must_stay or self._no_failover_reason:
             return False
         # The answer to a barrier or checkpoint reports it, too.
-        return not any(isinstance(each.frame, (Barrier, Checkpoint)) for each in (*link.awaited, *link.unsent))
+        due = link.unsent if link.awaited is None else (link.awaited, *link.unsent)
+        return not any(isinstance(each.frame, (Barrier, Checkpoint)) for each in due)
 
-    def _check(self, frame: EngineFrame) -> None:
-        """Refuse, before it is recorded, a frame that every server would refuse."""
+    def _checked(self, frame: EngineFrame) -> Slots:
+        """Refuse, before it is recorded, a frame that every server would refuse, and return its slots."""
         if self.opened is None:
             raise RejectedError("BAD_FRAME", "the exchange is not open; start it before frames are sent")
         check_given(frame, self._opening, is_due=self._due > 0)
         slots_max = self.opened.limits.slots_max
         match frame:
+            case Chunk():
+                check_chunk(frame.batch, self._opening)
+                if self._slot_place >= 0:
+                    return check_slots(frame.batch.column(self._slot_place), slots_max)
+                return ONE_SLOT if frame.batch.num_rows and not self._opening.maps else NO_SLOTS
             case Barrier():
                 check_epoch(frame.epoch, self._epoch)
                 self._epoch = frame.epoch
             case States() | Entries():
-                check_states(frame.batch, slots_max)
+                return check_states(frame.batch, slots_max)
             case Checkpoint() if not self._opening.keeps_views:
                 raise RejectedError("BAD_FRAME", "checkpoints are taken here, unless Open has keeps_views")
-            case Chunk():
-                check_chunk(frame.batch, self._opening)
-                if self._slot_place >= 0:
-                    check_slots(frame.batch.column(self._slot_place), slots_max)
             case Forget():
-                check_slots(frame.slots, slots_max)
+                return check_slots(frame.slots, slots_max)
             case _:
                 pass
+        return NO_SLOTS
 
-    def _append(self, entry: JournalEntry) -> None:
-        self._journal.add(entry)
+    def _append(self, entry: JournalEntry, slots: Slots = NO_SLOTS) -> None:
+        self._journal.add(entry, slots)
         if self._link is not None:
             self._link.unsent.append(entry)
 
-    # -- answers -----------------------------------------------------------------------------------------------------
+    # -- what happened: the server's side ----------------------------------------------------------------------------
 
-    def _answered(self, event: AnswerCame, now_s: float) -> list[Instruction]:
+    def accepted(self, opened: Opened) -> list[Instruction]:
+        """The server opened the exchange."""
+        refusal = self._refusal(opened)
+        if refusal is not None:
+            return self.lost(refusal)
+        self._start_link(opened)
+        return self._next()
+
+    def sent(self) -> list[Instruction]:
+        """The frame was sent."""
+        link = self._link
+        assert link is not None
+        entry = link.unsent.popleft()
+        entry.sent = True
+        if entry.has_answer:
+            link.awaited = entry
+        return self._next()
+
+    def rested(self) -> list[Instruction]:
+        """The time of the instruction `Rest` was reached."""
+        return self._next()
+
+    def answered(self, answer: Answer, logs: Sequence[LogRecord] = (), *, reopen: bool = False) -> list[Instruction]:
+        """The awaited answer arrived in full.
+
+        Args:
+            answer: `Saved` for a checkpoint, otherwise rows in the schema of `Opened`.
+            logs: The log records of functions before it.
+            reopen: Whether the server requests that the engine reopen the exchange elsewhere.
+        """
         link = self._open_link()
-        entry = link.awaited.popleft()
-        answer = event.answer
+        entry, link.awaited = link.awaited, None
+        assert entry is not None
+        frame = entry.frame
         if self._opening.maps:
-            link.is_leaving |= event.reopen
-        elif isinstance(entry.frame, (Barrier, Checkpoint)):
-            link.asked_at_s = now_s
-            link.must_stay = event.reopen and isinstance(answer, Saved) and bool(answer.problem)
-            link.is_leaving |= event.reopen and not link.must_stay
-        if isinstance(entry.frame, Barrier) and link.is_restored:
+            link.is_leaving |= reopen
+        elif isinstance(frame, (Barrier, Checkpoint)):
+            link.asked_at_s = self._now_s()
+            link.must_stay = reopen and isinstance(answer, Saved) and bool(answer.problem)
+            link.is_leaving |= reopen and not link.must_stay
+        if link.is_restored and entry.changed is not None:
             link.is_restored = False
             answer = _select_slots(answer, entry.changed)
         if entry.answered:
-            return []
+            return self._next()
         entry.answered = True
         self._losses = 0
-        if isinstance(entry.frame, Checkpoint):
-            if entry.frame.if_reopen and not link.is_leaving:
-                self._journal.drop_questions()
-                return []
-            self._is_saving &= entry.frame.if_reopen
+        if isinstance(frame, Checkpoint) and frame.if_reopen and not link.is_leaving:
+            self._journal.drop_questions()
+            return self._next()
+        is_delivered = True
+        if isinstance(frame, Checkpoint):
+            self._is_saving &= frame.if_reopen
             self._checkpoint_answered(entry, answer)
-            if self._opening.keeps_views:
-                if answer.problem:
-                    # Another server might save the states, and forget entries that the engine does not have.
-                    self._journal.forget_answered(entry)
-                self._due -= 1
-                self._is_wanted = False
-                return [Deliver(entry.frame, answer, event.logs)]
-            return [Deliver(entry.frame, None, event.logs)] if event.logs else []
-        if isinstance(entry.frame, Barrier):
+            is_delivered = self._opening.keeps_views
+        elif isinstance(frame, Barrier):
             self._is_saving &= not self._opening.returns.states  # a checkpoint may be due behind the barrier
             if not self._no_failover_reason:
                 self._journal.commit(entry, self._without_entries(answer))
                 self._check_kept_bytes()
         elif self._opening.maps:
             self._journal.forget_answered(entry)
-        self._due -= 1
-        self._is_wanted = False
-        return [Deliver(entry.frame, answer, event.logs)]
+        if is_delivered:
+            self._due -= 1
+            self._is_wanted = False
+        elif not logs:
+            return self._next()
+        return [Deliver(frame, answer if is_delivered else None, logs), *self._next()]
 
     def _checkpoint_answered(self, entry: JournalEntry, saved: Saved) -> None:
         if saved.problem and self._opening.keeps_views:
-            return  # the frames are kept
+            # The frames are kept. Another server might save the states, and forget entries that the engine lacks.
+            self._journal.forget_answered(entry)
+            return
         if saved.problem:
             self._disable_failover(f"the server could not save its states: {saved.problem}")
             return
@@ -322,28 +344,29 @@ class Coordinator:
 
     # -- links -------------------------------------------------------------------------------------------------------
 
-    def _next(self, now_s: float) -> list[Instruction]:
+    def _next(self) -> list[Instruction]:
         """Return the next instructions: for the link, or to open one."""
         link = self._link
         if link is None:
-            return self._connect(now_s) if self._is_needed else []
-        if link.is_leaving and not link.awaited and not self._no_failover_reason:
-            self._record(now_s, f"left {link.url} at its request")
+            return self._connect() if self._is_needed else []
+        if link.is_leaving and link.awaited is None and not self._no_failover_reason:
+            self._record(f"left {link.url} at its request")
             self._link = None
             self._is_needed = any(not isinstance(entry.frame, Forget) for entry in link.unsent)
-            return [LeaveLink(), *self._next(now_s)]
+            return [LeaveLink(), *self._next()]
         if not link.unsent and not link.is_caught_up:
             link.is_caught_up = True
             self._unserved_since_s = None
             self._tried_urls.clear()
             self._circuits.worked(link.url)
-        if link.awaited and (link.unsent or self._is_wanted):
-            return [AwaitAnswer(link.awaited[0].frame)]
+        if link.awaited is not None and (link.unsent or self._is_wanted):
+            return [AwaitAnswer(link.awaited.frame)]
         if link.unsent:
             return [SendFrame(link.unsent[0].frame)]
-        return [] if self._lost_at_s is None else self._report_recovery(link, now_s)
+        return [] if self._lost_at_s is None else self._report_recovery(link)
 
-    def _connect(self, now_s: float) -> list[Instruction]:
+    def _connect(self) -> list[Instruction]:
+        now_s = self._now_s()
         if self._unserved_since_s is None:
             self._unserved_since_s = now_s
         until_s = self._unserved_since_s + self._bounds.patience_s
@@ -371,10 +394,10 @@ class Coordinator:
             "exchange began; deploy the same versions on all servers",
         )
 
-    def _start_link(self, opened: Opened, now_s: float) -> None:
+    def _start_link(self, opened: Opened) -> None:
         link = self._open_link()
         link.is_open = True
-        link.asked_at_s = now_s
+        link.asked_at_s = self._now_s()
         if self.opened is None:
             # Every later server must have the same fingerprints. Open has them, so the server itself refuses others.
             self._opening = self._opening.pinned(opened.fingerprints)
@@ -385,16 +408,16 @@ class Coordinator:
             if states is not None:
                 link.is_restored = True
                 # Outputs in the middle of an epoch are not needed, and computing them may raise.
-                link.unsent.append(JournalEntry(States(states, unanswered=True), expects_answer=False))
+                link.unsent.append(JournalEntry(States(states, unanswered=True), has_answer=False))
             link.unsent.extend(self._journal)
-        self._record(now_s, f"opened {link.url} ({opened.server_id}), to send {len(link.unsent)} frames")
+        self._record(f"opened {link.url} ({opened.server_id}), to send {len(link.unsent)} frames")
         self.opened = opened
 
-    def _report_recovery(self, link: _Link, now_s: float) -> list[Instruction]:
+    def _report_recovery(self, link: _Link) -> list[Instruction]:
         """Report to the operator, once after each interruption, that another server has taken over."""
         if self._lost_at_s is None or self._error is None:
             return []
-        stall_s, self._lost_at_s = now_s - self._lost_at_s, None
+        stall_s, self._lost_at_s = self._now_s() - self._lost_at_s, None
         self.stats.stall_s_max = max(self.stats.stall_s_max, stall_s)
         again, self._reported_refolds = self.stats.rows_refolded - self._reported_refolds, self.stats.rows_refolded
         fields: dict[str, str | int | float] = {
@@ -408,10 +431,9 @@ class Coordinator:
         }
         return [LogEvent("an exchange goes on at another server", fields)]
 
-    def _lost(self, error: FoldflightError, now_s: float) -> list[Instruction]:
-        link = self._link
-        if link is None:
-            raise AssertionError("LinkLost was reported without a link")
+    def lost(self, error: FoldflightError) -> list[Instruction]:
+        """The link, or the attempt to open it, ended with an error."""
+        link, now_s = self._open_link(), self._now_s()
         self._link = None
         self._is_needed = True
         self._journal.drop_questions()
@@ -419,7 +441,7 @@ class Coordinator:
             return [CutLink(), GiveUp(error)]
         self._circuits.failed(link.url, now_s)
         self._tried_urls.add(link.url)
-        self._record(now_s, f"{'lost' if link.is_open else 'refused by'} {link.url}: {_summary(error)}")
+        self._record(f"{'lost' if link.is_open else 'refused by'} {link.url}: {_summary(error)}")
         if self._unserved_since_s is None:
             self._unserved_since_s = now_s
         if self._lost_at_s is None:
@@ -435,7 +457,7 @@ class Coordinator:
             ]
         if self._losses > self._bounds.losses_max:
             return [CutLink(), self._give_up(f"{self._losses} servers were lost in a row without an answer")]
-        return [CutLink(), *self._connect(now_s)]
+        return [CutLink(), *self._connect()]
 
     def _may_succeed_elsewhere(self, error: FoldflightError, link: _Link) -> bool:
         """Return whether another server may succeed. If not, the job itself must change."""
@@ -463,8 +485,8 @@ class Coordinator:
             raise AssertionError("there is no link")
         return self._link
 
-    def _record(self, now_s: float, what: str) -> None:
-        self._story.append(f"{now_s - (self._started_at_s or 0.0):.1f}s {what}"[:200])
+    def _record(self, what: str) -> None:
+        self._story.append(f"{self._now_s() - self._started_at_s:.1f}s {what}"[:200])
 
 
 def _summary(error: FoldflightError) -> str:

@@ -10,8 +10,7 @@ If barriers return no states, frames are kept until a checkpoint returns the sta
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.exchange.frames import SLOT_BYTES, Barrier, Checkpoint, Chunk, EngineFrame, Entries, Forget, States
-from foldflight.exchange.slots import Slots, SlotSet, slots_of
+from foldflight.exchange.slots import NO_SLOTS, Slots, SlotSet
 from foldflight.fold import ERROR
 
 __all__ = ["Journal", "JournalEntry", "KeptStates"]
@@ -30,39 +29,27 @@ _STALE_ROWS_MIN: Final = 1024
 # epochs without rows, must not fill the memory.
 _ENTRY_BYTES: Final = 512
 _COLUMN_BYTES: Final = 1024
-_NO_SLOTS: Final = np.zeros(0, np.int32)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class JournalEntry:
     """One frame of the engine.
 
     Args:
         frame: The frame.
-        expects_answer: Whether a server answers it.
+        has_answer: Whether a server answers it, with content.
         sent: Whether it has been sent to any server.
         answered: Whether the engine has the answer. The same answer from another server is then dropped.
-        changed: For a barrier, the slots of its results.
+        changed: The slots of the results of a barrier; None for other frames.
+        bytes: Bytes that the journal needs for the frame.
     """
 
     frame: EngineFrame
-    expects_answer: bool
+    has_answer: bool
     sent: bool = False
     answered: bool = False
-    changed: Slots = field(default_factory=lambda: _NO_SLOTS)
-
-    @cached_property
-    def bytes(self) -> int:
-        """Bytes that the journal needs for the frame."""
-        match self.frame:
-            case States() | Entries() | Chunk():
-                batch = self.frame.batch
-                data = max(int(batch.nbytes), batch.num_rows * SLOT_BYTES)
-                return _ENTRY_BYTES + batch.num_columns * _COLUMN_BYTES + data
-            case Forget():
-                return _ENTRY_BYTES + int(self.frame.slots.nbytes)
-            case _:
-                return _ENTRY_BYTES
+    changed: Slots | None = None
+    bytes: int = _ENTRY_BYTES
 
     @property
     def rows(self) -> int:
@@ -75,15 +62,12 @@ class Journal:
 
     Args:
         returns_states: Whether the results of barriers carry states.
-        holds_slots: Whether servers hold accumulators. If not (an exchange of steps), a frame is kept until it is
-            answered.
     """
 
-    def __init__(self, *, returns_states: bool, holds_slots: bool = True) -> None:
+    def __init__(self, *, returns_states: bool) -> None:
         self.kept = KeptStates()
         self.frame_bytes = 0
         self._returns_states = returns_states
-        self._holds_slots = holds_slots
         self._entries: list[JournalEntry] = []
         self._live = SlotSet()  # slots that have an accumulator, on whichever server
         self._changed = SlotSet()  # slots of the next results
@@ -94,16 +78,19 @@ class Journal:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, entry: JournalEntry) -> None:
-        """Append a frame."""
+    def add(self, entry: JournalEntry, slots: Slots = NO_SLOTS) -> None:
+        """Append a frame with its slots."""
         match entry.frame:
-            case States() | Chunk() if self._holds_slots:
-                slots = slots_of(entry.frame.batch)
-                needed = int(slots.max(initial=-1)) + 1
-                self._live.add(slots, needed)
-                self._changed.add(slots, needed)
+            case (States() | Entries() | Chunk()) as frame:
+                batch = frame.batch
+                entry.bytes += batch.num_columns * _COLUMN_BYTES
+                entry.bytes += max(int(batch.nbytes), batch.num_rows * SLOT_BYTES)
+                if len(slots) and not isinstance(frame, Entries):
+                    needed = int(np.maximum.reduce(slots)) + 1
+                    self._live.add(slots, needed)
+                    self._changed.add(slots, needed)
             case Forget():
-                slots = entry.frame.slots.to_numpy(zero_copy_only=False)
+                entry.bytes += int(slots.nbytes)
                 self._live.discard(slots)
                 self._changed.discard(slots)
             case Barrier():
@@ -117,12 +104,12 @@ class Journal:
     def is_idle(self) -> bool:
         """Return whether every slot is empty and no answer is due, so that a new server needs nothing."""
         # An answer that is due is one of the newest.
-        return not self._live and all(each.answered or not each.expects_answer for each in reversed(self._entries))
+        return not self._live and all(each.answered or not each.has_answer for each in reversed(self._entries))
 
     def clear(self) -> None:
         """Drop everything except frames whose answer is due."""
         self.kept = KeptStates()
-        self._replace_entries([entry for entry in self._entries if entry.expects_answer and not entry.answered])
+        self._replace_entries([entry for entry in self._entries if entry.has_answer and not entry.answered])
 
     def drop_questions(self) -> None:
         """Remove checkpoints with `if_reopen`, which concern one server only."""
@@ -136,11 +123,11 @@ class Journal:
     def commit(self, entry: JournalEntry, states: pa.Table) -> None:
         """Record the answer to a barrier or checkpoint. If it has states, drop the frames that they cover."""
         place = self._place_of(entry) + 1
-        failed = _failed_slots(states) if isinstance(entry.frame, Barrier) else _NO_SLOTS
+        failed = _failed_slots(states) if isinstance(entry.frame, Barrier) else NO_SLOTS
         if isinstance(entry.frame, Barrier) and not self._returns_states:
             # A failed slot must be empty on a new server, even if the function does not raise there again.
             if len(failed):
-                forgetting = JournalEntry(Forget(pa.array(failed, pa.int32())), expects_answer=False)
+                forgetting = JournalEntry(Forget(pa.array(failed, pa.int32())), has_answer=False)
                 self._replace_entries([*self._entries[:place], forgetting, *self._entries[place:]])
             return
         for past in self._entries[:place]:
@@ -187,7 +174,7 @@ class KeptStates:
         """
         wanted = [name for name in states.column_names if not name.startswith("output_")]
         for batch in states.select(wanted).to_batches():
-            slots = slots_of(batch)
+            slots = batch.column("slot").to_numpy()
             needed = int(slots.max(initial=-1)) + 1
             if needed > len(self._row_by_slot):
                 more = np.full(max(needed, 2 * len(self._row_by_slot)) - len(self._row_by_slot), -1, np.int64)
@@ -223,7 +210,7 @@ class KeptStates:
 def _failed_slots(results: pa.Table) -> Slots:
     """Return the slots that failed in an epoch. They are empty after it."""
     if results.schema.get_field_index(ERROR) < 0:
-        return _NO_SLOTS
+        return NO_SLOTS
     slots: Slots = results.filter(results[ERROR].is_valid())["slot"].to_numpy()
     return slots
 

@@ -1,37 +1,28 @@
-"""The events that a coordinator processes and the instructions that it returns."""
+"""The instructions that a coordinator returns, its bounds and its statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from foldflight.errors import FoldflightError
-from foldflight.exchange.frames import EngineFrame, Open, Opened
+from foldflight.exchange.frames import EngineFrame, Open
 from foldflight.functions.author.context import LogRecord
 
 __all__ = [
-    "AnswerCame",
-    "AnswerWanted",
     "AwaitAnswer",
     "CutLink",
     "Deliver",
-    "Event",
     "FailoverBounds",
     "FailoverStats",
-    "FrameGiven",
-    "FrameSent",
     "GiveUp",
     "Instruction",
     "LeaveLink",
-    "LinkLost",
-    "LinkOpened",
     "LogEvent",
     "OpenLink",
     "Rest",
-    "Rested",
     "SendFrame",
-    "Started",
 ]
 
 
@@ -74,74 +65,9 @@ class FailoverStats:
     stall_s_max: float = 0.0
 
 
-# -- events: what happened -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Started:
-    """The engine starts the exchange."""
-
-
-@dataclass(frozen=True)
-class FrameGiven:
-    """The engine gave a frame to send."""
-
-    frame: EngineFrame
-
-
-@dataclass(frozen=True)
-class AnswerWanted:
-    """The engine waits for the next answer."""
-
-
-@dataclass(frozen=True)
-class LinkOpened:
-    """The server opened the exchange."""
-
-    opened: Opened
-
-
-@dataclass(frozen=True)
-class FrameSent:
-    """The frame was sent."""
-
-
-@dataclass(frozen=True)
-class AnswerCame:
-    """The awaited answer arrived in full.
-
-    Args:
-        answer: `Saved` for a checkpoint, otherwise rows in the schema of `Opened`.
-        logs: The log records of functions before it.
-        reopen: Whether the server requests that the engine reopen the exchange elsewhere.
-    """
-
-    answer: Any
-    logs: tuple[LogRecord, ...] = ()
-    reopen: bool = False
-
-
-@dataclass(frozen=True)
-class LinkLost:
-    """The link, or the attempt to open it, ended with an error."""
-
-    error: FoldflightError
-
-
-@dataclass(frozen=True)
-class Rested:
-    """The time of the instruction `Rest` was reached."""
-
-
-Event = Started | FrameGiven | AnswerWanted | LinkOpened | FrameSent | AnswerCame | LinkLost | Rested
-
-
-# -- instructions: what to do --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class OpenLink:
-    """Open the exchange on this server, and report `LinkOpened` or `LinkLost`."""
+    """Open the exchange on this server, and report `accepted` or `lost`."""
 
     url: str
     opening: Open
@@ -149,21 +75,21 @@ class OpenLink:
 
 @dataclass(frozen=True)
 class SendFrame:
-    """Send a frame, and report `FrameSent` or `LinkLost`."""
+    """Send a frame, and report `sent` or `lost`."""
 
     frame: EngineFrame
 
 
 @dataclass(frozen=True)
 class AwaitAnswer:
-    """Wait for the answer to this frame, and report `AnswerCame` or `LinkLost`."""
+    """Wait for the answer to this frame, and report `answered` or `lost`."""
 
     frame: EngineFrame
 
 
 @dataclass(frozen=True)
 class Rest:
-    """Wait until this time, and report `Rested`."""
+    """Wait until this time, and report `rested`."""
 
     until_s: float
 
@@ -174,7 +100,7 @@ class Deliver:
 
     frame: EngineFrame
     answer: Any
-    logs: tuple[LogRecord, ...]
+    logs: Sequence[LogRecord]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -14,6 +14,7 @@ from foldflight import Functions, RejectedError
 from foldflight.spark import enable, register, sql
 from foldflight.sql import SqlError
 from foldflight.sql.calls import GRAMMAR
+from tests.sql.test_statements import values
 
 CLASS = """
 class {}:
@@ -171,3 +172,30 @@ def test_averages_of_decimals_have_the_type_of_spark(named: Any) -> None:
         wanted = named.sql(query.replace("my_avg", "avg"))
         assert found.schema == wanted.schema
         assert rows(found) == rows(wanted) == [(Decimal("0.5"),)]
+
+
+INNER = "(SELECT k, my_sum(v) FILTER (WHERE v > 1), my_max(v) + 1 FROM hav GROUP BY k)"
+INNER_COLUMNS = ["k", "my_sum(v) FILTER (WHERE v > 1)", "(my_max(v) + 1)"]
+
+
+@pytest.mark.parametrize("plan", ["auto", "lists"])
+def test_inner_items_without_alias(db: Any, plans_of: Callable[..., list[str]], plan: Any) -> None:
+    """A query sees them by the names that its own items would have, and the blocks around and in it are folded."""
+    assert sql(db, f"SELECT * FROM {INNER}", plan=plan).columns == INNER_COLUMNS
+    over = "SELECT my_sum(v) OVER w FROM hav WINDOW w AS (PARTITION BY k)"
+    assert sql(db, f"SELECT * FROM ({over})", plan=plan).columns == ["my_sum(v) OVER w"]
+    top = f"SELECT my_max(`(my_max(v) + 1)`) FROM {INNER}"
+    assert values(sql(db, top, plan=plan)) == [(6,)]
+    both = f"WITH c AS {INNER} SELECT struct(a.*), b.`(my_max(v) + 1)` FROM c a JOIN c b ON a.k = b.k"
+    assert sql(db, both, plan=plan).schema[0].dataType.names == INNER_COLUMNS
+    if plan == "auto":
+        assert plans_of(db, f"SELECT * FROM {INNER}") == ["fold"]
+        assert plans_of(db, f"SELECT * FROM ({over})") == ["over"]
+        assert plans_of(db, top) == ["fold", "fold"]
+        assert plans_of(db, both) == ["fold"]
+
+
+def test_a_correlated_block_tells_so(db: Any) -> None:
+    """The reason for its lists is in words, without a condition of Spark."""
+    query = "EXPLAIN FOLDFLIGHT SELECT * FROM hav, LATERAL (SELECT my_sum(h.v) FROM hav h WHERE h.k = hav.k)"
+    assert sql(db, query).head().why == "it is correlated: it refers to a column of a query around it"

@@ -81,3 +81,15 @@ def test_what_lists_are_for(db: Any, query: str, why: str) -> None:
     (row,) = sql(db, query, explain=True).collect()
     assert row.plan == "lists"
     assert why in row.why
+
+
+@pytest.mark.parametrize("plan", ["auto", "lists"])
+def test_filter_guards_arguments(db: Any, plan: Any) -> None:
+    """Arguments and orders of a call with FILTER and OVER are evaluated where the filter holds only."""
+    query = """SELECT my_sum(1 / x) FILTER (WHERE x > 0) OVER (ORDER BY x) AS a,
+                      pct(fraction => 0.5) WITHIN GROUP (ORDER BY 1 / x) FILTER (WHERE x > 0) OVER () AS b,
+                      my_count(*) FILTER (WHERE x > 1) OVER (ORDER BY x) AS c
+               FROM VALUES (0), (1), (2) AS t(x)"""
+    assert values(sql(db, query, plan=plan)) == [(1.0, 0.5, 0), (1.5, 0.5, 1), (None, 0.5, 0)]
+    query = "SELECT my_count(v + 1) FILTER (WHERE rand() < 0.5) OVER () AS n FROM hav"
+    assert 0 <= sql(db, query, plan=plan).head()[0] <= 4

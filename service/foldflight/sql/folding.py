@@ -28,12 +28,12 @@ from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, calls_in
-from foldflight.sql.meaning import arguments_of, own_calls
+from foldflight.sql.meaning import arguments_of, item_names, own_calls, unaliased
 from foldflight.sql.over import BlockOver
 from foldflight.sql.text import Edits, Span, Text, Token, quoted
 from foldflight.sql.windows import TIME, WindowedTable, window_of_call
 
-__all__ = ["BlockFold", "Folded", "item_names", "unaliased"]
+__all__ = ["BlockFold", "Folded"]
 
 TWINS: Final = {
     "any": "bool_or",
@@ -122,35 +122,6 @@ class _Names:
             name, number = f"{text} ({number})", number + 1
         self._taken.add(name.casefold())
         return name
-
-
-def unaliased(analysis: Analysis, item: Span, name: str) -> Span:
-    """Return an item of SELECT without its alias, given the name that Spark gives the item."""
-    last = analysis.text.tokens[item.stop - 1]
-    if not last.is_name or last.name.lower() != name.lower():
-        return item
-    if len(item.places) > 2 and analysis.text.says(item.stop - 2, "AS"):
-        return Span(item.start, item.stop - 2)
-    if len(item.places) > 1 and not analysis.text.says(item.stop - 2, "."):
-        return Span(item.start, item.stop - 1)
-    return item
-
-
-def item_names(analysis: Analysis, block: Block, columns: Sequence[str]) -> list[str]:
-    """Return the names of a block's items, given those that Spark gives them in the list plan.
-
-    Spark's names are kept, with calls as users write them. It leaves FILTER and OVER out of names, so an item with such
-    a call is named by its text.
-    """
-    names = [analysis.catalog.as_written(name) for name in columns]
-    items = analysis.text.split(block.clause("SELECT"))
-    if len(items) != len(names):
-        return names
-    for place, item in enumerate(items):
-        calls = calls_in(analysis.text, item, analysis.catalog.names, skip=block.inner)
-        if any(call.condition or call.is_over for call in calls) and unaliased(analysis, item, names[place]) == item:
-            names[place] = re.sub(r"\s+", " ", analysis.text.slice(item))
-    return names
 
 
 @dataclass

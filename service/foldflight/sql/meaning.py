@@ -7,6 +7,7 @@ in HAVING, with FILTER and OVER, in PIVOT and GROUPING SETS.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -24,16 +25,20 @@ from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery, queries_in
 from foldflight.sql.calls import ParsedCall, calls_in
 from foldflight.sql.catalog import Entry
-from foldflight.sql.text import Edits, Span, Text
+from foldflight.sql.text import Edits, Span, Text, quoted
 
 __all__ = [
     "arguments_of",
+    "columns_alone",
     "given_arguments",
     "is_expression",
+    "item_names",
+    "name_items",
     "own_calls",
     "rewrite_all",
     "rewrite_call",
     "rewrite_rest",
+    "unaliased",
     "uses_functions",
 ]
 
@@ -60,6 +65,84 @@ def own_calls(analysis: Analysis, query: ParsedQuery, block: Block) -> list[Pars
     return found
 
 
+def unaliased(analysis: Analysis, item: Span, name: str) -> Span:
+    """Return an item of SELECT without its alias, given the name that Spark gives the item."""
+    last = analysis.text.tokens[item.stop - 1]
+    if not last.is_name or last.name.lower() != name.lower():
+        return item
+    if len(item.places) > 2 and analysis.text.says(item.stop - 2, "AS"):
+        return Span(item.start, item.stop - 2)
+    if len(item.places) > 1 and not analysis.text.says(item.stop - 2, "."):
+        return Span(item.start, item.stop - 1)
+    return item
+
+
+def item_names(analysis: Analysis, block: Block, columns: Sequence[str]) -> list[str]:
+    """Return the names of a block's items, given those that Spark gives them in the list plan.
+
+    Spark's names are kept, with calls as users write them. It leaves FILTER and OVER out of names, so an item with such
+    a call is named by its text.
+    """
+    names = [analysis.catalog.as_written(name) for name in columns]
+    items = analysis.text.split(block.clause("SELECT"))
+    if len(items) != len(names):
+        return names
+    for place, item in enumerate(items):
+        calls = calls_in(analysis.text, item, analysis.catalog.names, skip=block.inner)
+        if any(call.condition or call.is_over for call in calls) and unaliased(analysis, item, names[place]) == item:
+            names[place] = re.sub(r"\s+", " ", analysis.text.slice(item))
+    return names
+
+
+def name_items(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> None:
+    """Give the items of an inner block that have calls, and no alias, the names that the fold plan gives them.
+
+    Without it their names were those of functions over lists, which blocks around this one would see.
+
+    Args:
+        analysis: The statement.
+        edits: The edits, in which the block's calls are replaced.
+        query: The query of the block.
+        block: The block.
+    """
+    text, names = analysis.text, analysis.catalog.names
+    items = [] if _is_whole(query, block) or _is_value(query) else text.split(block.clause("SELECT"))
+    having = [item for item in items if next(calls_in(text, item, names, skip=block.inner, nested=True), None)]
+    if not any(_may_lack_alias(text, item) for item in having):
+        return
+    try:
+        columns = columns_alone(analysis, edits, query, block)
+    except (*REFUSALS, CannotFoldError):  # it is correlated; where Spark refuses the whole, the error tells why
+        return
+    if len(columns) == len(items):
+        for item, name in zip(items, item_names(analysis, block, columns), strict=True):
+            if item in having and unaliased(analysis, item, name) == item:
+                edits.insert(item.stop, f" AS {quoted(name)}")
+
+
+def columns_alone(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> Sequence[str]:
+    """Return the names that Spark gives the columns of a block without the queries around it. Raises its refusals."""
+    sql = edits.render(block.span)
+    if "WINDOW" in query.tails and query.is_sole(block):
+        sql += f"\nWINDOW {edits.render(query.tails['WINDOW'])}"
+    return analysis.frame(analysis.seeing(query, block.span.start, sql, edits)).columns
+
+
+def _is_whole(query: ParsedQuery, block: Block) -> bool:
+    return query.parent is None and query.is_sole(block)
+
+
+def _is_value(query: ParsedQuery) -> bool:
+    """Return whether a query is a value or a condition, so that nothing sees the names of its columns."""
+    around = next((each for each in query.parent.blocks if query in each.inner), None) if query.parent else None
+    return around is not None and not around.clause("FROM").holds(query.span)
+
+
+def _may_lack_alias(text: Text, item: Span) -> bool:
+    has_name = len(item.places) > 1 and text.tokens[item.stop - 1].is_name
+    return not has_name or text.upper(item.stop - 2) in (".", "OVER")
+
+
 def rewrite_all(analysis: Analysis, edits: Edits, query: ParsedQuery) -> None:
     """Replace all calls of a query. Raises SqlError for a call where an aggregate cannot stand."""
     for each in query.walk():
@@ -70,6 +153,7 @@ def rewrite_all(analysis: Analysis, edits: Edits, query: ParsedQuery) -> None:
             _foresee_types(analysis, edits, calls, each, block)
             for call in calls:
                 rewrite_call(analysis, edits, call, each, block)
+            name_items(analysis, edits, each, block)
     rewrite_rest(analysis, edits, query)
 
 
@@ -448,26 +532,30 @@ def _argument_types(
 
 
 def _replace(analysis: Analysis, edits: Edits, call: ParsedCall, udf: str, fields: Sequence[Span]) -> None:
-    """Write `udf(collect_list(named_struct('0', a)) FILTER (WHERE c) OVER w)` for `f(a) FILTER (WHERE c) OVER w`.
+    """Write `udf(collect_list(named_struct('0', a)) FILTER (WHERE c))` for `f(a) FILTER (WHERE c)`.
 
     Each argument stays a range of its own between replacements, so that Spark's errors in it have their place.
     """
     stop = call.span.stop
-    is_plain = stop - 1 == call.closing
+    text = analysis.text
+    # Spark evaluates the arguments of a call with OVER for all rows, also where FILTER does not hold.
+    guard = edits.render(call.condition) if call.condition is not None and call.is_over else None
+    opening, ending = (f"CASE WHEN {guard} THEN ", " END") if guard else ("", "")  # collect_list leaves NULL out
+    words = ("OVER",) if guard else ("FILTER", "OVER")
+    end = next((at for at in text.flat(Span(call.closing + 1, stop)) if text.upper(at) in words), stop)
+    is_plain = end == stop
+    close = ")" if is_plain else " "
     written = [*call.arguments, *(order.span for order in call.order)]
     if not fields:
-        edits.replace(call.head, f"{udf}(collect_list(true){')' if is_plain else ''}")
+        edits.replace(Span(call.span.start, end), f"{udf}(collect_list({opening}true{ending}){close}")
     elif list(fields) == written and not call.is_within:
-        edits.replace(Span(call.span.start, fields[0].start), f"{udf}(collect_list(named_struct('0', ")
+        start = Span(call.span.start, fields[0].start)
+        edits.replace(start, f"{udf}(collect_list({opening}named_struct('0', ")
         for number, (before, after) in enumerate(itertools.pairwise(fields), 1):
             edits.replace(Span(before.stop, after.start), f", '{number}', ")
-        edits.replace(Span(fields[-1].stop, call.closing + 1), f")){')' if is_plain else ''}")
+        edits.replace(Span(fields[-1].stop, end), f"){ending}){close}")
     else:
         listed = ", ".join(f"'{number}', {edits.render(each)}" for number, each in enumerate(fields))
-        end = next((at for at in range(call.closing + 1, stop) if analysis.text.upper(at) in ("FILTER", "OVER")), stop)
-        is_plain = end == stop
-        edits.replace(
-            Span(call.span.start, end), f"{udf}(collect_list(named_struct({listed})){')' if is_plain else ''} "
-        )
+        edits.replace(Span(call.span.start, end), f"{udf}(collect_list({opening}named_struct({listed}){ending}){close}")
     if not is_plain:
-        edits.replace(Span(stop - 1, stop), f"{analysis.text.tokens[stop - 1].text})")
+        edits.replace(Span(stop - 1, stop), f"{text.tokens[stop - 1].text})")

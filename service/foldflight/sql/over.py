@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame
@@ -158,7 +159,22 @@ class BlockOver:
 
     def _column(self, span: Span) -> str:
         """Return the column of an expression, which is computed below: once, unless it differs each time as rand()."""
-        sql, text = self.edits.render(span), self.analysis.text.slice(span)
+        return self._computed(self.edits.render(span), self.analysis.text.slice(span))
+
+    def _argument(self, call: ParsedCall, span: Span) -> str:
+        """Return the column of an expression in a call, evaluated only where the FILTER of the call holds.
+
+        A condition that differs each time, as rand() > 0.5, cannot guard it: the filter evaluates it again.
+        """
+        if call.condition in (None, span) or len(span.places) == 1 or self.analysis.text.path(span):
+            return self._column(span)
+        sql, condition = self.edits.render(span), self.edits.render(call.condition)
+        if not self._is_same(condition, condition):
+            return self._column(span)
+        guarded = f"CASE WHEN CAST(({condition}) AS BOOLEAN) THEN {sql} END"
+        return self._computed(guarded, self.analysis.text.slice(span))
+
+    def _computed(self, sql: str, text: str) -> str:
         if sql not in self._known:
             self._known[sql] = self._add(sql, text)
         elif "(" in sql:
@@ -252,7 +268,7 @@ class BlockOver:
         keys = tuple(map(self._column, text.split(clauses.keys)))
         written = () if clauses.order.is_empty else orderings(text, clauses.order)
         order = tuple(OrderKey(self._column(each.span), each.descending, each.nulls_first) for each in written)
-        use = self.aggregate(call, self._column)
+        use = self.aggregate(call, partial(self._argument, call))
         if not clauses.frame.is_empty:
             use = replace(use, frame=self._window_frame(clauses.frame))
         return _Window(keys, order), use

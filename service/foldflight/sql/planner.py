@@ -18,8 +18,11 @@ from foldflight.errors import RejectedError
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import SETS, Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, calls_in
-from foldflight.sql.folding import BlockFold, item_names
+from foldflight.sql.folding import BlockFold
 from foldflight.sql.meaning import (
+    columns_alone,
+    item_names,
+    name_items,
     own_calls,
     rewrite_all,
     rewrite_call,
@@ -184,6 +187,7 @@ class Planner:
             self._has_unfolded_stream |= may_stream and _is_stream(fold)
             for call in own_calls(self.analysis, query, block):
                 rewrite_call(self.analysis, self._folds, call, query, block)
+            name_items(self.analysis, self._folds, query, block)
             return
         for name, sql in folded.tails.items():
             self._folds.replace(query.tails[name], sql)
@@ -337,10 +341,11 @@ class Planner:
         edits = self._folds.copy()
         edits.fill_from(self._lists, block.span)
         try:
-            sql = self.analysis.seeing(query, block.span.start, edits.render(block.span), self._folds)
-            return self.analysis.frame(sql).columns
+            return columns_alone(self.analysis, edits, query, block)
         except REFUSALS as error:
-            raise CannotFoldError(f"Spark cannot analyse it alone, as it is correlated: {said(error)}") from None
+            if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
+                raise CannotFoldError("it is correlated: it refers to a column of a query around it") from None
+            raise CannotFoldError(f"Spark cannot analyse it alone: {said(error)}") from None
 
     def _is_stream_of_built_ins(self, query: ParsedQuery, block: Block, meaning: DataFrame) -> bool:
         """Return whether a block has built-in aggregates only, which are to be folded because EMIT is written."""

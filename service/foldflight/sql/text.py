@@ -310,6 +310,11 @@ class Edits:
         self._edits = {at: new for at, new in self._edits.items() if not (begin <= at[0] and at[1] <= end)}
         self._edits[begin, end] = by
 
+    def insert(self, place: int, new: str) -> None:
+        """Insert a text behind the token before a place, and behind its replacement."""
+        end = self._text.tokens[place - 1].stop
+        self._edits[end, end] = new
+
     def changes(self, place: int) -> bool:
         """Return whether a token has been replaced."""
         at = self._text.tokens[place].start

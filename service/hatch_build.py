@@ -13,7 +13,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_JAVA = Path("service") / "foldflight" / "java"
+_JAVA = Path("service") / "foldflight" / "adapters" / "java"
 _RELEASE = 17
 
 

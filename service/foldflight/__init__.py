@@ -7,6 +7,7 @@ The three ways in:
     from foldflight.testing import check_laws                # check them
 """
 
+import foldflight.adapters  # noqa: F401 - it registers those of classes
 from foldflight.client import Aggregate, FunctionHandle, Functions, Use, connect
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
 from foldflight.functions import (

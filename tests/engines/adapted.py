@@ -115,7 +115,7 @@ def _adapted(functions: Iterable[tuple[type, dict[str, Any]]]) -> dict[str, Adap
     found = {}
     for cls, options in functions:
         function = aggregate_of(cls, skip_nulls=True, **options)
-        found[function.name] = Adapted(function, _WAYS[function.dialect](cls))
+        found[function.name] = Adapted(function, _WAYS[function.adapter](cls))
     return found
 
 

@@ -117,7 +117,7 @@ for cls, options in {classes}:
     rows = [dict(zip(columns, [each] * len(columns))) for each in {rows}]
     epochs = run_epochs({{"it": connect(function)[function.name](*columns)}}, [rows, rows])
     last = [change for epoch in epochs for change in epoch.changelog][-1][1]
-    print(function.signature, function.dialect, last["it"])
+    print(function.signature, function.adapter, last["it"])
 """
 
 

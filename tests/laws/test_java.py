@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import FunctionError, RejectedError
+from foldflight.adapters.java import bridge, classes, java_functions, machine
 from foldflight.compiler import Programs
 from foldflight.fold import Fold, Mode, bind_calls
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Function, Registry, function_of
-from foldflight.java import bridge, classes, java_functions, machine
 from foldflight.testing import check_laws
 from tests.effort import examples
 from tests.java_classes import MIXED, SUM_OF_BOXES, WEIGHTED_AVG, InPython, compile_loops, jar, needs_javac

@@ -13,13 +13,17 @@ import pyarrow as pa
 import pytest
 
 from foldflight import FunctionContext, FunctionError, RejectedError, connect, udaf
+from foldflight.adapters.beam import CombineFn
+from foldflight.adapters.pyflink import FlinkContext, arrow_of
+from foldflight.adapters.snowflake import Handled
+from foldflight.adapters.spark_aggregator import Aggregator
 from foldflight.compiler.programs import Programs
 from foldflight.fold import Fold, bind_calls
 from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Registry, aggregate_of, function_of
-from foldflight.functions.dialects import Aggregator, CombineFn, Handled, dialect_of
-from foldflight.functions.flink import AggregateFunction, DataTypes, FlinkContext, ListView, MapView, Row, arrow_of
+from foldflight.functions.author.adapters import adapter_of
+from foldflight.functions.flink import AggregateFunction, DataTypes, ListView, MapView, Row
 from foldflight.shipping.bundles import unpickled
 from foldflight.shipping.pickling import bundle_of, pickled, unpickled_copy
 from foldflight.testing import run_epochs
@@ -56,7 +60,7 @@ FOUND: dict[str, tuple[type, str | None]] = {
 def test_the_dialect_is_found(case: str) -> None:
     """The base class tells the dialect; without one, the methods do. Our own form comes first."""
     cls, wanted = FOUND[case]
-    found = dialect_of(cls, None)
+    found = adapter_of(cls, None)
     assert (None if found is None else found.name) == wanted
 
 
@@ -65,7 +69,7 @@ def test_base_classes_are_found_without_their_packages() -> None:
     base: Any = type("CombineFn", (), {"merge_accumulators": lambda self, them: 1 / 0, "setup": lambda self: None})
     base.__module__ = "apache_beam.transforms.core"
     cls = type("Sum", (base,), {"create_accumulator": lambda self: 0, "add_input": lambda self, a, e: a + e})
-    found = dialect_of(cls, None)
+    found = adapter_of(cls, None)
     assert found is not None
     assert found.name == "beam"
     assert [method.name for method in found.missing(cls)] == ["merge_accumulators", "extract_output"]
@@ -82,7 +86,7 @@ REFUSED: dict[str, tuple[type, dict[str, Any], str]] = {
     "said, lacks": (methods("accumulate"), {"adapt": "snowflake"}, "no merge, finish, aggregate_state; define merge"),
     "spark lacks": (methods("zero", "reduce", "finish"), {}, r"no merge; define merge\(self, buffer1, buffer2\)"),
     "flink lacks": (type("Given", (AggregateFunction,), {}), {}, "no create_accumulator, accumulate, get_value"),
-    "unknown": (methods(), {"adapt": "flnk"}, "there is no dialect 'flnk'; adapt takes 'flink', 'arrow-udf'"),
+    "unknown": (methods(), {"adapt": "flnk"}, "there is no engine 'flnk'; adapt takes 'flink', 'arrow-udf'"),
     "two": (
         methods("zero", "reduce", "create_state", "finish", "merge", "accumulate"),
         {},
@@ -516,4 +520,4 @@ class Average(beam_functions.AverageFn):
     exec(source, module.__dict__)
     (function,) = Registry.load([module]).authored
     assert (function.name, function.doc) == ("average", "The average of Beam's guide.")
-    assert getattr(function, "dialect", None) == "beam"
+    assert getattr(function, "adapter", None) == "beam"

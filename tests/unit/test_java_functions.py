@@ -16,10 +16,10 @@ import pyarrow as pa
 import pytest
 
 from foldflight import FunctionError, RejectedError, connect
+from foldflight.adapters.java import classes, java_functions, machine
 from foldflight.fold import Fold, bind_calls
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Function, Registry
-from foldflight.java import classes, java_functions, machine
 from foldflight.shipping.pickling import unpickled_copy
 from tests.java_classes import SUM_OF_BOXES, WEIGHTED_AVG, jar, needs_javac
 
@@ -434,7 +434,7 @@ def test_no_thread_is_detached_when_the_process_ends(monkeypatch: pytest.MonkeyP
 def test_a_process_ends_while_buffers_are_freed() -> None:
     """The thread that frees buffers of Python for Java does not abort the process."""
     code = """
-from foldflight.java.machine import java
+from foldflight.adapters.java.machine import java
 jpype = java()
 for _ in range(20000):
     jpype.nio.convertToDirectBuffer(bytearray(8))

@@ -17,7 +17,8 @@ import pytest
 from foldflight import FunctionError, RejectedError, connect, udaf
 from foldflight.client import Transport
 from foldflight.exchange.frames import Open, Returns
-from foldflight.functions import Call
+from foldflight.fold.pickles import Pickles
+from foldflight.functions import Call, flink
 from foldflight.testing import check_laws, run_epochs
 from tests.unit.pickled_spread import EDITED, RANGE, defined
 
@@ -311,3 +312,30 @@ def test_what_cannot_travel_is_found_wherever_it_is() -> None:
     )
     with pytest.raises(RejectedError, match=told):
         pickle.dumps(connect(Deep).transport)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("views", "MapView"),
+        ("views", "PlainMap"),
+        ("views", "ListView"),
+        ("exact", "ExactSum"),
+        ("lists", "Lists"),
+        ("rowkind", "RowKind"),
+        ("bundled", "Segment"),
+        ("dialects", "Handled"),
+        ("flink", "Row"),
+        ("flink", "MapView"),
+        ("flink", "ListView"),
+    ],
+)
+def test_pickles_with_the_modules_of_earlier_releases_are_read(module: str, name: str) -> None:
+    """Classes of foldflight that accumulators contain have moved, and pickled states have their names of then."""
+    found = Pickles({}).loads(f"cfoldflight.functions.{module}\n{name}\n.".encode())
+    assert found.__name__ == name
+
+
+def test_pickled_rows_of_pyflink_keep_their_name() -> None:
+    """So releases on both sides of a rolling upgrade read the states."""
+    assert b"foldflight.functions.flink" in Pickles({}).dumps(flink.Row(1, 2))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from foldflight import FunctionError, RejectedError, RetryableError, connect
+from foldflight.adapters.java import machine
 from foldflight.functions.query.call import Call
-from foldflight.java import machine
 from foldflight.server.run.lifecycle import load_registry, serving
 from foldflight.server.run.settings import load_settings
 from tests.java_classes import WEIGHTED_AVG, jar

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from foldflight.adapters.java import java_functions
 from foldflight.client.embedded import PROGRAMS, EmbeddedTransport
 from foldflight.client.functions import Functions
 from foldflight.client.urls import server_urls
@@ -16,7 +17,6 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.fold.signing import STATE_KEY_BYTES_MIN
 from foldflight.functions.registry import Registry
-from foldflight.java import java_functions
 from foldflight.shipping.bundles import BUNDLE_KEY_BYTES_MIN
 
 if TYPE_CHECKING:

@@ -239,8 +239,8 @@ class Programs:
             return Folding(Mode.VECTORISED)
         if isinstance(function, MapFunction) and function.is_table:
             return Folding(Mode.INTERPRETED)
-        if isinstance(function, Function) and function.dialect:
-            return Folding(Mode.INTERPRETED, f"its class is adapted from {function.dialect}")
+        if isinstance(function, Function) and function.adapter:
+            return Folding(Mode.INTERPRETED, f"its class is adapted from {function.adapter}")
         if isinstance(function, Function) and function.language == "java":
             return _folding_in_java(function)
         if not isinstance(function, MapFunction) and function.bundled:

@@ -16,9 +16,19 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any, Final
 
+from foldflight.functions.author.adapters import ADAPTERS
+
 __all__ = ["Pickles", "UnknownName", "named"]
 
 _PROTOCOL: Final = 5
+# Modules of classes that authors' accumulators may contain, by the names that pickles of earlier releases have.
+_MOVED: Final = {
+    "foldflight.functions.bundled": "foldflight.functions.author.bundled",
+    "foldflight.functions.exact": "foldflight.functions.types.exact",
+    "foldflight.functions.lists": "foldflight.functions.types.lists",
+    "foldflight.functions.rowkind": "foldflight.functions.query.rowkind",
+    "foldflight.functions.views": "foldflight.functions.types.views",
+}
 
 
 class UnknownName(pickle.UnpicklingError):
@@ -102,6 +112,10 @@ class _Unpickler(pickle.Unpickler):  # noqa: S301 - the caller of `loads` trusts
         found = self._pickles.own(module, name)
         if found is not None:
             return found
+        for adapter in ADAPTERS.values():
+            if (module, name) in adapter.pickled:
+                return adapter.pickled[module, name]
+        module = _MOVED.get(module, module)
         try:
             return super().find_class(module, name)
         except (ImportError, AttributeError) as error:

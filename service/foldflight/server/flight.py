@@ -15,6 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from foldflight.adapters.wire import (
+    PROTOCOL_VERSION_ACTION,
+    PROTOCOL_VERSION_ANSWER,
+    StatelessCall,
+    stateless_call,
+    wire_adapter_of,
+)
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Decoder, Encoder, Message, decode, decode_open, encode
@@ -26,13 +33,6 @@ from foldflight.functions.author.mapping import MapFunction
 from foldflight.functions.registry import unknown_function
 from foldflight.server.bundles import Bundles
 from foldflight.server.calls import VanishedError
-from foldflight.server.dialects import (
-    PROTOCOL_VERSION_ACTION,
-    PROTOCOL_VERSION_ANSWER,
-    StatelessCall,
-    dialect_of,
-    stateless_call,
-)
 from foldflight.server.edge import count, edge, to_flight_error
 from foldflight.server.exchanges import Exchanges
 from foldflight.server.flightbase import FlightBase
@@ -165,14 +165,14 @@ class FlightServer(FlightBase):
 
     def _info_of(self, context: Any, descriptor: Any) -> Any:
         if descriptor.descriptor_type == fl.DescriptorType.PATH:
-            dialect, name, takes_lists = dialect_of(_function_name(descriptor))
+            adapter, name, takes_lists = wire_adapter_of(_function_name(descriptor))
             function = self._function(context, name)
             info = self._flight_of(name)
             if not takes_lists and not isinstance(function, MapFunction):
                 return info
             _check_kind(function, takes_lists=takes_lists)
             count = len(function.input_names)
-            return fl.FlightInfo(dialect.schema(function), descriptor, [], count, -1, app_metadata=info.app_metadata)
+            return fl.FlightInfo(adapter.schema(function), descriptor, [], count, -1, app_metadata=info.app_metadata)
         opening = self._open_of(context, descriptor)
         opened = self._exchanges.watch.run(
             lambda: describe(
@@ -349,13 +349,13 @@ class FlightServer(FlightBase):
         return self._registry[name]
 
     def _stateless_call(self, context: Any, descriptor: Any, reader: Any) -> StatelessCall:
-        dialect, name, takes_lists = dialect_of(_function_name(descriptor))
+        adapter, name, takes_lists = wire_adapter_of(_function_name(descriptor))
         function = self._function(context, name)
         _check_kind(function, takes_lists=takes_lists)
         # Some engines give up if no answer begins within five seconds, however long the rows take.
         context.begin()
         columns = schema_of(reader, context)
-        return self._exchanges.watch.run(lambda: stateless_call(dialect, function, columns))
+        return self._exchanges.watch.run(lambda: stateless_call(adapter, function, columns))
 
     def _carry_stateless(
         self, call: StatelessCall, running: Running, context: Any, reader: Any, writer: Any, _questions: _Questions

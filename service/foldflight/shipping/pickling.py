@@ -16,8 +16,8 @@ import cloudpickle
 
 from foldflight.errors import RejectedError
 from foldflight.fold.pickles import named
+from foldflight.functions.author.adapters import Shipped, engines, written_by_author
 from foldflight.functions.author.spec import Function
-from foldflight.functions.dialects import ENGINES, Shipped, written_by_author
 from foldflight.shipping.bundles import Bundle, made_here, seal, unpickled
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def _packages_of(functions: Iterable[AnyFunction]) -> list[ModuleType]:
     """
     modules = {function.source.__module__ for function in functions}
     for function in functions:
-        if isinstance(function, Function) and function.dialect:
-            modules |= {cls.__module__ for cls in written_by_author(function.cls, function.dialect)}
-    others = {"foldflight", "__main__", *ENGINES, *sys.stdlib_module_names}
+        if isinstance(function, Function) and function.adapter:
+            modules |= {cls.__module__ for cls in written_by_author(function.cls, function.adapter)}
+    others = {"foldflight", "__main__", *engines(), *sys.stdlib_module_names}
     names = {name.partition(".")[0] for name in modules} - others
     return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 
@@ -114,8 +114,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
 
     def __init__(self, file: io.RawIOBase | io.BytesIO, functions: Iterable[AnyFunction]) -> None:
         super().__init__(file)
-        adapted = [each for each in functions if isinstance(each, Function) and each.dialect]
-        self._engines = Shipped({function.cls: function.dialect for function in adapted})
+        adapted = [each for each in functions if isinstance(each, Function) and each.adapter]
+        self._engines = Shipped({function.cls: function.adapter for function in adapted})
 
     def reducer_override(self, obj: Any) -> Any:
         replacement = self._engines.replacement(obj)

@@ -33,6 +33,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from foldflight.adapters.java import function_name, java_functions
 from foldflight.client import FunctionHandle, Functions, connect
 from foldflight.engine.query.layout import REAL, SLOT
 from foldflight.errors import FoldflightError, RejectedError
@@ -52,7 +53,6 @@ from foldflight.functions import (
     udf,
     udtf,
 )
-from foldflight.java import function_name, java_functions
 from foldflight.spark.columns import spark_name
 from foldflight.sql.calls import GRAMMAR
 from foldflight.sql.catalog import Catalog, Entry, MapEntry

@@ -21,9 +21,9 @@ from foldflight.fold.failures import Failures, user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
 from foldflight.fold.signing import StateSigner
+from foldflight.functions.author.adapters import ADAPTERS
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction
-from foldflight.functions.dialects import DIALECTS
 from foldflight.functions.types.values import CastError, cast_results, exact_types
 
 __all__ = ["EMPTY", "Interpreted", "Method"]
@@ -59,7 +59,7 @@ class Method:
         self.verb = verb
         self.call = call
         self.returns = bound.function.returns
-        adapted = DIALECTS.get(bound.function.dialect)
+        adapted = ADAPTERS.get(bound.function.adapter)
         self.ignores = adapted is not None and not adapted.returns_accumulator
 
     def kept(self, accumulator: Any, returned: Any) -> Any:

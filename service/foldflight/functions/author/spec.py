@@ -341,7 +341,7 @@ class Function(Registered):
             an accumulator that is not None. `may`: an accumulator, or None after changing it in place.
         compile: Whether it is compiled to machine code; `auto`: if possible and worthwhile.
         vectorised: Whether its class has the vectorised methods.
-        dialect: The name of the dialect from which its class is adapted; empty for a class of foldflight's own form.
+        adapter: The name of the engine from which its class is adapted; empty for a class of foldflight's own form.
         language: The language of its class: `python` or `java`.
         bundled: Whether its class has `fold_bundle`.
         prefetch: For views of its accumulators, by name: the numbers of the arguments that make up the key of the entry
@@ -369,7 +369,7 @@ class Function(Registered):
     returns: Literal["always", "some", "may"] = "may"
     compile: bool | Literal["auto"] = "auto"
     vectorised: bool = False
-    dialect: str = ""
+    adapter: str = ""
     language: Literal["python", "java"] = "python"
     bundled: bool = False
     prefetch: Mapping[str, tuple[int, ...]] = field(default_factory=dict, compare=False)

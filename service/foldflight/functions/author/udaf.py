@@ -9,16 +9,13 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
-import pyarrow as pa
-
 from foldflight.errors import RejectedError
-from foldflight.functions import flink
+from foldflight.functions.author.adapters import AdaptedForm, Adapter, adapter_of
 from foldflight.functions.author.bundled import Applied, BundledForm, Segment, arguments_of
 from foldflight.functions.author.declaring import REGISTERED, Inputs, SignatureBuilder, snake_case
 from foldflight.functions.author.forms import VERBS, AccumulatorForm, ClassForm
 from foldflight.functions.author.mapping import AnyFunction, MapFunction
 from foldflight.functions.author.spec import Capabilities, Declared, Function, Parameter, Verbs
-from foldflight.functions.dialects import AdaptedForm, Dialect, HandledShape, dialect_of
 from foldflight.functions.types.shape import (
     Nullable,
     Shape,
@@ -26,11 +23,8 @@ from foldflight.functions.types.shape import (
     ViewShape,
     check_views,
     may_be_none,
-    record_of,
-    shape_of_type,
     views_in,
 )
-from foldflight.functions.types.sql import parse_type
 from foldflight.functions.types.views import ListView, MapView
 
 __all__ = ["aggregate_of", "function_of", "udaf"]
@@ -226,11 +220,11 @@ def aggregate_of(
 ) -> Function:
     """Return the function that `udaf` would register for a class. The class does not change. Raises as `udaf`."""
     called = name or snake_case(getattr(cls, "__name__", type(cls).__name__))
-    dialect = dialect_of(cls, adapt) if isinstance(cls, type) else None
-    if dialect is None:
+    adapter = adapter_of(cls, adapt) if isinstance(cls, type) else None
+    if adapter is None:
         builder = _Builder(cls, called)
     else:
-        builder = _AdaptedBuilder(cls, called, dialect, state_type)
+        builder = _AdaptedBuilder(cls, called, adapter, state_type)
         deterministic = deterministic and builder.is_deterministic()
         compile = builder.uncompiled(compile)  # noqa: A001 - the parameter
     builder.check_bundled(retracts=bundled_retract, merges=bundled_merge, is_compiled=compile is True)
@@ -357,7 +351,7 @@ class _Builder(SignatureBuilder):
             returns=self.returns(shape, accumulator),
             compile=compile,
             vectorised=self.has("fold_many"),
-            dialect=self.adapted_from,
+            adapter=self.adapted_from,
             bundled=self.has("fold_bundle"),
             prefetch=self.prefetched(prefetch, views, inputs),
             defaults={} if prefetch else self.defaults(inputs),
@@ -679,15 +673,15 @@ class _AdaptedBuilder(_Builder):
     Args:
         cls: The author's class.
         name: The name of the function.
-        dialect: The conventions of the engine.
+        adapter: The conventions of the engine.
         state_type: The declared type of the states; None if the class declares it, or does not.
     """
 
-    def __init__(self, cls: type, name: str, dialect: Dialect, state_type: Declared | None) -> None:
-        self.dialect = dialect
-        self.adapted_from = dialect.name
+    def __init__(self, cls: type, name: str, adapter: Adapter, state_type: Declared | None) -> None:
+        self.adapter = adapter
+        self.adapted_from = adapter.name
         self.state_type = state_type
-        self.row = dialect.methods["accumulate"]
+        self.row = adapter.methods["accumulate"]
         super().__init__(cls, name)
 
     def uncompiled(self, compile: bool | Literal["auto"]) -> Literal[False]:  # noqa: A002 - as in `udaf`
@@ -697,18 +691,18 @@ class _AdaptedBuilder(_Builder):
         return False
 
     def is_deterministic(self) -> bool:
-        """Return what a class of PyFlink says of itself, if it can be asked without direct arguments."""
-        asks = self.dialect.name == "flink" and self.declares("is_deterministic")
+        """Return what the class says of itself, if the engine asks and it can be asked without direct arguments."""
+        asks = self.adapter.asks_determinism and self.declares("is_deterministic")
         asks = asks and not any(parameter.required for parameter in self.direct_arguments())
-        return not asks or bool(self.asked("deterministic", lambda it: it.is_deterministic()))
+        return not asks or bool(self.asked("deterministic", "is_deterministic"))
 
     def has(self, verb: str) -> bool:
         if verb == "migrate":
             return super().has(verb)
-        return verb != "serialize" and self.dialect.method(self.cls, verb) is not None
+        return verb != "serialize" and self.adapter.method(self.cls, verb) is not None
 
     def form(self) -> Callable[[Mapping[str, Any]], Verbs]:
-        return AdaptedForm(self.cls, self.dialect.name)
+        return AdaptedForm(self.cls, self.adapter.name)
 
     def state(self, state_type: Declared | None) -> Any:  # noqa: ARG002 - `declared_shape` has it
         return None
@@ -717,10 +711,10 @@ class _AdaptedBuilder(_Builder):
         """Names that resemble foldflight's verbs are not misspelled here."""
 
     def check_names(self) -> None:
-        missing = self.dialect.missing(self.cls)
+        missing = self.adapter.missing(self.cls)
         if missing:
             raise self.error(
-                f" is adapted as {self.dialect.what} (adapt={self.dialect.name!r}) and has no "
+                f" is adapted as {self.adapter.what} (adapt={self.adapter.name!r}) and has no "
                 f"{', '.join(method.name for method in missing)}",
                 f"define {', '.join(method.shown() for method in missing)}, or give @udaf(adapt=...) another engine",
             )
@@ -729,8 +723,8 @@ class _AdaptedBuilder(_Builder):
         """There are no vectorised methods here."""
 
     def check_parameters(self, arguments: int | None) -> None:
-        for verb, method in self.dialect.methods.items():
-            if self.dialect.method(self.cls, verb) is None:
+        for verb, method in self.adapter.methods.items():
+            if self.adapter.method(self.cls, verb) is None:
                 continue
             is_property = isinstance(inspect.getattr_static(self.cls, method.name), property)
             if is_property != method.is_property:
@@ -746,7 +740,7 @@ class _AdaptedBuilder(_Builder):
         return getattr(self.cls, self.row.name), f".{self.row.name}"
 
     def gives(self) -> tuple[Any, str]:
-        method = self.dialect.methods["get_value"]
+        method = self.adapter.methods["get_value"]
         found = getattr(self.cls, method.name, None)
         return (found or self.takes()[0]), f".{method.name}"
 
@@ -755,8 +749,8 @@ class _AdaptedBuilder(_Builder):
         return self.parameters_after(len(self.row.before) + (0 if static else 1))
 
     def inputs(self, input_types: Inputs | None) -> Any:
-        if self.dialect.name == "flink" and isinstance(input_types, (list, tuple)):
-            input_types = [flink.arrow_of(each) if flink.is_flink_type(each) else each for each in input_types]
+        if isinstance(input_types, (list, tuple)):
+            input_types = [self.adapter.type_of(each) for each in input_types]
         if input_types is not None or self.row.row == "each":
             return super().inputs(input_types)
         method, shown = self.takes()
@@ -783,23 +777,22 @@ class _AdaptedBuilder(_Builder):
         return (name,) if len(inputs) == 1 else tuple(f"{name}{place + 1}" for place in range(len(inputs)))
 
     def result(self, result_type: Declared | None) -> Any:
-        if result_type is None and self.dialect.name == "flink" and self.declares("get_result_type"):
-            return flink.arrow_of(self.asked("result_type", lambda it: it.get_result_type()))
-        if result_type is None and self.dialect.name == "spark-aggregator" and self.declares("outputType"):
-            return self.declared("outputType", self.asked("result_type", lambda it: it.outputType))
-        if flink.is_flink_type(result_type):
-            return flink.arrow_of(result_type)
+        attribute = self.adapter.result
+        if result_type is None and attribute is not None and self.declares(attribute):
+            return self.declared(attribute, self.adapter.type_of(self.asked("result_type", attribute)))
+        result_type = self.adapter.type_of(result_type)
         return super().result(result_type)
 
     def declares(self, name: str) -> bool:
         """Return whether the author's class has an attribute that declares a type."""
         owner = next((each for each in self.cls.__mro__ if name in vars(each)), None)
-        return owner is not None and owner not in self.dialect.engine_part(self.cls)
+        return owner is not None and owner not in self.adapter.engine_part(self.cls)
 
-    def asked(self, option: str, ask: Callable[[Any], Any]) -> Any:
-        """Return what an instance of the class declares."""
+    def asked(self, option: str, attribute: str) -> Any:
+        """Return what an instance of the class declares by a method or a property."""
         try:
-            return ask(self.cls())
+            found = getattr(self.cls(), attribute)
+            return found() if inspect.isroutine(found) else found
         except RejectedError:
             raise
         except Exception as error:
@@ -809,13 +802,13 @@ class _AdaptedBuilder(_Builder):
 
     def direct_arguments(self) -> tuple[Parameter, ...]:
         owner = next(each for each in self.cls.__mro__ if "__init__" in vars(each))
-        return () if owner in self.dialect.engine_part(self.cls) else super().direct_arguments()
+        return () if owner in self.adapter.engine_part(self.cls) else super().direct_arguments()
 
     def made_by(self) -> Any:
         """Return the method whose result the states hold."""
-        if "create_accumulator" in self.dialect.methods:
-            return getattr(self.cls, self.dialect.methods["create_accumulator"].name)
-        return inspect.getattr_static(self.cls, self.dialect.methods["serialize"].name).fget
+        if "create_accumulator" in self.adapter.methods:
+            return getattr(self.cls, self.adapter.methods["create_accumulator"].name)
+        return inspect.getattr_static(self.cls, self.adapter.methods["serialize"].name).fget
 
     def accumulator_annotation(self) -> Any:
         try:
@@ -830,35 +823,20 @@ class _AdaptedBuilder(_Builder):
         if self.accumulator_annotation() is None:
             return None, f"{self.made_by().__name__} has no return annotation"
         shape, reason = super().shape()
-        if shape is not None and self.dialect.name == "snowflake":
-            shape = HandledShape(shape)
-        return shape, reason
+        return (shape and self.adapter.shape(shape, is_annotated=True)), reason
 
     def declared_shape(self) -> tuple[Shape, str] | None:
         """Return the shape of the accumulators if the declaration or the class has their type."""
         if callable(self.state_type):
             raise self.error(" has a callable as state_type", "give a type: the class is adapted from another engine")
-        flink_type = self.dialect.name == "flink"
-        type_: Any = self.state_type
-        reason = "declared by state_type"
-        if type_ is None and flink_type and self.declares("get_accumulator_type"):
-            type_ = self.asked("state_type", lambda it: it.get_accumulator_type())
-            reason = "declared by get_accumulator_type"
-        elif type_ is None and self.declares("bufferSchema"):
-            type_ = self.asked("state_type", lambda it: it.bufferSchema)
-            reason = "declared by bufferSchema"
-        if type_ is None:
+        if self.state_type is not None:
+            return self.adapter.shape_of(self.state_type), "declared by state_type"
+        attribute = self.adapter.state
+        if attribute is None or not self.declares(attribute):
             return None
-        if flink_type:
-            return flink.shape_of_flink(flink.flink_type(type_)), reason
-        arrow = parse_type(type_)
-        if self.dialect.returns_accumulator and pa.types.is_struct(arrow):
-            fields = [(field.name, shape_of_type(field.type)) for field in arrow]
-            return record_of(fields, tuple, immutable=True), reason
-        shape = shape_of_type(arrow)
-        return (HandledShape(Nullable(shape)) if self.dialect.name == "snowflake" else shape), reason
+        return self.adapter.shape_of(self.asked("state_type", attribute)), f"declared by {attribute}"
 
     def returns(self, shape: Shape | None, annotation: Any) -> Literal["always", "some", "may"]:  # noqa: ARG002
-        if not self.dialect.returns_accumulator:
+        if not self.adapter.returns_accumulator:
             return "may"
         return "always" if shape is None or isinstance(shape, Nullable) else "some"

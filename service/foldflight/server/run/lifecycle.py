@@ -32,13 +32,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO
 
 import pyarrow as pa
 
+from foldflight.adapters.java import java_functions, limit_heap
 from foldflight.compiler import Programs
 from foldflight.compiler.store import LoopStore
 from foldflight.errors import RejectedError
 from foldflight.fold import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
-from foldflight.java import java_functions, limit_heap
 from foldflight.server.flight import FlightServer
 from foldflight.server.keys import check_keys
 from foldflight.server.limits.memory import memory_limit_of, reuse_freed

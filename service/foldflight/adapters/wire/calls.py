@@ -1,218 +1,41 @@
-"""External functions of RisingWave and Databend: the stateless dialects that the descriptor path selects.
-
-    path ["multiply"]             RisingWave (and other clients of arrow-udf): one exchange for each chunk
-    path ["databend:multiply"]    Databend: CREATE FUNCTION ... HANDLER = 'databend:multiply'
-    path ["aggregate:average"]    an aggregate function over lists with the rows of a group; also after databend:
-
-Both send columns without names that matter, and get the result columns back. A dialect says how types are written:
-
-    declared            RisingWave                          Databend
-    DECIMAL(p, s)       utf8, extension arrowudf.decimal    decimal128
-    JSON                utf8, extension arrowudf.json       large_binary, Extension = Variant
-    STRING, BINARY      utf8, binary                        large_utf8, large_binary
-    TIMESTAMPTZ         timestamp[us, "+00:00"]             timestamp[us]
-    REAL[n]             list<float>                         fixed_size_list<float>, Extension = Vector
-
-Source: arrow-udf-flight/python and src/lib.rs of arrow-udf; databend_udf/udf.py of databend-udf.
-"""
+"""A call of one function without states: the chunks of a client's stream become those of an exchange."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from foldflight.adapters.wire.adapter import WireAdapter, is_list
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, Forget, Frame, Open, Returns
-from foldflight.fold import ERROR, ROW
 from foldflight.functions.author.mapping import MapFunction
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.call import Call
 from foldflight.functions.query.step import Step, StepArgument
-from foldflight.functions.types.sql import can_widen, check_plain, sql_name
+from foldflight.functions.types.sql import check_plain, sql_name
 from foldflight.functions.types.values import CastError, cast_results, to_python
 
 if TYPE_CHECKING:
     from foldflight.functions.author.mapping import AnyFunction
 
-__all__ = [
-    "PROTOCOL_VERSION_ACTION",
-    "PROTOCOL_VERSION_ANSWER",
-    "StatelessCall",
-    "StatelessDialect",
-    "dialect_of",
-    "stateless_call",
-]
+__all__ = ["StatelessCall", "stateless_call"]
 
-PROTOCOL_VERSION_ACTION: Final = "protocol_version"
-PROTOCOL_VERSION_ANSWER: Final = b"\x02"
-"""The version of arrow-udf's protocol whose types these are. A client that gets no answer takes those of version 1.
-
-A client reads this answer only, not what follows. So if tokens are required, every action without a valid token is
-answered with it and then with UNAUTHENTICATED: the server need not read which action was meant.
-"""
-
-_DATABEND: Final = "databend:"
-_AGGREGATE: Final = "aggregate:"
-_EXTENSION: Final = b"ARROW:extension:name"
 _ONE: Final = "one"
 _COUNTS: Final = "counts"
 
 
-class StatelessDialect(ABC):
-    """How an engine writes types and results."""
-
-    has_errors: ClassVar[bool]
-    """Whether the answer of a scalar function may have the error of each row."""
-
-    @abstractmethod
-    def leaf(self, type_: pa.DataType) -> tuple[pa.DataType, dict[bytes, bytes]]:
-        """Return the type on the wire of a type that is not nested, and the metadata of its field."""
-
-    def is_leaf(self, type_: pa.DataType) -> bool:  # noqa: ARG002 - for subclasses
-        """Return whether a type of lists has a type of its own on the wire."""
-        return False
-
-    @abstractmethod
-    def outputs(self, function: AnyFunction, result: pa.DataType) -> list[pa.Field]:
-        """Return the fields of a result."""
-
-    @abstractmethod
-    def answer(self, call: StatelessCall, found: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array | None]:
-        """Return the columns of an answer, before they are written, and the error of each row, if any has one."""
-
-    def reads(self, given: pa.DataType, declared: pa.DataType) -> bool:
-        """Return whether a client's column may be passed to an argument of a declared type, or is written as one.
-
-        As in queries, only casts that change no value are implicit. Members of structs have their declared names here.
-        """
-        kinds = pa.types
-        if isinstance(given, pa.BaseExtensionType):
-            given = given.storage_type
-        if _is_list(given) and _is_list(declared):
-            return self.reads(given.value_type, declared.value_type)
-        if kinds.is_struct(given) and kinds.is_struct(declared):
-            return all(self.reads(field.type, declared.field(field.name).type) for field in given)
-        if kinds.is_map(given) and kinds.is_map(declared):
-            key, item = (given.key_type, declared.key_type), (given.item_type, declared.item_type)
-            return self.reads(*key) and self.reads(*item)
-        return can_widen(given, declared) or can_widen(given, self.leaf(declared)[0])
-
-    def field(self, name: str, type_: pa.DataType) -> pa.Field:
-        """Return the field on the wire for a declared type."""
-        kinds = pa.types
-        if _is_list(type_) and not self.is_leaf(type_):
-            return pa.field(name, pa.list_(self.field(type_.value_field.name, type_.value_type)))
-        if kinds.is_struct(type_):
-            return pa.field(name, pa.struct([self.field(each.name, each.type) for each in type_]))
-        if kinds.is_map(type_):
-            key = self.field("key", type_.key_type).with_nullable(False)
-            return pa.field(name, pa.map_(key, self.field("value", type_.item_type)))
-        wire, metadata = self.leaf(type_)
-        return pa.field(name, wire, metadata=metadata or None)
-
-    def schema(self, function: AnyFunction) -> pa.Schema:
-        """Return inputs and outputs as fields; a type that depends on the arguments is shown as null."""
-        types = function.input_types or (pa.null(),) * len(function.input_names)
-        if function.kind is FunctionKind.AGGREGATE:
-            types = tuple(map(pa.list_, types))
-        inputs = [self.field(name, type_) for name, type_ in zip(function.input_names, types, strict=True)]
-        result = function.result_type
-        outputs = [pa.field("result", pa.null())] if result is None else self.outputs(function, result)
-        return pa.schema([*inputs, *outputs])
-
-
-class _RisingWave(StatelessDialect):
-    """The dialect of RisingWave and of arrow-udf.
-
-    A scalar function answers with its result, and a column of errors if a row has failed; a table function with the
-    number of the row and its value.
-    """
-
-    has_errors = True
-
-    def leaf(self, type_: pa.DataType) -> tuple[pa.DataType, dict[bytes, bytes]]:
-        if isinstance(type_, pa.JsonType):
-            return pa.string(), {_EXTENSION: b"arrowudf.json"}
-        if pa.types.is_decimal128(type_):
-            return pa.string(), {_EXTENSION: b"arrowudf.decimal"}
-        if pa.types.is_timestamp(type_) and type_.tz:
-            return pa.timestamp("us", "+00:00"), {}
-        return type_, {}
-
-    def outputs(self, function: AnyFunction, result: pa.DataType) -> list[pa.Field]:
-        if function.kind is not FunctionKind.TABLE:
-            return [self.field(function.name, result)]
-        value = result.field(0).type if result.num_fields == 1 else result
-        return [pa.field(ROW, pa.int32()), self.field(function.name, value)]
-
-    def answer(self, call: StatelessCall, found: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array | None]:
-        if call.is_table:
-            value = found.column("output_0")
-            return [found.column(ROW), value.field(0) if call.result.num_fields == 1 else value], None
-        errors = found.column(ERROR)
-        texts = pc.struct_field(errors, "message") if errors.null_count < len(errors) else None
-        return [found.column("output_0")], texts
-
-
-class _Databend(StatelessDialect):
-    """A scalar function answers with its result; a table function with its columns. A row that fails ends the call."""
-
-    has_errors = False
-
-    def leaf(self, type_: pa.DataType) -> tuple[pa.DataType, dict[bytes, bytes]]:
-        kinds = pa.types
-        if isinstance(type_, pa.JsonType):
-            return pa.large_binary(), {b"Extension": b"Variant"}
-        if kinds.is_string(type_):
-            return pa.large_string(), {}
-        if kinds.is_binary(type_):
-            return pa.large_binary(), {}
-        if kinds.is_timestamp(type_):
-            return pa.timestamp("us"), {}
-        if self.is_leaf(type_):
-            size = str(type_.list_size).encode()
-            return type_, {b"Extension": b"Vector", b"vector_size": size}
-        return type_, {}
-
-    def is_leaf(self, type_: pa.DataType) -> bool:
-        return bool(pa.types.is_fixed_size_list(type_) and pa.types.is_float32(type_.value_type))
-
-    def schema(self, function: AnyFunction) -> pa.Schema:
-        count = str(len(function.input_names)).encode()
-        return super().schema(function).with_metadata({b"x-databend-udf-input-count": count})
-
-    def outputs(self, function: AnyFunction, result: pa.DataType) -> list[pa.Field]:
-        if function.kind is not FunctionKind.TABLE:
-            return [self.field("output", result)]
-        return [self.field(each.name, each.type) for each in result]
-
-    def answer(self, call: StatelessCall, found: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array | None]:
-        output = found.column("output_0")
-        return (output.flatten() if call.is_table else [output]), None
-
-
-_DIALECTS: Final = {"": _RisingWave(), _DATABEND: _Databend()}
-
-
-def dialect_of(path: str) -> tuple[StatelessDialect, str, bool]:
-    """Return the dialect of a descriptor's path, the name of the function, and whether it is to take lists of rows."""
-    prefix = _DATABEND if path.startswith(_DATABEND) else ""
-    name = path.removeprefix(prefix)
-    return _DIALECTS[prefix], name.removeprefix(_AGGREGATE), name.startswith(_AGGREGATE)
-
-
-def stateless_call(dialect: StatelessDialect, function: AnyFunction, columns: pa.Schema) -> StatelessCall:
+def stateless_call(adapter: WireAdapter, function: AnyFunction, columns: pa.Schema) -> StatelessCall:
     """Return the call of a function. Raises the errors of `StatelessCall`."""
     return (
-        MapCall(dialect, function, columns)
+        MapCall(adapter, function, columns)
         if isinstance(function, MapFunction)
-        else GroupCall(dialect, function, columns)
+        else GroupCall(adapter, function, columns)
     )
 
 
@@ -224,7 +47,7 @@ class StatelessCall(ABC):
     """One function over the chunks of one stream.
 
     Args:
-        dialect: The dialect.
+        adapter: The adapter.
         function: The function.
         columns: The schema of the client's stream; names do not matter.
 
@@ -239,8 +62,8 @@ class StatelessCall(ABC):
 
     opening: Open
 
-    def __init__(self, dialect: StatelessDialect, function: AnyFunction, columns: pa.Schema) -> None:
-        self.dialect = dialect
+    def __init__(self, adapter: WireAdapter, function: AnyFunction, columns: pa.Schema) -> None:
+        self.adapter = adapter
         self.function = function
         self.is_table = function.kind is FunctionKind.TABLE
         for field in columns:
@@ -265,7 +88,7 @@ class StatelessCall(ABC):
     def answers(self, batch: pa.RecordBatch, ask: Ask) -> Iterator[tuple[list[pa.Array], pa.Array | None]]:
         """Yield the answers to a batch of the client, which has been validated.
 
-        Each has the columns as the dialect writes them, and the error of each row, if any has one.
+        Each has the columns as the adapter writes them, and the error of each row, if any has one.
 
         Raises:
             RejectedError: SCHEMA_MISMATCH for a value that the declared type cannot hold.
@@ -273,7 +96,7 @@ class StatelessCall(ABC):
 
     def fields(self) -> list[pa.Field]:
         """Return the fields of the result on the wire."""
-        return self.dialect.outputs(self.function, self.result)
+        return self.adapter.outputs(self.function, self.result)
 
     def schema(self, *, errors: bool) -> pa.Schema:
         """Return the schema of the answers, with or without a column of errors."""
@@ -290,7 +113,7 @@ class StatelessCall(ABC):
             named = _with_names(given, declared)
         except TypeError as error:
             raise self._misfit(place, given, str(error)) from None
-        if not self.dialect.reads(named, declared):
+        if not self.adapter.reads(named, declared):
             raise self._misfit(place, given, "cast it in the query")
 
     def _argument(self, place: int, array: pa.Array) -> pa.Array:
@@ -301,7 +124,7 @@ class StatelessCall(ABC):
             raise self._misfit(place, array.type, str(error)) from None
 
     def _written(self, found: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array | None]:
-        arrays, errors = self.dialect.answer(self, found)
+        arrays, errors = self.adapter.answer(found, self.result, is_table=self.is_table)
         return [_written(array, field) for array, field in zip(arrays, self.fields(), strict=True)], errors
 
     def _misfit(self, place: int, given: pa.DataType, why: str) -> RejectedError:
@@ -317,15 +140,15 @@ class StatelessCall(ABC):
 class MapCall(StatelessCall):
     """A scalar or table function: a program of one step."""
 
-    def __init__(self, dialect: StatelessDialect, function: AnyFunction, columns: pa.Schema) -> None:
-        super().__init__(dialect, function, columns)
+    def __init__(self, adapter: WireAdapter, function: AnyFunction, columns: pa.Schema) -> None:
+        super().__init__(adapter, function, columns)
         self._schema = pa.schema(list(zip(self._names, self._types, strict=True)) or [(_ONE, pa.bool_())])
         self.opening = Open(
             (),
             self._schema,
             steps=(Step(function.name, tuple(StepArgument(column=name) for name in self._names)),),
             outputs=(0,),
-            isolate_errors=dialect.has_errors and not self.is_table,
+            isolate_errors=adapter.has_errors and not self.is_table,
         )
 
     def answers(self, batch: pa.RecordBatch, ask: Ask) -> Iterator[tuple[list[pa.Array], pa.Array | None]]:
@@ -343,8 +166,8 @@ class GroupCall(StatelessCall):
     RisingWave passes a group's values so for `aggregate:f(x)`, and every engine with `array_agg` can.
     """
 
-    def __init__(self, dialect: StatelessDialect, function: AnyFunction, columns: pa.Schema) -> None:
-        super().__init__(dialect, function, columns)
+    def __init__(self, adapter: WireAdapter, function: AnyFunction, columns: pa.Schema) -> None:
+        super().__init__(adapter, function, columns)
         if not self._types:
             raise self._refused(f"{function.signature} takes its rows as lists, and the stream has no column")
         self._schema = pa.schema(
@@ -355,7 +178,7 @@ class GroupCall(StatelessCall):
             (Call(function.name, tuple(self._names), filter=_COUNTS),),
             self._schema,
             returns=Returns(states=False, outputs=True),
-            isolate_errors=dialect.has_errors,
+            isolate_errors=adapter.has_errors,
         )
 
     def answers(self, batch: pa.RecordBatch, ask: Ask) -> Iterator[tuple[list[pa.Array], pa.Array | None]]:
@@ -380,7 +203,7 @@ class GroupCall(StatelessCall):
         return pa.RecordBatch.from_arrays([pa.array(slots), pa.array(counts), *arguments], schema=self._schema)
 
     def _argument_type(self, place: int, type_: pa.DataType) -> pa.DataType:
-        if not _is_list(type_):
+        if not is_list(type_):
             raise self._refused(
                 f"argument {place + 1} of {self.function.name} is {type_}, and an aggregate function takes lists, each "
                 "with the values of a group; give array_agg(...), or in RisingWave aggregate:f(...)"
@@ -458,17 +281,12 @@ def _with_names(given: pa.DataType, declared: pa.DataType) -> pa.DataType:
         )
     if kinds.is_map(given) and kinds.is_map(declared):
         return pa.map_(_with_names(given.key_type, declared.key_type), _with_names(given.item_type, declared.item_type))
-    if not (_is_list(given) and _is_list(declared)):
+    if not (is_list(given) and is_list(declared)):
         return given
     value = given.value_field.with_type(_with_names(given.value_type, declared.value_type))
     if kinds.is_fixed_size_list(given):
         return pa.list_(value, given.list_size)
     return pa.large_list(value) if kinds.is_large_list(given) else pa.list_(value)
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    kinds = pa.types
-    return bool(kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_))
 
 
 class _Relabelled:
@@ -528,7 +346,7 @@ def _plain(value: Any, type_: pa.DataType) -> Any:
     """Return a value for a type on the wire, which has texts for some decimals inside."""
     if value is None:
         return None
-    if _is_list(type_):
+    if is_list(type_):
         return [_plain(each, type_.value_type) for each in value]
     if pa.types.is_map(type_):
         return [(_plain(key, type_.key_type), _plain(each, type_.item_type)) for key, each in value]

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from foldflight.adapters.java.classes import function_in
+from foldflight.adapters.java.machine import Jar
 from foldflight.errors import RejectedError
 from foldflight.functions.author.spec import Function
-from foldflight.java.classes import function_in
-from foldflight.java.machine import Jar
 
 __all__ = ["java_functions"]
 

@@ -16,14 +16,14 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from foldflight.adapters.java.bridge import bridged, has_loop
+from foldflight.adapters.java.machine import Jar, java, loaders
+from foldflight.adapters.java.values import UnknownType, Value, hint_of, into_object, value_of
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.author.declaring import snake_case
 from foldflight.functions.author.spec import Capabilities, Function, Parameter, Verbs
 from foldflight.functions.types.shape import Shape, shape_of_type
 from foldflight.functions.types.values import CastError
-from foldflight.java.bridge import bridged, has_loop
-from foldflight.java.machine import Jar, java, loaders
-from foldflight.java.values import UnknownType, Value, hint_of, into_object, value_of
 
 __all__ = ["JavaClass", "JavaForm", "function_in", "function_name", "loaded"]
 

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from foldflight.adapters.java.values import Value
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import EMPTY, Interpreted
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots
-from foldflight.java.values import Value
 
 __all__ = ["Bridged", "bridged", "has_loop"]
 

@@ -1,0 +1,14 @@
+"""Adapters for other worlds: classes written for other engines, functions in Java, and the protocols of other clients.
+
+The core imports none of them. Importing this package registers those of classes, which `foldflight` does.
+"""
+
+from foldflight.adapters.arrow_udf import ARROW_UDF
+from foldflight.adapters.beam import BEAM
+from foldflight.adapters.pyflink import PYFLINK
+from foldflight.adapters.snowflake import SNOWFLAKE
+from foldflight.adapters.spark_aggregator import SPARK_AGGREGATOR
+from foldflight.functions.author.adapters import register
+
+for _adapter in (PYFLINK, ARROW_UDF, SPARK_AGGREGATOR, SNOWFLAKE, BEAM):
+    register(_adapter)

@@ -1,0 +1,49 @@
+"""Aggregate classes of arrow-udf."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from foldflight.functions.author.adapters import Adapter, Method
+
+__all__ = ["ARROW_UDF"]
+
+
+class _ArrowUdf(Adapter):
+    """The conventions of arrow-udf."""
+
+    def verbs(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
+        def returning(call: Callable[..., Any]) -> Callable[..., Any]:
+            """Return a call whose result is the state, except that None keeps a state that can change in place."""
+
+            def change(state: Any, *values: Any) -> Any:
+                returned = call(state, *values)
+                if returned is None and (isinstance(state, (list, dict, set, bytearray)) or hasattr(state, "__dict__")):
+                    return state
+                return returned
+
+            return change
+
+        return {
+            "create_accumulator": given.create_accumulator,
+            "accumulate": returning(given.accumulate),
+            "retract": returning(given.retract),
+            "merge": returning(given.merge),
+            "get_value": given.get_value or (lambda state: state),  # without `finish`, the state is the result
+        }
+
+
+ARROW_UDF: Final = _ArrowUdf(
+    "arrow-udf",
+    "aggregate of arrow-udf",
+    {
+        "create_accumulator": Method("create_state", required=True),
+        "accumulate": Method("accumulate", ("state",), "each", required=True),
+        "retract": Method("retract", ("state",), "each"),
+        "merge": Method("merge", ("state", "other")),
+        "get_value": Method("finish", ("state",)),
+    },
+    marks=("create_state",),
+    returns_accumulator=True,
+)

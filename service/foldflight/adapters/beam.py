@@ -1,0 +1,63 @@
+"""Apache Beam's `CombineFn`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from foldflight.functions.author.adapters import Adapter, Method
+
+__all__ = ["BEAM", "CombineFn"]
+
+
+class CombineFn:
+    """Replaces Beam's base class in shipped code."""
+
+    def setup(self, *arguments: Any, **named: Any) -> None:
+        """Do nothing, as in Beam."""
+
+    def teardown(self, *arguments: Any, **named: Any) -> None:
+        """Do nothing, as in Beam."""
+
+    def compact(self, accumulator: Any, *_: Any, **__: Any) -> Any:
+        """Return the accumulator, as in Beam."""
+        return accumulator
+
+
+class _Beam(Adapter):
+    """The conventions of Beam."""
+
+    def verbs(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
+        def taking(call: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+            return lambda accumulator, *values: call(accumulator, values[0] if len(values) == 1 else values)
+
+        return {
+            "create_accumulator": given.create_accumulator,
+            "accumulate": taking(given.accumulate),
+            "retract": taking(given.retract),
+            "merge": lambda accumulator, other: given.merge([accumulator, other]),
+            "get_value": given.get_value,
+            "open": lambda _: given.open(),
+            "close": given.close,
+        }
+
+
+_BASE: Final = ("apache_beam.transforms.core", "CombineFn")
+BEAM: Final = _Beam(
+    "beam",
+    "CombineFn of Beam",
+    {
+        "create_accumulator": Method("create_accumulator", required=True),
+        "accumulate": Method("add_input", ("accumulator",), "element", required=True),
+        "retract": Method("retract", ("accumulator",), "element"),
+        "merge": Method("merge_accumulators", ("accumulators",), required=True),
+        "get_value": Method("extract_output", ("accumulator",), required=True),
+        "open": Method("setup"),
+        "close": Method("teardown"),
+    },
+    marks=("add_input", "merge_accumulators", "extract_output"),
+    returns_accumulator=True,
+    base=_BASE,
+    replaced={_BASE: CombineFn},
+    declaring=("_type_hints", "default_type_hints", "get_accumulator_coder", "display_data"),
+)

@@ -1,0 +1,105 @@
+"""Handlers of Snowflake and Doris: instances that hold the state of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from foldflight.functions.author.adapters import Adapter, Method, in_place
+from foldflight.functions.types.shape import Nullable, Shape
+from foldflight.functions.types.values import CastError
+
+__all__ = ["SNOWFLAKE", "Handled"]
+
+
+class Handled:
+    """An accumulator of the Snowflake adapter: the handler of a group, or the state from which it is made when needed.
+
+    Pickled states contain it under this name, or as `foldflight.functions.dialects.Handled`.
+    """
+
+    __slots__ = ("handler", "state")
+
+    def __init__(self, handler: Any, state: Any = None) -> None:
+        self.handler = handler
+        self.state = state
+
+    def aggregate_state(self) -> Any:
+        """Return the state, which the engine sends from node to node."""
+        return self.state if self.handler is None else self.handler.aggregate_state
+
+    def __reduce__(self) -> Any:
+        return Handled, (None, self.aggregate_state())
+
+
+class _HandledShape(Shape):
+    """Accumulators of the Snowflake adapter, as their states."""
+
+    def __init__(self, state: Shape) -> None:
+        self.state = state
+        self.arrow = state.arrow
+
+    def to_arrow(self, values: Any) -> pa.Array:
+        states = [value.aggregate_state() for value in values]
+        missing = next((index for index, state in enumerate(states) if state is None), None)
+        if missing is not None and not isinstance(self.state, Nullable):
+            wrong = "aggregate_state returned None, which its annotation does not have; annotate it as `... | None`"
+            raise CastError(missing, "RESULT_TYPE", wrong)
+        return self.state.to_arrow(states)
+
+    def from_arrow(self, array: pa.Array) -> list[Any]:
+        return [Handled(None, state) for state in self.state.from_arrow(array)]
+
+
+def _of_states(migrate: Callable[[str, Any], Any]) -> Callable[[str, Any], Handled]:
+    """Return a `migrate` for accumulators of one that takes and returns states of handlers."""
+
+    def migrated(version: str, state: Any) -> Handled:
+        return Handled(None, migrate(version, state.aggregate_state() if isinstance(state, Handled) else state))
+
+    return migrated
+
+
+class _Snowflake(Adapter):
+    """The conventions of Snowflake, which Doris has, too."""
+
+    def verbs(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - a handler per group
+        def of(accumulator: Handled) -> Any:
+            """Return the handler of an accumulator. It is restored as the engine does on the node that gets a state."""
+            if accumulator.handler is None:
+                restored = instance()
+                restored.merge(accumulator.state)
+                accumulator.handler, accumulator.state = restored, None
+            return accumulator.handler
+
+        return {
+            "create_accumulator": lambda: Handled(instance()),
+            "accumulate": in_place(lambda accumulator, *values: of(accumulator).accumulate(*values)),
+            "retract": in_place(lambda accumulator, *values: of(accumulator).retract(*values)),
+            "merge": in_place(lambda accumulator, other: of(accumulator).merge(other.aggregate_state())),
+            "get_value": lambda accumulator: of(accumulator).finish(),
+        }
+
+    def migrate(self, method: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+        return _of_states(method)
+
+    def shape(self, state: Shape, *, is_annotated: bool) -> Shape:
+        return _HandledShape(state if is_annotated else Nullable(state))
+
+
+SNOWFLAKE: Final = _Snowflake(
+    "snowflake",
+    "handler of Snowflake or Doris",
+    {
+        "accumulate": Method("accumulate", (), "each", required=True),
+        "retract": Method("retract", (), "each"),
+        "merge": Method("merge", ("other_state",), required=True),
+        "get_value": Method("finish", required=True),
+        "serialize": Method("aggregate_state", required=True, is_property=True),
+    },
+    marks=("aggregate_state",),
+    returns_accumulator=False,
+    pickled={("foldflight.functions.dialects", "Handled"): Handled},
+)

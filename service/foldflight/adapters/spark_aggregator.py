@@ -1,0 +1,48 @@
+"""Spark's `Aggregator`, as a Python class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from foldflight.functions.author.adapters import Adapter, Method
+
+__all__ = ["SPARK_AGGREGATOR", "Aggregator"]
+
+
+class Aggregator:
+    """Replaces the base class of Spark's aggregators in shipped code."""
+
+
+class _SparkAggregator(Adapter):
+    """The conventions of Spark's typed aggregators."""
+
+    def verbs(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
+        return {
+            "create_accumulator": given.create_accumulator,
+            "accumulate": lambda buffer, *values: given.accumulate(buffer, values),
+            "retract": lambda buffer, *values: given.retract(buffer, values),
+            "merge": given.merge,
+            "get_value": given.get_value,
+        }
+
+
+_BASE: Final = ("pyspark.sql.aggregator", "Aggregator")
+SPARK_AGGREGATOR: Final = _SparkAggregator(
+    "spark-aggregator",
+    "Aggregator of Spark",
+    {
+        "create_accumulator": Method("zero", required=True),
+        "accumulate": Method("reduce", ("buffer",), "tuple", required=True),
+        "retract": Method("retract", ("buffer",), "tuple"),
+        "merge": Method("merge", ("buffer1", "buffer2"), required=True),
+        "get_value": Method("finish", ("buffer",), required=True),
+    },
+    marks=("zero", "reduce"),
+    returns_accumulator=True,
+    base=_BASE,
+    replaced={_BASE: Aggregator},
+    declaring=("bufferSchema", "outputType"),
+    result="outputType",
+    state="bufferSchema",
+)

@@ -1,0 +1,92 @@
+"""How the client of another engine writes types and results."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Final
+
+import pyarrow as pa
+
+from foldflight.functions import AnyFunction, FunctionKind, can_widen
+
+__all__ = ["EXTENSION", "WireAdapter", "is_list"]
+
+EXTENSION: Final = b"ARROW:extension:name"
+"""The metadata of a field with the name of its extension type."""
+
+
+class WireAdapter(ABC):
+    """How an engine writes types and results."""
+
+    has_errors: ClassVar[bool]
+    """Whether the answer of a scalar function may have the error of each row."""
+
+    @abstractmethod
+    def leaf(self, type_: pa.DataType) -> tuple[pa.DataType, dict[bytes, bytes]]:
+        """Return the type on the wire of a type that is not nested, and the metadata of its field."""
+
+    def is_leaf(self, type_: pa.DataType) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether a type of lists has a type of its own on the wire."""
+        return False
+
+    @abstractmethod
+    def outputs(self, function: AnyFunction, result: pa.DataType) -> list[pa.Field]:
+        """Return the fields of a result."""
+
+    @abstractmethod
+    def answer(
+        self, found: pa.RecordBatch, result: pa.DataType, *, is_table: bool
+    ) -> tuple[list[pa.Array], pa.Array | None]:
+        """Return the columns of an answer, before they are written, and the error of each row, if any has one.
+
+        Args:
+            found: The results of the exchange.
+            result: The declared type of the result; of a table function, the struct of its columns.
+            is_table: Whether it is a table function.
+        """
+
+    def reads(self, given: pa.DataType, declared: pa.DataType) -> bool:
+        """Return whether a client's column may be passed to an argument of a declared type, or is written as one.
+
+        As in queries, only casts that change no value are implicit. Members of structs have their declared names here.
+        """
+        kinds = pa.types
+        if isinstance(given, pa.BaseExtensionType):
+            given = given.storage_type
+        if is_list(given) and is_list(declared):
+            return self.reads(given.value_type, declared.value_type)
+        if kinds.is_struct(given) and kinds.is_struct(declared):
+            return all(self.reads(field.type, declared.field(field.name).type) for field in given)
+        if kinds.is_map(given) and kinds.is_map(declared):
+            key, item = (given.key_type, declared.key_type), (given.item_type, declared.item_type)
+            return self.reads(*key) and self.reads(*item)
+        return can_widen(given, declared) or can_widen(given, self.leaf(declared)[0])
+
+    def field(self, name: str, type_: pa.DataType) -> pa.Field:
+        """Return the field on the wire for a declared type."""
+        kinds = pa.types
+        if is_list(type_) and not self.is_leaf(type_):
+            return pa.field(name, pa.list_(self.field(type_.value_field.name, type_.value_type)))
+        if kinds.is_struct(type_):
+            return pa.field(name, pa.struct([self.field(each.name, each.type) for each in type_]))
+        if kinds.is_map(type_):
+            key = self.field("key", type_.key_type).with_nullable(False)
+            return pa.field(name, pa.map_(key, self.field("value", type_.item_type)))
+        wire, metadata = self.leaf(type_)
+        return pa.field(name, wire, metadata=metadata or None)
+
+    def schema(self, function: AnyFunction) -> pa.Schema:
+        """Return inputs and outputs as fields; a type that depends on the arguments is shown as null."""
+        types = function.input_types or (pa.null(),) * len(function.input_names)
+        if function.kind is FunctionKind.AGGREGATE:
+            types = tuple(map(pa.list_, types))
+        inputs = [self.field(name, type_) for name, type_ in zip(function.input_names, types, strict=True)]
+        result = function.result_type
+        outputs = [pa.field("result", pa.null())] if result is None else self.outputs(function, result)
+        return pa.schema([*inputs, *outputs])
+
+
+def is_list(type_: pa.DataType) -> bool:
+    """Return whether a type is a list of any of Arrow's kinds."""
+    kinds = pa.types
+    return bool(kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_))

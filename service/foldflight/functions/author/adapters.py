@@ -1,0 +1,268 @@
+"""Adapters: the methods by which another engine calls an aggregate class, and how they become a function of foldflight.
+
+An adapter lists the methods that its engine calls, by foldflight's method, and binds those of an instance. The author's
+class is not changed. `retract` and `migrate` may be added to a class of any engine, for example in a subclass;
+`retract` takes a row as the method that adds one does.
+
+The classes of an engine are recognised by the engine's base class, by its module and name, so the engine is not
+imported. A class without it is recognised by its methods. This module knows no engine: `foldflight.adapters` registers
+those that there are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+
+from foldflight.errors import RejectedError
+from foldflight.functions.author.spec import Verbs
+from foldflight.functions.types.shape import Shape, record_of, shape_of_type
+from foldflight.functions.types.sql import parse_type
+
+__all__ = [
+    "ADAPTERS",
+    "AdaptedForm",
+    "Adapter",
+    "Method",
+    "Shipped",
+    "adapter_of",
+    "engines",
+    "in_place",
+    "register",
+    "written_by_author",
+]
+
+# How a method takes the arguments of a row: each as a parameter, all as one tuple, or one argument as itself and
+# several as one tuple.
+RowForm = Literal["each", "tuple", "element"]
+_ROWS: Final[dict[RowForm | None, str]] = {None: "", "each": "*arguments", "tuple": "value", "element": "element"}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method that an engine calls.
+
+    Args:
+        name: Its name.
+        before: Names of its parameters after `self`, without those of a row.
+        row: How it takes the arguments of a row; None if it takes none.
+        required: Whether a class must define it.
+        is_property: Whether it is a property.
+    """
+
+    name: str
+    before: tuple[str, ...] = ()
+    row: RowForm | None = None
+    required: bool = False
+    is_property: bool = False
+
+    def shown(self) -> str:
+        """Return the method as an author writes it."""
+        parameters = ", ".join(filter(None, ("self", *self.before, _ROWS[self.row])))
+        return f"{'@property ' if self.is_property else ''}{self.name}({parameters})"
+
+
+@dataclass(frozen=True)
+class Adapter(ABC):
+    """The conventions of another engine for aggregate classes.
+
+    Args:
+        name: Its name in `udaf(adapt=...)`.
+        what: What the engine calls such a class, for messages.
+        methods: The methods that the engine calls, by foldflight's method.
+        marks: Names of attributes that foldflight's own classes and those of other engines do not have.
+        returns_accumulator: Whether the engine uses what the methods that change an accumulator return.
+        base: Module and name of the engine's base class; None if it has none.
+        replaced: What shipped code has in place of the engine's classes, by their module and name.
+        declaring: Attributes of a class that tell its engine about types. They are removed from shipped code.
+        result: Name of the attribute with the type of the result; None if a class does not declare it.
+        state: Name of the attribute with the type of the state; None if a class does not declare it.
+        asks_determinism: Whether the engine calls `is_deterministic` of a class.
+        pickled: Classes by the module and name that pickled states have for them, if these have changed.
+    """
+
+    name: str
+    what: str
+    methods: Mapping[str, Method]
+    marks: tuple[str, ...]
+    returns_accumulator: bool
+    base: tuple[str, str] | None = None
+    replaced: Mapping[tuple[str, str], type] = field(default_factory=dict)
+    declaring: tuple[str, ...] = ()
+    result: str | None = None
+    state: str | None = None
+    asks_determinism: bool = False
+    pickled: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+
+    @abstractmethod
+    def verbs(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:
+        """Return foldflight's methods for those of an instance.
+
+        Args:
+            given: The methods of an instance, by foldflight's name; None where the class has none.
+            instance: Creates another instance, with the same direct arguments.
+        """
+
+    def migrate(self, method: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+        """Return foldflight's `migrate` for that of an instance."""
+        return method
+
+    def type_of(self, declared: Any) -> Any:
+        """Return a declared type of an argument or of the result in place of one that only the engine has."""
+        return declared
+
+    def shape_of(self, declared: Any) -> Shape:
+        """Return the shape of accumulators of a declared type."""
+        arrow = parse_type(declared)
+        if self.returns_accumulator and pa.types.is_struct(arrow):
+            return record_of([(each.name, shape_of_type(each.type)) for each in arrow], tuple, immutable=True)
+        return self.shape(shape_of_type(arrow), is_annotated=False)
+
+    def shape(self, state: Shape, *, is_annotated: bool) -> Shape:  # noqa: ARG002 - for subclasses
+        """Return the shape of accumulators from that of the states."""
+        return state
+
+    def engine_part(self, cls: type) -> tuple[type, ...]:
+        """Return the classes from which a class inherits what belongs to the engine: its base class and those above."""
+        stand_in = None if self.base is None else self.replaced.get(self.base)
+        for place, each in enumerate(cls.__mro__):
+            if each is stand_in or (each.__module__, each.__qualname__) == self.base:
+                return cls.__mro__[place:]
+        return ()
+
+    def method(self, cls: type, verb: str) -> Any:
+        """Return the author's method for a verb; None if the class has none, or only that of the engine's base."""
+        method = self.methods.get(verb)
+        if method is None or getattr(cls, method.name, None) is None:
+            return None
+        owner = next(each for each in cls.__mro__ if method.name in vars(each))
+        return None if owner in self.engine_part(cls) else getattr(cls, method.name)
+
+    def missing(self, cls: type) -> list[Method]:
+        """Return the required methods that a class does not define."""
+        return [method for verb, method in self.methods.items() if method.required and self.method(cls, verb) is None]
+
+    def score(self, cls: type) -> int:
+        """Return how many of the engine's methods a class defines; 0 if it has no mark of the engine."""
+        if not any(getattr(cls, mark, None) is not None for mark in self.marks):
+            return 0
+        return sum(self.method(cls, verb) is not None for verb in self.methods)
+
+
+ADAPTERS: Final[dict[str, Adapter]] = {}
+"""The adapters that are registered, by name."""
+
+
+def register(adapter: Adapter) -> None:
+    """Have `udaf` recognise the classes of an engine."""
+    ADAPTERS[adapter.name] = adapter
+
+
+class AdaptedForm:
+    """Binds the methods of a class of another engine.
+
+    Args:
+        cls: The author's class.
+        adapter: The name of the adapter.
+    """
+
+    def __init__(self, cls: type, adapter: str) -> None:
+        self.cls = cls
+        self.adapter = adapter
+
+    def __call__(self, literals: Mapping[str, Any]) -> Verbs:
+        adapter = ADAPTERS[self.adapter]
+        written = {verb for verb in adapter.methods if adapter.method(self.cls, verb) is not None}
+        instance = self.cls(**literals)
+        given = {
+            verb: None if verb not in written or method.is_property else getattr(instance, method.name)
+            for verb, method in adapter.methods.items()
+        }
+        verbs = adapter.verbs(SimpleNamespace(**given), lambda: self.cls(**literals))
+        needed = written | {"create_accumulator", "accumulate", "get_value"}
+        migrate = getattr(instance, "migrate", None)
+        return Verbs(
+            migrate=migrate and adapter.migrate(migrate),
+            **{verb: call for verb, call in verbs.items() if verb in needed},
+        )
+
+
+def in_place(call: Callable[..., Any]) -> Callable[..., None]:
+    """Return a call whose result is ignored, as the engine ignores it."""
+
+    def change(accumulator: Any, *values: Any) -> None:
+        call(accumulator, *values)
+
+    return change
+
+
+_OWN_METHODS: Final = ("create_accumulator", "accumulate", "retract", "merge", "get_value")
+
+
+def engines() -> frozenset[str]:
+    """Return the packages of the engines. They are never shipped."""
+    return frozenset(each.base[0].partition(".")[0] for each in ADAPTERS.values() if each.base is not None)
+
+
+def adapter_of(cls: type, said: str | None) -> Adapter | None:
+    """Return the adapter of a class: the one that is said, or the one that is found; None for foldflight's own form.
+
+    Raises:
+        RejectedError: SIGNATURE, for an unknown name, and for a class that may be of two.
+    """
+    if said is not None:
+        if said not in ADAPTERS:
+            names = ", ".join(map(repr, ADAPTERS))
+            raise RejectedError("SIGNATURE", f"{cls.__name__}: there is no engine {said!r}; adapt takes {names}")
+        return ADAPTERS[said]
+    for adapter in ADAPTERS.values():
+        if adapter.engine_part(cls):
+            return adapter
+    own = sum(getattr(cls, verb, None) is not None for verb in _OWN_METHODS)
+    if all(getattr(cls, verb, None) is not None for verb in ("accumulate", "get_value")):
+        return None
+    scores = {name: score for name, adapter in ADAPTERS.items() if (score := adapter.score(cls)) > own}
+    best = [name for name, score in scores.items() if score == max(scores.values())]
+    if len(best) > 1:
+        shown = " and ".join(best)
+        raise RejectedError(
+            "SIGNATURE", f"{cls.__name__} has methods of {shown}; say which it is, as in @udaf(adapt={best[0]!r})"
+        )
+    return ADAPTERS[best[0]] if best else None
+
+
+def written_by_author(cls: type, adapter: str) -> tuple[type, ...]:
+    """Return a class of another engine and its bases, without those of the engine."""
+    engine = ADAPTERS[adapter].engine_part(cls)
+    return tuple(each for each in cls.__mro__ if each not in engine and each is not object)
+
+
+class Shipped:
+    """What shipped code of adapted classes has in place of the engines' own classes, so that no engine is needed there.
+
+    Args:
+        classes: The adapted classes by the name of their adapter.
+    """
+
+    def __init__(self, classes: Mapping[type, str]) -> None:
+        self._replaced: dict[tuple[str, str], type] = {}
+        self._declaring: dict[type, tuple[str, ...]] = {}
+        for cls, name in classes.items():
+            self._replaced.update(ADAPTERS[name].replaced)
+            self._declaring.update(dict.fromkeys(written_by_author(cls, name), ADAPTERS[name].declaring))
+
+    def replacement(self, value: Any) -> type | None:
+        """Return the class that replaces an engine's class; None for all other objects."""
+        if not inspect.isclass(value):
+            return None
+        return self._replaced.get((value.__module__, value.__qualname__))
+
+    def removed(self, cls: type) -> tuple[str, ...]:
+        """Return the names of the attributes that shipped code of a class does not have."""
+        return self._declaring.get(cls, ())

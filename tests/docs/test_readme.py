@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from examples.weighted_avg import WeightedAvg
 from foldflight.cli.main import cli
 from foldflight.server.run.lifecycle import serving
 from tests.docs.running import printed_by
+from tests.docs.wheels import built, run
 from tests.spark_sessions import NOT_CONNECTED
 
 ROOT = Path(__file__).parents[2]
@@ -86,24 +88,34 @@ def plain(source):
 def test_every_python_block_runs_and_prints_what_is_shown(tmp_path):
     """The blocks of the README and the guides, run one after the other, print the lines that are shown below them.
 
-    Those of the README run twice, as somebody pastes them again, and leave nothing in the folder.
+    Those of the README run twice, as somebody pastes them again, and leave nothing in the folder. They need the wheel
+    and the project of `foldflight init` only; the guides also use the examples of a clone.
     """
+    site, project = tmp_path / "site", tmp_path / "orders"
+    wheel = built("wheel", tmp_path / "dist")
+    run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", site, wheel)
+    run(sys.executable, "-m", "foldflight.cli.main", "init", project, PYTHONPATH=str(site))
+    before = {path.name for path in project.iterdir()}
     shown = [
         (document, match["text"], (match["printed"] or "").splitlines())
         for document in ("README.md", *EXECUTED)
         for match in FENCE.finditer((ROOT / document).read_text(encoding="utf-8"))
         if match["language"] == "python"
     ]
-    code = f"\nprint({MARK!r}, flush=True)\n".join(["", *(text for _, text, _ in shown), "spark.stop()"])
-    script = tmp_path / "blocks.py"
+    readme = sum(document == "README.md" for document, _, _ in shown)
+    texts = [text for _, text, _ in shown]
+    texts[readme] = f"import sys\nsys.path.append({str(ROOT)!r})\n{texts[readme]}"
+    code = f"\nprint({MARK!r}, flush=True)\n".join(["", *texts, "spark.stop()"])
+    script = project / "blocks.py"
     # The first block itself finds Java and the Python of the workers, as on a machine where nothing is set.
     unset = {"JAVA_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP"}
     environment = {name: value for name, value in os.environ.items() if name not in unset}
-    environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'service'}", "PYSPARK_SUBMIT_ARGS": SUBMIT_ARGS}
+    environment |= {"PYTHONPATH": str(site), "PYSPARK_SUBMIT_ARGS": SUBMIT_ARGS}
     with serving(WeightedAvg, http_port=0, health_port=0) as server:
         script.write_text(code.replace("grpc://127.0.0.1:8815", server.url), encoding="utf-8")
-        output = printed_by("-u", script, folder=tmp_path, environment=environment)
-    assert {path.name for path in tmp_path.iterdir()} <= {script.name, ".hypothesis", "artifacts", "spark-warehouse"}
+        output = printed_by("-u", script, folder=project, environment=environment)
+    left = {path.name for path in project.iterdir()} - before
+    assert left <= {script.name, ".hypothesis", "__pycache__", "artifacts", "spark-warehouse"}
     printed = output.split(f"{MARK}\n")[1:-1]
     assert len(printed) == len(shown)
     for (document, text, lines), output in zip(shown, printed, strict=True):

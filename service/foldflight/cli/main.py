@@ -15,6 +15,7 @@ import click
 from foldflight import __version__
 from foldflight.cli.conform import conform
 from foldflight.cli.demo import demo
+from foldflight.cli.init import init
 from foldflight.cli.laws import check
 from foldflight.cli.listing import functions
 from foldflight.cli.serve import serve
@@ -48,6 +49,7 @@ def cli() -> None:
         sys.path.insert(0, folder)
 
 
+cli.add_command(init)
 cli.add_command(serve)
 cli.add_command(functions)
 cli.add_command(status)

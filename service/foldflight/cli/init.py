@@ -1,0 +1,33 @@
+"""`foldflight init`: write a project with a function, its tests, a batch job, a stream job and an image."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import click
+
+from foldflight.errors import RejectedError
+
+__all__ = ["init"]
+
+_PROJECT = Path(__file__).parent / "project"
+_NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.pyc")
+
+
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
+def init(folder: Path) -> None:
+    """Write a project into the new folder DIR: a function, its tests, two jobs and an image.
+
+    The tests pass as they are: run `pytest` in the folder. Its README.md says what each file is for.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise RejectedError("SETTINGS", f"{folder} is not empty; name a new folder, so that no file of yours is lost")
+    try:
+        shutil.copytree(_PROJECT, folder, ignore=_NOT_COPIED, dirs_exist_ok=True)
+    except OSError as error:
+        raise RejectedError("SETTINGS", f"{folder} cannot be written: {error.strerror or error}") from error
+    for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+        click.echo(f"wrote {path}")
+    click.echo(f"\nNext:  cd {folder} && pytest        (README.md says what each file is for)")

@@ -13,7 +13,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PARTITIONS = 2
-FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+SPARK = tuple(map(int, metadata.version("pyspark").split(".")[:2]))
+_PACKAGE = "org.apache.spark.sql.execution.streaming" + (".checkpointing" if SPARK >= (4, 1) else "")
+FILE_MANAGER = f"{_PACKAGE}.FileSystemBasedCheckpointFileManager"
 # For the JVM of every Spark that tests start, also in processes of their own. Queries are many and small: optimised
 # machine code, code that Spark generates for stages, and checks of its classes cost more time than they save.
 JAVA_OPTIONS = (
@@ -71,10 +73,7 @@ def let_pass(item: pytest.Item) -> None:
 
 def since_spark(version: str, what: str) -> pytest.MarkDecorator:
     """Skip a test of what Spark itself has only since a version, where an older one is installed."""
-    installed = tuple(map(int, metadata.version("pyspark").split(".")[:2]))
-    return pytest.mark.skipif(
-        installed < tuple(map(int, version.split("."))), reason=f"{what} is new in Spark {version}"
-    )
+    return pytest.mark.skipif(tuple(map(int, version.split("."))) > SPARK, reason=f"{what} is new in Spark {version}")
 
 
 def leave_to_ci(item: pytest.Item) -> None:

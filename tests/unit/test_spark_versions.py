@@ -1,80 +1,198 @@
-"""PySpark's undocumented names, in each of its versions."""
+"""What differs between versions of PySpark, in the version that is installed: `make test-spark` runs this on each."""
+
+from __future__ import annotations
 
 import ast
-import importlib
+import inspect
+import itertools
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as st
-from pyspark.sql.pandas import types as conversions
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 import foldflight
+from foldflight.engine.query.convert import without_nullability
 from foldflight.errors import RejectedError
 from foldflight.spark import columns, versions
+from foldflight.spark.versions import facts
+from foldflight.spark.versions.facts import FEATURES, VERSIONS, Feature, require, versions_table
+from tests.spark_sessions import SPARK
 
 ROWS = st.StructType([st.StructField("at", st.TimestampType()), st.StructField("v", st.LongType())])
 ROLES = ["the key 'at'", "the argument 'v' of sum"]
+PLAIN = [
+    st.BooleanType(),
+    st.ByteType(),
+    st.ShortType(),
+    st.IntegerType(),
+    st.LongType(),
+    st.FloatType(),
+    st.DoubleType(),
+    st.DecimalType(38, 18),
+    st.DecimalType(4, 0),
+    st.StringType(),
+    st.BinaryType(),
+    st.DateType(),
+    st.TimestampType(),
+    st.TimestampNTZType(),
+    st.DayTimeIntervalType(),
+    st.NullType(),
+    *(getattr(st, name)() for name in ("VariantType", "TimeType") if hasattr(st, name)),
+]
+NESTED = [
+    *(st.ArrayType(each) for each in PLAIN),
+    st.ArrayType(st.LongType(), containsNull=False),
+    *(st.MapType(st.StringType(), each) for each in PLAIN),
+    st.MapType(st.LongType(), st.ArrayType(st.DateType()), valueContainsNull=False),
+    st.StructType([st.StructField(f"{place}", each, bool(place % 2)) for place, each in enumerate(PLAIN)]),
+    st.StructType([]),
+]
+# Python's table of 3.5 lacks what its JVM passes all the same.
+BEYOND_3_5 = (st.TimestampType, st.TimestampNTZType)
 
 
-def of_4_1(
-    dt: Any,
-    error_on_duplicated_field_names_in_struct: bool = False,
-    timestamp_utc: bool = True,
-    prefers_large_types: bool = False,
-) -> pa.DataType:
-    return pa.timestamp("us", "UTC" if timestamp_utc else None) if isinstance(dt, st.TimestampType) else pa.int64()
+def of_pyspark(type_: st.DataType) -> pa.DataType:
+    """Return the Arrow type of a type as PySpark's own table has it."""
+    zoned = "timezone" in inspect.signature(to_arrow_type).parameters
+    return to_arrow_type(type_, **({"timezone": "UTC"} if zoned else {}))
 
 
-def of_4_2(
-    dt: Any,
-    *,
-    error_on_duplicated_field_names_in_struct: bool = False,
-    timezone: str | None = None,
-    prefers_large_types: bool = False,
-) -> pa.DataType:
-    assert timezone is not None
-    return pa.timestamp("us", timezone) if isinstance(dt, st.TimestampType) else pa.int64()
+@pytest.mark.parametrize("type_", PLAIN + NESTED, ids=str)
+def test_arrow_types_are_those_of_pyspark(type_: st.DataType) -> None:
+    """Our table of types and PySpark's agree, in both directions."""
+    ours = versions.arrow_type(type_)
+    if SPARK < (4, 0) and isinstance(type_, (st.ArrayType, st.MapType, st.StructType)) and _has_times(type_):
+        return
+    theirs = of_pyspark(type_)
+    if SPARK < (4, 1):  # their JVM has the nullability of members, and Python's table says less
+        ours, theirs = without_nullability(ours), without_nullability(theirs)
+    assert ours == theirs
+    if (
+        SPARK >= (4, 0) and "variant" not in type_.simpleString()
+    ):  # it is known by metadata, which functions do not give
+        assert versions.spark_type(ours) == from_arrow_type(ours, prefer_timestamp_ntz=True)
 
 
-@pytest.mark.parametrize("function", [of_4_1, of_4_2])
-def test_timestamps_are_in_utc_in_each_version(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time zone is an argument of PySpark 4.2 and later, and the default of 4.1."""
-    with monkeypatch.context() as patch:
-        patch.setattr(conversions, "to_arrow_type", function)
-        importlib.reload(versions)
-        assert versions.arrow_type(st.TimestampType()) == pa.timestamp("us", "UTC")
-        assert versions.arrow_type(st.LongType()) == pa.int64()
-    importlib.reload(versions)
+def _has_times(type_: st.DataType) -> bool:
+    parts = {st.ArrayType: ("elementType",), st.MapType: ("keyType", "valueType")}.get(type(type_), ())
+    inner = [getattr(type_, name) for name in parts]
+    inner += [each.dataType for each in type_] if isinstance(type_, st.StructType) else []
+    return any(isinstance(each, BEYOND_3_5) or _has_times(each) for each in inner)
 
 
-def test_a_timestamp_without_zone_stays_one() -> None:
-    """The default of PySpark 4.1 makes it a TIMESTAMP_LTZ, and that of later versions does not."""
+@pytest.mark.parametrize(
+    "type_", [pa.large_string(), pa.large_binary(), pa.binary(3), pa.list_(pa.int64(), 2)], ids=str
+)
+def test_other_arrow_types_have_the_types_of_pyspark(type_: pa.DataType) -> None:
+    """Types that Spark does not pass to Python but reads from it."""
+    if SPARK >= (4, 1):  # older tables lack some, and all JVMs read them
+        assert versions.spark_type(type_) == from_arrow_type(type_)
+
+
+def test_timestamps_are_in_utc_or_without_zone() -> None:
+    """The zone is an argument of PySpark 4.2's own table, and the kind of a time without zone depends on a default."""
+    assert versions.arrow_type(st.TimestampType()) == pa.timestamp("us", "UTC")
     assert versions.spark_type(pa.timestamp("us")) == st.TimestampNTZType()
     assert versions.spark_type(pa.list_(pa.timestamp("us"))) == st.ArrayType(st.TimestampNTZType())
+
+
+def test_a_type_of_a_newer_spark_is_refused_with_the_remedy() -> None:
+    """A result of a type that this Spark does not have is refused when the query is built."""
+    if hasattr(st, "TimeType"):
+        assert versions.spark_type(pa.time64("us")) == st.TimeType()
+    else:
+        with pytest.raises(RejectedError, match=r"TIME is new in Spark 4\.1; declare another result_type"):
+            versions.spark_type(pa.time64("us"))
+    with pytest.raises(RejectedError, match="has no type for uint64"):
+        versions.spark_type(pa.uint64())
 
 
 def test_an_error_of_our_own_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a type that Spark does not pass to Python is refused; a wrong call of PySpark keeps its error."""
 
     def outdated(type_: st.DataType) -> pa.DataType:
-        raise TypeError("to_arrow_type() got an unexpected keyword argument")
+        raise TypeError("arrow_type() got an unexpected keyword argument")
 
-    with pytest.raises(RejectedError, match=r"the key 'at' is interval, which cannot be passed to Python"):
-        columns.arrow_fields(st.StructType([st.StructField("at", st.CalendarIntervalType())]), ROLES)
+    interval = getattr(st, "CalendarIntervalType", st.YearMonthIntervalType)()
+    with pytest.raises(RejectedError, match=r"the key 'at' is interval.*, which cannot be passed to Python"):
+        columns.arrow_fields(st.StructType([st.StructField("at", interval)]), ROLES)
     monkeypatch.setattr(columns, "arrow_type", outdated)
     with pytest.raises(TypeError, match="unexpected keyword"):
         columns.arrow_fields(ROWS, ROLES)
 
 
-def test_undocumented_names_are_in_one_module() -> None:
-    """Only `spark/versions.py` imports the module of PySpark whose functions differ between versions."""
+DOCUMENTED = {
+    "pyspark",
+    "pyspark.errors",
+    "pyspark.sql",
+    "pyspark.sql.functions",
+    "pyspark.sql.streaming",
+    "pyspark.sql.types",
+    "pyspark.sql.window",
+}
+# Their names in Spark 4 that 3.5 does not have, as far as the code needs them.
+NEW = {"StatefulProcessor", "StatefulProcessorHandle", "VariantType", "VariantVal", "TimeType", "arrow_udf", "TableArg"}
+
+
+def test_undocumented_and_new_names_are_in_one_room() -> None:
+    """Only `spark/versions/` imports modules of PySpark that its reference does not have, and names newer than 3.5."""
     root = Path(foldflight.__file__).parent
     found = {
         str(path.relative_to(root))
         for path in root.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and node.module == "pyspark.sql.pandas.types"
+        if _is_bound_to_a_version(node)
     }
-    assert found == {"spark/versions.py"}
+    assert {Path(path).parent for path in found} == {Path("spark/versions")}
+
+
+def _is_bound_to_a_version(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):
+        return node.attr in {*NEW, "transformWithState", "transformWithStateInPandas"}
+    if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "pyspark":
+        return node.module not in DOCUMENTED or any(each.name in NEW for each in node.names)
+    return isinstance(node, ast.Import) and any(each.name.startswith("pyspark.") for each in node.names)
+
+
+@pytest.mark.parametrize("feature", FEATURES, ids=[each.what for each in FEATURES])
+def test_features_are_there_since_the_version_of_the_table(feature: Feature) -> None:
+    """The table says the same as the installed PySpark."""
+    assert feature.has() == (tuple(map(int, feature.since.split("."))) <= SPARK)
+    assert feature.remedy or feature.since == "3.5"
+
+
+def test_what_a_version_lacks_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names what is missing, the version that has it, the one that is here, and what to do."""
+    monkeypatch.setattr(facts.pyspark, "__version__", "3.5.9")
+    feature = Feature("doors", "4.7", lambda: False, "use a window")
+    with pytest.raises(RejectedError) as refused:
+        require(feature, "the doors of this query")
+    said = "the doors of this query need Spark 4.7 or later, and this is Spark 3.5.9; use a window"
+    assert (refused.value.code, refused.value.message) == ("SETTINGS", said)
+    require(Feature("doors", "3.5", lambda: True), "these")
+
+
+def test_the_table_has_each_version_and_grows_only() -> None:
+    """What one version can do, all later ones can."""
+    rows = [line.strip("|").split("|") for line in versions_table().splitlines()]
+    assert [each.strip() for each in rows[0][1:]] == list(VERSIONS)
+    for row in rows[2:]:
+        marks = [each.strip() == "yes" for each in row[1:]]
+        assert all(later >= earlier for earlier, later in itertools.pairwise(marks)), row
+    assert ".".join(metadata.version("pyspark").split(".")[:2]) in VERSIONS
+
+
+def test_errors_have_a_condition_a_message_and_places() -> None:
+    """Errors of all versions have a message, a condition and places."""
+    from pyspark.errors import AnalysisException
+
+    names = {"errorClass" if SPARK >= (4, 0) else "error_class": "UNSUPPORTED_OPERATION"}
+    parameters = {"messageParameters" if SPARK >= (4, 0) else "message_parameters": {"operation": "x"}}
+    error: Any = AnalysisException(**names, **parameters)
+    assert versions.condition_of(error) == "UNSUPPORTED_OPERATION"
+    assert "not supported" in versions.message_of(error)
+    assert versions.contexts_of(error) == []

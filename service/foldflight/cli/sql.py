@@ -26,7 +26,7 @@ from foldflight.errors import FoldflightError, RejectedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming import StreamingQuery  # type: ignore[attr-defined, unused-ignore]
 
 __all__ = ["sql"]
 

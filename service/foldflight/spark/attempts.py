@@ -42,7 +42,7 @@ def attempt(step: str) -> Iterator[None]:
     Raises:
         FoldflightError: The error of the attempt before on this host, if it would repeat.
     """
-    from pyspark.taskcontext import TaskContext
+    from pyspark import TaskContext
 
     context = TaskContext.get()
     if context is None:

@@ -22,7 +22,7 @@ from foldflight.engine.query.convert import without_nullability
 from foldflight.engine.query.layout import KIND, REAL, SLOT
 from foldflight.errors import RejectedError
 from foldflight.functions import Call, Order, RowKind, can_widen, parse_type, sql_name
-from foldflight.spark.versions import arrow_type, quiet, spark_type
+from foldflight.spark.versions import UNCOMPARABLE, arrow_type, collates_by_bytes, message_of, quiet, spark_type
 
 __all__ = [
     "Columns",
@@ -48,7 +48,6 @@ _KINDS = ", ".join(each.short for each in RowKind)
 # A column, a member of one, or a constant: nothing that can fail.
 _SIMPLE: Final = re.compile(r"[\w.]+")
 _CONDITION: Final = "foldflight condition {}"
-_UNGROUPABLE = (st.MapType, st.VariantType, st.CalendarIntervalType)
 
 
 @dataclass(frozen=True)
@@ -273,7 +272,7 @@ def _is_of_spark(type_: pa.DataType) -> bool:
     """Return whether Spark has a column type that an argument of `type_` accepts."""
     try:
         column = arrow_type(spark_type(type_))
-    except (PySparkException, ValueError):  # pyarrow refuses more than 38 digits by ValueError
+    except (RejectedError, ValueError):  # pyarrow refuses more than 38 digits by ValueError
         return False
     return can_widen(without_nullability(column), type_)
 
@@ -298,7 +297,7 @@ def rejecting(code: str, what: str) -> Iterator[None]:
 
 
 def _refused(code: str, what: str, error: PySparkException) -> RejectedError:
-    message = error.getMessage() or str(error)
+    message = message_of(error)
     said = _SAID.match(message)
     return RejectedError(code, f"{what}: {(said.group() if said else message.partition('JVM stacktrace:')[0]).strip()}")
 
@@ -495,7 +494,7 @@ def arrow_fields(schema: st.StructType, roles: Sequence[str]) -> pa.Schema:
         role = "" if column.name in own else next(named)
         try:
             type_ = arrow_type(column.dataType)
-        except PySparkException as error:
+        except RejectedError as error:
             raise _unsupported(
                 role, column.dataType, "cannot be passed to Python; cast it in the query, for example to STRING"
             ) from error
@@ -517,13 +516,13 @@ def check_keys(schema: st.StructType, names: Sequence[str], *, is_order: bool = 
     for column, name in zip(schema, names, strict=False):
         kind, verb = ("order", "order") if is_order else ("key", "group")
         role, cannot = f"the {kind} {name!r}", f"cannot be {'an order' if is_order else 'a key'}"
-        if _contains(column.dataType, _UNGROUPABLE):
+        if _contains(column.dataType, UNCOMPARABLE):
             raise _unsupported(
                 role,
                 column.dataType,
                 f"{cannot}, because its values cannot be compared; {verb} by parts of it, or by its text",
             )
-        if isinstance(column.dataType, st.StringType) and column.dataType.collation != "UTF8_BINARY":
+        if isinstance(column.dataType, st.StringType) and not collates_by_bytes(column.dataType):
             raise _unsupported(
                 role,
                 column.dataType,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql import types as st
 
 from foldflight.client import Aggregate, OpenExchange, Transport, Use, UseMember, uses_in
 from foldflight.engine.batch.mapping import MapQuery, Steps, transport_of
@@ -37,9 +37,9 @@ from foldflight.functions.query.literals import check_names
 from foldflight.functions.types.sql import sql_name
 from foldflight.spark.attempts import attempt
 from foldflight.spark.carrier import carrier_type, result_types
-from foldflight.spark.columns import Columns, arrow_fields, spark_name, text_of
-from foldflight.spark.steps import step_name
-from foldflight.spark.versions import spark_type
+from foldflight.spark.columns import Columns, arrow_fields, column_named, spark_name, text_of
+from foldflight.spark.steps import mapping, step_name
+from foldflight.spark.versions import ARROW_UDFS, arrow_udf, spark_type
 from foldflight.spark.worker import freeze_garbage_collector
 
 __all__ = [
@@ -191,8 +191,10 @@ def _mapped(history: _History) -> DataFrame:
     if isolates:
         members.append(pa.field(ERROR, ERROR_CARRIER))
     types = pa.schema(members)
+    if not ARROW_UDFS.has():
+        return _mapped_rows(history, columns, _Rows(query, types), name)
     is_alone = len(members) == 1
-    udf = _udf(
+    udf = arrow_udf(
         _plain(partial(_evaluated, query, types), name), types.field(0).type if is_alone else pa.struct(list(types))
     )
     if not all(use.function.deterministic for use in uses_in(uses.values())):
@@ -205,10 +207,58 @@ def _mapped(history: _History) -> DataFrame:
     return mapped.withColumns(added).drop(_MAPPED)
 
 
-def _udf(function: Callable[..., Any], type_: pa.DataType) -> Any:
-    """Return a function as an arrow UDF, whose form follows from its annotations."""
-    make: Any = arrow_udf
-    return make(function, spark_type(type_))
+def _mapped_rows(history: _History, columns: Columns, task: _Rows, name: str) -> DataFrame:
+    """Return the DataFrame with the outputs, where Spark has no UDFs over Arrow arrays: all columns go to Python.
+
+    UDFs of pandas would not do: there, NULL is NaN, large BIGINTs beside NULL are rounded, and times lose their zone.
+    """
+    df = history.df
+    kept = [column_named(each).alias(f"kept_{place}") for place, each in enumerate(df.columns)]
+    given = [each.alias(f"column_{place}") for place, each in enumerate(columns.expressions)] or [sf.lit(True)]
+    rows = df.select(*kept, *given)
+    roles = [*(f"the column {each!r}" for each in df.columns), *(columns.roles() or ["a constant"])]
+    task = replace(task, rows=arrow_fields(rows.schema, roles), kept=len(kept))
+    # mapInArrow knows nothing of metadata: without it a watermark would be lost.
+    found = [st.StructField(each.name, each.dataType, metadata=each.metadata) for each in df.schema.fields]
+    own = [f"{_MAPPED}_{place}" for place in range(len(task.types))]
+    added = [st.StructField(each, spark_type(type_)) for each, type_ in zip(own, task.types.types, strict=True)]
+    mapped = rows.mapInArrow(mapping(task, name), st.StructType([*found, *added]))
+    outputs = {output: sf.col(each) for output, each in zip(history.uses, own, strict=False)}
+    if history.on_error == "isolate":
+        read = Columns(mapped)
+        for written in columns.written:
+            read.argument(written, name)
+        outputs[DEAD_LETTER] = letter_of(sf.col(own[-1]), read)
+    return mapped.withColumns(outputs).drop(*own)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The task of one partition, for mapInArrow.
+
+    Args:
+        query: The program.
+        types: The outputs.
+        rows: The columns from Spark: those that are kept, then the arguments.
+        kept: How many are kept.
+    """
+
+    query: MapQuery
+    types: pa.Schema
+    rows: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    kept: int = 0
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of Spark's batches with the outputs."""
+        blocks = gather(batches, self.rows, self.query.bounds)
+        for block, answer in self.query.answers(blocks, self._chunk):
+            arrays = [_one(column.combine_chunks()) for column in answer.columns]
+            members = [convert(each, type_) for each, type_ in zip(arrays, self.types.types, strict=True)]
+            columns = [*block.columns[: self.kept], *members]
+            yield pa.RecordBatch.from_arrays(columns, names=[str(place) for place in range(len(columns))])
+
+    def _chunk(self, block: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(block.columns[self.kept :], schema=self.query.opening.columns)
 
 
 ERROR_CARRIER: Final = pa.struct([(name, pa.string()) for name in ("code", "function", "message", "row", "trace")])
@@ -408,7 +458,7 @@ def declared_udf(
             return task.values(columns)
 
     run.__name__ = info.name
-    udf = _udf(run, type_)
+    udf = arrow_udf(run, type_)
     return udf if info.deterministic else udf.asNondeterministic()
 
 
@@ -488,7 +538,7 @@ class _OneCall:
 
     def _exchange(self, schema: pa.Schema) -> OpenExchange:
         """Return the exchange of this task, and close those of other tasks, which have ended."""
-        from pyspark.taskcontext import TaskContext
+        from pyspark import TaskContext
 
         context = TaskContext.get()
         attempt_id = -1 if context is None else context.taskAttemptId()

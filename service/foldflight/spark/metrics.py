@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming import StreamingQueryListener  # type: ignore[attr-defined, unused-ignore]
 
 from foldflight.spark.bucketed import FIGURES, aggregation_of
 

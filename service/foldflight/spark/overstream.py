@@ -18,7 +18,6 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from foldflight.engine.over.stream import OverBucket, StreamedOver, StreamFolds
 from foldflight.engine.query.blocks import gather
@@ -29,6 +28,7 @@ from foldflight.engine.stream.packing import BLOB, Pack, Unpack, blob_of, rows_o
 from foldflight.spark.attempts import attempt
 from foldflight.spark.bucketed import DATA, FOLDED, PACKED, RUN_ID, StoredRuns, bucket_row, observed, run_cache
 from foldflight.spark.steps import mapping, step_name
+from foldflight.spark.versions import StatefulProcessor, transform_with_state
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 
 __all__ = ["over_stream"]
@@ -51,7 +51,7 @@ def over_stream(over: StreamedOver, rows: DataFrame, schema: st.StructType) -> D
     bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(over.buckets)) if keys else sf.lit(0)
     with_bucket = rows.select("*", bucket.cast("int").alias(BUCKET))
     packed = with_bucket.mapInArrow(mapping(Pack(layout.rows, query.bounds), step_name("pack", functions)), PACKED)
-    folded = packed.groupBy(BUCKET).transformWithState(OverProcessor(over), FOLDED, "Append", "EventTime")
+    folded = transform_with_state(packed.groupBy(BUCKET), OverProcessor(over), FOLDED, "Append", "EventTime")
     blobs = observed(folded, layout.key_names, query.outputs.names)
     return blobs.mapInArrow(mapping(Unpack(query.results), step_name("over", functions)), schema)
 

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from foldflight.client.logs import set_up
 from foldflight.errors import RejectedError
+from foldflight.spark.versions import FILE_MANAGER
 
 __all__ = ["advise", "check_provider", "configure", "session_table", "watched"]
 
@@ -57,7 +58,7 @@ _LOCAL: Final = (
     _Setting("spark.sql.streaming.checkpoint.fileChecksum.enabled", "false", "fewer files in each epoch"),
     _Setting(
         "spark.sql.streaming.checkpointFileManagerClass",
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+        FILE_MANAGER,
         "faster renames of files",
     ),
 )

@@ -15,10 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
-from pyspark.sql.group import GroupedData
 
 from foldflight.engine.over.stored import StoredOver, sizes_of
 from foldflight.engine.query.convert import convert

@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from foldflight.engine.batch.tasks import PartialFold
 from foldflight.engine.keys.grouped import GroupedExchange
@@ -41,6 +40,7 @@ from foldflight.functions import RowKind
 from foldflight.spark.attempts import attempt
 from foldflight.spark.bucketed import DATA, FOLDED, PACKED, RUN_ID, StoredRuns, bucket_row, observed, run_cache
 from foldflight.spark.steps import mapping, spark_schema, step_of
+from foldflight.spark.versions import StatefulProcessor, transform_with_state
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 
 __all__ = ["stream_result"]
@@ -74,7 +74,8 @@ def stream_result(query: Query, rows: DataFrame) -> DataFrame:
         names=(*layout.names, *layout.outputs.names),
     )
     processor = BucketProcessor(query, table)
-    folded = packed.groupBy(BUCKET).transformWithState(
+    folded = transform_with_state(
+        packed.groupBy(BUCKET),
         processor,
         FOLDED,
         "Append" if options.emit == "append" else "Update",

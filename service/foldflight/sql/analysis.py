@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
-from foldflight.spark.versions import quiet
+from foldflight.spark.versions import condition_of, contexts_of, message_of, quiet
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import GRAMMAR
 from foldflight.sql.catalog import Catalog, catalog_of, plain_sql
@@ -67,7 +67,7 @@ class RefusedBySparkError(SqlError, AnalysisException):
         return self._cause.getMessageParameters()
 
     def getQueryContext(self) -> Any:  # noqa: N802
-        return self._cause.getQueryContext()
+        return contexts_of(self._cause)
 
     def getMessage(self) -> str:  # noqa: N802
         return self.message
@@ -80,7 +80,7 @@ class RefusedBySparkError(SqlError, AnalysisException):
 
 def said(error: PySparkException) -> str:
     """Return Spark's message without the statement, the plan and the stack trace behind it."""
-    return _END.split((error.getMessage() or str(error)).strip())[0].strip()
+    return _END.split(message_of(error).strip())[0].strip()
 
 
 class Analysis:
@@ -243,7 +243,7 @@ def refusal(
         edits: The edits. None: Spark was given the whole text.
     """
     message = catalog.as_written(said(error))
-    condition = error.getCondition()
+    condition = condition_of(error)
     if condition in UNKNOWN_FUNCTION and (name := re.search(r"resolve (?:routine )?`([^`]+)`", message)) is not None:
         own = name[1].rpartition(".")[2].strip("`")
         close = catalog.closest(own)
@@ -269,7 +269,7 @@ def refusal(
 
 def _offsets(error: PySparkException, sql: str) -> Sequence[int] | None:
     """Return the start and the stop of what an error is about, in the text that Spark was given."""
-    for context in error.getQueryContext() or ():
+    for context in contexts_of(error):
         start, stop = context.startIndex(), context.stopIndex()
         if 0 <= start <= stop:
             return start, stop + 1

@@ -18,7 +18,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from foldflight.client import Transport
 from foldflight.client.exchange import OpenExchange
@@ -28,7 +27,7 @@ from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call
 from foldflight.spark.attempts import attempt
 from foldflight.spark.carrier import result_types
-from foldflight.spark.versions import spark_type
+from foldflight.spark.versions import arrow_udf
 from foldflight.spark.worker import freeze_garbage_collector
 
 __all__ = ["ListFold"]
@@ -165,7 +164,7 @@ class _HeldEpochs:
 def _udf(function: Callable[..., Any], fold: ListFold) -> Any:
     """Return a function as a UDF, whose kind Spark reads from its annotations."""
     function.__name__ = fold.call.function  # Spark shows it in plans and in its UI
-    return arrow_udf(function, spark_type(fold.result))
+    return arrow_udf(function, fold.result)
 
 
 def _with_slot(columns: pa.Schema) -> pa.Schema:

@@ -15,14 +15,13 @@ from typing import Any, Final, TypeVar, get_args
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.sql_formatter import SQLStringFormatter
 
 from foldflight.client import Aggregate, FunctionHandle, Functions
 from foldflight.client.logs import set_up
 from foldflight.engine.over.stream import idle_us_of
 from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
-from foldflight.spark.versions import quiet
+from foldflight.spark.versions import formatted, quiet
 from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, refusal
 from foldflight.sql.blocks import parse
 from foldflight.sql.calls import calls_in
@@ -245,11 +244,8 @@ def _with_values(spark: SparkSession, text: str, args: Any, values: Mapping[str,
                 "df.createOrReplaceTempView('t'), and t in the statement",
             )
         return plain_sql(spark, text, args, **values)
-    formatter = SQLStringFormatter(spark)
-    try:
-        return sql(spark, formatter.format(text, **values), args)
-    finally:
-        formatter.clear()
+    with formatted(spark, text, values) as written:
+        return sql(spark, written, args)
 
 
 def column(spark: SparkSession, function: str | Aggregate, *columns: str | Column, **literals: Any) -> Column:

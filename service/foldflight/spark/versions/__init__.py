@@ -1,0 +1,34 @@
+"""All that differs between versions of PySpark, and the names of PySpark that are not documented or newer than 3.5.
+
+Each version may cost a page here. Other modules import from here what is in `__all__`, and ask `facts` what the
+installed Spark can do.
+"""
+
+from __future__ import annotations
+
+from foldflight.spark.versions.facts import ARROW_UDFS, CONNECT, STREAMS, here, require
+from foldflight.spark.versions.sessions import condition_of, contexts_of, formatted, message_of, quiet
+from foldflight.spark.versions.states import FILE_MANAGER, StatefulProcessor, transform_with_state
+from foldflight.spark.versions.types import UNCOMPARABLE, arrow_type, collates_by_bytes, spark_type
+from foldflight.spark.versions.udfs import arrow_udf
+
+__all__ = [
+    "ARROW_UDFS",
+    "CONNECT",
+    "FILE_MANAGER",
+    "STREAMS",
+    "UNCOMPARABLE",
+    "StatefulProcessor",
+    "arrow_type",
+    "arrow_udf",
+    "collates_by_bytes",
+    "condition_of",
+    "contexts_of",
+    "formatted",
+    "here",
+    "message_of",
+    "quiet",
+    "require",
+    "spark_type",
+    "transform_with_state",
+]

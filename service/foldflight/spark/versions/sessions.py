@@ -1,0 +1,66 @@
+"""Sessions, errors and tasks of Spark, by the names that its versions have for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql.sql_formatter import SQLStringFormatter
+
+__all__ = ["condition_of", "contexts_of", "formatted", "message_of", "quiet"]
+
+# The logger to which PySpark 4 writes each error of a query, with the stack trace of the JVM.
+_QUERY_CONTEXT_LOGGER: Final = "SQLQueryContextLogger"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep PySpark from logging refusals with their stack traces: here they are questions, or become errors of ours."""
+    logger = _logger()
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _logger() -> logging.Logger:
+    try:
+        from pyspark.logger import PySparkLogger
+    except ImportError:  # before 4.0
+        return logging.getLogger(_QUERY_CONTEXT_LOGGER)
+    found: logging.Logger = PySparkLogger.getLogger(_QUERY_CONTEXT_LOGGER)
+    return found
+
+
+def condition_of(error: PySparkException) -> str | None:
+    """Return the condition of an error, which Spark 3.5 calls its class."""
+    of: Any = getattr(error, "getCondition", error.getErrorClass)
+    condition: str | None = of()
+    return condition
+
+
+def message_of(error: PySparkException) -> str:
+    """Return the message of an error. Spark 3.5 has it in its text only."""
+    of = getattr(error, "getMessage", None)
+    return (None if of is None else of()) or str(error)
+
+
+def contexts_of(error: PySparkException) -> list[Any]:
+    """Return the places of a statement that an error is about; none where Spark does not tell them (3.5)."""
+    of = getattr(error, "getQueryContext", None)
+    return [] if of is None else list(of() or ())
+
+
+@contextmanager
+def formatted(spark: Any, text: str, values: Mapping[str, Any]) -> Iterator[str]:
+    """Return a statement with DataFrames and values in place of names in braces, as `spark.sql(text, t=df)`."""
+    formatter = SQLStringFormatter(spark)
+    try:
+        yield formatter.format(text, **values)
+    finally:
+        formatter.clear()

@@ -102,16 +102,19 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
     # The workers find foldflight, and not the tests: what they need of those must travel with the plan.
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(ROOT / "service")
-    spark = (
+    builder = (
         local_builder(folder)
         .appName("foldflight tests")
         .config(PROVIDER, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
         .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-        .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
-        .config("spark.connect.grpc.binding.address", "127.0.0.1")
-        .config("spark.connect.grpc.binding.port", str(port))
-        .getOrCreate()
     )
+    if SPARK >= (4, 0):  # the package of 3.5 has no Connect server
+        builder = (
+            builder.config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
+            .config("spark.connect.grpc.binding.address", "127.0.0.1")
+            .config("spark.connect.grpc.binding.port", str(port))
+        )
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     yield {"classic": spark, "connect": f"sc://127.0.0.1:{port}"}
     spark.stop()
@@ -133,6 +136,8 @@ def spark(request: pytest.FixtureRequest, sessions: dict[str, Any], monkeypatch:
     if request.param == "classic":
         yield sessions["classic"]
         return
+    if SPARK < (4, 0):
+        pytest.skip("Spark Connect needs Spark 4.0")
     from pyspark.sql.connect.session import SparkSession
 
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # as a process that only knows Connect has it

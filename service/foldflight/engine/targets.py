@@ -1,0 +1,182 @@
+"""Tables outside an engine that receive a changelog: the protocol of a target, and what all targets have in common.
+
+A changelog may hold several rows for a key (`-U`, `+U`). A target gets it *netted*: one row for each key, with the
+values that the key has after the epoch, or `-D`. The values do not depend on those before, so a repeat sets them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, runtime_checkable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from foldflight.engine.layout import ROW_KIND
+from foldflight.errors import RejectedError
+from foldflight.functions import RowKind
+
+__all__ = ["DELETE", "Target", "is_key", "missing_columns", "netted", "shown_key"]
+
+DELETE: Final = RowKind.DELETE.short
+_SETS: Final = (RowKind.INSERT.short, RowKind.UPDATE_AFTER.short)
+_TAKES: Final = (RowKind.UPDATE_BEFORE.short, DELETE)
+_SETTING: Final = "setting"
+
+
+@runtime_checkable
+class Target(Protocol):
+    """A table that applies each epoch of a query exactly once. Spark Connect pickles it.
+
+    `foldflight.testing.check_target` tests an implementation.
+    """
+
+    def last_epoch(self, query: str) -> int | None:
+        """Return the last epoch of a query that the table has, or None if it has none.
+
+        Args:
+            query: The id of the query. It stays the same as long as the query has the same checkpoint.
+        """
+        ...
+
+    def apply(self, query: str, epoch: int, changes: Iterable[pa.Table]) -> None:
+        """Change the table, and store the epoch, in one transaction; do nothing if the table has the epoch already.
+
+        If an exception leaves this method, also one of `changes`, the table must be as before. The exception of a
+        connection that is lost should be a `RetryableError`: the epoch is then applied again after a pause.
+
+        Args:
+            query: The id of the query.
+            epoch: The number of the epoch.
+            changes: The changes in parts, none if the epoch has no changes. Columns: `row_kind`, then those of the
+                query. A key has at most one row in all parts: `+I` and `+U` set its values, whether the table has the
+                key or not, and `-D` deletes it. In rows with `-D`, the columns that are no keys may be NULL.
+        """
+        ...
+
+
+def is_key(type_: pa.DataType) -> bool:
+    """Return whether the values of a type can identify rows: all but lists, structs and maps."""
+    return not types.is_nested(type_)
+
+
+def netted(changes: pa.Table, keys: Sequence[str], table: str) -> pa.Table:
+    """Return one row for each key: the row that sets its values, or `-D` if there is none.
+
+    The order of the rows does not matter: an old row that is taken back and a new one of the same key are an update.
+
+    Args:
+        changes: All rows of these keys in an epoch: `row_kind`, then the columns of the table.
+        keys: The columns that identify a row. NULL is equal to NULL.
+        table: The name of the table, for errors.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH, if a row has no row kind, or a key has several new rows.
+    """
+    kinds = changes[ROW_KIND]
+    setting = pc.is_in(kinds, value_set=pa.array(_SETS))
+    taking = pc.is_in(kinds, value_set=pa.array(_TAKES))
+    unknown = changes.filter(pc.invert(pc.or_(setting, taking)))
+    if unknown.num_rows:
+        row = unknown.slice(0, 1)
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"table {table}: a change has the row kind {row[ROW_KIND][0].as_py()!r}, which is none of "
+            f"{', '.join((*_SETS, *_TAKES))}",
+            group=shown_key(row, keys, 0),
+        )
+    schema = pa.schema([field.with_nullable(True) for field in changes.schema])
+    new = changes.filter(setting).cast(schema)
+    found = changes.select(keys).append_column(_SETTING, pc.cast(setting, pa.int32()))
+    counts = found.group_by(list(keys), use_threads=False).aggregate([(_SETTING, "sum")])
+    sums = counts[f"{_SETTING}_sum"]
+    several = counts.filter(pc.greater(sums, 1))
+    if several.num_rows:
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"table {table}: one epoch has {several[f'{_SETTING}_sum'][0].as_py()} new rows with the same key, and "
+            "their order is not known. Name all columns of the query that identify a row in keys=[...], or aggregate "
+            "the changes first",
+            group=shown_key(several, keys, 0),
+        )
+    gone = counts.filter(pc.equal(sums, 0))
+    if not gone.num_rows:
+        return new
+    columns = [
+        pa.array([DELETE] * gone.num_rows)
+        if field.name == ROW_KIND
+        else gone[field.name]
+        if field.name in keys
+        else pa.nulls(gone.num_rows, field.type)
+        for field in changes.schema
+    ]
+    return pa.concat_tables([new, pa.table(columns, schema=schema)])
+
+
+def shown_key(rows: pa.Table, keys: Sequence[str], row: int) -> dict[str, Any]:
+    """Return the key of a row, for an error."""
+    return {key: rows[key][row].as_py() for key in keys}
+
+
+def missing_columns(
+    table: str, wanted: pa.Schema, found: Mapping[str, pa.DataType | str], *, add_columns: bool
+) -> list[pa.Field]:
+    """Return the columns of a query that a table lacks, after a check of the others.
+
+    Columns of the table that the query does not have are not touched.
+
+    Args:
+        table: The name of the table, for errors.
+        wanted: The columns of the query.
+        found: The columns of the table, as Arrow types; the name of a type that has none.
+        add_columns: Whether the table may get new columns.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH, if a column has another type, or lacks without `add_columns`.
+    """
+    for field in wanted:
+        type_ = found.get(field.name)
+        if type_ is not None and (isinstance(type_, str) or not _holds(type_, field.type)):
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"table {table}: the column {field.name} has the type {type_}, which does not hold the query's "
+                f"{field.type}. Cast the column in the query, or change its type in the table; nothing was written",
+            )
+    missing = [field for field in wanted if field.name not in found]
+    if missing and not add_columns:
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"table {table} has no column {', '.join(field.name for field in missing)}, which the query has; it has "
+            f"{', '.join(found)}. Add it, give add_columns=True, or leave it out of the query; nothing was written",
+        )
+    return missing
+
+
+def _holds(type_: pa.DataType, values: pa.DataType) -> bool:
+    """Return whether a column of one type holds all values of another."""
+    if types.is_decimal(type_) and types.is_decimal(values):
+        whole = type_.precision - type_.scale >= values.precision - values.scale
+        return whole and type_.scale >= values.scale
+    if types.is_timestamp(type_) and types.is_timestamp(values):
+        return (type_.tz is None) == (values.tz is None)
+    if types.is_struct(type_) and types.is_struct(values):
+        names = [field.name for field in type_] == [field.name for field in values]
+        return names and all(_holds(type_[at].type, values[at].type) for at in range(len(list(type_))))
+    for nested in (types.is_map, types.is_list, types.is_large_list):
+        if nested(type_) and nested(values):
+            if types.is_map(type_):
+                return _holds(type_.key_type, values.key_type) and _holds(type_.item_type, values.item_type)
+            return _holds(type_.value_type, values.value_type)
+    for alike in (types.is_signed_integer, types.is_floating):
+        if alike(type_) and alike(values):
+            return type_.bit_width >= values.bit_width
+    return type_ == values or _plain(type_) == _plain(values)
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    if types.is_large_string(type_) or types.is_string_view(type_):
+        return pa.string()
+    if types.is_large_binary(type_) or types.is_binary_view(type_):
+        return pa.binary()
+    return type_

@@ -1,0 +1,83 @@
+"""A table of the session's catalogue, in a format with row-level changes, such as Delta and Iceberg: MERGE INTO."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+
+from foldflight.engine.layout import ROW_KIND
+from foldflight.engine.targets import DELETE
+from foldflight.errors import RejectedError
+from foldflight.spark.tables.statements import merge_statement, quoted
+from foldflight.spark.versions import quiet
+
+__all__ = ["CatalogTable"]
+
+
+class CatalogTable:
+    """A table that Spark's executors change themselves.
+
+    The statement sets values that do not depend on those before, and deletes by key. So the repeat of the last epoch
+    leaves the table as it is, and the table needs to remember no epoch.
+
+    Args:
+        table: The name of the table, as it stands in SQL: `totals`, `catalog.schema.totals`.
+        columns: The columns of the query.
+        keys: Those that identify a row.
+    """
+
+    def __init__(self, table: str, columns: st.StructType, keys: Sequence[str]) -> None:
+        self.name = table
+        self._columns, self._keys = columns, list(keys)
+
+    def prepare(self, example: DataFrame) -> None:
+        """Check the columns of the table.
+
+        Args:
+            example: A DataFrame of the session whose catalogue has the table.
+        """
+        spark = example.sparkSession
+        try:
+            with quiet():
+                found = spark.table(self.name).schema
+        except PySparkException as error:
+            raise RejectedError("SETTINGS", f"there is no table {self.name}: {error.getCondition()}") from error
+        types = {field.name.lower(): field.dataType for field in found}
+        for field in self._columns:
+            type_ = types.get(field.name.lower())
+            if type_ is None or type_ != field.dataType:
+                has = "does not exist" if type_ is None else f"has the type {type_.simpleString().upper()}"
+                raise RejectedError(
+                    "SCHEMA_MISMATCH",
+                    f"table {self.name}: the column {field.name} {has}, and the query's is "
+                    f"{field.dataType.simpleString().upper()}. Change the table or the query; nothing was written",
+                )
+
+    def merge(self, changes: DataFrame) -> None:
+        """Merge the changes of an epoch."""
+        view = f"foldflight_{uuid.uuid4().hex}"
+        netted(changes, self._keys, self.name).createOrReplaceTempView(view)
+        try:
+            changes.sparkSession.sql(merge_statement(self.name, view, self._keys, self._columns.names, "`"))
+        finally:
+            changes.sparkSession.catalog.dropTempView(view)
+
+
+def netted(changes: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
+    """Return one row for each key, as `foldflight.engine.targets.netted` does for Arrow tables."""
+    sets = sf.col(ROW_KIND).isin("+I", "+U")
+    names = [quoted(key, "`") for key in keys]
+    several = sf.lit(f"table {table}: one epoch has several new rows with the same key; keys: {', '.join(keys)}")
+    last = changes.groupBy(*names).agg(
+        sf.max_by(sf.struct("*"), sets).alias("last"),
+        sf.count_if(sets).alias("new"),
+    )
+    checked = last.where(sf.when(sf.col("new") > 1, sf.raise_error(several).isNull()).otherwise(sf.lit(True)))
+    kind = sf.when(sf.col("new") > 0, sf.col(f"last.{ROW_KIND}")).otherwise(sf.lit(DELETE)).alias(ROW_KIND)
+    others = [sf.col(f"last.{quoted(name, '`')}") for name in changes.columns if name != ROW_KIND]
+    return checked.select(kind, *others)

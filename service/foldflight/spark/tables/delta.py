@@ -1,0 +1,113 @@
+"""A Delta table, written by delta-rs (the package `deltalake`), without Java. An epoch is one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pyarrow as pa
+
+from foldflight.engine.layout import ROW_KIND
+from foldflight.engine.targets import DELETE, missing_columns
+from foldflight.errors import RejectedError, RetryableError
+from foldflight.spark.tables.statements import quoted
+
+__all__ = ["DeltaTable"]
+
+_APPLICATION: Final = "foldflight-"
+
+
+class DeltaTable:
+    """A target. The table stores the last epoch of a query as the version of an application.
+
+    delta-rs stores this version and does not compare it. So `apply` compares it before, and commits only if nothing
+    else was committed since: otherwise the epoch is applied again. delta-rs joins the changes of an epoch with the
+    table in memory, so the driver holds all of them.
+
+    Args:
+        path: The folder of the table.
+        columns: The columns of the query.
+        keys: Those that identify a row.
+        create: Whether to create the table if it does not exist.
+        add_columns: Whether to add columns that the table lacks.
+    """
+
+    def __init__(self, path: str, columns: pa.Schema, keys: Sequence[str], *, create: bool, add_columns: bool) -> None:
+        self.name = path
+        self._path, self._columns, self._keys = path, columns, keys
+        self._create, self._add_columns = create, add_columns
+
+    def prepare(self) -> None:
+        """Create the table, or check its columns and add those that it lacks."""
+        deltalake = _deltalake()
+        with self._errors():
+            if not deltalake.DeltaTable.is_deltatable(self._path):
+                if not self._create:
+                    raise RejectedError("SETTINGS", f"there is no table {self.name}; create it, or give create=True")
+                nullable = pa.schema([field.with_nullable(True) for field in self._columns])
+                deltalake.DeltaTable.create(self._path, schema=nullable)
+            table = deltalake.DeltaTable(self._path)
+            found = pa.schema(table.schema().to_arrow())
+            types = {field.name: field.type for field in found}
+            missing = missing_columns(self.name, self._columns, types, add_columns=self._add_columns)
+            if missing:
+                added = pa.schema([field.with_nullable(True) for field in missing])
+                table.alter.add_columns(deltalake.Schema.from_arrow(added).fields)
+
+    def last_epoch(self, query: str) -> int | None:
+        with self._errors():
+            version: int | None = _deltalake().DeltaTable(self._path).transaction_version(_APPLICATION + query)
+            return version
+
+    def apply(self, query: str, epoch: int, changes: Iterable[pa.Table]) -> None:
+        deltalake = _deltalake()
+        with self._errors():
+            table = deltalake.DeltaTable(self._path)
+            last = table.transaction_version(_APPLICATION + query)
+            if last is not None and last >= epoch:
+                return
+            parts = list(changes)
+            commit = deltalake.CommitProperties(
+                app_transactions=[deltalake.Transaction(_APPLICATION + query, epoch)], max_commit_retries=0
+            )
+            if parts:
+                self._merge(table, pa.concat_tables(parts), commit)
+            else:
+                table.create_write_transaction([], "append", table.schema(), commit_properties=commit)
+
+    def _merge(self, table: Any, changes: pa.Table, commit: Any) -> None:
+        values = {quoted(name): f"new.{quoted(name)}" for name in self._columns.names}
+        merged = table.merge(
+            changes,
+            # In delta-rs, AND binds more tightly than IS NOT DISTINCT FROM.
+            " AND ".join(f"(kept.{quoted(key)} IS NOT DISTINCT FROM new.{quoted(key)})" for key in self._keys),
+            source_alias="new",
+            target_alias="kept",
+            commit_properties=commit,
+        ).when_matched_delete(f"new.{ROW_KIND} = '{DELETE}'")
+        sets = {quoted(name): values[quoted(name)] for name in self._columns.names if name not in self._keys}
+        if sets:
+            merged = merged.when_matched_update(sets)
+        merged.when_not_matched_insert(values, f"new.{ROW_KIND} <> '{DELETE}'").execute()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        from deltalake import exceptions
+
+        try:
+            yield
+        except exceptions.CommitFailedError as error:
+            raise RetryableError("UNREACHABLE", f"another writer changed table {self.name}: {error}") from error
+        except OSError as error:
+            raise RetryableError("UNREACHABLE", f"table {self.name} is not available: {error}") from error
+        except exceptions.DeltaError as error:
+            raise RejectedError("SCHEMA_MISMATCH", f"table {self.name} refuses the changes: {error}") from error
+
+
+def _deltalake() -> Any:
+    try:
+        import deltalake
+    except ModuleNotFoundError:
+        raise RejectedError("MODULE", "the target delta needs deltalake: pip install 'foldflight[delta]'") from None
+    return deltalake

@@ -1,0 +1,126 @@
+"""A table of a DuckDB file. Changes are merged as Arrow tables, part after part, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from foldflight.engine.targets import missing_columns
+from foldflight.errors import RejectedError, RetryableError
+from foldflight.spark.tables.statements import merge_statement, quoted
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["DuckDBTable"]
+
+_CHANGES: Final = "foldflight_changes"
+
+
+class DuckDBTable:
+    """A target. The file is open only during an epoch, so that other processes can read it between epochs.
+
+    Args:
+        path: The file. It is made if it does not exist.
+        table: The name of the table, in parts.
+        columns: The columns of the query.
+        keys: Those that identify a row.
+        create: Whether to create the table if it does not exist.
+        add_columns: Whether to add columns that the table lacks.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        table: tuple[str, ...],
+        columns: pa.Schema,
+        keys: Sequence[str],
+        *,
+        create: bool,
+        add_columns: bool,
+    ) -> None:
+        self.name = f"{'.'.join(table)} in {path}"
+        self._path, self._parts, self._columns, self._keys = path, table, columns, keys
+        self._create, self._add_columns = create, add_columns
+        self._table = quoted(table)
+        self._epochs = quoted((*table[:-1], "foldflight_epochs"))
+
+    def prepare(self) -> None:
+        """Create the table, or check its columns and add those that it lacks."""
+        with self._connected() as connection:
+            connection.begin()
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {self._epochs} "
+                "(query VARCHAR, table_name VARCHAR, epoch BIGINT, committed_at TIMESTAMPTZ)"
+            )
+            connection.register(_CHANGES, self._columns.empty_table())
+            if not self._exists(connection):
+                if not self._create:
+                    raise RejectedError("SETTINGS", f"there is no table {self.name}; create it, or give create=True")
+                connection.execute(f"CREATE TABLE {self._table} AS FROM {_CHANGES}")
+            found = connection.sql(f"FROM {self._table} LIMIT 0").to_arrow_table().schema
+            types = {field.name: field.type for field in found}
+            missing = missing_columns(self.name, self._columns, types, add_columns=self._add_columns)
+            described = connection.sql(f"DESCRIBE FROM {_CHANGES}").fetchall()
+            names = {row[0]: row[1] for row in described}
+            for field in missing:
+                connection.execute(f"ALTER TABLE {self._table} ADD COLUMN {quoted(field.name)} {names[field.name]}")
+            connection.commit()
+
+    def last_epoch(self, query: str) -> int | None:
+        with self._connected() as connection:
+            return self._last_epoch(connection, query)
+
+    def apply(self, query: str, epoch: int, changes: Iterable[pa.Table]) -> None:
+        statement = merge_statement(self._table, _CHANGES, self._keys, self._columns.names)
+        with self._connected() as connection:
+            connection.begin()
+            last = self._last_epoch(connection, query)
+            if last is not None and last >= epoch:
+                return
+            for part in changes:
+                connection.register(_CHANGES, part)
+                connection.execute(statement)
+                connection.unregister(_CHANGES)
+            connection.execute(f"DELETE FROM {self._epochs} WHERE query = ?", [query])
+            values = [query, ".".join(self._parts), epoch]
+            connection.execute(f"INSERT INTO {self._epochs} VALUES (?, ?, ?, now())", values)
+            connection.commit()
+
+    def _last_epoch(self, connection: duckdb.DuckDBPyConnection, query: str) -> int | None:
+        found = connection.execute(f"SELECT max(epoch) FROM {self._epochs} WHERE query = ?", [query])
+        last: int | None = found.fetchall()[0][0]
+        return last
+
+    def _exists(self, connection: duckdb.DuckDBPyConnection) -> bool:
+        schema = self._parts[-2] if len(self._parts) > 1 else "main"
+        found = connection.execute(
+            "SELECT 1 FROM duckdb_tables() WHERE database_name = current_database() AND schema_name = ? "
+            "AND lower(table_name) = lower(?)",
+            [schema, self._parts[-1]],
+        )
+        return bool(found.fetchall())
+
+    @contextmanager
+    def _connected(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Yield a connection, which is closed after the block. What is not committed then is rolled back."""
+        duckdb = _duckdb()
+        try:
+            with duckdb.connect(self._path) as connection:
+                yield connection
+        except (duckdb.IOException, duckdb.TransactionException) as error:
+            # Another process has the file open, or another query in this one has changed the same rows.
+            raise RetryableError("UNREACHABLE", f"table {self.name} is not available: {error}") from error
+        except duckdb.Error as error:
+            raise RejectedError("SCHEMA_MISMATCH", f"table {self.name} refuses the changes: {error}") from error
+
+
+def _duckdb() -> Any:
+    try:
+        import duckdb
+    except ModuleNotFoundError:
+        raise RejectedError("MODULE", "the target duckdb needs DuckDB: pip install duckdb") from None
+    return duckdb

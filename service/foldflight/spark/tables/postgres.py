@@ -1,0 +1,243 @@
+"""A table in PostgreSQL, by psycopg 3. Each part of an epoch is copied into a temporary table and merged from there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from foldflight.engine.layout import ROW_KIND
+from foldflight.engine.targets import DELETE, missing_columns, shown_key
+from foldflight.errors import RejectedError, RetryableError
+from foldflight.spark.tables.copytext import ZERO, copy_text, postgres_type, type_of
+from foldflight.spark.tables.statements import quoted
+
+if TYPE_CHECKING:
+    import psycopg
+
+__all__ = ["PostgresTable"]
+
+_NEW, _GONE = '"foldflight_new"', '"foldflight_gone"'
+_NULLS_NOT_DISTINCT: Final = 150000  # UNIQUE NULLS NOT DISTINCT came with PostgreSQL 15
+_LOST_S: Final = {"connect_timeout": 10, "tcp_user_timeout": 60_000}  # the second is in milliseconds
+_PLACE: Final = re.compile(r"line (\d+)(?:, column ([^:]+))?")
+_COLUMNS: Final = """
+    SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+    WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"""
+_INDEXES: Final = """
+    SELECT array_agg(attname::text), bool_or(coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false))
+    FROM pg_index AS i
+    JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY((indkey::smallint[])[0:indnkeyatts - 1])
+    WHERE indrelid = to_regclass(%s) AND indisunique AND indisvalid AND indpred IS NULL AND indexprs IS NULL
+    GROUP BY indexrelid"""
+
+
+class PostgresTable:
+    """A target. A unique index over the keys finds the rows, so an epoch costs what it changes.
+
+    Args:
+        url: The URL of the database, as libpq takes it.
+        table: The name of the table, in parts.
+        columns: The columns of the query.
+        keys: Those that identify a row.
+        create: Whether to create the table if it does not exist.
+        add_columns: Whether to add columns that the table lacks.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        table: tuple[str, ...],
+        columns: pa.Schema,
+        keys: Sequence[str],
+        *,
+        create: bool,
+        add_columns: bool,
+    ) -> None:
+        self.name = ".".join(table)
+        self._url, self._columns, self._keys = url, columns, list(keys)
+        self._create, self._add_columns = create, add_columns
+        self._table = quoted(table)
+        self._epochs = quoted((*table[:-1], "foldflight_epochs"))
+        self._takes_null_keys = False
+
+    def prepare(self) -> None:
+        """Create the table, or check its columns and its index, and add the columns that it lacks."""
+        wanted = {field.name: postgres_type(field.type) for field in self._columns}
+        for name, type_ in wanted.items():
+            if type_ is None:
+                raise RejectedError(
+                    "SCHEMA_MISMATCH",
+                    f"table {self.name}: PostgreSQL has no type for the column {name} of the query, "
+                    f"{self._columns.field(name).type}; convert it in the query, for example with to_json",
+                )
+        with self._connected() as connection, connection.transaction():
+            # Two queries that create the same table at once would fail.
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext('foldflight'))")
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {self._epochs} (query text PRIMARY KEY, table_name text NOT NULL, "
+                "epoch bigint NOT NULL, committed_at timestamptz NOT NULL)"
+            )
+            found = self._found(connection)
+            if not found:
+                if not self._create:
+                    raise RejectedError("SETTINGS", f"there is no table {self.name}; create it, or give create=True")
+                columns = ", ".join(f"{quoted(name)} {type_}" for name, type_ in wanted.items())
+                nulls = "NULLS NOT DISTINCT " if connection.info.server_version >= _NULLS_NOT_DISTINCT else ""
+                connection.execute(
+                    f"CREATE TABLE {self._table} ({columns}, UNIQUE {nulls}({self._listed(self._keys)}))"
+                )
+                found = self._found(connection)
+            for field in missing_columns(self.name, self._columns, found, add_columns=self._add_columns):
+                connection.execute(f"ALTER TABLE {self._table} ADD COLUMN {quoted(field.name)} {wanted[field.name]}")
+            self._check_index(connection)
+
+    def _found(self, connection: psycopg.Connection[Any]) -> dict[str, pa.DataType | str]:
+        return {name: type_of(type_) for name, type_ in connection.execute(_COLUMNS, [self._table])}
+
+    def _check_index(self, connection: psycopg.Connection[Any]) -> None:
+        found = [nulls for names, nulls in connection.execute(_INDEXES, [self._table]) if set(names) == set(self._keys)]
+        if not found:
+            keys = self._listed(self._keys)
+            raise RejectedError(
+                "SETTINGS",
+                f"table {self.name} has no unique index over its keys {', '.join(self._keys)}: CREATE UNIQUE INDEX ON "
+                f"{self._table} ({keys}) NULLS NOT DISTINCT",
+            )
+        self._takes_null_keys = any(found)
+
+    def last_epoch(self, query: str) -> int | None:
+        with self._connected() as connection:
+            row = connection.execute(f"SELECT epoch FROM {self._epochs} WHERE query = %s", [query]).fetchone()
+            return None if row is None else row[0]
+
+    def apply(self, query: str, epoch: int, changes: Iterable[pa.Table]) -> None:
+        names = self._listed(self._columns.names)
+        with self._connected() as connection, connection.transaction():
+            # The row is also the lock: another driver of the same query waits here, and then finds the epoch.
+            marked = connection.execute(
+                f"INSERT INTO {self._epochs} AS kept VALUES (%s, %s, %s, now()) ON CONFLICT (query) DO UPDATE "
+                "SET epoch = EXCLUDED.epoch, committed_at = EXCLUDED.committed_at WHERE kept.epoch < EXCLUDED.epoch",
+                [query, self.name, epoch],
+            )
+            if not marked.rowcount:
+                return
+            connection.execute(
+                f"CREATE TEMPORARY TABLE {_NEW} ON COMMIT DROP AS SELECT {names} FROM {self._table} WITH NO DATA"
+            )
+            connection.execute(
+                f"CREATE TEMPORARY TABLE {_GONE} ON COMMIT DROP AS "
+                f"SELECT {self._listed(self._keys)} FROM {self._table} WITH NO DATA"
+            )
+            for part in changes:
+                deleted = pc.equal(part[ROW_KIND], DELETE)
+                self._set(connection, part.filter(pc.invert(deleted)).select(self._columns.names))
+                self._delete(connection, part.filter(deleted).select(self._keys))
+
+    def _set(self, connection: psycopg.Connection[Any], rows: pa.Table) -> None:
+        if not rows.num_rows:
+            return
+        self._check_keys(rows)
+        self._copy(connection, _NEW, rows)
+        names = [name for name in self._columns.names if name not in self._keys]
+        sets = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in names)
+        all_names = self._listed(self._columns.names)
+        connection.execute(
+            f"INSERT INTO {self._table} ({all_names}) SELECT {all_names} FROM {_NEW} "
+            f"ON CONFLICT ({self._listed(self._keys)}) DO " + (f"UPDATE SET {sets}" if sets else "NOTHING")
+        )
+        connection.execute(f"TRUNCATE {_NEW}")
+
+    def _delete(self, connection: psycopg.Connection[Any], rows: pa.Table) -> None:
+        """Delete rows by key. NULL equals NULL: there is a statement for each set of NULL columns, to use the index."""
+        if not rows.num_rows:
+            return
+        self._check_keys(rows)
+        self._copy(connection, _GONE, rows)
+        tests = ", ".join(f"{quoted(key)} IS NULL" for key in self._keys)
+        for nulls in connection.execute(f"SELECT DISTINCT {tests} FROM {_GONE}").fetchall():
+            same = " AND ".join(
+                f"kept.{key} IS NULL AND gone.{key} IS NULL" if is_null else f"kept.{key} = gone.{key}"
+                for key, is_null in zip(map(quoted, self._keys), nulls, strict=True)
+            )
+            connection.execute(f"DELETE FROM {self._table} AS kept USING {_GONE} AS gone WHERE {same}")
+        connection.execute(f"TRUNCATE {_GONE}")
+
+    def _check_keys(self, rows: pa.Table) -> None:
+        if self._takes_null_keys:
+            return
+        for key in self._keys:
+            nulls = rows.filter(pc.is_null(rows[key]))
+            if nulls.num_rows:
+                raise RejectedError(
+                    "SCHEMA_MISMATCH",
+                    f"table {self.name}: the key column {key} is NULL, and the unique index over the keys takes NULLs "
+                    f"as different. In PostgreSQL 15 or newer: CREATE UNIQUE INDEX ON {self._table} "
+                    f"({self._listed(self._keys)}) NULLS NOT DISTINCT, and drop the other one. Or replace NULL in the "
+                    "query, for example with coalesce",
+                    group=shown_key(nulls, self._keys, 0),
+                )
+
+    def _copy(self, connection: psycopg.Connection[Any], table: str, rows: pa.Table) -> None:
+        """Copy rows into a temporary table, whose columns have the types of the table."""
+        import psycopg
+
+        for field in rows.schema:
+            if types.is_string(field.type) or types.is_large_string(field.type):
+                zeros = rows.filter(pc.match_substring(rows[field.name], ZERO))
+                if zeros.num_rows:
+                    raise RejectedError(
+                        "SCHEMA_MISMATCH",
+                        f"table {self.name}: a text of the column {field.name} has the character U+0000, which "
+                        "PostgreSQL cannot store; remove it in the query",
+                        group=shown_key(zeros, self._keys, 0),
+                    )
+        try:
+            with connection.cursor() as cursor, cursor.copy(f"COPY {table} FROM STDIN") as copy:
+                copy.write(copy_text(rows))
+        except psycopg.DataError as error:
+            place = _PLACE.search(error.diag.context or "")
+            if place is None:
+                raise
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"table {self.name} refuses a value"
+                f"{f' of the column {place[2]}' if place[2] else ''}: {error.diag.message_primary}",
+                group=shown_key(rows, self._keys, int(place[1]) - 1),
+            ) from error
+
+    def _listed(self, names: Sequence[str]) -> str:
+        return ", ".join(map(quoted, names))
+
+    @contextmanager
+    def _connected(self) -> Iterator[psycopg.Connection[Any]]:
+        psycopg = _psycopg()
+        try:
+            options = psycopg.conninfo.conninfo_to_dict(self._url)
+            with psycopg.connect(**{**_LOST_S, **options}, autocommit=True) as connection:
+                yield connection
+        except psycopg.OperationalError as error:
+            raise RetryableError(
+                "UNREACHABLE", f"the database of table {self.name} does not answer: {error}"
+            ) from error
+        except psycopg.Error as error:
+            said = [error.diag.message_primary or str(error), error.diag.message_detail, error.diag.message_hint]
+            column = f", column {error.diag.column_name}" if error.diag.column_name else ""
+            raise RejectedError(
+                "SCHEMA_MISMATCH", f"table {self.name}{column}: {'; '.join(filter(None, said))}"
+            ) from error
+
+
+def _psycopg() -> Any:
+    try:
+        import psycopg
+    except ModuleNotFoundError:
+        raise RejectedError(
+            "MODULE", "the target postgresql needs psycopg: pip install 'foldflight[postgres]'"
+        ) from None
+    return psycopg

@@ -1,0 +1,286 @@
+"""`write_table`: the function of a query's foreachBatch, and the query that runs it.
+
+    epoch > persist > count > for each part of the keys: filter, Arrow table, netted > target
+
+The parts are formed by the hash of the keys. So all changes of a key are in one part, and a part has the same rows if
+Spark computes it again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+from pyspark.sql.streaming.query import StreamingQuery
+
+from foldflight.client.logs import log_event
+from foldflight.engine.layout import DEAD_LETTER, ROW_KIND
+from foldflight.engine.targets import Target, is_key, netted
+from foldflight.errors import RejectedError, RetryableError
+from foldflight.spark.tables.address import KINDS, Address
+from foldflight.spark.tables.catalog import CatalogTable
+from foldflight.spark.tables.delta import DeltaTable
+from foldflight.spark.tables.duckdb import DuckDBTable
+from foldflight.spark.tables.postgres import PostgresTable
+from foldflight.spark.tables.statements import quoted
+from foldflight.spark.versions import arrow_type
+
+__all__ = ["Sink", "write_table"]
+
+AVAILABLE_NOW: Final = "available now"
+_PART_ROWS: Final = 500_000
+_PAUSE_S: Final = (0.1, 5.0)  # the first pause after a lost connection, and the longest
+_Answer = TypeVar("_Answer")
+_logger = logging.getLogger("foldflight.spark.tables")
+
+
+def write_table(
+    changes: DataFrame,
+    target: str | Target,
+    *,
+    keys: Sequence[str],
+    checkpoint: str | Path,
+    trigger: str | None = None,
+    output_mode: Literal["update", "append"] = "update",
+    name: str | None = None,
+    create: bool = False,
+    add_columns: bool = False,
+    part_rows: int = _PART_ROWS,
+    patience_s: float = 60.0,
+) -> StreamingQuery:
+    """Keep a table up to date with a stream, and start the query.
+
+    Each epoch reaches the table exactly once, whatever dies: the table stores the query's id and the epoch in the
+    transaction that changes its rows, and an epoch that it has already is not applied again. The id is that of the
+    checkpoint. A query with a new checkpoint is another query, which begins with an empty table.
+
+        write_table(live, "postgresql://me@db/flights?table=delays", keys=["origin"], checkpoint="...", create=True)
+
+    Rows with the kinds `+I` and `+U` set the values of their key. Rows with `-D`, or with `-U` and no new row, delete
+    it. Without the column `row_kind` all rows set values. NULL in a key equals NULL.
+
+    An epoch is read in parts of about `part_rows` rows, so the driver's memory does not grow with the epoch (except
+    for `delta:`). Each epoch is logged as `table_epoch` under `foldflight.spark.tables`, with rows and rates.
+
+    Args:
+        changes: The stream, for example of `group_by(...).agg(...)`, with or without the column `row_kind`.
+        target: `duckdb:///path?table=t`, `postgresql://user@host/db?table=t` or `delta:///path`; the name of a table
+            of the session's catalogue whose format has MERGE; or a `foldflight.engine.targets.Target`.
+        keys: The columns that identify a row of the table.
+        checkpoint: The folder in which Spark keeps the query's progress.
+        trigger: How often an epoch begins, as "10 seconds", or "available now" to end after all that has arrived.
+            Default: one epoch after the other.
+        output_mode: "append" for closed windows (`emit="append"`).
+        name: The query's name.
+        create: Whether to create the table, with the columns of the query, if it does not exist.
+        add_columns: Whether to add columns of the query that the table lacks.
+        part_rows: How many rows of an epoch the driver holds at a time, about.
+        patience_s: How long an epoch is tried again while the table is not available, in seconds.
+
+    Returns:
+        StreamingQuery: The running query.
+
+    Raises:
+        RejectedError: SETTINGS, MODULE or SCHEMA_MISMATCH, before anything is written.
+        RetryableError: UNREACHABLE, if the table is not available.
+    """
+    if isinstance(keys, str) or not keys:
+        raise RejectedError("SETTINGS", "keys=[...] are the columns that identify a row of the table, at least one")
+    if not changes.isStreaming:
+        raise RejectedError("SETTINGS", "write_table writes streams, and these rows are a batch: use changes.write")
+    if part_rows < 1:
+        raise RejectedError("SETTINGS", f"part_rows is {part_rows}; a part has at least one row")
+    _check_columns(changes, keys)
+    table = _opened(changes, target, keys, create=create, add_columns=add_columns)
+    sink = Sink(table, keys, str(checkpoint), is_own=create, part_rows=part_rows, patience_s=patience_s)
+    if not _is_remote(changes):
+        sink.prepare(changes)
+    writer = changes.writeStream.foreachBatch(sink).outputMode(output_mode)
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    if name is not None:
+        writer = writer.queryName(name)
+    if trigger == AVAILABLE_NOW:
+        writer = writer.trigger(availableNow=True)
+    elif trigger is not None:
+        writer = writer.trigger(processingTime=trigger)
+    return writer.start()
+
+
+def _check_columns(changes: DataFrame, keys: Sequence[str]) -> None:
+    names = changes.columns
+    if DEAD_LETTER in names:
+        raise RejectedError("SCHEMA_MISMATCH", "the stream has dead letters, which are no rows: write results(changes)")
+    if len(names) != len(set(names)):
+        raise RejectedError("SCHEMA_MISMATCH", f"the stream has two columns with one name: {', '.join(names)}")
+    for key in keys:
+        if key not in names or key == ROW_KIND:
+            raise RejectedError("SCHEMA_MISMATCH", f"the key {key} is no column of the stream: {', '.join(names)}")
+        type_ = arrow_type(changes.schema[key].dataType)
+        if not is_key(type_):
+            raise RejectedError("SCHEMA_MISMATCH", f"the key {key} has the type {type_}, which cannot identify a row")
+
+
+def _opened(
+    changes: DataFrame, target: str | Target, keys: Sequence[str], *, create: bool, add_columns: bool
+) -> Target | CatalogTable:
+    fields = [field for field in changes.schema.fields if field.name != ROW_KIND]
+    if not isinstance(target, str):
+        if create or add_columns:
+            raise RejectedError("SETTINGS", "create and add_columns are for targets by URL: a Target has its own way")
+        return target
+    if ":" not in target:
+        if create or add_columns:
+            raise RejectedError(
+                "SETTINGS", "create and add_columns are for targets by URL: use CREATE TABLE and ALTER TABLE of Spark"
+            )
+        return CatalogTable(target, st.StructType(fields), keys)
+    address = Address.of(target)
+    columns = pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in fields])
+    options = {"create": create, "add_columns": add_columns}
+    match address.scheme:
+        case "duckdb":
+            return DuckDBTable(address.local_path(), address.named_table(), columns, keys, **options)
+        case "postgresql" | "postgres":
+            return PostgresTable(address.url, address.named_table(), columns, keys, **options)
+        case "delta":
+            return DeltaTable(address.local_path(), columns, keys, **options)
+        case scheme:
+            raise RejectedError(
+                "SETTINGS", f"there is no target {scheme}:; a target is {KINDS}, or the name of a table of Spark"
+            )
+
+
+def _is_remote(changes: DataFrame) -> bool:
+    return type(changes).__module__.startswith("pyspark.sql.connect")
+
+
+class Sink:
+    """What foreachBatch calls. It runs in the driver; with Spark Connect, in a Python process of the server.
+
+    Args:
+        table: The table.
+        keys: The columns that identify a row.
+        checkpoint: The folder of the query's checkpoint, whose metadata have the query's id.
+        is_own: Whether only this query has filled the table.
+        part_rows: How many rows a part should have.
+        patience_s: How long an epoch is tried again.
+    """
+
+    def __init__(
+        self,
+        table: Target | CatalogTable,
+        keys: Sequence[str],
+        checkpoint: str,
+        *,
+        is_own: bool,
+        part_rows: int,
+        patience_s: float,
+    ) -> None:
+        self._table, self._keys, self._checkpoint = table, list(keys), checkpoint
+        self._name = getattr(table, "name", type(table).__name__)
+        self._is_own, self._part_rows, self._patience_s = is_own, part_rows, patience_s
+        self._is_prepared = False
+        self._query: str | None = None
+
+    def prepare(self, changes: DataFrame) -> None:
+        """Create or check the table. With Spark Connect only the server may reach it, so there the first epoch does."""
+        if isinstance(self._table, CatalogTable):
+            self._table.prepare(changes)
+        elif isinstance(self._table, (DuckDBTable, PostgresTable, DeltaTable)):
+            self._table.prepare()
+        self._is_prepared = True
+
+    def __call__(self, batch: DataFrame, epoch: int) -> None:
+        """Bring an epoch to the table, if it does not have it yet."""
+        start_s = time.monotonic()
+        if not self._is_prepared:
+            self._patiently(lambda: self.prepare(batch))
+        if self._query is None:
+            self._query = query_id(batch, self._checkpoint)
+        if self._has(epoch):
+            # The states of the epoch may not be committed yet: this is done by reading all rows.
+            batch.write.format("noop").mode("overwrite").save()
+            self._log("table_epoch_repeated", epoch=epoch)
+            return
+        changes = batch if ROW_KIND in batch.columns else batch.select(sf.lit("+U").alias(ROW_KIND), "*")
+        changes.persist()  # so that the tasks compute it once, beside each other, and not for each part
+        try:
+            rows = changes.count()
+            self._apply(changes, epoch, rows)
+        finally:
+            changes.unpersist()
+        seconds = time.monotonic() - start_s
+        self._log("table_epoch", epoch=epoch, rows=rows, seconds=round(seconds, 3), rows_per_s=round(rows / seconds))
+
+    def _has(self, epoch: int) -> bool:
+        """Return whether the table has an epoch already.
+
+        Raises:
+            RejectedError: SETTINGS, if it lacks an epoch before.
+        """
+        target, query = self._table, self._query
+        if isinstance(target, CatalogTable) or query is None:
+            return False
+        last = self._patiently(lambda: target.last_epoch(query))
+        lacks = epoch > 0 and self._is_own if last is None else last < epoch - 1
+        if lacks:
+            found = "no epoch" if last is None else f"epochs up to {last}"
+            raise RejectedError(
+                "SETTINGS",
+                f"table {self._name} has {found} of the query {query}, which goes on with epoch {epoch}: the changes "
+                "between are lost. Start with a new checkpoint and an empty table. If the table was filled in another "
+                "way until now, leave out create=True once",
+            )
+        return last is not None and last >= epoch
+
+    def _apply(self, changes: DataFrame, epoch: int, rows: int) -> None:
+        target, query = self._table, self._query
+        if isinstance(target, CatalogTable):
+            if rows:
+                target.merge(changes)
+        elif query is not None:
+            count = -(-rows // self._part_rows)
+            self._patiently(lambda: target.apply(query, epoch, self._parts(changes, count)))
+
+    def _parts(self, batch: DataFrame, count: int) -> Iterator[pa.Table]:
+        part = sf.pmod(sf.xxhash64(*(quoted(key, "`") for key in self._keys)), sf.lit(count))
+        for number in range(count):
+            rows = batch if count == 1 else batch.where(part == number)
+            found = netted(rows.toArrow(), self._keys, self._name)
+            if found.num_rows:
+                yield found
+
+    def _patiently(self, work: Callable[[], _Answer]) -> _Answer:
+        """Do work, again while the table is not available. All of it can be repeated."""
+        until_s = time.monotonic() + self._patience_s
+        pause_s, longest_s = _PAUSE_S
+        while True:
+            try:
+                return work()
+            except RetryableError as error:
+                if time.monotonic() + pause_s > until_s:
+                    raise
+                log_event(
+                    _logger, logging.WARNING, "table_not_available", {"table": self._name, "error": error.message}
+                )
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, longest_s)
+
+    def _log(self, event: str, **fields: Any) -> None:
+        log_event(_logger, logging.INFO, event, {"table": self._name, "query": self._query, **fields})
+
+
+def query_id(batch: DataFrame, checkpoint: str) -> str:
+    """Return the id of a query, which Spark stores in the checkpoint when the query is first started."""
+    stored = batch.sparkSession.read.text(f"{checkpoint}/metadata", wholetext=True).head()
+    if stored is None:
+        raise RejectedError("SETTINGS", f"the checkpoint {checkpoint} has no metadata with the query's id")
+    return str(json.loads(stored[0])["id"])

@@ -1,0 +1,75 @@
+"""A private PostgreSQL on the loopback, of the programs that Debian's package installs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from tests.wire.kit import eventually
+
+__all__ = ["MISSING", "private_postgres", "programs"]
+
+MISSING = "PostgreSQL is not installed: apt-get install postgresql"
+USER = "foldflight"
+
+
+def programs() -> Path | None:
+    """Return the folder with `initdb` and `postgres`, or None if there is none."""
+    found = shutil.which("postgres")
+    folders = [Path(found).parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((folder for folder in folders if (folder / "initdb").exists()), None)
+
+
+@contextmanager
+def private_postgres() -> Iterator[str]:
+    """Run a server while the block runs, and yield the URL of its database. It does not run as root, as it demands."""
+    binaries = programs()
+    assert binaries is not None, MISSING
+    folder = Path(tempfile.mkdtemp(prefix="foldflight-postgres-"))
+    owner = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
+    if owner:
+        shutil.chown(folder, owner["user"], owner["group"])
+    data = folder / "data"
+    try:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        made = subprocess.run(
+            [binaries / "initdb", "--pgdata", data, "--username", USER, "--auth", "trust", "--no-sync", "-E", "UTF8"],
+            cwd=folder,
+            check=False,
+            capture_output=True,
+            text=True,
+            **owner,
+        )
+        assert made.returncode == 0, made.stderr
+        options = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "fsync": "off"}
+        command = [binaries / "postgres", "-D", data, *(f"--{name}={value}" for name, value in options.items())]
+        with (folder / "log").open("w") as log:
+            server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, **owner)
+        try:
+            assert eventually(lambda: server.poll() is not None or _answers(port), timeout_s=60)
+            assert server.poll() is None, (folder / "log").read_text()
+            yield f"postgresql://{USER}@127.0.0.1:{port}/postgres"
+        finally:
+            server.send_signal(signal.SIGINT)  # ends connections and stops
+            server.wait(30)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _answers(port: int) -> bool:
+    import psycopg
+
+    try:
+        with closing(psycopg.connect(host="127.0.0.1", port=port, user=USER, dbname="postgres")):
+            return True
+    except psycopg.OperationalError:
+        return False

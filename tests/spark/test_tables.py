@@ -1,0 +1,241 @@
+"""Streams written into tables: epochs that come again, modes, parts, windows, and what is refused before it starts."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame
+
+from foldflight import RejectedError, RetryableError
+from foldflight.client import Functions
+from foldflight.engine.layout import ROW_KIND
+from foldflight.spark import group_by, tumble, write_table
+from tests.tables.conftest import kind, postgres
+from tests.tables.kinds import DuckDBFile, Kind
+from tests.tables.orders import DDL, KEYS, Orders, totals_in
+
+__all__ = ["kind", "postgres"]
+
+EPOCHS = 3
+SINK = "foldflight.spark.tables"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> DuckDBFile:
+    return DuckDBFile(tmp_path / "tables.duckdb")
+
+
+def totals(spark: Any, functions: Functions, folder: Path, **options: Any) -> DataFrame:
+    """Return the stream of totals, with one file in each epoch."""
+    (folder / "input").mkdir(exist_ok=True)
+    orders = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(folder / "input"))
+    grouped = group_by(orders, *KEYS, row_kind="op", buckets=4, **options)
+    return grouped.agg(total=functions["sum"]("amount"), orders=functions["count"]())
+
+
+def written(changes: DataFrame, target: Any, folder: Path, **options: Any) -> None:
+    """Write all that has arrived."""
+    given = {"keys": KEYS, "checkpoint": folder / "checkpoint", "create": isinstance(target, str), **options}
+    query = write_table(changes, target, trigger="available now", **given)
+    assert query.awaitTermination(120)
+
+
+def events_of(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int]]:
+    found = [(record.event, record.epoch) for record in caplog.records if record.name == SINK]  # type: ignore[attr-defined]
+    caplog.clear()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "emit"),
+    [
+        ("duckdb", "update"),
+        *(pytest.param(name, "changelog", marks=pytest.mark.slow) for name in ("duckdb", "postgresql", "delta")),
+    ],
+    indirect=["kind"],
+)
+def test_the_table_equals_the_batch(
+    classic: Any, embedded: Functions, kind: Kind, emit: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After each start the table has the totals; an epoch that Spark repeats is not applied again."""
+    caplog.set_level(logging.INFO, SINK)
+    orders = Orders(seed=5)
+    for epoch in range(EPOCHS):
+        orders.write(tmp_path / "input", epoch, 25)
+        if epoch:
+            # As if the driver had died before this file was written: Spark repeats the epoch before.
+            (tmp_path / "checkpoint" / "commits" / str(epoch - 1)).unlink()
+        written(totals(classic, embedded, tmp_path, emit=emit), kind.url("totals"), tmp_path, part_rows=5)
+        assert totals_in(kind.rows("totals")) == orders.totals()
+        repeated = [("table_epoch_repeated", epoch - 1)] if epoch else []
+        assert events_of(caplog) == [*repeated, ("table_epoch", epoch)]
+
+
+@pytest.mark.slow
+def test_through_connect(
+    sessions: dict[str, Any], embedded: Functions, file: DuckDBFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of Spark Connect runs the sink in a process of its own."""
+    from pyspark.sql.connect.session import SparkSession
+
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    session = SparkSession.builder.remote(sessions["connect"]).create()
+    orders = Orders(seed=6)
+    try:
+        for epoch in range(2):
+            orders.write(tmp_path / "input", epoch, 25)
+            if epoch:
+                (tmp_path / "checkpoint" / "commits" / "0").unlink()
+            written(totals(session, embedded, tmp_path), file.url("totals"), tmp_path, part_rows=5)
+            assert totals_in(file.rows("totals")) == orders.totals()
+    finally:
+        session.client.close()
+
+
+class Recorded:
+    """A target that keeps the parts of each epoch, and may fail at first."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.failures, self.epochs = failures, {}
+        self.bytes = 0
+
+    def last_epoch(self, query: str) -> int | None:
+        return max(self.epochs, default=None)
+
+    def apply(self, query: str, epoch: int, changes: Iterable[pa.Table]) -> None:
+        parts = []
+        before = pa.total_allocated_bytes()
+        for part in changes:
+            self.bytes = max(self.bytes, pa.total_allocated_bytes() - before)
+            parts.append((part.num_rows, part.nbytes))
+            if self.failures:
+                self.failures -= 1
+                raise RetryableError("UNREACHABLE", "not now")
+        self.epochs[epoch] = parts
+
+
+def test_a_large_epoch_comes_in_parts(classic: Any, tmp_path: Path) -> None:
+    """The driver holds one part of an epoch at a time, and a target that is lost in the middle gets all parts again."""
+    rows = 40_000
+    pq.write_table(pa.table({"key": pa.array(range(rows)), "text": ["x" * 100] * rows}), tmp_path / "rows.parquet")
+    stream = classic.readStream.schema("key BIGINT, text STRING").parquet(str(tmp_path / "*.parquet"))
+    target = Recorded(failures=2)
+    written(stream, target, tmp_path, keys=["key"], part_rows=2000)
+    (parts,) = target.epochs.values()
+    counts, sizes = zip(*parts, strict=True)
+    assert sum(counts) == rows
+    assert len(counts) == 20
+    assert max(counts) < 2400  # the keys are distributed by their hash
+    assert target.bytes < 4 * max(sizes)
+
+
+def test_windows_that_close(classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path) -> None:
+    """In append mode the table has the windows that are closed, also after epochs without any."""
+    start = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
+    for number, minutes in enumerate([(0, 1, 61), (62, 119, 125), (240,)]):
+        at = pa.array([start + dt.timedelta(minutes=each) for each in minutes], pa.timestamp("us", "UTC"))
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.table({"at": at}), path)
+        os.utime(path, (number + 1, number + 1))
+    stream = (
+        classic.readStream.schema("at TIMESTAMP").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "*.parquet"))
+    )
+    hours = group_by(stream.withWatermark("at", "0 seconds"), window=tumble("at", "1 hour"), emit="append")
+    closed = hours.agg(n=embedded["count"]())
+    written(closed, file.url("hours"), tmp_path, keys=["window_start"], output_mode="append")
+    hours_of = {row["window_start"].astimezone(dt.UTC).hour: row["n"] for row in file.rows("hours")}
+    assert hours_of == {0: 2, 1: 3, 2: 1}
+
+
+@pytest.mark.slow
+def test_two_queries_into_two_tables(classic: Any, embedded: Functions, kind: Kind, tmp_path: Path) -> None:
+    """Two queries write at once into two tables of one database."""
+    orders = {name: Orders(seed) for seed, name in enumerate(("one", "other"))}
+    queries = []
+    for name, each in orders.items():
+        for epoch in range(EPOCHS):
+            (tmp_path / name).mkdir(exist_ok=True)
+            each.write(tmp_path / name / "input", epoch, 25)
+        changes = totals(classic, embedded, tmp_path / name)
+        options = {"checkpoint": tmp_path / name / "checkpoint", "create": True, "trigger": "available now"}
+        queries.append(write_table(changes, kind.url(name), keys=KEYS, **options))
+    assert all(query.awaitTermination(120) for query in queries)
+    for name, each in orders.items():
+        assert totals_in(kind.rows(name)) == each.totals()
+
+
+def test_a_new_column(classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path) -> None:
+    """A column that the table lacks is refused in words before anything is written, or added."""
+    changes = totals(classic, embedded, tmp_path)
+    columns = pa.schema([("name", pa.string()), ("shop", pa.int32()), ("total", pa.int64())])
+    file.opened("totals", columns, KEYS)
+    with pytest.raises(RejectedError, match=r"has no column orders, .*; it has name, shop, total.*add_columns=True"):
+        write_table(changes, file.url("totals"), keys=KEYS, checkpoint=tmp_path / "checkpoint")
+    assert not (tmp_path / "checkpoint").exists()
+    orders = Orders(seed=7)
+    orders.write(tmp_path / "input", 0, 25)
+    written(changes, file.url("totals"), tmp_path, add_columns=True)
+    assert totals_in(file.rows("totals")) == orders.totals()
+
+
+def test_a_table_that_lost_its_epochs_is_refused(
+    classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path
+) -> None:
+    """If the file is deleted while the checkpoint goes on, the query stops instead of filling half a table."""
+    orders = Orders(seed=8)
+    orders.write(tmp_path / "input", 0, 25)
+    written(totals(classic, embedded, tmp_path), file.url("totals"), tmp_path)
+    file.path.unlink()
+    orders.write(tmp_path / "input", 1, 25)
+    with pytest.raises(
+        Exception, match=r"has no epoch of the query .* goes on with epoch 1: the changes between are lost"
+    ):
+        written(totals(classic, embedded, tmp_path), file.url("totals"), tmp_path)
+    assert file.rows("totals") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"keys": []}, r"keys=\[...\] are the columns"),
+        ({"keys": "name"}, r"keys=\[...\] are the columns"),
+        ({"keys": ["nam"]}, "the key nam is no column of the stream: row_kind, name, shop, total, orders"),
+        ({"keys": [ROW_KIND]}, "the key row_kind is no column"),
+        ({"part_rows": 0}, "a part has at least one row"),
+        ({"target": "duckdb:///tmp/x"}, "names no table; add .table=NAME"),
+        ({"target": "duckdb://host/x?table=t"}, "absolute path behind three slashes"),
+        ({"target": "mysql://host/db?table=t"}, "there is no target mysql:"),
+        ({"target": "nowhere"}, "create and add_columns are for targets by URL"),
+        ({"target": "nowhere", "create": False}, "there is no table nowhere"),
+        ({"create": False}, "there is no table totals in .*; create it, or give create=True"),
+    ],
+)
+def test_what_is_refused_before_it_starts(
+    classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    """A mistake in the arguments is an error that tells the remedy."""
+    options = {"target": file.url("totals"), "keys": KEYS, "create": True, **change}
+    with pytest.raises(RejectedError, match=said):
+        write_table(totals(classic, embedded, tmp_path), checkpoint=tmp_path / "checkpoint", **options)
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_streams_that_are_no_changes(classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path) -> None:
+    """A batch, dead letters, and keys that cannot identify a row are refused."""
+
+    def refused(changes: DataFrame, said: str, keys: Iterable[str] = ("name",)) -> None:
+        with pytest.raises(RejectedError, match=said):
+            write_table(changes, file.url("t"), keys=list(keys), checkpoint=tmp_path / "checkpoint", create=True)
+
+    refused(classic.createDataFrame([("a",)], "name STRING"), "these rows are a batch")
+    refused(totals(classic, embedded, tmp_path, on_error="isolate"), r"write results\(changes\)")
+    stream = classic.readStream.schema("names ARRAY<STRING>").parquet(str(tmp_path))
+    refused(stream, "the key names has the type list<.*, which cannot identify a row", keys=["names"])

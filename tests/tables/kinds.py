@@ -1,0 +1,91 @@
+"""The three kinds of tables alike: how they are named, opened and read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psycopg
+import pyarrow as pa
+from deltalake import DeltaTable as Delta
+from psycopg.rows import dict_row
+
+from foldflight.spark.tables.delta import DeltaTable
+from foldflight.spark.tables.duckdb import DuckDBTable
+from foldflight.spark.tables.postgres import PostgresTable
+
+Rows = list[dict[str, Any]]
+
+
+class Kind:
+    """A place that has tables by name."""
+
+    def url(self, table: str) -> str:
+        raise NotImplementedError
+
+    def target(self, table: str, columns: pa.Schema, keys: Sequence[str], **options: bool) -> Any:
+        raise NotImplementedError
+
+    def rows(self, table: str) -> Rows:
+        raise NotImplementedError
+
+    def opened(self, table: str, columns: pa.Schema, keys: Sequence[str], **options: bool) -> Any:
+        """Return a target that is ready."""
+        found = self.target(table, columns, keys, **{"create": True, "add_columns": False, **options})
+        found.prepare()
+        return found
+
+
+class DuckDBFile(Kind):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def url(self, table: str) -> str:
+        return f"duckdb://{self.path}?table={table}"
+
+    def target(self, table: str, columns: pa.Schema, keys: Sequence[str], **options: bool) -> DuckDBTable:
+        return DuckDBTable(str(self.path), (table,), columns, keys, **options)
+
+    def rows(self, table: str) -> Rows:
+        with duckdb.connect(str(self.path)) as connection:
+            return connection.sql(f'FROM "{table}"').to_arrow_table().to_pylist()
+
+    def run(self, statement: str) -> None:
+        with duckdb.connect(str(self.path)) as connection:
+            connection.execute(statement)
+
+
+class PostgresDatabase(Kind):
+    def __init__(self, base: str, schema: str) -> None:
+        self.base, self.schema = base, schema
+        self.run(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+
+    def url(self, table: str) -> str:
+        return f"{self.base}?table={self.schema}.{table}"
+
+    def target(self, table: str, columns: pa.Schema, keys: Sequence[str], **options: bool) -> PostgresTable:
+        return PostgresTable(self.base, (self.schema, table), columns, keys, **options)
+
+    def rows(self, table: str) -> Rows:
+        with psycopg.connect(self.base, row_factory=dict_row) as connection:
+            return connection.execute(f'SELECT * FROM "{self.schema}"."{table}"').fetchall()
+
+    def run(self, statement: str) -> None:
+        with psycopg.connect(self.base) as connection:
+            connection.execute(statement)
+
+
+class DeltaFiles(Kind):
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def url(self, table: str) -> str:
+        return f"delta://{self.folder / table}"
+
+    def target(self, table: str, columns: pa.Schema, keys: Sequence[str], **options: bool) -> DeltaTable:
+        return DeltaTable(str(self.folder / table), columns, keys, **options)
+
+    def rows(self, table: str) -> Rows:
+        return Delta(self.folder / table).to_pyarrow_table().to_pylist()

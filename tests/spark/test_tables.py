@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from foldflight import RejectedError, RetryableError
 from foldflight.client import Functions
-from foldflight.engine.layout import ROW_KIND
+from foldflight.engine.query.layout import ROW_KIND
 from foldflight.spark import group_by, tumble, write_table
 from tests.tables.conftest import kind, postgres
 from tests.tables.kinds import DuckDBFile, Kind

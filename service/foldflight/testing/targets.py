@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from foldflight.engine.layout import ROW_KIND
+from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE, Target
 from foldflight.testing.laws import LawResult
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from foldflight.engine.layout import ROW_KIND
+from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE
 from foldflight.errors import RejectedError
 from foldflight.spark.tables.statements import merge_statement, quoted

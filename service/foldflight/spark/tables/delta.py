@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from foldflight.engine.layout import ROW_KIND
+from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE, missing_columns
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.spark.tables.statements import quoted

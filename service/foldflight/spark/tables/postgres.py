@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from foldflight.engine.layout import ROW_KIND
+from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE, missing_columns, shown_key
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.spark.tables.copytext import ZERO, copy_text, postgres_type, type_of

@@ -22,7 +22,7 @@ from pyspark.sql import types as st
 from pyspark.sql.streaming.query import StreamingQuery
 
 from foldflight.client.logs import log_event
-from foldflight.engine.layout import DEAD_LETTER, ROW_KIND
+from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.engine.targets import Target, is_key, netted
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.spark.tables.address import KINDS, Address

@@ -1,7 +1,7 @@
 """What engines of every kind and their servers wrote in one version, for later versions to repeat byte by byte.
 
-`recorded_wire` has frames that were written by hand. Here the engine's own drivers write them: streams with
-retractions, DISTINCT, windows, sessions, views and pickled states, OVER, steps, and an exchange that loses its server.
+The engine's own drivers write the frames: streams with retractions, DISTINCT, windows, sessions, views and pickled
+states, OVER, steps, and an exchange that loses its server.
 
 To record what is missing in `recorded_engines.json.xz` with the version that is checked out, run this file there (what
 is recorded is never recorded again; remove the file to record all):
@@ -44,7 +44,6 @@ from foldflight.testing import run_epochs, run_over
 from foldflight.testing.overstream import run_over_epochs
 from tests import map_functions
 from tests.laws.stream_engine import StreamEngine
-from tests.protocol.recorded_wire import packed, unpacked
 from tests.spark import spark_functions
 
 RECORDED = Path(__file__).with_name("recorded_engines.json.xz")
@@ -460,6 +459,22 @@ def read() -> dict[str, tuple[str, list[Tape]]]:
         )
         for name, scenario in recorded.items()
     }
+
+
+def packed(message: Message) -> list[str]:
+    """Return a message as texts: its metadata, and its batch as a stream."""
+    assert message.batch is not None
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, message.batch.schema) as writer:
+        writer.write_batch(message.batch)
+    return [b64encode(message.metadata).decode(), b64encode(sink.getvalue().to_pybytes()).decode()]
+
+
+def unpacked(text: list[str]) -> Message:
+    """Return the message of its texts."""
+    metadata, batch = map(b64decode, text)
+    with pa.ipc.open_stream(batch) as reader:
+        return Message(metadata, reader.read_next_batch())
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open
-from foldflight.exchange.engine import check_opened
 from foldflight.exchange.frames import (
     Barrier,
     Checkpoint,
@@ -79,8 +78,6 @@ OPENED = Opened(
     (OpenedCall("ab", True, False, True, (pa.int64(), pa.json_()), is_ordered=True, views=VIEWS, mode=Mode.COMPILED),),
     LIMITS,
     RESULTS,
-    knows_emits=True,
-    knows_views=True,
 )
 ENGINE_FRAMES = [
     States(BATCH),
@@ -439,28 +436,6 @@ def test_direct_arguments_are_bounded() -> None:
     assert (caught.value.code, caught.value.limit) == ("LIMIT", "literals")
 
 
-def test_an_old_server_is_not_asked_for_some_outputs() -> None:
-    """A server that does not say `knows_emits` would return outputs after each row, so the engine refuses."""
-    asked = Open((Call("f", ("v",)),), COLUMNS, row_outputs=True, emits=True)
-    check_opened(OPENED, asked)
-    old = dataclasses.replace(OPENED, knows_emits=False)
-    with pytest.raises(RejectedError, match="too old to return outputs after some of the rows") as refused:
-        check_opened(old, asked)
-    assert refused.value.code == "PROTOCOL_VERSION"
-    check_opened(old, Open((Call("f", ("v",)),), COLUMNS, row_outputs=True))
-
-
-def test_an_old_server_gets_no_exchange_of_an_engine_that_keeps_views() -> None:
-    """A server that does not say `knows_views` would load states without entries, so the engine refuses."""
-    asked = Open((Call("f", ("v",)),), COLUMNS, keeps_views=True)
-    check_opened(OPENED, asked)
-    old = dataclasses.replace(OPENED, knows_views=False)
-    with pytest.raises(RejectedError, match="too old for an engine that keeps the entries of views") as refused:
-        check_opened(old, asked)
-    assert refused.value.code == "PROTOCOL_VERSION"
-    check_opened(old, Open((Call("f", ("v",)),), COLUMNS))
-
-
 def test_types_of_views_are_checked() -> None:
     """View.types has the fields key and value, and nothing else."""
     message = encode(OPENED, RESULTS)
@@ -470,14 +445,3 @@ def test_types_of_views_are_checked() -> None:
         with pytest.raises(RejectedError, match=r"View\.types") as refused:
             decode(Message(frame.SerializeToString(), message.batch), Role.SERVER)
         assert refused.value.code == "BAD_FRAME"
-
-
-def test_an_old_server_is_not_asked_for_an_order() -> None:
-    """A server that does not say `is_ordered` would ignore the order, so the engine refuses."""
-    asked = Open((Call("f", ("v",), order=(Order("v"),)),), COLUMNS)
-    check_opened(OPENED, asked)
-    old = dataclasses.replace(OPENED, calls=(dataclasses.replace(OPENED.calls[0], is_ordered=False),))
-    with pytest.raises(RejectedError, match="too old to fold the rows of f in an order") as refused:
-        check_opened(old, asked)
-    assert refused.value.code == "PROTOCOL_VERSION"
-    check_opened(old, Open((Call("f", ("v",)),), COLUMNS))

@@ -19,7 +19,7 @@ import pytest
 from foldflight.errors import RejectedError
 from foldflight.exchange import codec, ipc, machine, serving
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.frames import Barrier, Checkpoint, Forget
+from foldflight.exchange.frames import Barrier, Checkpoint, Forget, States
 from foldflight.fold import failures
 from foldflight.fold.aggregate import bound, calls, fold
 from foldflight.server import edge, exchanges, flight, keys
@@ -306,32 +306,24 @@ def empty_epochs_are_not_answered(patch: Patch) -> None:
             if getattr(reply, "batch", None) is None or reply.batch.num_rows:
                 yield reply
             else:
-                self._machine.send(reply)
+                self._machine.step(machine.Role.SERVER, reply)
 
     patch.setattr(serving.ServerExchange, "_barrier", silent)
 
 
 @breaks("first-epoch")
 def the_first_epoch_is_one(patch: Patch) -> None:
-    barrier = machine.Exchange._check_barrier
+    check = machine.check_epoch
 
-    def strict(self: Any, epoch: int) -> None:
-        if self._epoch is None and epoch != 1:
-            raise self._refused("the first epoch is 1")
-        barrier(self, epoch)
+    def strict(epoch: int, before: int | None) -> None:
+        check(epoch, before or 0)
 
-    patch.setattr(machine.Exchange, "_check_barrier", strict)
+    patch.setattr(machine, "check_epoch", strict)
 
 
 @breaks("epochs-in-steps-of-one")
 def epochs_may_have_any_number(patch: Patch) -> None:
-    barrier = machine.Exchange._check_barrier
-
-    def lax(self: Any, epoch: int) -> None:
-        self._epoch = None
-        barrier(self, epoch)
-
-    patch.setattr(machine.Exchange, "_check_barrier", lax)
+    patch.setattr(machine, "check_epoch", lambda epoch, before: None)
 
 
 @breaks("barriers-in-order")
@@ -579,7 +571,12 @@ def states_without_rows_have_an_empty_answer(patch: Patch) -> None:
             yield reply if frame.batch.num_rows else replace(reply, batch=reply.batch.slice(0, 0))
 
     patch.setattr(serving.ServerExchange, "_states", odd)
-    patch.setattr(machine.Exchange, "_check_answer", lambda self, frame: self._due[type(frame)].popleft())
+    expected = machine.Exchange._expected
+
+    def none_for_none(self: Any, frame: Any) -> int:
+        return frame.batch.num_rows if isinstance(frame, States) else expected(self, frame)
+
+    patch.setattr(machine.Exchange, "_expected", none_for_none)
 
 
 @breaks("checkpoint")

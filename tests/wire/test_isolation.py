@@ -10,7 +10,6 @@ import pytest
 
 from foldflight.client import EmbeddedTransport, FlightTransport, OpenExchange, Transport
 from foldflight.errors import RejectedError
-from foldflight.exchange.engine import check_opened
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Returns
 from foldflight.functions.query.call import Call
@@ -121,10 +120,6 @@ def test_isolated_groups_are_counted(server: Server, flight: FlightTransport) ->
 
 
 def test_what_does_not_go_together_is_refused(transport: Transport) -> None:
-    """Isolation is refused with row outputs, and by a server that does not support it."""
+    """Isolation is refused with row outputs."""
     with pytest.raises(RejectedError, match="outputs after each row"):
         transport.describe(opening(*CALLS, row_outputs=True, isolate_errors=True))
-    old = transport.describe(opening(*CALLS))
-    with pytest.raises(RejectedError, match="too old to isolate errors") as caught:
-        check_opened(old, opening(*CALLS, isolate_errors=True))
-    assert caught.value.code == "PROTOCOL_VERSION"

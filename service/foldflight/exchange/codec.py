@@ -424,9 +424,9 @@ def _encode_opened(frame: Opened) -> pb.Opened:
         protocol_version=frame.protocol_version,
         calls=calls,
         limits=pb.Limits(**dataclasses.asdict(frame.limits)),
-        knows_if_reopen=frame.knows_if_reopen,
-        knows_emits=frame.knows_emits,
-        knows_views=frame.knows_views,
+        knows_if_reopen=True,
+        knows_emits=True,
+        knows_views=True,
     )
 
 
@@ -465,9 +465,6 @@ def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
         ),
         limits=Limits.of(opened.limits),
         schema=schema,
-        knows_if_reopen=opened.knows_if_reopen,
-        knows_emits=opened.knows_emits,
-        knows_views=opened.knows_views,
     )
 
 

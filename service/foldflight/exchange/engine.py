@@ -20,14 +20,13 @@ from foldflight.exchange.frames import (
     columns_text,
 )
 from foldflight.exchange.machine import Exchange, Role
-from foldflight.fold import ERROR, ROW
+from foldflight.fold import ROW
 
 __all__ = [
     "Answer",
     "EngineExchange",
     "Saved",
     "check_chunk",
-    "check_opened",
 ]
 
 
@@ -56,30 +55,6 @@ def check_chunk(batch: pa.RecordBatch, opening: Open) -> None:
             "SCHEMA_MISMATCH",
             f"the chunk has {columns_text(batch.schema)}, and Open announced {columns_text(opening.columns)}",
         )
-
-
-def check_opened(opened: Opened, opening: Open) -> None:
-    """Raise RejectedError PROTOCOL_VERSION for what Open requests and an older server would ignore."""
-    if opening.isolate_errors and ERROR not in opened.schema.names:
-        raise _too_old(opened, "to isolate errors", "do not isolate errors")
-    for call, found in zip(opening.calls, opened.calls, strict=False):
-        if call.order and not found.is_ordered:
-            what = f"to fold the rows of {call.function} in an order"
-            raise _too_old(opened, what, "leave the order out", function=call.function)
-    if opening.emits and not opened.knows_emits:
-        what = "to return outputs after some of the rows, which OVER needs"
-        raise _too_old(opened, what, "run the functions embedded")
-    if opening.keeps_views and not opened.knows_views:
-        what = "for an engine that keeps the entries of views"
-        raise _too_old(opened, what, "run the functions embedded")
-
-
-def _too_old(opened: Opened, what: str, remedy: str, *, function: str | None = None) -> RejectedError:
-    return RejectedError(
-        "PROTOCOL_VERSION",
-        f"server {opened.server_id} is too old {what}; upgrade it, or {remedy}",
-        function=function,
-    )
 
 
 def _check_mapped(answer: pa.Table, rows: int) -> None:
@@ -131,7 +106,6 @@ class EngineExchange(Exchange):
             raise RejectedError(
                 "BAD_FRAME", f"Opened describes {len(opened.calls)} calls, and Open has {len(self.opening.functions)}"
             )
-        check_opened(opened, self.opening)
         self.opened = opened
 
     def _collect_part(self, frame: Results | SavedStates | Mapped, rows: int) -> Answer | None:

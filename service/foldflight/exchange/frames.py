@@ -297,9 +297,6 @@ class Opened:
         limits: The bounds of the server.
         schema: Schema of the server's batches: `slot`, then `state_i` and `output_i` of each call i. For steps: `row`
             if one is a table function, `output_i` of each output i, and `error` if errors are isolated.
-        knows_if_reopen: Whether the server supports `Checkpoint.if_reopen`.
-        knows_emits: Whether the server supports `Open.emits`.
-        knows_views: Whether the server supports `Open.keeps_views`.
     """
 
     server_id: str
@@ -307,9 +304,6 @@ class Opened:
     calls: tuple[OpenedCall, ...]
     limits: Limits
     schema: pa.Schema
-    knows_if_reopen: bool = False
-    knows_emits: bool = False
-    knows_views: bool = False
 
     @property
     def fingerprints(self) -> tuple[str, ...]:

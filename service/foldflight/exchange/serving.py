@@ -481,7 +481,4 @@ def _opened(bound: BoundRequest, opening: Open, limits: Limits, server_id: str, 
         # Each call has an accumulator for each slot. The bound applies to the accumulators of all calls together.
         limits=replace(limits, slots_max=max(limits.slots_max // max(len(bound.calls), 1), 1)),
         schema=bound.schema,
-        knows_if_reopen=True,
-        knows_emits=True,
-        knows_views=True,
     )

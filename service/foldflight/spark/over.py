@@ -167,8 +167,7 @@ class OverFrame:
         Raises:
             RejectedError: SIGNATURE for mistakes in frames and names; SCHEMA_MISMATCH for columns that cannot be
                 resolved or do not fit; CANNOT_RETRACT or CANNOT_MERGE for a frame that cannot be folded at a bounded
-                cost; LIMIT for a frame of too many rows in a stream; UNKNOWN_FUNCTION; PROTOCOL_VERSION if a server is
-                too old.
+                cost; LIMIT for a frame of too many rows in a stream; UNKNOWN_FUNCTION.
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
         query, rows = self._resolved(aliased, named)

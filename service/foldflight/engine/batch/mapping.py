@@ -18,7 +18,6 @@ from foldflight.engine.keys.logs import forward
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.query.query import ARROW, HostTypes
 from foldflight.errors import RejectedError
-from foldflight.exchange.engine import check_opened
 from foldflight.exchange.frames import Open
 from foldflight.functions import Step, StepArgument
 
@@ -167,7 +166,6 @@ class MapQuery:
             isolate_errors=isolates,
         )
         opened = transport.describe(opening)
-        check_opened(opened, opening)
         is_table = opened.schema.names[0] == "row"
         given = [opened.schema.field(f"output_{place}").type for place in range(len(outputs))]
         names = list(outputs)

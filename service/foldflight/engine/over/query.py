@@ -15,7 +15,6 @@ from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.query.layout import EMIT, QueryLayout
 from foldflight.engine.query.query import ARROW, HostTypes, Query, mode_of, written
 from foldflight.errors import RejectedError
-from foldflight.exchange.engine import check_opened
 from foldflight.exchange.frames import Open, OpenedCall, Returns
 from foldflight.functions import Call
 from foldflight.functions.query.frame import WindowFrame
@@ -178,7 +177,7 @@ class OverQuery:
 
         Raises:
             RejectedError: UNKNOWN_FUNCTION, SIGNATURE, SCHEMA_MISMATCH; CANNOT_RETRACT or CANNOT_MERGE, if a frame
-                cannot be folded at a bounded cost; PROTOCOL_VERSION, if a server is too old.
+                cannot be folded at a bounded cost.
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
         plain = [each.call for each in calls.values()]
@@ -206,10 +205,7 @@ class OverQuery:
         for (frame, low, high, way), chosen in groups.items():
             inner = layout.of(list(chosen.values()), retracts=way is Way.RETRACT)
             query = Query.of(transport, chosen, inner, types=types)
-            part = Part(query, frame, way, tuple(map(reasons.__getitem__, chosen)), low, high)
-            if way in (Way.ACCUMULATE, Way.RETRACT):
-                check_opened(transport.describe(part.running), part.running)
-            parts.append(part)
+            parts.append(Part(query, frame, way, tuple(map(reasons.__getitem__, chosen)), low, high))
         return cls(layout, tuple(parts), every.layout.outputs, every.bounds)
 
     @property

@@ -16,7 +16,6 @@ from foldflight.client import Transport
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.query.layout import CallView, QueryLayout
 from foldflight.errors import RejectedError
-from foldflight.exchange.engine import check_opened
 from foldflight.exchange.frames import FunctionInfo, Open, Opened, OpenedCall, Returns
 from foldflight.fold import Mode, key_type
 from foldflight.functions import Call, sql_name
@@ -131,7 +130,6 @@ class Query:
         """
         opening = Open(calls=tuple(calls.values()), columns=layout.chunk, isolate_errors=layout.isolates)
         opened = transport.describe(opening)
-        check_opened(opened, opening)
         needs = _Needs(retract=layout.has_kinds, merge=stream is not None and stream.has_sessions)
         if materialize and not all(map(needs.are_met, opened.calls)):
             opening = replace(opening, calls=tuple(_materialized(opening.calls, opened, needs)))
@@ -266,7 +264,7 @@ class Query:
         elif self.layout.has_kinds and info is not None and not info.retract:
             why = f"{call.function} does not retract, so they are folded again for each value"
         else:
-            why = f"the server is older, or {call.function} has views itself"
+            why = f"{call.function} has views itself"
         return f"an epoch reads and writes all rows of the groups that it touches: {why}"
 
     def _steps(self) -> str:
@@ -291,12 +289,9 @@ class Query:
 
 def _with_views_of_rows(transport: Transport, opening: Open, opened: Opened) -> Opened:
     """Return the description for an engine that keeps views: the rows of DISTINCT are a view if they can be."""
-    if not opened.knows_views or not any(call.distinct for call in opening.calls):
+    if not any(call.distinct for call in opening.calls):
         return opened
-    opening = replace(opening, keeps_views=True)
-    kept = transport.describe(opening)
-    check_opened(kept, opening)
-    return kept
+    return transport.describe(replace(opening, keeps_views=True))
 
 
 def refuse_views(calls: Sequence[Call], opened: Sequence[OpenedCall]) -> None:

@@ -230,9 +230,8 @@ def _order(server: RawServer) -> None:
     descending = {**server.call, "order": [pb.Order(column="value", descending=True)]}
     with server.exchange(descending) as exchange:
         call = exchange.opened.calls[0]
-        if not call.is_ordered:
-            raise NotTriedError("the server does not know Call.order: is_ordered is absent")
         expect((call.can_retract, call.can_merge), (True, True), "that it can retract and merge")
+        expect(call.is_ordered, True, "is_ordered")
         exchange.epoch(1, [(0, 0, 5), (0, 0, 9)])
         found = exchange.epoch(2, [(0, 0, 7), (0, 3, 9)])["output_0"].to_pylist()
     expect(found, [server.output([(0, 0, 7), (0, 0, 5)])], "the output of 7 and 5, in descending order")
@@ -286,8 +285,6 @@ def _emits(server: RawServer) -> None:
     columns = COLUMNS.append(pa.field("emit", pa.bool_()))
     rows = [(0, 0, 4), (1, 0, 8), (0, 0, 15), (1, 0, 16)]
     with server.exchange(columns=columns, row_outputs=True, emits=True) as exchange:
-        if not exchange.opened.knows_emits:
-            raise NotTriedError("the server does not know Open.emits: knows_emits is absent")
 
         def ask(emit: list[bool | None]) -> pa.RecordBatch:
             chunk = rows_of(rows[: len(emit)]).append_column("emit", pa.array(emit, pa.bool_()))
@@ -310,15 +307,13 @@ def _emits(server: RawServer) -> None:
 
 @rule(
     "keeps-views",
-    "With Open.keeps_views each Chunk is answered with one Folded, and a server with knows_views takes Entries only "
+    "With Open.keeps_views each Chunk is answered with one Folded, and Entries are taken only "
     "for states with views; others are refused with BAD_FRAME. An Open with keeps_views but without return_states, "
     "or with row_outputs, is refused with SIGNATURE.",
     "Answer the chunk when it has been folded. Check the columns of Entries.",
 )
 def _keeps_views(server: RawServer) -> None:
     with server.exchange(keeps_views=True) as exchange:
-        if not exchange.opened.knows_views:
-            raise NotTriedError("the server does not know Open.keeps_views: knows_views is absent")
         has_views = bool(exchange.opened.calls[0].views)
         exchange.chunk([(0, 0, 5), (1, 0, 7)])
         expect(exchange.answer("folded").num_rows, 0, "the rows of the batch of Folded")

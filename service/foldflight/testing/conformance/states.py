@@ -173,15 +173,12 @@ def _checkpoint_without_states(server: RawServer) -> None:
 
 @rule(
     "checkpoint-if-reopen",
-    "If Opened has knows_if_reopen set, and the exchange may stay on the server, a Checkpoint with if_reopen is "
-    "answered with an empty SavedStates, and no state counts as returned.",
-    "Check first whether the server drains or the exchange is too old. Set knows_if_reopen only if if_reopen is "
-    "implemented.",
+    "If the exchange may stay on the server, a Checkpoint with if_reopen is answered with an empty SavedStates, and no "
+    "state counts as returned.",
+    "Check first whether the server drains or the exchange is too old.",
 )
 def _checkpoint_if_reopen(server: RawServer) -> None:
     with server.exchange() as exchange:
-        if not exchange.opened.knows_if_reopen:
-            raise NotTriedError("Opened does not have knows_if_reopen set")
         exchange.chunk([(3, 0, 1)])
         exchange.send(pb.EngineFrame(checkpoint=pb.Checkpoint(if_reopen=True)))
         expect(exchange.saved().num_rows, 0, "the number of saved states while the exchange may stay")

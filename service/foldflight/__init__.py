@@ -7,6 +7,10 @@ The three ways in:
     from foldflight.testing import check_laws                # check them
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 import foldflight.adapters  # noqa: F401 - it registers those of classes
 from foldflight.client import Aggregate, FunctionHandle, Functions, Use, connect
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
@@ -26,7 +30,22 @@ from foldflight.functions import (
     udtf,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from foldflight.client import Transport
+    from foldflight.exchange.frames import FunctionInfo
+
 __version__ = "0.1.0"
+
+
+def _make_spark_udf(info: FunctionInfo, transport: Transport, literals: Mapping[str, Any]) -> Any:
+    from foldflight.spark.mapping import spark_udf  # PySpark is optional, and takes long to import
+
+    return spark_udf(info, transport, literals)
+
+
+FunctionHandle.make_spark_udf = staticmethod(_make_spark_udf)
 
 __all__ = [
     "Aggregate",

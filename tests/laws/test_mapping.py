@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foldflight.client.embedded import PROGRAMS_AT_ONCE
+from foldflight.client.process import PROGRAMS_AT_ONCE
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold import Mode, Request, Resources, bind
 from foldflight.fold.mapping import mapper, table

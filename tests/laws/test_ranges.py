@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight import Applied, FunctionError, Segment, connect, udaf, udf, udtf
-from foldflight.client.embedded import PROGRAMS_AT_ONCE
+from foldflight.client.process import PROGRAMS_AT_ONCE
 from foldflight.fold import Request, Resources, bind
 from foldflight.functions import Registry, Step, StepArgument
 from foldflight.functions.author.udaf import function_of

@@ -87,6 +87,35 @@ def test_functions_stay_small(path):
             assert node.end_lineno - first.lineno < FUNCTION_LINES_MAX, node.name
 
 
+def modules_named_in(tree):
+    """Return the modules of the package whose names are texts in the code, for example for importlib."""
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    found = [text.split(".")[1:] for text in texts if re.fullmatch(r"foldflight(\.\w+)+", text)]
+    return [
+        parts
+        for parts in found
+        if PACKAGE.joinpath(*parts).is_dir() or PACKAGE.joinpath(*parts).with_suffix(".py").is_file()
+    ]
+
+
+def test_no_module_names_one_of_a_layer_above():
+    """import-linter sees statements. Texts with names of modules, as importlib takes them, keep to the layers, too."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    layers = next(each for each in settings["contracts"] if each["id"] == "direction")["layers"]
+    height = {room: -place for place, layer in enumerate(layers) for room in re.findall(r"\w+", layer)}
+    named = {
+        (names_of(path), ".".join(module))
+        for path in MODULES
+        for module in modules_named_in(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert ("server/run/workers.py", "server.run.worker") in named  # the check finds what there is
+    own = {where: where.partition("/")[0].removesuffix(".py") for where, _ in named}
+    assert (
+        sorted((where, module) for where, module in named if height[module.partition(".")[0]] > height[own[where]])
+        == []
+    )
+
+
 def test_every_dependency_is_locked_with_hashes():
     """All dependencies of pyproject.toml are in the lock with hashes, and the lock names no index."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

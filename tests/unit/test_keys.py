@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foldflight.client.embedded import KEY_LOOPS
+from foldflight.client.process import KEY_LOOPS
 from foldflight.compiler import keyloops
 from foldflight.compiler.keytables import KeyLoops, NumberTable, TextTable
 from foldflight.compiler.store import LoopStore

@@ -10,8 +10,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from foldflight.adapters.java import java_functions
-from foldflight.client.embedded import PROGRAMS, EmbeddedTransport
+from foldflight.client.embedded import EmbeddedTransport
 from foldflight.client.functions import Functions
+from foldflight.client.process import PROGRAMS
 from foldflight.client.urls import server_urls
 from foldflight.errors import RejectedError
 from foldflight.exchange.failover.steps import FailoverBounds

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from foldflight.client.exchange import DirectExchange
 from foldflight.client.link import Link, check_resolve
-from foldflight.compiler import Programs
-from foldflight.compiler.keytables import KeyLoops
-from foldflight.compiler.store import LoopStore
+from foldflight.client.process import PROGRAMS
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import FunctionInfo, Limits, Open, Opened
 from foldflight.exchange.serving import ServerExchange, describe
@@ -36,16 +34,9 @@ if TYPE_CHECKING:
     from foldflight.fold import Mode
     from foldflight.functions.author.mapping import AnyFunction
 
-__all__ = ["KEY_LOOPS", "PROGRAMS", "PROGRAMS_AT_ONCE", "EmbeddedTransport", "ShippedFunctions"]
+__all__ = ["EmbeddedTransport", "ShippedFunctions"]
 
 SERVER_ID = "embedded"
-_STORE = LoopStore("user")
-# Compiled functions, shared by all transports of this process.
-PROGRAMS = Programs(_STORE)
-# Compiles at the first row, for checks of compiled code.
-PROGRAMS_AT_ONCE = Programs(_STORE, hot_rows=0)
-# Compiled loops with which engines of this process find keys.
-KEY_LOOPS = KeyLoops(_STORE)
 _RESTORED_MAX = 16
 _restored_functions: dict[str, tuple[Any, ...]] = {}
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
 import inspect
 import keyword
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
@@ -190,6 +189,9 @@ class FunctionHandle:
         transport: Its transport.
     """
 
+    make_spark_udf: ClassVar[Callable[[FunctionInfo, Transport, Mapping[str, Any]], Any]]
+    """Makes the UDFs of Spark. Spark's layer is above this one, so `foldflight` itself sets this."""
+
     def __init__(self, info: FunctionInfo, transport: Transport) -> None:
         self.info = info
         self.name = info.name
@@ -244,8 +246,7 @@ class FunctionHandle:
         Raises:
             RejectedError: SIGNATURE for other kinds of functions, and for functions whose types depend on the call.
         """
-        # Spark's layer is above this one, and PySpark may not be installed: it is found by name, when it is asked for.
-        return importlib.import_module("foldflight.spark.mapping").spark_udf(self.info, self.transport, literals)
+        return type(self).make_spark_udf(self.info, self.transport, literals)
 
     def __repr__(self) -> str:
         return f"<function {self.info.signature}>"

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky, NoSuchExample
 
-from foldflight.client.embedded import PROGRAMS
+from foldflight.client.process import PROGRAMS
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls
 from foldflight.functions import AnyFunction, Call, Function, MapFunction, Registry, RowKind, function_of

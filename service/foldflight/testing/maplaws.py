@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from foldflight.client.embedded import PROGRAMS_AT_ONCE
+from foldflight.client.process import PROGRAMS_AT_ONCE
 from foldflight.errors import RejectedError
 from foldflight.fold import ERROR, ROW, Accelerator, Mode, Request, Resources, bind
 from foldflight.functions import MapFunction, Registry, Step, StepArgument

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
-from foldflight.client.embedded import PROGRAMS
+from foldflight.client.process import PROGRAMS
 from foldflight.exchange.codec import decode, decode_open, encode, encode_open
 from foldflight.exchange.engine import Answer, EngineExchange, check_chunk
 from foldflight.exchange.frames import (

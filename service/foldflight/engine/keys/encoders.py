@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.client.embedded import KEY_LOOPS
+from foldflight.client.process import KEY_LOOPS
 from foldflight.compiler.keytables import NumberTable, TextTable
 
 __all__ = ["Chain", "Ids", "KeyEncoder", "Numbers", "Pairs", "Rows", "Texts", "Values", "WithNull"]

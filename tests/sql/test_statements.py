@@ -12,7 +12,8 @@ from pyspark.sql.functions import arrow_udf
 
 from foldflight import RejectedError
 from foldflight.spark import column, enable, sql
-from foldflight.sql import SqlError, split_statements
+from foldflight.sql import SqlError, split_statements, statements
+from foldflight.sql.text import Span, Text
 
 MODULE = "tests.sql.sql_functions"
 CREATE = (
@@ -341,3 +342,17 @@ def test_an_aggregate_left_over_is_no_aggregate_of_groups(db: Any, plans_of: Cal
     db.udf.register("unknown_total", arrow_udf(total, "bigint"))
     query = "SELECT unknown_total(v) AS a FROM hav GROUP BY v HAVING my_count(*) > 0"
     assert plans_of(db, query) == ["lists"]
+
+
+def test_a_mistake_of_ours_is_no_wrong_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A type that cannot be read is refused at its place; any other exception passes, as it is no mistake of the user."""
+    text = Text("CREATE FUNCTION f(DECIMAL(99, 1))")
+    with pytest.raises(SqlError, match=r"precision of 1 to 38 digits[^^]*\(line 1, column 19\)"):
+        statements._type(text, Span(4, len(text) - 1))
+
+    def mistaken(_: str) -> None:
+        raise AttributeError("mistake")
+
+    monkeypatch.setattr(statements, "parse_type", mistaken)
+    with pytest.raises(AttributeError, match="mistake"):
+        statements._type(text, Span(4, len(text) - 1))

@@ -411,9 +411,8 @@ def _type(text: Text, span: Span) -> pa.DataType:
     ]
     try:
         return parse_type(" ".join(zoned))
-    except (RejectedError, ValueError) as error:
-        message = error.message if isinstance(error, RejectedError) else str(error)
-        raise text.error(message.replace("TIMESTAMPTZ", "TIMESTAMP"), span) from None
+    except RejectedError as error:
+        raise text.error(error.message.replace("TIMESTAMPTZ", "TIMESTAMP"), span) from None
 
 
 def _function(catalog: Catalog, declared: _Declared) -> FunctionHandle:

@@ -130,6 +130,20 @@ def test_scalar_functions_within_aggregates(spark: Any, functions: Any) -> None:
     assert [row.m for row in df.withColumn("m", column).agg(sf.sum("m").alias("m")).collect()] == [-6]
 
 
+@pytest.mark.every_way
+def test_a_condition_guards_a_use(spark: Any, functions: Any) -> None:
+    """A function and its arguments get the rows where the condition holds, also a function that fails for others."""
+    f = functions
+    df = spark.createDataFrame([(1, 0), (6, 2), (9, 3)], "a bigint, b bigint")
+    twice = f["multiply"](f["multiply"]("a div b", sf.lit(2)), "b")
+    found = group_by(df).agg(
+        ratios=f["sum"](f["ratio"]("a", "b")).where("b > 0"),
+        products=f["sum"](twice).where("b > 0"),
+        none=f["count"](f["ratio"]("a", "b")).where("b > 9"),
+    )
+    assert [tuple(row) for row in found.collect()] == [(6.0, 30, 0)]
+
+
 def test_uses_that_no_aggregate_takes(classic: Any, embedded: Any) -> None:
     """Table functions, and functions that are not deterministic, are refused as arguments with what to write."""
     f, df = embedded, classic.createDataFrame(ROWS, COLUMNS)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.functions import arrow_udf
 
-from foldflight import RejectedError
+from foldflight import RejectedError, connect, udaf
 from foldflight.spark import column, enable, sql
 from foldflight.sql import SqlError, split_statements, statements
 from foldflight.sql.text import Span, Text
@@ -32,6 +32,20 @@ def finish(state):
     return None if state[0] is None else state[1] - state[0]
 $$
 """
+
+
+@udaf
+class Halved:
+    """A sum of quotients; the divisor may be left out."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, total: int, value: int, by: int = 2) -> int:
+        return total + value // by
+
+    def get_value(self, total: int) -> int:
+        return total
 
 
 def values(df: Any) -> list[tuple[Any, ...]]:
@@ -294,6 +308,8 @@ def test_a_use_as_a_column(both: Any, functions: Any) -> None:
     assert values(hav.groupBy("k").agg(column(both, use), sf.count("*"))) == [
         ("one", 1.0, 2), ("three", 3.0, 1), ("two", 2.0, 1)
     ]  # fmt: skip
+    halved = connect(Halved)["halved"]("v")
+    assert values(hav.groupBy("k").agg(column(both, halved))) == [("one", 2), ("three", 1), ("two", 1)]
     joined = functions.string_agg("k").order_by("v DESC")
     assert values(hav.agg(column(both, joined), sf.count("*"))) == [("one,three,two,one", 4)]
     with pytest.raises(RejectedError, match="depend on its arguments"):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from foldflight import RejectedError, connect, udaf, udf, udtf
+from foldflight import Applied, MapView, RejectedError, Segment, connect, udaf, udf, udtf
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions.author.udaf import function_of
 from foldflight.testing import run_epochs, run_over
@@ -80,6 +81,65 @@ def test_aggregates(compile_: bool) -> None:
         {"v": 3, "a": 6},
         {"v": 4, "a": 14},
     ]
+
+
+@udaf
+class Bundle(Total):
+    """Folds bundles, whose rows have all arguments."""
+
+    def fold_bundle(self, segments: list[Segment[int]]) -> list[Applied[int, int]]:
+        return [self.applied(each) for each in segments]
+
+    def applied(self, segment: Segment[int]) -> Applied[int, int]:
+        total, values = sum(segment.accumulators), []
+        for (value, weight), sign in zip(segment.rows, segment.signs, strict=True):
+            total += sign * value * weight
+            values.append(total)
+        return Applied(total, total, values)
+
+    def merge(self, total: int, other: int) -> int:
+        return total + other
+
+
+@dataclass
+class Seen:
+    keys: MapView[str, int] = field(default_factory=MapView)
+    score: int = 0
+
+
+class Distinct:
+    def create_accumulator(self) -> Seen:
+        return Seen()
+
+    def accumulate(self, seen: Seen, key: str, by: int = 5) -> None:
+        seen.score += 0 if key in seen.keys else by
+        seen.keys[key] = 1
+
+    def get_value(self, seen: Seen) -> int:
+        return seen.score
+
+
+def test_bundles() -> None:
+    bundle = connect(Bundle)["bundle"]
+    rows: list[Any] = [{"v": 3, "w": 5}, {"v": 1, "w": 1}, ("-D", {"v": 1, "w": 1})]
+    (epoch,) = run_epochs({"a": bundle("v"), "b": bundle("v", "w")}, [rows])
+    assert epoch.changelog == [("+I", {"a": 6, "b": 15})]
+    assert [row["a"] for row in run_over({"a": bundle("v")}, [{"v": 3}, {"v": 4}], order_by=["v"])] == [6, 14]
+
+
+def test_prefetch() -> None:
+    """Arguments behind those that are keys may be left out."""
+    distinct = connect(udaf(prefetch={"keys": ["key"]})(Distinct))["distinct"]
+    rows: list[Any] = [{"k": "a", "w": 1}, {"k": "b", "w": 1}, {"k": "a", "w": 1}]
+    (epoch,) = run_epochs({"a": distinct("k"), "b": distinct("k", "w")}, [rows])
+    assert epoch.changelog == [("+I", {"a": 10, "b": 2})]
+
+    class OfDefault(Distinct):
+        def accumulate(self, seen: Seen, key: str = "", by: int = 5) -> None:
+            return super().accumulate(seen, key, by)
+
+    function: Any = function_of(udaf(prefetch={"keys": ["key"]})(OfDefault))
+    assert function.signature.startswith("of_default(key STRING, by BIGINT DEFAULT 5)")
 
 
 def test_names() -> None:

@@ -21,6 +21,7 @@ from foldflight.exchange.frames import Open
 from foldflight.fold.mapping import table
 from foldflight.functions import Registry, Step, StepArgument
 from foldflight.server.run.lifecycle import Server, serving
+from foldflight.testing import run_epochs
 from tests import map_functions
 from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess
 
@@ -250,3 +251,13 @@ def test_blocks_are_as_large_as_their_answers_allow(monkeypatch: pytest.MonkeyPa
     assert found == [x for x, count in enumerate(times) for _ in range(count)]
     assert max(rows for rows, _ in sizes) > 1000
     assert all(rows <= 1 << 13 for _, rows in sizes[-5:])
+
+
+def test_default_values_over_a_server() -> None:
+    """A call over a server leaves out the same arguments as an embedded one."""
+    with serving("tests.unit.test_defaults", fold_s_max=10) as server:
+        functions = connect(server.url)
+        rows: list[Any] = [{"v": 3, "w": 5}, {"v": 4, "w": 1}]
+        calls = {name: functions[name]("v") for name in ("total", "bundle")}
+        (epoch,) = run_epochs({**calls, "all": functions["total"]("v", "w")}, [rows])
+        assert epoch.changelog == [("+I", {"total": 14, "bundle": 14, "all": 19})]

@@ -59,12 +59,14 @@ class _Found:
         column: The resolved column.
         role: Its role in the query, for errors: `the argument 'v' of sum`.
         text: The user's text of it.
+        written: What the user wrote.
     """
 
     shown: str
     column: Column
     role: str
     text: str
+    written: object
 
 
 @dataclass
@@ -116,7 +118,7 @@ class Columns:
             text = written if isinstance(written, str) else self._shown_as(column, role)
             names = (prefix + text + suffix for suffix in chain([""], (f" ({n})" for n in count(2))))
             shown = next(name for name in names if name not in taken)
-            self._found[key] = _Found(shown, column, role, text_of(written))
+            self._found[key] = _Found(shown, column, role, text_of(written), written)
         return self._found[key].shown
 
     def _shown_as(self, column: Column, role: str) -> str:
@@ -152,7 +154,7 @@ class Columns:
         conditions = self._guards.get(found.shown, set()) if not self._is_simple(found.shown) else set()
         if conditions:
             holds = [self._over_input(each).cast("boolean") for each in sorted(conditions)]
-            return sf.when(functools.reduce(Column.__or__, holds), found.column)
+            return _guarded(self.df, found.written, functools.reduce(Column.__or__, holds), found.role)
         return self._over_input(found.shown) if found.shown in self._guarding else found.column
 
     def _over_input(self, condition: str) -> Column:
@@ -354,8 +356,22 @@ def column_of(df: DataFrame, written: object, role: str) -> Column:
     return sf.expr(written)
 
 
-def _column_of_use(df: DataFrame, use: Use, role: str) -> Column:
+def _guarded(df: DataFrame, written: object, holds: Column, role: str) -> Column:
+    """Return the column for what the user wrote where a condition holds, and NULL elsewhere.
+
+    Spark evaluates a UDF and its arguments for all rows, whatever stands around it. So a use is guarded within.
+    """
+    if isinstance(written, UseMember):
+        return _guarded(df, written.use, holds, role).getField(written.member)
+    if isinstance(written, Use):
+        return _column_of_use(df, written, role, holds)
+    return sf.when(holds, column_of(df, written, role))
+
+
+def _column_of_use(df: DataFrame, use: Use, role: str, holds: Column | None = None) -> Column:
     """Return the result of a scalar function as a column: a UDF of Spark, which is a trip to Python of its own.
+
+    With a condition, the function gets the rows where it holds.
 
     Raises:
         RejectedError: SIGNATURE for table functions, functions whose type depends on the arguments, and functions
@@ -370,10 +386,14 @@ def _column_of_use(df: DataFrame, use: Use, role: str) -> Column:
             f"with_columns(df, name={use!r})",
             function=use.function.name,
         )
-    arguments = [
-        column_of(df, each, f"the argument {text_of(each)!r} of {use.function.name}") for each in use.arguments
-    ]
-    column: Column = spark_udf(use.function, use.transport, use.literals)(*arguments)
+    roles = [f"the argument {text_of(each)!r} of {use.function.name}" for each in use.arguments]
+    if holds is None:
+        arguments = [column_of(df, each, role) for each, role in zip(use.arguments, roles, strict=True)]
+    else:
+        arguments = [_guarded(df, each, holds, role) for each, role in zip(use.arguments, roles, strict=True)]
+        arguments.insert(0, holds)
+    udf = spark_udf(use.function, use.transport, use.literals, guarded=holds is not None)
+    column: Column = udf(*arguments)
     return column
 
 

@@ -398,8 +398,10 @@ def check_kinds(df: DataFrame, row_kind: str | None, uses: Mapping[str, Use]) ->
 # -- inside SQL ------------------------------------------------------------------------------------------------------
 
 
-def spark_udf(info: FunctionInfo, transport: Transport, literals: Mapping[str, Any] | None = None) -> Any:
-    """Return a scalar function as an arrow UDF of Spark; see `FunctionHandle.spark_udf`."""
+def spark_udf(
+    info: FunctionInfo, transport: Transport, literals: Mapping[str, Any] | None = None, *, guarded: bool = False
+) -> Any:
+    """Return a scalar function as an arrow UDF of Spark; see `FunctionHandle.spark_udf` and `declared_udf`."""
     if info.kind is not FunctionKind.SCALAR:
         use = "join_lateral" if info.kind is FunctionKind.TABLE else "group_by"
         raise RejectedError(
@@ -421,7 +423,7 @@ def spark_udf(info: FunctionInfo, transport: Transport, literals: Mapping[str, A
             function=info.name,
         )
     check_names(info, literals or {})
-    return declared_udf(info, transport, (), parse_type(info.result_type), literals)
+    return declared_udf(info, transport, (), parse_type(info.result_type), literals, guarded=guarded)
 
 
 def declared_udf(
@@ -430,6 +432,8 @@ def declared_udf(
     inputs: Sequence[pa.DataType],
     result: pa.DataType,
     literals: Mapping[str, Any] | None = None,
+    *,
+    guarded: bool = False,
 ) -> Any:
     """Return a scalar or table function with given types as an arrow UDF; a table function gives arrays of its rows.
 
@@ -439,6 +443,8 @@ def declared_udf(
         inputs: The types to which the arguments are cast. None are given for a function that declares its own.
         result: The type of the result; for a table function, the struct of its columns.
         literals: Its direct arguments.
+        guarded: Whether the first argument of the UDF is a condition. The function gets the rows where it holds; the
+            result of the others is NULL.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH for a result that Spark has no type for.
@@ -455,7 +461,7 @@ def declared_udf(
 
     def run(*columns: pa.Array) -> pa.Array:
         with attempt(task.token):
-            return task.values(columns)
+            return task.values_where(columns[0], columns[1:]) if guarded else task.values(columns)
 
     run.__name__ = info.name
     udf = arrow_udf(run, type_)
@@ -485,6 +491,16 @@ class _OneCall:
     type_: pa.DataType
     is_table: bool
     token: str
+
+    def values_where(self, holds: pa.Array, columns: Sequence[pa.Array]) -> pa.Array:
+        """Return the results of n rows: NULL for those where a condition does not hold."""
+        places = np.flatnonzero(holds.fill_null(False).to_numpy(zero_copy_only=False))
+        if not len(places):
+            return pa.nulls(len(holds), self.type_)
+        found = self.values([each.take(pa.array(places)) for each in columns])
+        spread = np.full(len(holds), -1)
+        spread[places] = np.arange(len(places))
+        return found.take(pa.array(spread, mask=spread < 0))
 
     def values(self, columns: Sequence[pa.Array]) -> pa.Array:
         """Return the results of n rows."""

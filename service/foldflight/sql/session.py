@@ -291,7 +291,8 @@ def column(spark: SparkSession, function: str | Aggregate, *columns: str | Colum
         known = [at for at, each in enumerate(fields) if each is key.column or _is_same_text(each, key.column)]
         order.append((known[0] if known else len(fields), key.descending, key.nulls_first))
         fields += [] if known else [key.column]
-    udf = catalog.udf(spark, entry, entry.types, distinct=use.is_distinct, order=order, literals=use.literals)
+    types = entry.types[: len(use.columns)]  # the last arguments may be left out
+    udf = catalog.udf(spark, entry, types, distinct=use.is_distinct, order=order, literals=use.literals)
     row: Column = sf.lit(True)
     if fields:
         row = sf.struct(*(_as_column(each).alias(str(place)) for place, each in enumerate(fields)))

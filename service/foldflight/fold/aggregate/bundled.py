@@ -43,6 +43,8 @@ class Bundled(Interpreted):
         failures: Failures | None = None,
     ) -> None:
         self._values: dict[int, Any] = {}
+        left_out = bound.function.input_names[len(bound.input_types) :]
+        self._defaults = tuple(bound.function.defaults[name] for name in left_out)
         super().__init__(bound, context=context, signer=signer, failures=failures)
 
     @property
@@ -52,7 +54,7 @@ class Bundled(Interpreted):
     def _fold(self, rows: Rows, arguments: Iterator[Any]) -> None:
         self._check_retracts(rows.retracts)
         self._grow(rows.slots)
-        bundle = _Bundle(rows, arguments)
+        bundle = _Bundle(rows, arguments, self._defaults)
         self._keep(bundle.slots, self._applied(bundle.slots, self._segments(bundle)))
 
     def fold_each(self, rows: Rows, kept: Mask, asked: Mask | None = None) -> pa.Array:
@@ -70,7 +72,7 @@ class Bundled(Interpreted):
         before = shown & (counts == 0)
         unchanged = self.outputs(rows.slots[before])
         columns = [column.values for column in folded.arguments]
-        bundle = _Bundle(folded, zip(*columns, strict=True) if columns else iter([()] * len(folded)))
+        bundle = _Bundle(folded, zip(*columns, strict=True) if columns else iter([()] * len(folded)), self._defaults)
         applied = self._applied(bundle.slots, self._segments(bundle, wants_each=True))
         self._keep(bundle.slots, applied)
         after = shown & (counts > 0)
@@ -228,6 +230,7 @@ class _Bundle:
     Args:
         rows: The rows.
         arguments: Their arguments as Python values; there may be more.
+        defaults: The values of the arguments that the call leaves out.
 
     Attributes:
         slots: The slots, ascending.
@@ -235,8 +238,8 @@ class _Bundle:
         signs: For each of these 1, or -1 for a row that is retracted.
     """
 
-    def __init__(self, rows: Rows, arguments: Iterator[Any]) -> None:
-        listed = [each for _, each in zip(range(len(rows)), arguments, strict=False)]
+    def __init__(self, rows: Rows, arguments: Iterator[Any], defaults: tuple[Any, ...]) -> None:
+        listed = [(*each, *defaults) for _, each in zip(range(len(rows)), arguments, strict=False)]
         order = np.argsort(rows.slots, kind="stable")
         ordered = rows.slots[order]
         starts = np.flatnonzero(np.diff(ordered, prepend=-1))

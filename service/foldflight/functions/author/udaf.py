@@ -324,13 +324,15 @@ class _Builder(SignatureBuilder):
             remedy = "declare bundled_retract=True" if self.is_bundled_alone else "define retract"
             raise self.error(" is declared invertible but has no retract", f"{remedy}, or drop invertible=True")
         self.check_variables(inputs, result_type, state_type)
+        names, read = self.input_names(inputs), self.prefetched(prefetch, views, inputs)
+        keys_end = max((place + 1 for places in read.values() for place in places), default=0)
         return Function(
             name=self.name,
             declared_version=version if callable(version) else str(version),
             doc=inspect.cleandoc(self.cls.__doc__ or ""),
             cls=self.cls,
             instantiate=self.form(),
-            input_names=self.input_names(inputs),
+            input_names=names,
             declared_inputs=inputs,
             declared_result=self.result(result_type),
             declared_state=self.state(state_type),
@@ -353,8 +355,8 @@ class _Builder(SignatureBuilder):
             vectorised=self.has("fold_many"),
             adapter=self.adapted_from,
             bundled=self.has("fold_bundle"),
-            prefetch=self.prefetched(prefetch, views, inputs),
-            defaults={} if prefetch else self.defaults(inputs),
+            prefetch=read,
+            defaults={name: value for name, value in self.defaults(inputs).items() if name in names[keys_end:]},
         )
 
     def views(
@@ -593,8 +595,8 @@ class _Builder(SignatureBuilder):
             ) from None
 
     def takes_only(self, count: int) -> bool:
-        if self.has("fold_bundle"):
-            return False
+        if self.is_bundled_alone:
+            return False  # no method has parameters for the arguments
         for verb in (each for each in _TAKE_ARGUMENTS if self.has(each)):
             method = getattr(self.cls, verb)
             bound = isinstance(inspect.getattr_static(self.cls, verb), (staticmethod, classmethod))

@@ -361,7 +361,7 @@ def test_an_aggregate_left_over_is_no_aggregate_of_groups(db: Any, plans_of: Cal
 
 
 def test_a_mistake_of_ours_is_no_wrong_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A type that cannot be read is refused at its place; any other exception passes, as it is no mistake of the user."""
+    """A type that cannot be read is refused at its place; any other exception is ours, and passes."""
     text = Text("CREATE FUNCTION f(DECIMAL(99, 1))")
     with pytest.raises(SqlError, match=r"precision of 1 to 38 digits[^^]*\(line 1, column 19\)"):
         statements._type(text, Span(4, len(text) - 1))

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import CorruptError, RejectedError, connect
-from foldflight.engine.state.runs import RunCache, _text, key_hashes
+from foldflight.engine.keys.hashes import _text, key_hashes
+from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
 from foldflight.testing import run_epochs
 from tests.effort import examples

@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import RejectedError
+from foldflight.engine.keys.hashes import text_hashes
 from foldflight.engine.query.blocks import one_batch
 from foldflight.engine.query.layout import CallView
 from foldflight.engine.state import entries as entries_module
 from foldflight.engine.state.manifest import Manifest, manifests_of
-from foldflight.engine.state.runs import RunCache, text_hashes
+from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
 from foldflight.engine.state.viewtable import FoundViews, ViewTable, one_row_each
 from foldflight.exchange.views import split_entries

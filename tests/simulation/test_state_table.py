@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from foldflight.engine.keys.grouped import GroupedExchange
+from foldflight.engine.keys.hashes import key_hashes
 from foldflight.engine.query.layout import CallView, QueryLayout
-from foldflight.engine.state.runs import key_hashes
 from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.engine.state.viewtable import ViewTable
 from foldflight.engine.stream.epoch import BucketEpoch

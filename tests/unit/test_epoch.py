@@ -12,6 +12,8 @@ from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, 
 from foldflight.engine.stream.epoch import BucketEpoch
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call, RowKind
+from foldflight.testing import run_epochs
+from tests.docs.call_counts import counted
 
 INSERT, DELETE = RowKind.INSERT, RowKind.DELETE
 CHUNK = pa.schema([("slot", pa.int32()), ("kind", pa.int8())])
@@ -49,6 +51,15 @@ def test_strict_mode_tells_that_the_group_is_empty() -> None:
     with pytest.raises(RejectedError, match="a row is retracted from a group that has no row left") as caught:
         BucketEpoch(exchange, layout, table, is_strict=True).run(iter([_block(layout, [INSERT, DELETE, DELETE])]))
     assert caught.value.code == "CANNOT_RETRACT"
+
+
+def test_the_key_of_each_group_is_hashed_once_an_epoch() -> None:
+    """A state table is read and written with the same stored hashes, however often a group has rows."""
+    rows = [{"name": f"group {number % 100}", "value": number} for number in range(300)]
+    with counted() as calls:
+        epochs = run_epochs({"total": connect("embedded:")["sum"]("value")}, [rows, rows], keys=["name"])
+    assert [len(epoch.states) for epoch in epochs] == [100, 100]
+    assert 2 * 100 <= calls["engine/keys/hashes.py"] < 2 * (100 + 10)
 
 
 def _bucket() -> tuple[QueryLayout, GroupedExchange, StateTable]:

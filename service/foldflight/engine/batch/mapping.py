@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from foldflight.client import EmbeddedTransport, OpenExchange, Transport, Use, UseMember, uses_in
 from foldflight.engine.keys.logs import forward
-from foldflight.engine.query.blocks import BlockBounds
+from foldflight.engine.query.blocks import BlockBounds, Pace
 from foldflight.engine.query.query import ARROW, HostTypes
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open
@@ -198,7 +198,9 @@ class MapQuery:
             idle: list[OpenExchange] = []
             waiting: deque[tuple[OpenExchange, pa.RecordBatch]] = deque()
             opened = 0
-            pace = _Pace(self.bounds.rows_max) if self.is_table else None
+            pace = None
+            if self.is_table:  # so that answers have about so many rows, or fewer
+                pace = Pace(self.bounds.rows_max, _TABLE_ANSWER_ROWS, first=_TABLE_FIRST_ROWS, growth=8)
             for block in blocks if pace is None else pace.pieces(blocks):
                 if opened < count:
                     idle.append(stack.enter_context(self.transport.open(self.opening)))
@@ -213,36 +215,9 @@ class MapQuery:
                 yield self._taken(exchange, block, pace)
 
     @staticmethod
-    def _taken(exchange: OpenExchange, block: pa.RecordBatch, pace: _Pace | None) -> tuple[pa.RecordBatch, pa.Table]:
+    def _taken(exchange: OpenExchange, block: pa.RecordBatch, pace: Pace | None) -> tuple[pa.RecordBatch, pa.Table]:
         answer = exchange.mapped()
         forward(exchange.take_logs(), lambda _: {})
         if pace is not None:
-            pace.note(block.num_rows, answer.num_rows)
+            pace.made(block.num_rows, answer.num_rows)
         return block, answer
-
-
-class _Pace:
-    """Cuts blocks so that answers of table functions have about `_TABLE_ANSWER_ROWS` rows or fewer.
-
-    Args:
-        rows_max: The largest number of rows of a block.
-    """
-
-    def __init__(self, rows_max: int) -> None:
-        self._rows_max = rows_max
-        self._rows = min(_TABLE_FIRST_ROWS, rows_max)
-
-    def pieces(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield blocks in pieces of as many rows as fit now."""
-        for block in blocks:
-            start = 0
-            while start < block.num_rows:
-                rows = self._rows
-                yield block.slice(start, rows)
-                start += rows
-
-    def note(self, given: int, found: int) -> None:
-        """Note that `given` rows became `found`."""
-        fitting = _TABLE_ANSWER_ROWS * given // max(found, 1)
-        # What the next rows become is unknown, so blocks grow step by step.
-        self._rows = max(min(fitting, 8 * self._rows, self._rows_max), 1)

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from foldflight.client import OpenExchange, Transport
 from foldflight.engine.keys.deadletters import HeldRows
+from foldflight.engine.keys.hashes import Hashes, key_hashes
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.keys.logs import forward, naming_group
 from foldflight.engine.query.layout import EMIT, QueryLayout
@@ -53,6 +54,7 @@ class Groups:
     def __init__(self, layout: QueryLayout) -> None:
         self.layout = layout
         self._index = KeyIndex(layout.keys) if len(layout.keys) else None
+        self._hashes: Hashes = np.zeros(0, np.uint64)
 
     def __len__(self) -> int:
         return 1 if self._index is None else len(self._index)
@@ -68,6 +70,14 @@ class Groups:
         if self._index is None:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * len(slots), pa.struct([])))
         return self._index.keys(pa.array(slots, pa.int32()))
+
+    def stored_hashes(self, slots: npt.NDArray[np.int32]) -> Hashes:
+        """Return the stored hashes of the keys of n slots, for state tables. Each is computed once."""
+        known = len(self._hashes)
+        if known < len(self):
+            fresh = self.keys(np.arange(known, len(self), dtype=np.int32))
+            self._hashes = np.concatenate([self._hashes, key_hashes(fresh, are_distinct=True)])
+        return self._hashes[slots]
 
     def name(self, slot: int) -> dict[str, Any]:
         """Return the key of a slot's group, by the user's names."""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.engine.keys.grouped import Groups
+from foldflight.engine.keys.hashes import Hashes
 from foldflight.engine.over.frames import Positions
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.state.manifest import TableLayout
@@ -68,19 +69,20 @@ class IdleGroups:
         firsts = np.flatnonzero(np.diff(slots, prepend=-1))
         lasts = np.append(firsts[1:], len(slots)) - 1
         keys = groups.keys(slots[firsts])
-        found = self.table.lookup(keys)
+        hashes = groups.stored_hashes(slots[firsts])
+        found = self.table.lookup(keys, hashes)
         before = np.append(times[:1], times[:-1])
         stored = found.states.column(LAST_TIME).fill_null(0).to_numpy()
         before[firsts] = np.where(found.present, stored, times[firsts])
         ends = pa.array(times[lasts])
         states = pa.RecordBatch.from_arrays([ends], names=[LAST_TIME])
-        self.table.commit(keys, np.ones(len(firsts), np.int64), states)
+        self.table.commit(keys, np.ones(len(firsts), np.int64), states, hashes)
         entries = pa.RecordBatch.from_arrays([ends, *keys.columns], names=[TIME, *keys.schema.names])
         self.log.add(entries.take(pa.array(np.argsort(times[lasts], kind="stable"))))
         return times - before > self.idle_us
 
-    def leave(self, groups: Groups, until: int) -> pa.RecordBatch:
-        """Remove the groups that get no row within the idle time any more, and return their keys.
+    def leave(self, groups: Groups, until: int) -> tuple[pa.RecordBatch, Hashes]:
+        """Remove the groups that get no row within the idle time any more, and return their keys and hashes.
 
         Args:
             groups: The groups; some may be added.
@@ -88,18 +90,19 @@ class IdleGroups:
         """
         limit = until - self.idle_us
         entries = self.log.take(limit)
-        keys = groups.keys(np.unique(groups.slots(entries)))
-        found = self.table.lookup(keys)
+        slots = np.unique(groups.slots(entries))
+        keys, hashes = groups.keys(slots), groups.stored_hashes(slots)
+        found = self.table.lookup(keys, hashes)
         last = found.states.column(LAST_TIME).fill_null(0).to_numpy()
-        gone = pa.array(np.flatnonzero(found.present & (last <= limit)))
-        keys = keys.take(gone)
-        remove(self.table, keys)
-        return keys
+        gone = found.present & (last <= limit)
+        keys, hashes = keys.filter(pa.array(gone)), hashes[gone]
+        remove(self.table, keys, hashes)
+        return keys, hashes
 
 
-def remove(table: StateTable, keys: pa.RecordBatch) -> None:
-    """Remove n groups from a table."""
+def remove(table: StateTable, keys: pa.RecordBatch, hashes: Hashes) -> None:
+    """Remove n groups with these keys and hashes from a table."""
     if keys.num_rows:
         nothing = [pa.nulls(keys.num_rows, field.type) for field in table.layout.states]
         states = pa.RecordBatch.from_arrays(nothing, names=table.layout.states.names)
-        table.commit(keys, np.zeros(keys.num_rows, np.int64), states)
+        table.commit(keys, np.zeros(keys.num_rows, np.int64), states, hashes)

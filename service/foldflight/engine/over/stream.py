@@ -542,7 +542,8 @@ class _AccumulatorFold(_CallsFold):
             return [pa.nulls(0, field.type) for field in self.layout.outputs]
         touched, group_of = np.unique(events.slots, return_inverse=True)
         keys = step.groups.keys(touched)
-        found = kept.table.lookup(keys)
+        hashes = step.groups.stored_hashes(touched)
+        found = kept.table.lookup(keys, hashes)
         is_first = np.diff(group_of, prepend=-1) != 0
         is_stored = _running_sums(events.anew.astype(np.int64), group_of) == 0
         live = _running_sums(np.where(events.leaves, -1, 1), np.cumsum(is_first | events.anew))
@@ -561,7 +562,7 @@ class _AccumulatorFold(_CallsFold):
         left = live[is_last]
         chosen = pa.array(turns[is_last], mask=left == 0)
         columns = [column.take(chosen) for column in states]
-        kept.table.commit(keys, left, pa.RecordBatch.from_arrays(columns, names=self.layout.states.names))
+        kept.table.commit(keys, left, pa.RecordBatch.from_arrays(columns, names=self.layout.states.names), hashes)
         # Rows with one output for all their peers have it at the last one.
         emits = self._emits(step.peers)
         places = pa.array(np.cumsum(emits) - emits)
@@ -737,7 +738,7 @@ class _RowsFold(_CallsFold):
         touched = np.unique(owners)
         keys = step.groups.keys(touched)
         if table is not None:
-            lists = table.lookup(keys).states.column(0)
+            lists = table.lookup(keys, step.groups.stored_hashes(touched)).states.column(0)
             before = pa.RecordBatch.from_arrays(lists.flatten().flatten(), schema=columns.schema)
             lengths = lists.value_lengths().fill_null(0).to_numpy()
             rows = pa.concat_batches([before, columns])
@@ -750,9 +751,8 @@ class _RowsFold(_CallsFold):
         outputs = self._outputs(self._store(step, rows, owners, starts), np.flatnonzero(is_due))
         if table is not None:
             is_last = np.diff(owners[starts[:-1]], append=-1) != 0
-            table.commit(
-                keys, np.ones(len(touched), np.int64), self._last(rows, starts[:-1][is_last], starts[1:][is_last])
-            )
+            last = self._last(rows, starts[:-1][is_last], starts[1:][is_last])
+            table.commit(keys, np.ones(len(touched), np.int64), last, step.groups.stored_hashes(touched))
             self._groups_pace.made(len(touched), rows.nbytes)
         return outputs
 
@@ -984,10 +984,10 @@ class OverBucket:
         self.stats.rows += rows.num_rows
         self.stats.groups += len(groups)
         if self._idle is not None:
-            gone = self._idle.leave(groups, until)
+            gone, hashes = self._idle.leave(groups, until)
             for fold, kept in zip(self._folds.frames, self._kept, strict=True):
                 if kept.table is not None and _stays(fold.frame):
-                    remove(kept.table, gone)
+                    remove(kept.table, gone, hashes)
         payload = [rows.column(name) for name in over.query.layout.payload.names]
         outputs = [columns[name] for name in over.query.outputs.names]
         return pa.RecordBatch.from_arrays([*payload, *outputs], schema=over.query.results)

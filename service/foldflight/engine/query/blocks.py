@@ -52,26 +52,37 @@ class BlockBounds:
 
 
 class Pace:
-    """How many items are processed at once, so that what they make stays within a number of bytes.
+    """How many items are processed at once, so that what they make stays within a size.
 
-    What an item makes is only known afterwards. So the first number is small, and it doubles while the items make
-    little.
+    What an item makes is only known afterwards. So the first number is small, and it grows step by step while the items
+    make little.
 
     Args:
         items_max: The largest number.
-        bytes_max: Bytes that the items may make together.
+        size_max: Bytes (or rows) that the items may make together.
         first: The first number. Default: a small one.
+        growth: How many times as many items may follow.
     """
 
-    def __init__(self, items_max: int, bytes_max: int, *, first: int | None = None) -> None:
+    def __init__(self, items_max: int, size_max: int, *, first: int | None = None, growth: int = 2) -> None:
         self.items = min(first or _FIRST_ITEMS, items_max)
         self._items_max = items_max
-        self._bytes_max = bytes_max
+        self._size_max = size_max
+        self._growth = growth
 
     def made(self, items: int, size: int) -> None:
-        """Take note that n items, at least one, have made so many bytes."""
-        fitting = items * self._bytes_max // max(size, 1)
-        self.items = max(min(fitting, 2 * self.items, self._items_max), 1)
+        """Take note that n items, at least one, have made so many bytes (or rows)."""
+        fitting = items * self._size_max // max(size, 1)
+        self.items = max(min(fitting, self._growth * self.items, self._items_max), 1)
+
+    def pieces(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield blocks in pieces of as many rows as fit now."""
+        for block in blocks:
+            start = 0
+            while start < block.num_rows:
+                rows = self.items
+                yield block.slice(start, rows)
+                start += rows
 
 
 def gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema, bounds: BlockBounds) -> Iterator[pa.RecordBatch]:

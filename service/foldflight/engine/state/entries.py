@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from foldflight.engine.keys.hashes import Hashes, key_hashes, text_hashes
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.state.manifest import Committed, RunStore, TableBounds, TableLayout
-from foldflight.engine.state.runs import Hashes, RunCache, key_hashes, text_hashes
+from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import StateTable
 from foldflight.functions.types.views import ViewSpec
 

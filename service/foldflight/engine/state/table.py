@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from foldflight.engine.keys.hashes import Hashes, key_hashes
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.blocks import one_batch
 from foldflight.engine.query.changelog import equal_rows
@@ -37,7 +38,7 @@ from foldflight.engine.state.manifest import (
     calls_of,
     other_query,
 )
-from foldflight.engine.state.runs import Hashes, Piece, RunCache, decode_piece, encode_piece, key_hashes
+from foldflight.engine.state.runs import Piece, RunCache, decode_piece, encode_piece
 from foldflight.errors import CorruptError
 
 __all__ = ["Committed", "Conversion", "Found", "MemoryStore", "RunStore", "StateTable", "TableBounds", "TableLayout"]
@@ -156,17 +157,18 @@ class StateTable:
         if not self._is_declared:
             self._write_manifest()
 
-    def lookup(self, keys: pa.RecordBatch) -> Found:
+    def lookup(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> Found:
         """Look up n distinct keys.
 
         Args:
             keys: n rows of the key columns, in the canonical form of `KeyIndex.keys`.
+            hashes: Their stored hashes (`Groups.stored_hashes`). Default: they are computed.
 
         Raises:
             CorruptError: STATE_CHECKSUM, INVARIANT.
         """
         count = keys.num_rows
-        hashes = self._hash(keys)
+        hashes = self.hashes_of(keys) if hashes is None else hashes
         open_ = np.arange(count)
         # The position of each key's row among the rows of `parts`; -1 if it has none.
         places = np.full(count, -1, np.int64)
@@ -190,7 +192,7 @@ class StateTable:
         rows = one_batch(pa.Table.from_batches(parts, schema=self.layout.rows)).take(pa.array(places, mask=places < 0))
         if not (equal_rows(keys, rows.select(keys.schema.names)) | (places < 0)).all():
             # Several keys share a hash. This is rare, so it may be slower.
-            owners, found = self.lookup_together(keys, count)
+            owners, found = self.lookup_together(keys, hashes)
             places[:] = -1
             places[owners] = np.arange(len(owners))
             rows = found.take(pa.array(places, mask=places < 0))
@@ -209,12 +211,12 @@ class StateTable:
             return piece.batch, where
         return self._converted(meta, piece.batch.take(pa.array(where))), np.arange(len(where))
 
-    def lookup_together(self, keys: pa.RecordBatch, count: int) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
+    def lookup_together(self, keys: pa.RecordBatch, hashes: Hashes) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
         """Look up the groups that share their hashed key columns with one of n distinct keys.
 
         Args:
             keys: n rows of the hashed key columns, in canonical form; without columns if none is hashed.
-            count: n.
+            hashes: Their n stored hashes.
 
         Returns:
             For each group found, the position of its key among the n keys, and its row: `hash`, keys, `live`, states.
@@ -222,7 +224,6 @@ class StateTable:
         Raises:
             CorruptError: STATE_CHECKSUM, INVARIANT.
         """
-        hashes = self._hash(keys, count)
         owners: list[npt.NDArray[np.int64]] = []
         parts: list[pa.RecordBatch] = []
         # All runs are searched, because the groups of a key may be in different runs.
@@ -249,21 +250,25 @@ class StateTable:
         newest = newest[rows.column(LIVE).to_numpy()[newest] > 0]
         return np.concatenate(owners)[newest], rows.take(pa.array(newest))
 
-    def _hash(self, keys: pa.RecordBatch, count: int | None = None) -> Hashes:
+    def hashes_of(self, keys: pa.RecordBatch) -> Hashes:
+        """Return the stored hashes of n keys."""
         names = self.layout.hashed_names
         if not names and len(self.layout.keys):
-            return np.zeros(keys.num_rows if count is None else count, np.uint64)
+            return np.zeros(keys.num_rows, np.uint64)
         return self._hashes(keys.select(names) if names else keys)
 
-    def commit(self, keys: pa.RecordBatch, live: npt.NDArray[np.int64], states: pa.RecordBatch) -> Committed:
+    def commit(
+        self, keys: pa.RecordBatch, live: npt.NDArray[np.int64], states: pa.RecordBatch, hashes: Hashes | None = None
+    ) -> Committed:
         """Store the new states of n distinct groups, and continue merges.
 
         Args:
             keys: n rows of the key columns, as for `lookup`.
             live: int64, shape (n,): live rows of each group; 0 removes the group.
             states: n rows of `state_0`...
+            hashes: The stored hashes of the keys, as for `lookup`.
         """
-        hashes = self._hash(keys)
+        hashes = self.hashes_of(keys) if hashes is None else hashes
         batch = pa.RecordBatch.from_arrays(
             [pa.array(hashes), *keys.columns, pa.array(live), *states.columns], schema=self.layout.rows
         )

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from foldflight.engine.keys.hashes import Hashes
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.layout import SLOT, CallView
 from foldflight.engine.state.entries import ENTRY, GENERATION, VALUE, EntryTable, Page
@@ -171,16 +172,17 @@ class ViewTable:
             table.declare()
         self._stores.write()
 
-    def lookup(self, keys: pa.RecordBatch) -> FoundViews:
+    def lookup(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> FoundViews:
         """Look up n distinct groups. Of their views, the states have all entries or none (`complete`).
 
         Args:
             keys: n rows of the key columns, in the canonical form of `KeyIndex.keys`.
+            hashes: Their stored hashes, as for `StateTable.lookup`.
 
         Raises:
             CorruptError: STATE_CHECKSUM, INVARIANT.
         """
-        found = self._stored(keys)
+        found = self._stored(keys, hashes)
         generations = tuple(_stored_parts(found.states, view)[0] for view in self.views)
         return FoundViews(found.present, found.live, self._sent(found.states), generations)
 
@@ -219,15 +221,19 @@ class ViewTable:
         """
         return self._entries[place].page(key, generation, after)
 
-    def commit(self, keys: pa.RecordBatch, live: npt.NDArray[np.int64], states: pa.RecordBatch) -> Committed:
+    def commit(
+        self, keys: pa.RecordBatch, live: npt.NDArray[np.int64], states: pa.RecordBatch, hashes: Hashes | None = None
+    ) -> Committed:
         """Store the new states of n distinct groups, and the changed entries of their views, and continue merges.
 
         Args:
             keys: n rows of the key columns, as for `lookup`.
             live: int64, shape (n,): live rows of each group; 0 removes the group with its entries.
             states: n rows of `state_0`..., with the changed entries of views, or with all (`complete`).
+            hashes: The stored hashes of the keys, as for `StateTable.commit`.
         """
-        before = self._before(keys, states)
+        hashes = self._groups.hashes_of(keys) if hashes is None else hashes
+        before = self._before(keys, states, hashes)
         self._stores.commits += 1
         columns, changed = list(states.columns), []
         for place, view in enumerate(self.views):
@@ -237,7 +243,8 @@ class ViewTable:
             columns[view.call] = _with_view(columns[view.call], view, stored)
             changed.append((place, pa.array(generations), written))
         # Merges of entries ask for the generations of groups, so the groups are written first.
-        done = self._groups.commit(keys, live, pa.RecordBatch.from_arrays(columns, schema=self._groups.layout.states))
+        written_states = pa.RecordBatch.from_arrays(columns, schema=self._groups.layout.states)
+        done = self._groups.commit(keys, live, written_states, hashes)
         rows, merged = done.rows, done.merged_rows
         for place, numbers, written in changed:
             owners = pa.array(written.rows)
@@ -312,22 +319,22 @@ class ViewTable:
         index = KeyIndex(self.layout.keys)
         return index.slots([rows.column(name) for name in names]).to_numpy(), index.keys()
 
-    def _before(self, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:
+    def _before(self, keys: pa.RecordBatch, states: pa.RecordBatch, hashes: Hashes) -> pa.RecordBatch:
         """Return n stored states, before a commit of `states`. They are NULL for groups of which all views are sent."""
         is_needed = np.zeros(keys.num_rows, np.bool_)
         for view in self.views:
             is_needed |= ~_changes(states.column(view.call), view)[0]
         if is_needed.all():
-            return self._stored(keys).states
+            return self._stored(keys, hashes).states
         places = pa.array(np.cumsum(is_needed) - 1, mask=~is_needed)
         if not is_needed.any():
             schema = self._groups.layout.states
             return pa.RecordBatch.from_arrays([pa.nulls(len(places), each) for each in schema.types], schema=schema)
-        return self._stored(keys.filter(pa.array(is_needed))).states.take(places)
+        return self._stored(keys.filter(pa.array(is_needed)), hashes[is_needed]).states.take(places)
 
-    def _stored(self, keys: pa.RecordBatch) -> Found:
+    def _stored(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> Found:
         """Look up n groups, with states as they are stored; NULL for groups that were removed."""
-        found = self._groups.lookup(keys)
+        found = self._groups.lookup(keys, hashes)
         if found.present.all():
             return found
         places = pa.array(np.arange(keys.num_rows), mask=~found.present)

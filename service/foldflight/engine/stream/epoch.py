@@ -209,7 +209,7 @@ class BucketEpoch:
             # A group without rows now may get some, so it is not removed before the end of the epoch.
             columns = states.select([field.name for field in self._layout.states])
             live = np.maximum(self._live[slots] + self._kept_rows, 1)
-            self._table.commit(self._groups.keys(slots), live, columns)
+            self._table.commit(self._groups.keys(slots), live, columns, self._groups.stored_hashes(slots))
         self._views.committed()
 
     def _whole(self, results: pa.Table) -> pa.RecordBatch:
@@ -256,7 +256,7 @@ class BucketEpoch:
         return slots
 
     def _load(self, fresh: npt.NDArray[np.int32]) -> None:
-        found = self._table.lookup(self._groups.keys(fresh))
+        found = self._table.lookup(self._groups.keys(fresh), self._groups.stored_hashes(fresh))
         live = np.where(found.present, found.live - self._kept_rows, 0)
         self._live_before = np.concatenate([self._live_before, live])
         self._live = np.concatenate([self._live, live])
@@ -294,7 +294,7 @@ class BucketEpoch:
         mask = pa.array(kept)
         states = results.select([field.name for field in self._layout.states]).filter(mask)
         live = (self._live[slots] + self._kept_rows)[kept]
-        stored = self._table.commit(keys.filter(mask), live, states)
+        stored = self._table.commit(keys.filter(mask), live, states, self._groups.stored_hashes(slots[kept]))
         self.stats.runs, self.stats.state_bytes = stored.runs, stored.bytes
 
     def _outputs_before(self, slots: npt.NDArray[np.int32], results: pa.RecordBatch) -> pa.RecordBatch:
@@ -366,7 +366,7 @@ class ClosedWindows:
         slots = groups.slots(batch)
         if isinstance(self._table, ViewTable):
             views = EpochViews(layout, self._table, groups)
-            views.load(self._table.lookup(groups.keys(slots)))
+            views.load(self._table.lookup(groups.keys(slots), groups.stored_hashes(slots)))
         with self._exchange.turn(groups, views):
             outputs = self._exchange.outputs_of(slots, [batch.column(name) for name in layout.states.names])
             held = self._exchange.held

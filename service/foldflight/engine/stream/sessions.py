@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from foldflight.engine.keys.deadletters import Failed, HeldRows
 from foldflight.engine.keys.grouped import GroupedExchange
+from foldflight.engine.keys.hashes import Hashes, key_hashes
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.blocks import one_batch
 from foldflight.engine.query.changelog import changelog
@@ -109,6 +110,7 @@ class _SessionGroups:
         self.schema = pa.schema(list(layout.keys)[:-2])
         self._index = KeyIndex(self.schema) if len(self.schema) else None
         self._slot_keys = np.zeros(0, np.int64)
+        self._hashes: Hashes | None = None
 
     def __len__(self) -> int:
         return len(self._slot_keys)
@@ -123,10 +125,12 @@ class _SessionGroups:
         """Return all keys, in the order of their numbers."""
         return one_batch(self.schema.empty_table()) if self._index is None else self._index.keys()
 
-    @property
-    def key_count(self) -> int:
-        """The number of keys; 1 without key columns."""
-        return 1 if self._index is None else len(self._index)
+    def stored_hashes(self) -> Hashes:
+        """Return the stored hashes of all keys, in the order of their numbers; without key columns there is one."""
+        if self._hashes is None:
+            none = np.zeros(1, np.uint64)
+            self._hashes = none if self._index is None else key_hashes(self._index.keys(), are_distinct=True)
+        return self._hashes
 
     def columns(self, numbers: Numbers) -> list[pa.Array]:
         """Return the key columns of n numbers."""
@@ -274,7 +278,7 @@ class SessionEpoch:
 
     def _stored(self) -> tuple[_Sessions, pa.RecordBatch]:
         """Return the open sessions of all keys of this epoch, and their rows in the state table."""
-        owners, rows = self._table.lookup_together(self._groups.all_keys(), self._groups.key_count)
+        owners, rows = self._table.lookup_together(self._groups.all_keys(), self._groups.stored_hashes())
         start, end = self._times(rows)
         stored = _Sessions(owners, start, end, rows.column(LIVE).to_numpy())
         if self._closed_us is None:
@@ -316,7 +320,7 @@ class SessionEpoch:
         states = [pa.concat_arrays([gone_rows.column(name), after.column(name)]) for name in self._states]
         live = np.concatenate([np.zeros(len(gone), np.int64), final.live])
         batch = pa.RecordBatch.from_arrays(states, names=self._states)
-        stored = self._table.commit(self._key_rows(sessions), live, batch)
+        stored = self._table.commit(self._key_rows(sessions), live, batch, self._groups.stored_hashes()[sessions.keys])
         self.stats.runs, self.stats.state_bytes = stored.runs, stored.bytes
         self.open_ends_us.add(int(final.ends.min()))
 

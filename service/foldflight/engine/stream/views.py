@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from foldflight.engine.keys.hashes import Hashes
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.layout import SLOT, CallView, QueryLayout
 from foldflight.engine.state.viewtable import FoundViews, ViewTable
@@ -29,6 +30,9 @@ class _Keys(Protocol):
 
     def keys(self, slots: Slots) -> pa.RecordBatch:
         """Return the keys of n slots as n rows."""
+
+    def stored_hashes(self, slots: Slots) -> Hashes:
+        """Return their stored hashes."""
 
 
 class EpochViews:
@@ -62,7 +66,7 @@ class EpochViews:
     def committed(self) -> None:
         """Begin anew after a checkpoint: the server has forgotten all entries, and the table has the changed ones."""
         slots = np.arange(len(self._generations[0]), dtype=np.int32)
-        found = self._table.lookup(self._groups.keys(slots))
+        found = self._table.lookup(self._groups.keys(slots), self._groups.stored_hashes(slots))
         self._generations = list(found.generations)
         # Groups that do not exist have no rows yet.
         self._is_complete = [~found.present for _ in self._views]
@@ -161,7 +165,7 @@ class EpochViews:
 
     def _inline(self, view: CallView, slots: Slots) -> pa.Array:
         """Return n inline views with all their entries."""
-        found = self._table.lookup(self._groups.keys(slots))
+        found = self._table.lookup(self._groups.keys(slots), self._groups.stored_hashes(slots))
         states = found.states.column(f"state_{view.call}")
         lists = states.flatten()[states.type.get_field_index(view.spec.name)].flatten()[2]
         return self._view(view, lists.fill_null([]), np.ones(len(slots), np.bool_))

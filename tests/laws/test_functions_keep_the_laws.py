@@ -141,3 +141,22 @@ def test_only_functions_have_laws() -> None:
     """A class without @udaf is refused."""
     with pytest.raises(RejectedError, match="decorate it with @udaf"):
         check_laws(Bag)
+
+
+def test_a_function_that_takes_some_nulls_is_told_of_skip_nulls() -> None:
+    """A function that handles rows of NULLs, and not NULL beside a value, gets the remedy with the rows."""
+
+    @udaf
+    class Weighted:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, total: int, value: int, weight: int) -> int:
+            return total if value is None else total + value * weight
+
+        def get_value(self, total: int) -> int:
+            return total
+
+    broken = [result for result in check_laws(Weighted, examples=30) if result.passed is False]
+    assert broken
+    assert all("handle them, or declare @udaf(skip_nulls=True)" in result.detail for result in broken)

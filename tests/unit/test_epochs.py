@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pytest
 
-from foldflight import RejectedError, connect
-from foldflight.testing import run_epochs
+from foldflight import FunctionError, RejectedError, connect, udaf
+from foldflight.testing import run_epochs, run_over, run_over_epochs
 
 FUNCTIONS = connect("embedded:")
 
@@ -82,3 +83,72 @@ def test_a_value_that_does_not_fit_is_named() -> None:
     assert caught.value.code == "SCHEMA_MISMATCH"
     with pytest.raises(RejectedError, match=r"the value 'x' of k, in row 3 "):
         run_epochs({"n": FUNCTIONS["count"]()}, [[{"k": 1}, {"k": 2}, {"k": "x"}]], keys=["k"])
+
+
+class Thing:
+    """A value of no type of SQL."""
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"v": Thing()}, r"the value <.*Thing.*> of v, in row 2 of its epoch, does not tell its type; give the column"),
+        ({"v": 2**70}, r"the value 1180591620717411303424 of v, in row 2 of its epoch, does not tell its type"),
+        ({"v": "x"}, r"the value 'x' of v, in row 2 of its epoch, is no BIGINT"),
+        (7, r"the row 7 is no dict; give each row as a dict of its columns"),
+    ],
+)
+def test_rows_that_no_engine_could_have(row: Any, message: str) -> None:
+    """All ways to run rows without an engine name column, row and value; none leaks an error of Arrow."""
+    calls = {"n": FUNCTIONS["sum"]("v")}
+    at = {"at": datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)}
+    timed = {**row, **at} if isinstance(row, dict) else row
+    for run in (
+        lambda: run_epochs(calls, [[{"v": 1}, row]]),
+        lambda: run_over(calls, [{"v": 1}, row]),
+        lambda: run_over_epochs(calls, [[{"v": 1, **at}, timed]], order_by=["at"]),
+    ):
+        with pytest.raises(RejectedError, match=message) as caught:
+            run()
+        assert caught.value.code == "SCHEMA_MISMATCH"
+
+
+def test_a_state_that_overflows_names_the_remedy() -> None:
+    """The error tells what to write in place of the type of the accumulator."""
+
+    @udaf
+    class Product:
+        def create_accumulator(self) -> int:
+            return 1
+
+        def accumulate(self, product: int, value: int) -> int:
+            return product * value
+
+        def get_value(self, product: int) -> float:
+            return float(product)
+
+    rows = [{"v": 2**62}, {"v": 2**62}]
+    with pytest.raises(
+        FunctionError, match=r'OVERFLOW.*a wider type: Annotated\[Decimal, "DECIMAL\(38, 0\)"\] in place'
+    ):
+        run_epochs({"p": connect(Product)["product"]("v")}, [rows])
+
+
+def test_an_error_of_a_row_without_arguments_names_no_chunk() -> None:
+    """How rows came into chunks is the engine's matter, also where a call has no arguments to show."""
+
+    @udaf
+    class Rows:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, count: int) -> int:
+            raise ValueError("too many")
+
+        def get_value(self, count: int) -> int:
+            return count
+
+    with pytest.raises(FunctionError, match="too many") as caught:
+        run_epochs({"n": connect(Rows)["rows"]()}, [[{"k": 1}, {"k": 1}]], keys=["k"])
+    assert caught.value.row == "without arguments"
+    assert "chunk" not in str(caught.value)

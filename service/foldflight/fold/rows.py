@@ -80,13 +80,11 @@ class Rows:
         slots: int32, shape (n,): the slot of each row.
         retracts: bool, shape (n,): which rows are retractions; None if there are none.
         arguments: The argument columns, n rows each.
-        positions: int64, shape (n,): the position of each row in the chunk; None if these are all rows.
     """
 
     slots: Slots
     retracts: Mask | None
     arguments: Sequence[Column]
-    positions: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -100,19 +98,16 @@ class Rows:
             slots=self.slots[mask],
             retracts=retracts if retracts is not None and retracts.any() else None,
             arguments=[column.kept(mask) for column in self.arguments],
-            positions=np.flatnonzero(mask) if self.positions is None else self.positions[mask],
         )
 
     def describe(self, index: int) -> str:
-        """Return the row at `index` as text for an error: its values, or its place in the chunk if it has none."""
+        """Return the row at `index` as text for an error: its values."""
         shown = []
         for column in self.arguments:
             text = repr(column.values[index])
             shown.append(f"{column.name}={text if len(text) <= 200 else text[:200] + '...'}")
-        if shown:
-            # Readers know the values of their rows. How rows came into chunks is the engine's matter.
-            return ", ".join(shown)
-        return f"row {index if self.positions is None else self.positions[index]} of the chunk"
+        # Readers know the values of their rows. How rows came into chunks is the engine's matter.
+        return ", ".join(shown) or "without arguments"
 
 
 def frozen(value: Any) -> Any:

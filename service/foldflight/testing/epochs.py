@@ -246,8 +246,21 @@ def _deduced(name: str, values: list[Any]) -> pa.DataType:
     try:
         return pa.array(values).type
     except _UNFIT as error:
+        for place, value in enumerate(values):
+            _refuse_untyped(name, place, value)
         first = next(value for value in values if value is not None)
         raise _misfit(name, values, pa.array([first]).type, error) from None
+
+
+def _refuse_untyped(name: str, place: int, value: Any) -> None:
+    try:
+        pa.array([value])
+    except _UNFIT:
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"the value {value!r:.100} of {name}, in row {place + 1} of its epoch, does not tell its type; give "
+            "the column a type with types={...}, such as DECIMAL(38, 0) for large integers",
+        ) from None
 
 
 def _misfit(name: str, values: list[Any], type_: pa.DataType, error: Exception) -> RejectedError:
@@ -279,10 +292,19 @@ def _block(
 
 
 def _row(row: Row) -> tuple[RowKind, dict[str, Any]]:
-    if isinstance(row, tuple):
+    if isinstance(row, tuple) and len(row) == 2:
         kind, values = row
-        return RowKind.parse(kind), dict(values)
-    return RowKind.INSERT, dict(row)
+        return RowKind.parse(kind), values_of(values)
+    return RowKind.INSERT, values_of(row)
+
+
+def values_of(row: object) -> dict[str, Any]:
+    """Return the values of a row by column. Raises RejectedError SCHEMA_MISMATCH for what is no mapping."""
+    if not isinstance(row, Mapping):
+        raise RejectedError(
+            "SCHEMA_MISMATCH", f"the row {row!r:.100} is no dict; give each row as a dict of its columns: {{'v': 1}}"
+        )
+    return dict(row)
 
 
 def conditions_of(aggregates: Mapping[str, Aggregate]) -> dict[str, Callable[[Mapping[str, Any]], Any]]:

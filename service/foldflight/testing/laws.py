@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from hypothesis import HealthCheck, Phase, find, settings
@@ -34,6 +34,12 @@ __all__ = ["LAWS", "LawResult", "check_laws", "iterate_laws", "rows_of"]
 _SIGNER = StateSigner([b"the key of the law checks only!!"])
 _SCALE = 1000
 _FLAKY = "the law failed, and held when the same rows were tried again: the result does not depend on the rows alone"
+
+
+_SKIP_NULLS: Final = (
+    "\nA row has NULLs, which are None in Python: handle them, or declare @udaf(skip_nulls=True), which leaves such "
+    "rows out"
+)
 
 
 @dataclass(frozen=True)
@@ -488,11 +494,12 @@ def _check(law: Law, subject: _Subject, inputs: _Inputs) -> LawResult:
     reason = law.needs(subject.function)
     if reason is not None:
         return LawResult(law.name, None, reason)
-    return _tried(law.name, partial(law.holds, subject), inputs)
+    remedy = "" if subject.function.skip_nulls else _SKIP_NULLS
+    return _tried(law.name, partial(law.holds, subject), inputs, of_nulls=remedy)
 
 
-def _tried(name: str, holds: Callable[[Rows, int], str | None], inputs: _Inputs) -> LawResult:
-    """Try a law on all inputs, and look for a minimal one if it is broken."""
+def _tried(name: str, holds: Callable[[Rows, int], str | None], inputs: _Inputs, *, of_nulls: str = "") -> LawResult:
+    """Try a law on all inputs, and look for a minimal one if it is broken; `of_nulls` is the remedy if it has NULLs."""
     broken = next((drawn for drawn in inputs.all if _outcome(holds, *drawn)[0] is not None), None)
     if broken is None:
         return LawResult(name, True)
@@ -504,7 +511,9 @@ def _tried(name: str, holds: Callable[[Rows, int], str | None], inputs: _Inputs)
         return LawResult(name, False, _FLAKY)
     rows, cut = broken
     found, cause = _outcome(holds, rows, cut)
-    return LawResult(name, False, f"rows {rows!r}; {found or _FLAKY}", cause)
+    has_nulls = any(value is None for row in rows for value in row)
+    remedy = of_nulls if cause and has_nulls else ""
+    return LawResult(name, False, f"rows {rows!r}; {found or _FLAKY}{remedy}", cause)
 
 
 def _outcome(holds: Callable[[Rows, int], str | None], rows: Rows, cut: int) -> tuple[str | None, str]:

@@ -34,7 +34,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions.query.call import Order
 from foldflight.functions.query.frame import WindowFrame, interval_of
 from foldflight.functions.types.sql import sql_name
-from foldflight.testing.epochs import calls_of, column_of, conditions_of, name_in_chunks, types_of
+from foldflight.testing.epochs import calls_of, column_of, conditions_of, name_in_chunks, types_of, values_of
 
 __all__ = ["Resolved", "numbered", "run_over"]
 
@@ -65,7 +65,7 @@ def run_over(
         RejectedError: SIGNATURE, SCHEMA_MISMATCH, CANNOT_RETRACT or CANNOT_MERGE, as for `over`. Intervals of months
             and years are refused here, because Spark computes them.
     """
-    given = [dict(row) for row in rows]
+    given = [values_of(row) for row in rows]
     resolved = Resolved.of(aggregates, given, keys=keys, order_by=order_by, types=types or {}, has_ends=True)
     query = OverQuery.of(resolved.transport, resolved.calls, resolved.layout)
     outputs: list[dict[str, Any]] = [{} for _ in given]
@@ -182,7 +182,7 @@ def _framed(
                 columns.append(None)
                 continue
             column = str(order[0].column)
-            values = pa.array([row[column] for row in rows], types[column])
+            values = column_of(column, [row[column] for row in rows], types[column])
             end = f"{side}_{len(ends)}"
             columns.append(end)
             ends[end] = _moved(values, bound, order[0])

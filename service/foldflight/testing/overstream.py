@@ -33,6 +33,7 @@ from foldflight.engine.state.manifest import TableBounds
 from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import RejectedError
 from foldflight.functions.query.call import Order
+from foldflight.testing.epochs import values_of
 from foldflight.testing.over import Resolved, numbered
 
 __all__ = ["OverEpoch", "run_over_epochs"]
@@ -88,7 +89,7 @@ def run_over_epochs(
         FunctionError: USER_CODE, RESULT_TYPE or OVERFLOW, with function and group.
         RejectedError: SIGNATURE, SCHEMA_MISMATCH, LIMIT, CANNOT_RETRACT or CANNOT_MERGE, as for `over`.
     """
-    arriving = [[dict(row) for row in epoch] for epoch in epochs]
+    arriving = [[values_of(row) for row in epoch] for epoch in epochs]
     given = [row for epoch in arriving for row in epoch]
     resolved = Resolved.of(aggregates, given, keys=keys, order_by=order_by, types=types or {}, has_ends=False)
     order = resolved.order

@@ -61,6 +61,12 @@ class StateCodec(ABC):
         """
 
 
+_WIDER: Final = (
+    'give the attribute, or the accumulator, a wider type: Annotated[Decimal, "DECIMAL(38, 0)"] in place of int, float '
+    "in place of FLOAT"
+)
+
+
 class Typed(StateCodec):
     """Arrow values."""
 
@@ -73,7 +79,8 @@ class Typed(StateCodec):
         try:
             return self.shape.to_arrow(accumulators)
         except CastError as error:
-            message = f"its accumulator does not fit its state: {error}"
+            remedy = f"; {_WIDER}" if error.code == "OVERFLOW" else ""
+            message = f"its accumulator does not fit its state: {error}{remedy}"
             raise Unfit(error.index, FunctionError(error.code, message, function=self.function)) from None
 
     def decode(self, states: pa.Array) -> list[Any]:

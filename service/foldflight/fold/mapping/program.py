@@ -224,7 +224,6 @@ class _Rows:
             self.rows,
             None,
             [self.argument(each, mapper, at) for at, each in enumerate(step.arguments)],
-            positions=self.rows.astype(np.int64),
         )
 
     def argument(self, argument: StepArgument, mapper: Mapper, place: int) -> Column:

@@ -14,7 +14,7 @@ from foldflight.client import Transport, connect
 from foldflight.client.process import PROGRAMS
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.exchange.frames import Open, Returns
-from foldflight.fold import BoundCall, Fold, bind_calls
+from foldflight.fold import BoundCall, Fold, Resources, bind_calls
 from foldflight.functions import Call, Registry
 
 SUITE = "fold"
@@ -71,7 +71,7 @@ def calls_of(*, compiled: bool) -> list[BoundCall]:
 
 def folded(calls: list[BoundCall], chunks: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
     """Return the outputs of all groups."""
-    fold = Fold(calls, accelerator=PROGRAMS)
+    fold = Fold(calls, resources=Resources(accelerator=PROGRAMS))
     for chunk in chunks:
         fold.fold(chunk)
     return fold.collect(states=False)

@@ -20,7 +20,7 @@ from bench.fold import COLUMNS, COMPILED, GROUPED, INTERPRETED, WITH_KEYS, calls
 from examples.weighted_avg import WeightedAvg
 from foldflight.client.process import PROGRAMS
 from foldflight.engine.keys.index import KeyIndex
-from foldflight.fold import Fold
+from foldflight.fold import Fold, Resources
 
 SUITE = "memory"
 BASE = "Python dict of accumulators"
@@ -57,7 +57,7 @@ def _dictionary(batches: list[pa.RecordBatch]) -> Any:
 
 
 def _ours(batches: list[pa.RecordBatch], *, compiled: bool, with_keys: bool) -> Any:
-    fold = Fold(calls_of(compiled=compiled), accelerator=PROGRAMS)
+    fold = Fold(calls_of(compiled=compiled), resources=Resources(accelerator=PROGRAMS))
     index = KeyIndex(pa.schema([("k", pa.int64())]))
     for batch in batches:
         slots = index.slots([batch.column("k")]) if with_keys else batch.column("k").cast(pa.int32())

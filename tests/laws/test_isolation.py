@@ -14,6 +14,7 @@ from foldflight.compiler.store import LoopStore
 from foldflight.fold import ERROR, Fold, StateSigner, bind_calls
 from foldflight.functions import Call, Registry
 from tests.effort import examples
+from tests.folds import open_fold
 
 SCHEMA = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64())])
 SIGNER = StateSigner([b"a key of 16 bytes"])
@@ -113,7 +114,7 @@ def chunk(rows: list[tuple[int, int, int]]) -> pa.RecordBatch:
 
 def begun(calls: list[Call], states: pa.Table | None, *, isolates: bool, twice: bool) -> Fold:
     """Return a fold with states, some of them merged with themselves."""
-    fold = Fold(bind_calls(FUNCTIONS, calls, SCHEMA), signer=SIGNER, isolates=isolates, accelerator=PROGRAMS)
+    fold = open_fold(bind_calls(FUNCTIONS, calls, SCHEMA), signer=SIGNER, isolates=isolates, accelerator=PROGRAMS)
     if states is not None:
         for _ in range(1 + twice):
             fold.merge_states(states.combine_chunks().to_batches()[0])

@@ -20,6 +20,7 @@ from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Function, Registry, function_of
 from foldflight.testing import check_laws
 from tests.effort import examples
+from tests.folds import open_fold
 from tests.java_classes import MIXED, SUM_OF_BOXES, WEIGHTED_AVG, InPython, compile_loops, jar, needs_javac
 
 pytestmark = needs_javac
@@ -54,7 +55,7 @@ def fold_of(function: Function, batch: pa.RecordBatch, *, loops: bool, **options
     with pytest.MonkeyPatch.context() as patch:
         if not loops:
             patch.setattr(classes, "has_loop", lambda _: False)
-        fold = Fold(calls, signer=SIGNER, **options)
+        fold = open_fold(calls, signer=SIGNER, **options)
     if function.language == "java":
         assert fold.kinds == (Mode.JAVA if loops else Mode.INTERPRETED,)
     return fold

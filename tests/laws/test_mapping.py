@@ -51,7 +51,7 @@ class Opened:
 
 
 def opened(*steps: Step, outputs: tuple[int, ...] = (0,), isolates: bool = False, compiled: bool = False) -> Any:
-    request = Request((), COLUMNS, isolates=isolates, steps=steps, outputs=outputs)
+    request = Request((), COLUMNS, isolate_errors=isolates, steps=steps, outputs=outputs)
     bound = bind(request, REGISTRY)
     return Opened(bound.open(Resources(accelerator=PROGRAMS_AT_ONCE if compiled else None)))
 
@@ -180,7 +180,7 @@ def test_generators_of_large_values_are_stopped(monkeypatch: pytest.MonkeyPatch)
             yield "x" * 100_000
         yield "end"
 
-    request = Request((), COLUMNS, isolates=True, steps=(Step("wide", (X,)),), outputs=(0,))
+    request = Request((), COLUMNS, isolate_errors=True, steps=(Step("wide", (X,)),), outputs=(0,))
     program = bind(request, Registry.load([wide])).open(Resources())
     (answer,) = program.chunk(chunk([(1, 0, ""), (2, 0, ""), (3, 0, "")]))
     assert answer.column("output_0").to_pylist() == [{"text": "end"}, None, {"text": "end"}]
@@ -460,7 +460,7 @@ def test_many_wrong_results_cost_a_window_each(monkeypatch: pytest.MonkeyPatch, 
         function = udtf(input_types=["BIGINT"], result_types={"n": "INT"}, name="wide")(lambda x: [(x,), (1,)])
     else:
         function = udf(input_types=["BIGINT"], result_type="INT", name="wide")(lambda x: x)
-    request = Request((), COLUMNS, isolates=True, steps=(Step("wide", (X,)),), outputs=(0,))
+    request = Request((), COLUMNS, isolate_errors=True, steps=(Step("wide", (X,)),), outputs=(0,))
     program = Opened(bind(request, Registry.load([function])).open(Resources()))
     values = [2**40 if place % 2 else place for place in range(4000)]
     found = program.chunk(chunk([(x, None, None) for x in values]))

@@ -14,6 +14,7 @@ from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold import Accelerator, Fold, Mode, bind_calls
 from foldflight.functions import Call, Registry
 from foldflight.testing.pair import LIMITS
+from tests.folds import open_fold
 
 COLUMNS = pa.schema([("x", pa.int64())])
 ROWS = pa.record_batch([pa.array([1, 2])], schema=COLUMNS)
@@ -58,7 +59,7 @@ def test_compile_true_demands_an_accelerator() -> None:
 def test_programs_are_an_accelerator() -> None:
     """Programs are an accelerator, and calls with `compile=True` are compiled from the first row."""
     programs: Accelerator = Programs()
-    fold = Fold(bind_calls(registry(compile=True), [Call("adds", ("x",))], COLUMNS), accelerator=programs)
+    fold = open_fold(bind_calls(registry(compile=True), [Call("adds", ("x",))], COLUMNS), accelerator=programs)
     fold.fold(ROWS)
     assert fold.kinds == (Mode.COMPILED,)
     assert fold.collect().column("output_0").to_pylist() == [3]

@@ -13,6 +13,7 @@ from foldflight.compiler import Programs
 from foldflight.fold import Fold, Mode, bind_calls
 from foldflight.functions import Call, Registry, function_of
 from foldflight.testing import check_laws, run_epochs, run_over
+from tests.folds import open_fold
 
 SCHEMA = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64()), ("ok", pa.bool_())])
 SEEN: list[tuple[list[int], list[tuple[Any, ...]], list[int], bool]] = []
@@ -38,7 +39,9 @@ def total(**methods: Any) -> type:
 
 
 def fold_of(call: Call, *rows: tuple[int, int, int | None, bool | None], cls: type | None = None, **how: Any) -> Fold:
-    fold = Fold(bind_calls(Registry.load([cls or total()]), [call], SCHEMA), signer=None, accelerator=Programs(), **how)
+    fold = open_fold(
+        bind_calls(Registry.load([cls or total()]), [call], SCHEMA), signer=None, accelerator=Programs(), **how
+    )
     SEEN.clear()
     fold.fold(chunk(rows))
     return fold
@@ -81,7 +84,7 @@ def test_states_are_merged_before_rows() -> None:
 def test_the_value_after_each_row() -> None:
     """Segments want the value after each row where it is needed; a row that is left out shows the value before it."""
     bound = bind_calls(Registry.load([total()]), [Call("total", ("v",), filter="ok")], SCHEMA)
-    fold = Fold(bound, row_outputs=True)
+    fold = open_fold(bound, row_outputs=True)
     fold.fold(chunk([(2, 0, 100, True)]))
     SEEN.clear()
     rows = [(0, 0, 1, False), (2, 0, 1, None), (0, 0, 2, True), (2, 0, 3, True), (0, 3, 2, True), (0, 0, 9, False)]
@@ -160,7 +163,7 @@ def test_what_it_must_return(returned: Any, message: str, slot: int | None) -> N
         return result
 
     cls = total(fold_bundle=fold_bundle)
-    fold = Fold(bind_calls(Registry.load([cls]), [Call("total", ("v",))], SCHEMA), row_outputs=True)
+    fold = open_fold(bind_calls(Registry.load([cls]), [Call("total", ("v",))], SCHEMA), row_outputs=True)
     with pytest.raises(FunctionError, match=message) as caught:
         fold.chunk(chunk([(0, 0, 1, True), (1, 0, 1, True)]))
     assert (caught.value.code, caught.value.slot) == ("RESULT_TYPE", slot)

@@ -18,7 +18,7 @@ from foldflight.adapters.pyflink import FlinkContext, arrow_of
 from foldflight.adapters.snowflake import Handled
 from foldflight.adapters.spark_aggregator import Aggregator
 from foldflight.compiler.programs import Programs
-from foldflight.fold import Fold, bind_calls
+from foldflight.fold import bind_calls
 from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Registry, aggregate_of, function_of
@@ -29,6 +29,7 @@ from foldflight.shipping.pickling import bundle_of, pickled, unpickled_copy
 from foldflight.testing import run_epochs
 from tests.engines import beam_functions, flink_functions, other_functions
 from tests.engines.adapted import ADAPTED
+from tests.folds import open_fold
 
 KEY = "a key of at least sixteen bytes"
 
@@ -153,7 +154,9 @@ def test_an_accumulator_that_cannot_change_is_told() -> None:
 
     counted = aggregate_of(Ups, input_types=["BIGINT"], result_type="BIGINT")
     batch = pa.record_batch({"v": [1]})
-    fold = Fold(bind_calls(Registry([counted]), [Call("ups", ("v",))], batch.schema), signer=StateSigner([b"k" * 16]))
+    fold = open_fold(
+        bind_calls(Registry([counted]), [Call("ups", ("v",))], batch.schema), signer=StateSigner([b"k" * 16])
+    )
     with pytest.raises(FunctionError, match=r"what accumulate returns is ignored.* type int cannot change .*; let"):
         fold.fold(batch)
 

@@ -20,10 +20,10 @@ from foldflight.compiler.plan import plan_of
 from foldflight.compiler.program import Program
 from foldflight.compiler.store import LoopStore
 from foldflight.fold.aggregate.calls import bind_calls
-from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.udaf import function_of
+from tests.folds import open_fold
 
 _SOURCE = """
 import dataclasses, enum
@@ -212,7 +212,7 @@ def test_a_number_that_changes_in_place_counts_in_the_next_exchange(
         sys.modules["settings"].windows.limit = number
         calls = bind_calls(registry, [Call("written", ("value",))], columns)
         made.append(programs.program(calls[0].bound, calls[0].bound.instantiate()))
-        fold = Fold(calls, accelerator=programs)
+        fold = open_fold(calls, accelerator=programs)
         fold.fold(pa.record_batch([pa.array([1, 2])], schema=columns))
         assert fold.kinds == ("compiled",)
         totals += fold.collect().column("output_0").to_pylist()
@@ -247,7 +247,7 @@ def test_kept_code_of_another_number_is_not_run(tmp_path: Path, monkeypatch: pyt
     for number in (1, 10):
         registry = Registry.load([written("value + settings.windows.limit", number, monkeypatch)])
         assert programs.warm(registry["written"]).mode is Mode.COMPILED
-        fold = Fold(bind_calls(registry, [Call("written", ("value",))], columns), accelerator=programs)
+        fold = open_fold(bind_calls(registry, [Call("written", ("value",))], columns), accelerator=programs)
         fold.fold(pa.record_batch([pa.array([1, 2])], schema=columns))
         assert fold.kinds == ("compiled",)
         totals += fold.collect().column("output_0").to_pylist()

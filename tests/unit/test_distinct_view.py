@@ -22,6 +22,7 @@ from foldflight.functions import Applied, Call, Order, Registry, Segment
 from foldflight.testing.pair import ExchangePair
 from foldflight.testing.views import KeptViews
 from tests.effort import examples
+from tests.folds import open_fold
 
 SIGNER = StateSigner([b"a key of these tests, for states that are pickled"])
 COLUMNS = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("t", pa.string()), ("n", pa.float64()), ("f", "bool")])
@@ -352,7 +353,7 @@ SMALL = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("t", pa.string())
 def fold(*calls: Call, asks: bool = True) -> Fold:
     """Return a fold; one that asks gets no answers."""
     bound = bind_calls(registry(), calls, SMALL, keeps_views=asks)
-    return Fold(bound, signer=SIGNER, ask=(lambda *_: pytest.fail("it asked")) if asks else None)
+    return open_fold(bound, signer=SIGNER, ask=(lambda *_: pytest.fail("it asked")) if asks else None)
 
 
 def rows(*values: tuple[int, int, Any, Any]) -> pa.RecordBatch:
@@ -431,7 +432,7 @@ def test_lists_of_rows_that_no_fold_writes_are_refused(state: list[Any]) -> None
     """A list of all rows that cannot be read is a mismatch, not an internal error."""
     columns = pa.schema([("slot", pa.int32()), ("d", pa.date32())])
     before, after = (
-        Fold(bind_calls(registry(), [distinct("count", "d")], columns, keeps_views=asks), ask=lambda *_: None)
+        open_fold(bind_calls(registry(), [distinct("count", "d")], columns, keeps_views=asks), ask=lambda *_: None)
         for asks in (False, True)
     )
     field = before.schema.field("state_0")

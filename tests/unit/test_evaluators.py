@@ -38,7 +38,7 @@ class BoundDoubles:
     calls = (Facts(),)
     schema = SCHEMA
 
-    def __init__(self, request: Request, registry: Registry) -> None:
+    def __init__(self, request: Request, registry: Registry, where: str) -> None:
         self.request = request
 
     @staticmethod

@@ -9,6 +9,7 @@ import pytest
 from foldflight import FunctionError, RejectedError, udaf
 from foldflight.fold import ERROR, ERROR_TYPE, Fold, StateSigner, bind_calls
 from foldflight.functions import Call, Registry
+from tests.folds import open_fold
 
 SCHEMA = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64())])
 INSERT, DELETE = 0, 3
@@ -96,7 +97,9 @@ TOUCHY = Call("touchy", ("v",))
 
 def new_fold(*calls: Call, isolates: bool = True) -> Fold:
     functions = Registry.load([Touchy, Small, Stillborn])
-    return Fold(bind_calls(functions, calls, SCHEMA), signer=StateSigner([b"a key of 16 bytes"]), isolates=isolates)
+    return open_fold(
+        bind_calls(functions, calls, SCHEMA), signer=StateSigner([b"a key of 16 bytes"]), isolates=isolates
+    )
 
 
 def chunk(*rows: tuple[int, int, int]) -> pa.RecordBatch:
@@ -153,7 +156,7 @@ def test_what_comes_for_a_failed_slot_is_skipped() -> None:
             seen.append(value)
             return accumulator + 100 // (value - FOLD_13)
 
-    fold = Fold(bind_calls(Registry.load([Watched]), [Call("watched", ("v",))], SCHEMA), isolates=True)
+    fold = open_fold(bind_calls(Registry.load([Watched]), [Call("watched", ("v",))], SCHEMA), isolates=True)
     fold.fold(chunk((0, INSERT, FOLD_13), (0, INSERT, 1), (1, INSERT, 2), (0, INSERT, 3)))
     fold.fold(chunk((0, INSERT, 4), (1, INSERT, 5)))
     assert seen == [FOLD_13, 2, 5]
@@ -343,7 +346,7 @@ def test_code_that_exits_ends_the_fold_not_the_process(method: str, monkeypatch:
     calls, signer = bind_calls(Registry.load([touchy]), [TOUCHY], SCHEMA), StateSigner([b"a key of 16 bytes"])
 
     def run() -> None:
-        fold = Fold(calls, signer=signer)
+        fold = open_fold(calls, signer=signer)
         fold.fold(chunk((0, INSERT, 1)))
         fold.merge_states(fold.collect())
         fold.close()

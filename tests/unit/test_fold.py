@@ -12,6 +12,7 @@ from examples.weighted_avg import WeightedAvg
 from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, udaf
 from foldflight.fold import Fold, StateSigner, bind_calls
 from foldflight.functions import Call, Order, Registry
+from tests.folds import open_fold
 
 SCHEMA = pa.schema(
     [
@@ -34,7 +35,7 @@ def chunk(*rows: tuple[Any, ...]) -> pa.RecordBatch:
 
 
 def new_fold(*calls: Call, functions: Sequence[Any] = (WeightedAvg,), **options: Any) -> Fold:
-    return Fold(bind_calls(Registry.load(functions), calls, SCHEMA), **options)
+    return open_fold(bind_calls(Registry.load(functions), calls, SCHEMA), **options)
 
 
 WEIGHTED = Call("weighted_avg", ("v", "w"))

@@ -10,13 +10,14 @@ import pytest
 from foldflight import FunctionError, RejectedError, udaf
 from foldflight.fold import Fold, bind_calls
 from foldflight.functions import Call, Registry
+from tests.folds import open_fold
 
 BATCH = pa.RecordBatch.from_pydict({"slot": pa.array([0, 0, 1], pa.int32()), "x": pa.array([1, 2, 3])})
 
 
 def fold_of(cls: type, **options: Any) -> Fold:
     registry = Registry.load([cls])
-    return Fold(bind_calls(registry, [Call(registry.authored[0].name, ("x",))], BATCH.schema), **options)
+    return open_fold(bind_calls(registry, [Call(registry.authored[0].name, ("x",))], BATCH.schema), **options)
 
 
 @pytest.mark.parametrize("zero", [0, 0.0, Decimal(0), np.float64(0), (0,)], ids=lambda zero: type(zero).__name__)

@@ -21,6 +21,7 @@ from foldflight.fold import Fold, bind_calls
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Function, Registry
 from foldflight.shipping.pickling import unpickled_copy
+from tests.folds import open_fold
 from tests.java_classes import SUM_OF_BOXES, WEIGHTED_AVG, jar, needs_javac
 
 SIGNER = StateSigner([b"a key of sixteen bytes or more"])
@@ -59,7 +60,9 @@ def folded(function: Function, columns: dict[str, Any], **options: Any) -> pa.Re
     """Fold columns, with `slot` and `kind`, and return the results."""
     batch = pa.record_batch(columns)
     names = tuple(name for name in columns if name not in ("slot", "kind"))
-    fold = Fold(bind_calls(Registry([function]), [Call(function.name, names)], batch.schema), signer=SIGNER, **options)
+    fold = open_fold(
+        bind_calls(Registry([function]), [Call(function.name, names)], batch.schema), signer=SIGNER, **options
+    )
     fold.fold(batch)
     return fold.collect()
 
@@ -370,7 +373,7 @@ def test_open_and_close(tmp_path: Path) -> None:
     public void close() { throw new IllegalStateException("closed " + step); }
     """
     function = function_of(tmp_path, any_class(body="state.count += step;", more=more))
-    fold = Fold(bind_calls(Registry([function]), [Call("any")], pa.schema([])), job_parameters={"step": "5"})
+    fold = open_fold(bind_calls(Registry([function]), [Call("any")], pa.schema([])), job_parameters={"step": "5"})
     fold.fold(pa.record_batch({"slot": pa.array([0, 0], pa.int32())}))
     assert fold.collect().column("output_0").to_pylist() == [10]
     with pytest.raises(FunctionError, match=re.escape("close raised java.lang.IllegalStateException: closed 5")):

@@ -25,13 +25,13 @@ from foldflight.compiler.store import LoopStore
 from foldflight.exchange.frames import Open
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.calls import bind_calls
-from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.udaf import function_of
 from foldflight.shipping.bundles import unpickled
 from foldflight.shipping.pickling import pickled
 from foldflight.testing import check_laws
+from tests.folds import open_fold
 
 ROOT = Path(__file__).parents[2]
 
@@ -260,7 +260,7 @@ def test_a_loop_that_cannot_be_compiled_is_tried_once(
     with caplog.at_level(logging.INFO, "foldflight"):
         assert warm(LastOf) == "compiled"
         for rows, kind in (([1, None], "interpreted"), ([1, 2], "compiled"), ([None, 5], "interpreted")):
-            fold = Fold(bind_calls(registry, [Call("last_of", ("x",))], columns), accelerator=PROGRAMS)
+            fold = open_fold(bind_calls(registry, [Call("last_of", ("x",))], columns), accelerator=PROGRAMS)
             fold.fold(pa.record_batch([pa.array(rows, pa.int64())], schema=columns))
             assert fold.kinds == (kind,)
             assert fold.collect().column("output_0").to_pylist() == [[each for each in rows if each][-1]]
@@ -302,7 +302,7 @@ def test_shipped_annotations_keep_their_meaning(tmp_path: Path, monkeypatch: pyt
     monkeypatch.delitem(sys.modules, "module_that_stays_here")
     (there,) = unpickled(code, hashlib.sha256(code).hexdigest())
     columns = pa.schema([("slot", pa.int32()), ("x", pa.int64())])
-    fold = Fold(bind_calls(Registry([there]), [Call("highest", ("x",))], columns), accelerator=Programs())
+    fold = open_fold(bind_calls(Registry([there]), [Call("highest", ("x",))], columns), accelerator=Programs())
     fold.fold(pa.record_batch([pa.array([0, 0], pa.int32()), pa.array([1, 3])], schema=columns))
     assert fold.kinds == ("compiled",)
     assert fold.collect().column("output_0").to_pylist() == [3]
@@ -358,7 +358,7 @@ def test_states_and_outputs_count_like_rows() -> None:
     columns = pa.schema([("slot", pa.int32()), ("v", pa.int64()), ("w", pa.int32())])
     rows = pa.RecordBatch.from_pylist([{"slot": slot, "v": 7, "w": 1} for slot in range(3)], columns)
     calls = bind_calls(Registry.load(["examples.weighted_avg"]), [Call("weighted_avg", ("v", "w"))], columns)
-    fold = Fold(calls, accelerator=Counting())
+    fold = open_fold(calls, accelerator=Counting())
     fold.fold(rows)
     assert fold.collect().column("output_0").to_pylist() == [7, 7, 7]
     assert sum(asked) == 9

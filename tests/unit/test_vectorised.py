@@ -10,6 +10,7 @@ from foldflight import FunctionError, RejectedError, udaf
 from foldflight.compiler import Programs
 from foldflight.fold import Fold, bind_calls
 from foldflight.functions import Call, Registry
+from tests.folds import open_fold
 
 
 class Adder:
@@ -48,7 +49,7 @@ def fold_of(cls: type, *, kind: int | None = None) -> Fold:
     if kind is not None:
         columns["kind"] = pa.array([0, kind, 0, 0], pa.int8())
     batch = pa.RecordBatch.from_pydict(columns)
-    fold = Fold(bind_calls(Registry.load([cls]), [Call("adder", ("x",))], batch.schema), accelerator=Programs())
+    fold = open_fold(bind_calls(Registry.load([cls]), [Call("adder", ("x",))], batch.schema), accelerator=Programs())
     fold.fold(batch)
     return fold
 
@@ -195,7 +196,7 @@ def test_what_get_values_may_return(values: Any) -> None:
 def test_results_that_do_not_fit_are_isolated() -> None:
     """If errors are isolated, only the group whose result does not fit fails."""
     batch = pa.RecordBatch.from_pydict({"slot": pa.array([0, 1], pa.int32()), "x": pa.array([1 << 40, 4])})
-    fold = Fold(bind_calls(Registry.load([adder()]), [Call("adder", ("x",))], batch.schema), isolates=True)
+    fold = open_fold(bind_calls(Registry.load([adder()]), [Call("adder", ("x",))], batch.schema), isolates=True)
     fold.fold(batch)
     results = fold.collect()
     assert results.column("output_0").to_pylist() == [None, 4]
@@ -224,7 +225,9 @@ def test_what_raises_for_many_is_isolated() -> None:
         },
     ):
         registry = Registry.load([adder(**methods)])
-        folds = [Fold(bind_calls(registry, [Call("adder", ("x",))], batch.schema), isolates=True) for _ in range(2)]
+        folds = [
+            open_fold(bind_calls(registry, [Call("adder", ("x",))], batch.schema), isolates=True) for _ in range(2)
+        ]
         folds[0].fold(batch)
         if "merge_many" in methods:
             folds[1].merge_states(folds[0].collect())

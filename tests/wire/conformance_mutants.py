@@ -21,7 +21,7 @@ from foldflight.exchange import codec, ipc, machine, serving
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.frames import Barrier, Checkpoint, Forget, States
 from foldflight.fold import failures
-from foldflight.fold.aggregate import bound, calls, fold
+from foldflight.fold.aggregate import bound, calls, choice, fold
 from foldflight.server import edge, exchanges, flight, keys
 
 Patch = pytest.MonkeyPatch
@@ -402,8 +402,8 @@ def rows_of_unknown_filters_count(patch: Patch) -> None:
 
 @breaks("distinct")
 def distinct_counts_every_row(patch: Patch) -> None:
-    counted = fold.Counted
-    patch.setattr(fold, "Counted", lambda inner, **options: counted(inner, **{**options, "each_once": False}))
+    counted = choice.Counted
+    patch.setattr(choice, "Counted", lambda inner, **options: counted(inner, **{**options, "each_once": False}))
 
 
 @breaks("materialize")

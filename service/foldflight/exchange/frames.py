@@ -6,18 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from foldflight.fold.evaluator import Request
 from foldflight.fold.mode import Folding, Mode
 from foldflight.functions.author.context import LogRecord
 from foldflight.functions.author.mapping import AnyFunction
 from foldflight.functions.author.spec import Function, FunctionKind
-from foldflight.functions.query.call import Call
-from foldflight.functions.query.step import Step
 from foldflight.functions.types.sql import needs_zone, parse_type, sql_name
 from foldflight.functions.types.views import ViewSpec
 
@@ -70,42 +69,26 @@ class Returns:
 
 
 @dataclass(frozen=True)
-class Open:
-    """Begin an exchange.
+class Open(Request):
+    """Begin an exchange. It has the arguments of `Request` and `Options`, and these.
+
+    Each chunk of an exchange of steps is answered by `Mapped`.
 
     Args:
-        calls: The calls; call i has the columns `state_i` and `output_i` in the results.
-        columns: Schema of the chunks: optionally `slot` int32 and `kind` int8, then argument and filter columns.
         returns: What Results carry.
         initial_outputs: Whether the server answers each States frame with the outputs of its slots. A frame with
             `unanswered` is the exception.
-        row_outputs: Whether the server answers each Chunk with the outputs after each row.
-        emits: Whether chunks have a column `emit`, bool without NULLs: outputs are only computed and returned after the
-            rows where it is true. It needs `row_outputs`.
-        job_parameters: Parameters that functions read from their context.
         trace_context: W3C trace context of the caller, for logs.
-        isolate_errors: Whether a function that raises fails only its slot. Results then have a column `error`.
         bundles: Shipped functions, each a signed bundle (`shipping.bundles`).
         protocol_version: The protocol version of the engine.
-        steps: A program of scalar and table functions, instead of calls. Each chunk is answered by `Mapped`.
-        outputs: The numbers of the steps whose results are outputs.
-        keeps_views: Whether the engine keeps the entries of views apart from states. Chunks are then answered.
     """
 
-    calls: tuple[Call, ...]
-    columns: pa.Schema
     returns: Returns = field(default_factory=Returns)
+    _: KW_ONLY
     initial_outputs: bool = False
-    row_outputs: bool = False
-    job_parameters: Mapping[str, str] = field(default_factory=dict)
     trace_context: Mapping[str, str] = field(default_factory=dict)
-    isolate_errors: bool = False
     bundles: tuple[bytes, ...] = field(default=(), repr=False)
     protocol_version: int = PROTOCOL_VERSION
-    steps: tuple[Step, ...] = ()
-    outputs: tuple[int, ...] = ()
-    emits: bool = False
-    keeps_views: bool = False
 
     @cached_property
     def maps(self) -> bool:

@@ -39,7 +39,7 @@ from foldflight.exchange.machine import Exchange, Role
 from foldflight.exchange.parts import sliced_to
 from foldflight.exchange.slots import check_slots, check_states
 from foldflight.exchange.views import split_entries
-from foldflight.fold import Accelerator, BoundRequest, HeldView, Mode, Request, Resources, StateSigner, Unanswered, bind
+from foldflight.fold import Accelerator, BoundRequest, HeldView, Mode, Resources, StateSigner, Unanswered, bind
 from foldflight.functions import LogRecord, MetricSink, Registry
 from foldflight.functions.types.sql import check_plain
 
@@ -444,19 +444,7 @@ def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
             check_plain(column.type)
         except RejectedError as error:
             raise RejectedError(error.code, f"the column {column.name}: {error.message}") from None
-    request = Request(
-        opening.calls,
-        columns,
-        row_outputs=opening.row_outputs,
-        emits=opening.emits,
-        isolates=opening.isolate_errors,
-        job_parameters=opening.job_parameters,
-        where=f"on server {server_id}",
-        steps=opening.steps,
-        outputs=opening.outputs,
-        keeps_views=opening.keeps_views,
-    )
-    return bind(request, registry)
+    return bind(opening, registry, where=f"on server {server_id}")
 
 
 def _opened(bound: BoundRequest, opening: Open, limits: Limits, server_id: str, modes: Sequence[Mode | None]) -> Opened:

@@ -4,7 +4,7 @@ from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.aggregate.calls import BoundCall, bind_calls, result_schema
 from foldflight.fold.aggregate.distinct import key_type
 from foldflight.fold.aggregate.fold import Fold
-from foldflight.fold.evaluator import BoundRequest, Evaluator, HeldView, Request, Resources, Unanswered
+from foldflight.fold.evaluator import BoundRequest, Evaluator, HeldView, Options, Request, Resources, Unanswered
 from foldflight.fold.evaluators import bind
 from foldflight.fold.failures import ERROR, ERROR_TYPE
 from foldflight.fold.mapping.bound import ROW
@@ -23,6 +23,7 @@ __all__ = [
     "Folding",
     "HeldView",
     "Mode",
+    "Options",
     "Request",
     "Resources",
     "StateSigner",

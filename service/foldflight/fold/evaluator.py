@@ -29,6 +29,7 @@ __all__ = [
     "CallFacts",
     "Evaluator",
     "HeldView",
+    "Options",
     "Request",
     "Resources",
     "Stateless",
@@ -77,33 +78,41 @@ class Asking(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class Request:
-    """The request of an exchange.
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How the calls or steps of an exchange are evaluated.
 
     Args:
-        calls: The calls.
-        columns: The schema of the chunks.
         row_outputs: Whether the answer to each chunk has the outputs after each of its rows.
-        emits: Whether chunks have a column `emit`, bool: the answer has only the rows where it is true.
-        isolates: Whether an error of a function fails only its slot.
-        job_parameters: The job parameters in the context of functions.
-        where: The location of the functions, for messages, because the servers of a fleet may differ.
-        steps: The steps of a program of scalar and table functions, instead of calls.
+        emits: Whether chunks have a column `emit`, bool without NULLs: outputs are only computed and returned after the
+            rows where it is true. It needs `row_outputs`.
+        isolate_errors: Whether a function that raises fails only its slot. Results then have a column `error`.
+        job_parameters: Parameters that functions read from their context.
+        keeps_views: Whether the engine keeps the entries of views apart from states. Chunks are then answered.
+    """
+
+    row_outputs: bool = False
+    emits: bool = False
+    isolate_errors: bool = False
+    job_parameters: Mapping[str, str] = field(default_factory=dict)
+    keeps_views: bool = False
+
+
+@dataclass(frozen=True)
+class Request(Options):
+    """The request of an exchange, and its options.
+
+    Args:
+        calls: The calls; call i has the columns `state_i` and `output_i` in the results.
+        columns: The schema of the chunks: optionally `slot` int32 and `kind` int8, then argument and filter columns.
+        steps: A program of scalar and table functions, instead of calls.
         outputs: The numbers of the steps whose results are outputs.
-        keeps_views: Whether the engine keeps the entries of views.
     """
 
     calls: tuple[Call, ...]
     columns: pa.Schema
-    row_outputs: bool = False
-    emits: bool = False
-    isolates: bool = False
-    job_parameters: Mapping[str, str] = field(default_factory=dict)
-    where: str = "here"
-    steps: tuple[Step, ...] = ()
-    outputs: tuple[int, ...] = ()
-    keeps_views: bool = False
+    steps: tuple[Step, ...] = field(default=(), kw_only=True)
+    outputs: tuple[int, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,7 @@ class Resources:
         metrics: Receives the metrics of functions.
         log: Receives each line that a function logs.
         accelerator: Evaluates calls faster than the interpreter; None if there is none.
-        ask: Asks the engine for entries of views; used if the request has `keeps_views`.
+        ask: Asks the engine for entries of views; used if the options have `keeps_views`.
     """
 
     signer: StateSigner | None = None

@@ -19,7 +19,7 @@ class Binding(Protocol):
     def takes(self, request: Request) -> bool:
         """Return whether a request is for this kind."""
 
-    def __call__(self, request: Request, registry: Registry) -> BoundRequest:
+    def __call__(self, request: Request, registry: Registry, where: str) -> BoundRequest:
         """Bind a request to functions and columns.
 
         Raises:
@@ -30,15 +30,20 @@ class Binding(Protocol):
 EVALUATORS: Final[tuple[Binding, ...]] = (BoundProgram, BoundAggregates)
 
 
-def bind(request: Request, registry: Registry) -> BoundRequest:
+def bind(request: Request, registry: Registry, *, where: str = "here") -> BoundRequest:
     """Bind a request with the first kind of evaluator that accepts it.
+
+    Args:
+        request: The calls or steps, with their options.
+        registry: The functions.
+        where: The location of the functions, for messages, because the servers of a fleet may differ.
 
     Raises:
         RejectedError: SIGNATURE, if no kind accepts it; and the errors of the binding.
     """
     for binding in EVALUATORS:
         if binding.takes(request):
-            return binding(request, registry)
+            return binding(request, registry, where)
     raise RejectedError(
         "SIGNATURE", "the exchange has no calls and no steps, so there is nothing to evaluate; name a function"
     )

@@ -22,7 +22,7 @@ from hypothesis.errors import Flaky, NoSuchExample
 
 from foldflight.client.process import PROGRAMS
 from foldflight.errors import FoldflightError, RejectedError
-from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls
+from foldflight.fold import BoundCall, Fold, Options, Resources, StateSigner, bind_calls
 from foldflight.functions import AnyFunction, Call, Function, MapFunction, Registry, RowKind, function_of
 from foldflight.functions.types.shape import views_in
 from foldflight.shipping.pickling import unpickled_copy
@@ -32,6 +32,7 @@ from foldflight.testing.views import KeptViews
 __all__ = ["LAWS", "LawResult", "check_laws", "iterate_laws", "rows_of"]
 
 _SIGNER = StateSigner([b"the key of the law checks only!!"])
+_RESOURCES = Resources(_SIGNER, accelerator=PROGRAMS)
 _SCALE = 1000
 _FLAKY = "the law failed, and held when the same rows were tried again: the result does not depend on the rows alone"
 
@@ -119,7 +120,7 @@ class _Subject:
         PROGRAMS.demand(self.calls[0].bound)
 
     def new(self) -> Fold:
-        return Fold(self.calls, signer=_SIGNER, accelerator=PROGRAMS)
+        return Fold(self.calls, resources=_RESOURCES)
 
     def chunk(self, rows: Sequence[Any], slot: int = 0, kind: RowKind = RowKind.INSERT) -> pa.RecordBatch:
         columns = [pa.array([slot] * len(rows), pa.int32()), pa.array([int(kind)] * len(rows), pa.int8())]
@@ -294,7 +295,7 @@ def _stored_views(subject: _Subject, rows: Rows, cut: int) -> str | None:
     def ask(asked: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool) -> Any:  # noqa: ARG001 - as in `Asking`
         return read(list(kept.resolve(asked)))
 
-    fold = Fold(subject.calls, signer=_SIGNER, ask=ask)
+    fold = Fold(subject.calls, Options(keeps_views=True), Resources(_SIGNER, ask=ask))
     kept = KeptViews(fold, page=2)
     for place, row in enumerate(rows):
         fold.fold(subject.chunk([row]))
@@ -345,7 +346,7 @@ def _values_after_rows(subject: _Subject, rows: Rows, cut: int, how: str) -> str
     if subject.function.capabilities.retract:
         batch = pa.concat_batches([batch, subject.chunk(rows[: cut % (len(rows) + 1)], slot=1, kind=RowKind.DELETE)])
     one, two = (
-        Fold(calls, signer=_SIGNER, row_outputs=True).fold_each(batch).column(0).to_pylist()
+        Fold(calls, Options(row_outputs=True), Resources(_SIGNER)).fold_each(batch).column(0).to_pylist()
         for calls in (_scalar_calls(subject), subject.calls)
     )
     return _unless_same(one, two, f"{how}, the values after each row")
@@ -359,7 +360,7 @@ def _both_forms(subject: _Subject, rows: Rows, cut: int, how: str) -> str | None
     """Accumulate and retract rows in two slots with each form, and merge the states."""
     found = []
     for calls in (_scalar_calls(subject), subject.calls):
-        fold, merged = (Fold(calls, signer=_SIGNER, accelerator=PROGRAMS) for _ in range(2))
+        fold, merged = (Fold(calls, resources=_RESOURCES) for _ in range(2))
         for part, kind in (
             (rows, RowKind.INSERT),
             (rows[: cut % (len(rows) + 1)], RowKind.DELETE),

@@ -41,7 +41,7 @@ class MapSubject:
         names = [f"argument_{place}" for place in range(len(self.types))]
         self._schema = pa.schema(list(zip(names, self.types, strict=True)) or [("nothing", pa.bool_())])
         step = Step(there.name, tuple(StepArgument(name) for name in names), literals=literals)
-        request = Request((), self._schema, isolates=True, steps=(step,), outputs=(0,))
+        request = Request((), self._schema, isolate_errors=True, steps=(step,), outputs=(0,))
         self._bound = bind(request, Registry([there]))
         self._bound.check(PROGRAMS_AT_ONCE)
 

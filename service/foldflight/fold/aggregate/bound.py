@@ -20,14 +20,15 @@ class BoundAggregates:
     Args:
         request: The calls.
         registry: The functions.
+        where: The location of the functions, for messages.
 
     Raises:
         RejectedError: UNKNOWN_FUNCTION; SCHEMA_MISMATCH for columns that do not fit; SIGNATURE for direct arguments,
             and for outputs after each row if errors are isolated.
     """
 
-    def __init__(self, request: Request, registry: Registry) -> None:
-        if request.isolates and request.row_outputs:
+    def __init__(self, request: Request, registry: Registry, where: str) -> None:
+        if request.isolate_errors and request.row_outputs:
             raise RejectedError(
                 "SIGNATURE",
                 "Open has both row_outputs and isolate_errors, but outputs after each row cannot show errors; use "
@@ -40,10 +41,8 @@ class BoundAggregates:
                 "Open has emits, so it needs row_outputs and exactly one column `emit` of type bool",
             )
         self._request = request
-        self.calls = bind_calls(
-            registry, request.calls, request.columns, where=request.where, keeps_views=request.keeps_views
-        )
-        self.schema = result_schema(self.calls, isolates=request.isolates)
+        self.calls = bind_calls(registry, request.calls, request.columns, where=where, keeps_views=request.keeps_views)
+        self.schema = result_schema(self.calls, isolates=request.isolate_errors)
 
     @staticmethod
     def takes(request: Request) -> bool:
@@ -59,15 +58,4 @@ class BoundAggregates:
 
     def open(self, resources: Resources) -> Fold:
         """Return a fold without rows or states. Raises the errors of `Fold`."""
-        return Fold(
-            self.calls,
-            job_parameters=self._request.job_parameters,
-            signer=resources.signer,
-            metrics=resources.metrics,
-            log=resources.log,
-            isolates=self._request.isolates,
-            row_outputs=self._request.row_outputs,
-            emits=self._request.emits,
-            accelerator=resources.accelerator,
-            ask=resources.ask if self._request.keeps_views else None,
-        )
+        return Fold(self.calls, self._request, resources)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import decimal
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -13,27 +13,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
-from foldflight.fold.accelerator import Accelerator, accelerated
 from foldflight.fold.aggregate.accumulators import Accumulators
-from foldflight.fold.aggregate.bundled import Bundled
 from foldflight.fold.aggregate.calls import BoundCall, result_schema, written_by
-from foldflight.fold.aggregate.counted import Counted
+from foldflight.fold.aggregate.choice import accumulators_for
 from foldflight.fold.aggregate.distinct import Distinct
-from foldflight.fold.aggregate.interpreted import Interpreted, cannot_retract
+from foldflight.fold.aggregate.interpreted import cannot_retract
 from foldflight.fold.aggregate.migration import StateOrigin
-from foldflight.fold.aggregate.vectorised import vectorised
 from foldflight.fold.aggregate.viewed import Viewed
-from foldflight.fold.evaluator import Asking, HeldView
+from foldflight.fold.evaluator import HeldView, Options, Resources
 from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
-from foldflight.fold.signing import StateSigner
-from foldflight.functions.author.context import FunctionContext, LogRecord, MetricSink
 from foldflight.functions.query.rowkind import RowKind
 from foldflight.functions.types.values import cast_arguments, exact_types
 
 __all__ = ["Fold"]
 
+_DEFAULTS, _NOTHING = Options(), Resources()
 _SLOT, _KIND, _EMIT = "slot", "kind", "emit"
 # Marks of a slot: changed since results were last returned, and changed since states were last returned.
 _DIRTY, _UNSAVED = 1, 2
@@ -73,16 +69,8 @@ class Fold:
 
     Args:
         calls: The bound calls.
-        job_parameters: The job parameters in the context of functions.
-        signer: Signs and checks pickled states; required only if a function's states are pickled.
-        metrics: Receives the metrics of functions.
-        log: Receives each line that a function logs.
-        isolates: Whether errors of functions are isolated.
-        row_outputs: Whether `chunk` returns the outputs after each row.
-        emits: Whether chunks have a column `emit`, which tells after which rows outputs are computed.
-        accelerator: Folds calls faster than the interpreter. None: calls without vectorised methods are interpreted.
-        ask: Asks the engine that keeps the entries of views: it sends a batch in `schema`, and returns what its second
-            argument makes of the answers. None: there is no such engine.
+        options: How they are evaluated.
+        resources: What the process gives them.
 
     Attributes:
         calls: The calls.
@@ -99,66 +87,29 @@ class Fold:
     """
 
     def __init__(
-        self,
-        calls: Sequence[BoundCall],
-        *,
-        job_parameters: Mapping[str, str] | None = None,
-        signer: StateSigner | None = None,
-        metrics: MetricSink | None = None,
-        log: Callable[[LogRecord], None] | None = None,
-        isolates: bool = False,
-        row_outputs: bool = False,
-        emits: bool = False,
-        accelerator: Accelerator | None = None,
-        ask: Asking | None = None,
+        self, calls: Sequence[BoundCall], options: Options = _DEFAULTS, resources: Resources = _NOTHING
     ) -> None:
         self.calls = tuple(calls)
         self._arguments = [_arguments(call) for call in calls]
-        self.schema = result_schema(calls, isolates=isolates)
+        self.schema = result_schema(calls, isolates=options.isolate_errors)
         self._nothing = pa.RecordBatch.from_arrays(
             [pa.nulls(0, type_) for type_ in self.schema.types], schema=self.schema
         )
-        self.failures = Failures(isolates=isolates)
+        self.failures = Failures(isolates=options.isolate_errors)
         self.isolated = self.failures.counts
         self.slot_count = 0
         self.state_bytes = 0
-        self._row_outputs = row_outputs
-        self._emits = emits
+        self._options = options
         self._marks = np.zeros(0, np.uint8)
         # All slots below this one have all marks.
         self._marked_below = 0
         self._accumulators: list[Accumulators] = []
-        self._ask = ask
+        self._ask = resources.ask if options.keeps_views else None
         try:
             for place, call in enumerate(calls):
-                context = FunctionContext(
-                    call.bound.function.name, job_parameters=job_parameters, metrics=metrics, log=log
-                )
-                inner: Interpreted
-                if call.bound.views:
-                    keeps = ask is not None and not call.is_counted
-                    ask_view = functools.partial(self._ask_view, place) if keeps else None
-                    inner = Viewed(call.bound, context=context, signer=signer, failures=self.failures, ask=ask_view)
-                else:
-                    mode = Bundled if call.bound.function.bundled else Interpreted
-                    inner = mode(call.bound, context=context, signer=signer, failures=self.failures)
-                self._accumulators.append(inner)  # registered first, so that it is closed if a later step raises
-                if call.rows is not None:
-                    self._accumulators[-1] = Distinct(
-                        vectorised(inner) or inner,
-                        call.bound,
-                        call.rows,
-                        failures=self.failures,
-                        ask=functools.partial(self._ask_view, place),
-                    )
-                elif call.is_counted:
-                    self._accumulators[-1] = Counted(
-                        inner, each_once=call.call.distinct, order=call.call.order, keys=call.keys
-                    )
-                elif inner.verbs.loops is not None:
-                    self._accumulators[-1] = inner.verbs.loops(inner)
-                elif not isinstance(inner, (Bundled, Viewed)):
-                    self._accumulators[-1] = vectorised(inner) or accelerated(inner, accelerator)
+                ask = None if self._ask is None else functools.partial(self._ask_view, place)
+                accumulators = accumulators_for(call, options, resources, self.failures, ask)
+                self._accumulators.append(accumulators)
         except FoldflightError:
             with contextlib.suppress(FunctionError):  # the first error is the cause
                 self.close()
@@ -307,7 +258,7 @@ class Fold:
             With `row_outputs`, one batch in the schema `schema`, of a row for each row of `fold_each`: the position in
             the chunk as its slot, NULL states and the outputs after the row. Otherwise nothing.
         """
-        if not self._row_outputs:
+        if not self._options.row_outputs:
             self.fold(batch)
             return ()
         asked, outputs = self._asked(batch), self.fold_each(batch)
@@ -321,7 +272,7 @@ class Fold:
 
     def _asked(self, batch: pa.RecordBatch) -> Mask | None:
         """Return after which rows outputs are asked for; None for all."""
-        if not self._emits:
+        if not self._options.emits:
             return None
         column = batch.column(_EMIT)
         if column.null_count:

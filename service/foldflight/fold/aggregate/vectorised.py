@@ -34,13 +34,11 @@ _NO_SLOTS: Final = np.zeros(0, np.intp)
 
 
 def vectorised(inner: Interpreted) -> Vectorised | None:
-    """Return accumulators for the function's vectorised methods; None if it has none, or its accumulators fit no table.
+    """Return accumulators for the function's vectorised methods; None if its accumulators fit no table.
 
     Args:
-        inner: The interpreter, without any accumulator.
+        inner: The interpreter, without any accumulator, of a function that has these methods.
     """
-    if not inner.bound.function.folds_many:
-        return None
     fresh = fresh_table(inner.bound, inner.verbs)
     if isinstance(fresh, str):
         _log_once(inner.name, fresh)

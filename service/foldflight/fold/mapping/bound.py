@@ -61,6 +61,7 @@ class BoundProgram:
     Args:
         request: The steps and the numbers of those whose results are outputs.
         registry: The functions.
+        where: The location of the functions, for messages.
 
     Attributes:
         calls: The bound steps.
@@ -73,12 +74,13 @@ class BoundProgram:
             that refer to later steps, and for wrong outputs.
     """
 
-    def __init__(self, request: Request, registry: Registry) -> None:
+    def __init__(self, request: Request, registry: Registry, where: str) -> None:
         if request.calls:
             raise RejectedError(
                 "BAD_FRAME", "Open has calls and steps; use one exchange for aggregates and another one for steps"
             )
         self.request = request
+        self._where = where
         self.calls: list[BoundStep] = []
         for place, step in enumerate(request.steps):
             self.calls.append(self._bind(place, step, registry))
@@ -124,12 +126,12 @@ class BoundProgram:
                     f"output {place} refers to step {step}, but the last step is {len(self.calls) - 1}",
                 )
             yield pa.field(f"output_{place}", self.calls[step].bound.result_type)
-        if self.request.isolates:
+        if self.request.isolate_errors:
             yield pa.field(ERROR, ERROR_TYPE)
 
     def _bind(self, place: int, step: Step, registry: Registry) -> BoundStep:
         if step.function not in registry:
-            raise unknown_function(step.function, registry, self.request.where)
+            raise unknown_function(step.function, registry, self._where)
         function = registry[step.function]
         if not isinstance(function, MapFunction):
             raise RejectedError(
@@ -153,7 +155,7 @@ class BoundProgram:
                 function=step.function,
                 limit="type",
             )
-        check_fingerprint(step, bound.fingerprint, bound.bound.version, self.request.where)
+        check_fingerprint(step, bound.fingerprint, bound.bound.version, self._where)
         return bound
 
     def _type_of(self, place: int, step: Step, argument: StepArgument) -> pa.DataType:

@@ -63,7 +63,7 @@ class OpenProgram(Stateless):
         resources: Resources,
     ) -> None:
         self.schema = schema
-        self.failures = Failures(isolates=request.isolates)
+        self.failures = Failures(isolates=request.isolate_errors)
         self.isolated: Counter[str] = self.failures.counts
         self._steps = tuple(steps)
         self._outputs = request.outputs

@@ -1,0 +1,16 @@
+"""Folds with the options and resources that a test names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foldflight.fold import BoundCall, Fold, Options, Resources
+
+_RESOURCES = ("signer", "metrics", "log", "accelerator", "ask")
+
+
+def open_fold(calls: Sequence[BoundCall], *, isolates: bool = False, **named: Any) -> Fold:
+    """Return a fold of calls. The names are those of `Options` and `Resources`; with `ask`, the engine keeps views."""
+    resources = Resources(**{name: named.pop(name) for name in _RESOURCES if name in named})
+    return Fold(calls, Options(isolate_errors=isolates, keeps_views=resources.ask is not None, **named), resources)

@@ -3,8 +3,9 @@
     python -m examples.flights_stream
 
 Each month's schedule is published a month ahead: a row +I for each flight, with an unknown delay. After the month,
-flights that arrived are corrected (-U and +U) and cancelled flights are deleted (-D). Each of two queries maintains a
-table. At the end, both tables must equal what Spark SQL computes over the flights that took place.
+flights that arrived are corrected (-U and +U) and cancelled flights are deleted (-D). Each of two queries keeps a table
+of the file flights.duckdb up to date. At the end, both tables must equal what Spark SQL computes over the flights that
+took place.
 """
 
 import os
@@ -13,6 +14,7 @@ import tempfile
 from pathlib import Path
 from threading import Event
 
+import duckdb
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming import StreamingQueryListener
@@ -20,7 +22,7 @@ from rich.console import Console
 
 from foldflight import connect
 from foldflight.cli.flights import write_flights
-from foldflight.spark import group_by, tumble
+from foldflight.spark import group_by, tumble, write_table
 from foldflight.spark.java import prepare_local
 
 MONTHS = range(13)  # epoch 0 only publishes January
@@ -98,26 +100,13 @@ def answers(flights: DataFrame) -> dict[str, DataFrame]:
     }
 
 
-class KeptTable:
-    """The table that results from a stream of changes: one row for each key. Repeated epochs do not change it."""
-
-    def __init__(self, keys: tuple[str, ...]):
-        self.keys = keys
-        self.rows = {}
-
-    def apply(self, batch: DataFrame, _epoch: int) -> None:
-        for row in batch.collect():
-            values = row.asDict()
-            kind = values.pop("row_kind")
-            key = tuple(values[name] for name in self.keys)
-            if kind == "-D":
-                self.rows.pop(key, None)
-            else:
-                self.rows[key] = values
-
-    def differences(self, answer: DataFrame) -> int:
-        expected = {tuple(row[name] for name in self.keys): row.asDict() for row in answer.collect()}
-        return sum(expected.get(key) != self.rows.get(key) for key in expected.keys() | self.rows.keys())
+def differences(file: Path, table: str, keys: tuple[str, ...], answer: DataFrame) -> tuple[int, int]:
+    """Return how many rows a table of the DuckDB file has, and how many differ from those of Spark SQL."""
+    with duckdb.connect(str(file), read_only=True) as connection:
+        rows = connection.sql(f"FROM {table}").to_arrow_table().to_pylist()
+    found = {tuple(row[name] for name in keys): row for row in rows}
+    expected = {tuple(row[name] for name in keys): row.asDict() for row in answer.collect()}
+    return len(rows), sum(expected.get(key) != found.get(key) for key in expected.keys() | found.keys())
 
 
 class Progress(StreamingQueryListener):
@@ -144,26 +133,36 @@ class Progress(StreamingQueryListener):
         """Do nothing: there is no progress yet."""
 
 
-def run(spark: SparkSession, flights: DataFrame, folder: Path, console: Console) -> int:
-    """Stream the changes of a year of flights through both queries; return how many rows differ from Spark SQL's."""
+def run(spark: SparkSession, flights: DataFrame, folder: Path, console: Console, file: Path) -> int:
+    """Keep two tables of a DuckDB file up to date with a year of changes; return how many rows differ from Spark SQL's.
+
+    Args:
+        folder: An empty folder, for the changes and the checkpoints.
+        file: The file. It is written anew, because the queries begin anew.
+    """
     source = str(folder / "changes")
     for month in MONTHS:  # one file is one epoch
         changes_of(flights, month).coalesce(1).write.mode("append").parquet(source)
     changes = spark.readStream.schema(spark.read.parquet(source).schema).option("maxFilesPerTrigger", 1).parquet(source)
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
 
     queries = aggregated(changes)
-    tables = {name: KeptTable(keys) for name, (keys, _) in queries.items()}
+    tables = {name: name.replace(" ", "_") for name in queries}
     progress = Progress(console, len(queries))
     console.print("query               epoch  rows folded   groups  seconds  folding  MB state", style="bold")
     spark.streams.addListener(progress)
     started = [
-        stream.writeStream.queryName(name)
-        .foreachBatch(tables[name].apply)
-        .option("checkpointLocation", str(folder / "checkpoints" / name))
-        .outputMode("update")
-        .trigger(availableNow=True)
-        .start()
-        for name, (_, stream) in queries.items()
+        write_table(
+            stream,
+            f"duckdb://{file.resolve()}?table={tables[name]}",
+            keys=keys,
+            checkpoint=folder / "checkpoints" / name,
+            trigger="available now",
+            name=name,
+            create=True,
+        )
+        for name, (keys, stream) in queries.items()
     ]
     try:
         for query in started:
@@ -176,12 +175,12 @@ def run(spark: SparkSession, flights: DataFrame, folder: Path, console: Console)
 
     different = 0
     for name, answer in answers(flights).items():
-        found = tables[name].differences(answer)
-        different += found
-        if found:
-            console.print(f"{name}: {found} of {len(tables[name].rows)} rows differ from Spark SQL's", style="bold red")
+        rows, wrong = differences(file, tables[name], queries[name][0], answer)
+        different += wrong
+        if wrong:
+            console.print(f"{name}: {wrong} of {rows} rows in {file.name} differ from Spark SQL's", style="bold red")
         else:
-            console.print(f"{name}: all {len(tables[name].rows):,} rows equal Spark SQL's", style="bold green")
+            console.print(f"{name}: {rows:,} rows in {file.name}, equal to Spark SQL's", style="bold green")
     return different
 
 
@@ -193,7 +192,8 @@ def main() -> int:
         write_flights(data)
         spark = SparkSession.builder.master("local[*]").config(map={**SETTINGS, **QUIET}).getOrCreate()
         try:
-            return 1 if run(spark, spark.read.parquet(str(data)), Path(folder), Console()) else 0
+            flights = spark.read.parquet(str(data))
+            return 1 if run(spark, flights, Path(folder), Console(), Path("build", "flights.duckdb")) else 0
         finally:
             spark.stop()
 

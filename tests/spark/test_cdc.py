@@ -1,4 +1,4 @@
-"""Changes of other tools as rows with row kinds, compared with a table that is changed; merging a changelog."""
+"""Changes of other tools as rows with row kinds, compared with a table that is changed; a changelog as a table."""
 
 from __future__ import annotations
 
@@ -16,10 +16,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from examples.changelog_to_table import merge_into, merge_statement, totals
+from examples.changelog_to_table import totals
 from foldflight import RejectedError
 from foldflight.client import Functions
-from foldflight.spark import DELTA_CHANGES, from_canal, from_debezium, from_maxwell, group_by, split_changes
+from foldflight.spark import (
+    DELTA_CHANGES,
+    from_canal,
+    from_debezium,
+    from_maxwell,
+    group_by,
+    split_changes,
+    write_table,
+)
 
 SCHEMA = "id BIGINT, customer STRING, amount BIGINT"
 TEXTS = st.StructType([st.StructField("value", st.BinaryType()), st.StructField("timestamp", st.LongType())])
@@ -273,46 +281,19 @@ def test_codes_that_need_no_splitting(classic: Any, embedded: Functions) -> None
 
 
 @pytest.mark.slow
-def test_a_changelog_merged_into_a_table(classic: Any, tmp_path: Path) -> None:
-    """Debezium events in a stream, merged epoch by epoch, give the totals of the remaining rows."""
-    table, kept = Table(seed=3), duckdb.connect()
-    kept.execute("CREATE TABLE totals (customer VARCHAR, total BIGINT, orders BIGINT)")
+def test_a_changelog_kept_as_a_table(classic: Any, tmp_path: Path) -> None:
+    """Debezium events in a stream, written into a table epoch by epoch, give the totals of the remaining rows."""
+    table = Table(seed=3)
     for number in range(4):
         events = [json.dumps(debezium(*table.change())).encode() for _ in range(40)]
         path = tmp_path / f"{number}.parquet"
         pq.write_table(pa.table({"value": pa.array(events, pa.binary())}), path)
         os.utime(path, (number + 1, number + 1))  # Spark takes the files by their times, which are equal on a fast disk
-    source = classic.readStream.schema("value BINARY").option("maxFilesPerTrigger", 1).parquet(str(tmp_path))
-
-    def merge(batch: DataFrame, _: int) -> None:
-        changed = batch.toArrow()
-        statement = merge_statement("totals", "changed", ["customer"], ["customer", "total", "orders"])
-        for _again in range(2):  # an epoch may come twice
-            kept.register("changed", changed)
-            kept.execute(statement)
-
-    query = totals(source).writeStream.foreachBatch(merge).outputMode("update")
-    query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
-        availableNow=True
-    ).start().awaitTermination()
-    rows = kept.execute("SELECT customer, total, orders FROM totals").fetchall()
+    source = classic.readStream.schema("value BINARY").option("maxFilesPerTrigger", 1).parquet(f"{tmp_path}/*.parquet")
+    options = {"checkpoint": tmp_path / "checkpoint", "trigger": "available now", "create": True}
+    target = f"duckdb://{tmp_path}/shop.duckdb?table=totals"
+    assert write_table(totals(source), target, keys=["customer"], **options).awaitTermination(120)
+    with duckdb.connect(f"{tmp_path}/shop.duckdb") as shop:
+        rows = shop.sql("SELECT customer, total, orders FROM totals").fetchall()
     assert {customer: (total, orders) for customer, total, orders in rows} == table.totals()
     assert len(rows) == len(table.totals())
-
-
-def test_spark_takes_the_statement(classic: Any) -> None:
-    """Spark parses the statement and fails at the table, which needs a format with row-level changes."""
-    batch = classic.createDataFrame(
-        [("+I", "ann", 3, 1)], "row_kind STRING, customer STRING, total BIGINT, orders BIGINT"
-    )
-    with pytest.raises(Exception, match="totals_nowhere"):
-        merge_into("totals_nowhere", ["customer"])(batch, 0)
-    classic.sql("CREATE TABLE totals_of_files (customer STRING, total BIGINT, orders BIGINT) USING parquet")
-    try:
-        with pytest.raises(Exception, match=r"UNSUPPORTED_FEATURE.TABLE_OPERATION.*MERGE INTO TABLE"):
-            merge_into("totals_of_files", ["customer"])(batch, 0)
-    finally:
-        classic.sql("DROP TABLE totals_of_files")
-    statement = merge_statement("t", "changes", ["customer"], ["customer", "total", "orders"])
-    parsed = classic._jsparkSession.sessionState().sqlParser().parsePlan(statement).toString()
-    assert "MergeIntoTable" in parsed

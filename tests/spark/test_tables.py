@@ -9,15 +9,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import types as st
 
 from foldflight import RejectedError, RetryableError
 from foldflight.client import Functions
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.spark import group_by, tumble, write_table
+from foldflight.spark.tables.catalog import CatalogTable, netted
+from foldflight.spark.tables.statements import merge_statement
 from tests.tables.conftest import kind, postgres
 from tests.tables.kinds import DuckDBFile, Kind
 from tests.tables.orders import DDL, KEYS, Orders, totals_in
@@ -156,6 +160,7 @@ def test_windows_that_close(classic: Any, embedded: Functions, file: DuckDBFile,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["duckdb", "postgresql"], indirect=True)
 def test_two_queries_into_two_tables(classic: Any, embedded: Functions, kind: Kind, tmp_path: Path) -> None:
     """Two queries write at once into two tables of one database."""
     orders = {name: Orders(seed) for seed, name in enumerate(("one", "other"))}
@@ -172,6 +177,7 @@ def test_two_queries_into_two_tables(classic: Any, embedded: Functions, kind: Ki
         assert totals_in(kind.rows(name)) == each.totals()
 
 
+@pytest.mark.slow
 def test_a_new_column(classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path) -> None:
     """A column that the table lacks is refused in words before anything is written, or added."""
     changes = totals(classic, embedded, tmp_path)
@@ -186,6 +192,7 @@ def test_a_new_column(classic: Any, embedded: Functions, file: DuckDBFile, tmp_p
     assert totals_in(file.rows("totals")) == orders.totals()
 
 
+@pytest.mark.slow
 def test_a_table_that_lost_its_epochs_is_refused(
     classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path
 ) -> None:
@@ -239,3 +246,54 @@ def test_streams_that_are_no_changes(classic: Any, embedded: Functions, file: Du
     refused(totals(classic, embedded, tmp_path, on_error="isolate"), r"write results\(changes\)")
     stream = classic.readStream.schema("names ARRAY<STRING>").parquet(str(tmp_path))
     refused(stream, "the key names has the type list<.*, which cannot identify a row", keys=["names"])
+
+
+CHANGES = "row_kind STRING, name STRING, shop INT, total BIGINT, orders BIGINT"
+NETTED = [("+U", "a", 1, 5, 2), ("+I", None, 2, None, 1), ("-D", "b", None, 1, 1)]
+
+
+def test_merging_into_a_table_of_the_catalogue(classic: Any) -> None:
+    """Spark gets one row for each key, and a MERGE that it parses; the same statement changes a table in DuckDB."""
+    rows = [("-U", "a", 1, 4, 2), *NETTED[::-1], ("-U", "c", 1, 7, 7)]
+    found = netted(classic.createDataFrame(rows, CHANGES), KEYS, "totals")
+    assert found.columns == ["row_kind", *KEYS, "total", "orders"]
+    assert sorted(map(tuple, found.collect()), key=repr) == sorted([*NETTED, ("-D", "c", 1, 7, 7)], key=repr)
+    with duckdb.connect() as connection:
+        connection.execute("CREATE TABLE totals (name VARCHAR, shop INT, total BIGINT, orders BIGINT, note VARCHAR)")
+        connection.execute(
+            "INSERT INTO totals VALUES ('a', 1, 4, 2, 'kept'), ('b', NULL, 1, 1, ''), (NULL, 1, 9, 9, '')"
+        )
+        connection.register("changes", found.toArrow())
+        for _again in range(2):  # the repeat of the last epoch changes nothing
+            connection.execute(merge_statement("totals", "changes", KEYS, [*KEYS, "total", "orders"]))
+            table = connection.sql("FROM totals").fetchall()
+            kept = {("a", 1, 5, 2, "kept"), (None, 1, 9, 9, ""), (None, 2, None, 1, None)}
+            assert (len(table), set(table)) == (3, kept)
+    twice = netted(classic.createDataFrame([NETTED[0], NETTED[0]], CHANGES), KEYS, "totals")
+    with pytest.raises(
+        Exception, match="table totals: one epoch has several new rows with the same key; keys: name, shop"
+    ):
+        twice.collect()
+
+
+def test_a_table_of_the_catalogue_without_merge(classic: Any) -> None:
+    """Columns are compared before anything is written; Spark parses the statement, and refuses the format."""
+    changes = classic.createDataFrame(NETTED, CHANGES)
+    columns = changes.drop(ROW_KIND).schema
+    classic.sql("CREATE TABLE totals_of_files (name STRING, shop INT, total BIGINT, orders BIGINT) USING parquet")
+    try:
+        table = CatalogTable("totals_of_files", columns, KEYS)
+        table.prepare(changes)
+        with pytest.raises(Exception, match=r"UNSUPPORTED_FEATURE.TABLE_OPERATION.*MERGE INTO TABLE"):
+            table.merge(changes)
+        for column, said in (
+            (
+                st.StructField("total", st.StringType()),
+                "the column total has the type BIGINT, and the query's is STRING",
+            ),
+            (st.StructField("new", st.StringType()), "the column new does not exist, and the query's is STRING"),
+        ):
+            with pytest.raises(RejectedError, match=f"table totals_of_files: {said}"):
+                CatalogTable("totals_of_files", st.StructType([column]), KEYS).prepare(changes)
+    finally:
+        classic.sql("DROP TABLE totals_of_files")

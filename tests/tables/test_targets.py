@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
+import struct
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight import RejectedError, RetryableError
+from foldflight.spark.tables.postgres import PostgresTable
 from foldflight.testing import TARGET_COLUMNS, TARGET_KEYS, check_target
 from tests.postgres import MISSING, programs
-from tests.tables.kinds import Kind
+from tests.tables.kinds import DeltaFiles, DuckDBFile, Kind, PostgresDatabase
 
 
 def test_postgresql_is_installed() -> None:
@@ -17,3 +33,215 @@ def test_laws_of_a_target(kind: Kind) -> None:
     results = check_target(lambda: kind.opened("t", TARGET_COLUMNS, TARGET_KEYS), lambda: kind.rows("t"))
     assert len(results) == 6
     assert [result for result in results if not result.passed] == []
+
+
+WHOLE = pa.schema(
+    [
+        ("key", pa.int32()),
+        ("flag", pa.bool_()),
+        ("tiny", pa.int8()),
+        ("ratio", pa.float64()),
+        ("small", pa.float32()),
+        ("price", pa.decimal128(20, 4)),
+        ("text", pa.string()),
+        ("data", pa.binary()),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("numbers", pa.list_(pa.int64())),
+        ("texts", pa.list_(pa.string())),
+    ]
+)
+AT = dt.datetime(2013, 1, 1, 5, 17, 0, 123456)
+ROWS = [
+    {
+        "key": 1,
+        "flag": True,
+        "tiny": -128,
+        "ratio": 0.1 + 0.2,
+        "small": 0.1,
+        "price": Decimal("-1234567890123456.7891"),
+        "text": 'tab\t, line\nreturn\r, \\N, \\. and "quotes", é😀',
+        "data": b"\x00\\\xff",
+        "day": dt.date(2013, 2, 28),
+        "at": AT.replace(tzinfo=dt.UTC),
+        "local": AT,
+        "numbers": [1, None, -(2**62)],
+        "texts": ["", None, 'a "b" \\ {c,d}\t', "NULL"],
+    },
+    {**dict.fromkeys(WHOLE.names), "key": 2},
+    {"key": 3, "ratio": math.inf, "small": -math.inf, "text": "", "data": b"", "numbers": [], "texts": []},
+]
+
+
+def changes_of(rows: list[dict[str, Any]], columns: pa.Schema) -> pa.Table:
+    schema = pa.schema([pa.field("row_kind", pa.string()), *columns])
+    return pa.Table.from_pylist([{"row_kind": "+U", **row} for row in rows], schema)
+
+
+def test_values_of_all_types(kind: Kind) -> None:
+    """What is written is what is read, also texts that look like NULL, the end of the data or a list."""
+    target = kind.opened("types", WHOLE, ["key"])
+    target.apply("q", 0, [changes_of(ROWS, WHOLE)])
+    expected = pa.Table.from_pylist(ROWS, WHOLE).to_pylist()
+    found = sorted(kind.rows("types"), key=lambda row: row["key"])
+    for row in found:
+        row["at"] = row["at"] and row["at"].astimezone(dt.UTC)
+        if isinstance(row["small"], float):
+            row["small"] = struct.unpack("f", struct.pack("f", row["small"]))[0]
+    assert found == expected
+    kind.opened("types", WHOLE, ["key"])  # its columns fit the query that made it
+
+
+def test_a_column_is_added(kind: Kind) -> None:
+    """With add_columns, a table gets the columns that the query has and it lacks; others are refused."""
+    narrow = pa.schema([("key", pa.int32()), ("text", pa.string())])
+    wide = pa.schema([*narrow, pa.field("texts", pa.list_(pa.string()))])
+    kind.opened("added", narrow, ["key"]).apply("q", 0, [changes_of([{"key": 1, "text": "a"}], narrow)])
+    with pytest.raises(RejectedError, match=r"has no column texts.*give add_columns=True.*nothing was written"):
+        kind.opened("added", wide, ["key"])
+    rows = [{"key": 2, "text": "b", "texts": ["c"]}]
+    kind.opened("added", wide, ["key"], add_columns=True).apply("q", 1, [changes_of(rows, wide)])
+    found = sorted(kind.rows("added"), key=lambda row: row["key"])
+    assert found == [{"key": 1, "text": "a", "texts": None}, *rows]
+    other = pa.schema([("key", pa.int32()), ("text", pa.int64())])
+    with pytest.raises(RejectedError, match=r"the column text has the type .*string.*, which does not hold.* int64"):
+        kind.opened("added", other, ["key"], add_columns=True)
+
+
+def test_a_table_of_keys_alone(kind: Kind) -> None:
+    """A table whose columns are all keys has nothing to update."""
+    columns = pa.schema([("Key", pa.string()), ("the other", pa.int32())])
+    rows = [{"Key": "a", "the other": 1}, {"Key": None, "the other": 2}]
+    target = kind.opened("Keys", columns, columns.names)
+    for epoch in range(2):
+        target.apply("q", epoch, [changes_of(rows, columns)])
+    assert sorted(kind.rows("Keys"), key=repr) == sorted(rows, key=repr)
+
+
+def test_there_is_no_table(kind: Kind) -> None:
+    """A table is created only if that was asked for."""
+    with pytest.raises(RejectedError, match=r"there is no table .*create it, or give create=True"):
+        kind.opened("nowhere", TARGET_COLUMNS, TARGET_KEYS, create=False)
+
+
+@pytest.fixture
+def database(postgres: str) -> PostgresDatabase:
+    return PostgresDatabase(postgres, f"s{uuid.uuid4().hex}")
+
+
+PAIRS = pa.schema([("key", pa.string()), ("value", pa.int64())])
+
+
+def refused(target: PostgresTable, columns: pa.Schema, *rows: tuple[Any, ...]) -> RejectedError:
+    """Apply rows that are refused; return the error. The table and the epochs stay as they were."""
+    found = [dict(zip(columns.names, row, strict=True)) for row in rows]
+    with pytest.raises(RejectedError) as caught:
+        target.apply("q", 0, [changes_of(found, columns)])
+    assert target.last_epoch("q") is None
+    return caught.value
+
+
+def test_errors_name_table_key_and_column(database: PostgresDatabase) -> None:
+    """A value that PostgreSQL refuses is an error with the table, the column and the key of its row."""
+    database.run(f"CREATE TABLE {database.schema}.short (key text UNIQUE NULLS NOT DISTINCT, value text NOT NULL)")
+    database.run(f"ALTER TABLE {database.schema}.short ADD CHECK (value <> 'odd'), ALTER value TYPE varchar")
+    texts = pa.schema([("key", pa.string()), ("value", pa.string())])
+    short = database.opened("short", texts, ["key"], create=False)
+    error = refused(short, texts, ("a", "b"), ("c\nd", "e\x00"))
+    assert f"table {database.schema}.short: a text of the column value has the character U+0000" in error.message
+    assert error.group == {"key": "c\nd"}
+    assert f"table {database.schema}.short, column value: null value" in refused(short, texts, ("a", None)).message
+    assert "violates check constraint" in refused(short, texts, ("a", "odd")).message
+    assert database.rows("short") == []
+    prices = pa.schema([("key", pa.string()), ("value", pa.date32())])
+    target = database.opened("days", prices, ["key"])
+    days = [("new\nline", dt.date(1, 1, 1)), ("b", dt.date(2013, 1, 1))]
+    target.apply("q", 0, [changes_of([dict(zip(prices.names, day, strict=True)) for day in days], prices)])
+    assert {(row["key"], row["value"]) for row in database.rows("days")} == set(days)
+
+
+def test_a_value_that_does_not_fit_names_its_row(database: PostgresDatabase) -> None:
+    """The key is that of the row, also behind texts with line ends."""
+    far = pa.schema([("key", pa.string()), ("value", pa.timestamp("us"))])
+    target = database.opened("far", far, ["key"])
+    rows = [{"key": "a\nb", "value": AT}, {"key": "c", "value": AT}]
+    changes = changes_of(rows, far)
+    beyond = pa.array([0, 2**63 - 1], pa.int64()).cast(pa.timestamp("us"))  # in the year 294247
+    changes = changes.set_column(2, "value", beyond)
+    with pytest.raises(
+        RejectedError, match=rf"table {database.schema}.far refuses a value of the column value"
+    ) as caught:
+        target.apply("q", 0, [changes])
+    assert caught.value.group == {"key": "c"}
+
+
+def test_the_index_over_the_keys(database: PostgresDatabase) -> None:
+    """Without a unique index over exactly the keys, or with one that takes NULLs as different, the remedy is told."""
+    database.run(f"CREATE TABLE {database.schema}.t (key text, value bigint)")
+    with pytest.raises(RejectedError, match=r"no unique index over its keys key: CREATE UNIQUE INDEX ON .*DISTINCT"):
+        database.opened("t", PAIRS, ["key"])
+    database.run(f"CREATE UNIQUE INDEX ON {database.schema}.t (key, value)")
+    database.run(f"CREATE UNIQUE INDEX ON {database.schema}.t (key) WHERE value > 0")
+    with pytest.raises(RejectedError, match="no unique index"):
+        database.opened("t", PAIRS, ["key"])
+    database.run(f"CREATE UNIQUE INDEX ON {database.schema}.t (key)")
+    target = database.opened("t", PAIRS, ["key"])
+    error = refused(target, PAIRS, ("a", 1), (None, 2))
+    assert "the key column key is NULL, and the unique index" in error.message
+    assert error.group == {"key": None}
+    target.apply("q", 0, [changes_of([{"key": "a", "value": 1}], PAIRS)])
+    assert database.rows("t") == [{"key": "a", "value": 1}]
+
+
+def test_columns_that_only_the_table_has(database: PostgresDatabase) -> None:
+    """They keep their values and defaults, and may be generated."""
+    database.run(
+        f"CREATE TABLE {database.schema}.t (id int GENERATED ALWAYS AS IDENTITY, key text PRIMARY KEY, value numeric, "
+        "note text DEFAULT 'new')"
+    )
+    columns = pa.schema([("key", pa.string()), ("value", pa.decimal128(10, 2))])
+    target = database.opened("t", columns, ["key"])
+    for epoch, value in enumerate((Decimal("1.00"), Decimal("2.50"))):
+        target.apply("q", epoch, [changes_of([{"key": "a", "value": value}], columns)])
+        database.run(f"UPDATE {database.schema}.t SET note = 'kept'")
+    assert database.rows("t") == [{"id": 1, "key": "a", "value": Decimal("2.50"), "note": "kept"}]
+
+
+def test_types_that_postgresql_lacks(database: PostgresDatabase) -> None:
+    """A struct is refused with a remedy."""
+    columns = pa.schema([("key", pa.string()), ("pair", pa.struct([("a", pa.int64())]))])
+    with pytest.raises(RejectedError, match=r"PostgreSQL has no type for the column pair .*to_json"):
+        database.opened("t", columns, ["key"])
+
+
+def test_a_file_that_another_process_has_open(tmp_path: Path) -> None:
+    """The file is not available then, which passes; the table is as before."""
+    file = DuckDBFile(tmp_path / "locked.duckdb")
+    target = file.opened("t", PAIRS, ["key"])
+    held = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", held, str(file.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        with pytest.raises(RetryableError, match=r"table t in .* is not available"):
+            target.apply("q", 0, [])
+        process.communicate()
+    target.apply("q", 0, [changes_of([{"key": "a", "value": 1}], PAIRS)])
+    assert file.rows("t") == [{"key": "a", "value": 1}]
+
+
+def test_another_writer_of_a_delta_table(tmp_path: Path) -> None:
+    """A commit between the comparison of epochs and the commit of ours is an error that passes: both are done again."""
+    files = DeltaFiles(tmp_path)
+    target = files.opened("t", PAIRS, ["key"])
+
+    def meanwhile() -> Iterator[pa.Table]:
+        files.opened("t", PAIRS, ["key"]).apply("q", 0, [changes_of([{"key": "a", "value": 1}], PAIRS)])
+        yield changes_of([{"key": "a", "value": 2}], PAIRS)
+
+    with pytest.raises(RetryableError, match="another writer changed table"):
+        target.apply("q", 0, meanwhile())
+    target.apply("q", 0, meanwhile())
+    assert files.rows("t") == [{"key": "a", "value": 1}]

@@ -1,8 +1,8 @@
 """`foldflight demo`: run one query on real data in Spark's workers, on a server, and in Spark SQL.
 
 The query is that of docs/how-to/query-dataframes.md. Then the same flights are processed as a stream of changes
-(`examples/flights_stream.py`). Every group is compared with the result of Spark SQL, and any difference makes the demo
-fail.
+(`examples/flights_stream.py`), whose results are tables of a DuckDB file. Every group is compared with the result of
+Spark SQL, and any difference makes the demo fail.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ __all__ = ["demo", "differences", "server_process", "timed_warm", "warm_copies"]
 EXIT_DIFFERENT = 1
 MODULE = "examples.weighted_avg"
 STREAM = "examples.flights_stream"
+FILE = Path("build", "flights.duckdb")
 KEYS = ("origin", "carrier")
 _SHOWN_DIFFERENCES = 10
 _START_S = 60.0
@@ -78,7 +79,8 @@ def demo(*, scale: int, server: str | None) -> None:
                 console.print(f"{'folding' if server is not None else 'a server in another process folds'} at {url}")
                 different = _compare(console, flights, url, rows)
             console.print("\n[bold]the same flights as a stream of changes[/]: published, corrected, cancelled")
-            different += stream.run(spark, flights, Path(folder), console)
+            console.print(f"two tables of {FILE} are kept up to date")
+            different += stream.run(spark, flights, Path(folder), console, FILE)
     if different:
         click.get_current_context().exit(EXIT_DIFFERENT)
 

@@ -1,0 +1,121 @@
+"""Changelogs netted to one row for each key, and the columns of a table against those of a query."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight import RejectedError
+from foldflight.engine.targets import Target, is_key, missing_columns, netted
+
+SCHEMA = pa.schema([("row_kind", pa.string()), ("k", pa.string()), ("n", pa.int32()), ("v", pa.int64())])
+
+
+def changes(*rows: tuple[Any, ...]) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA)
+
+
+def result(*rows: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row.values()) for row in netted(changes(*rows), ["k", "n"], "t").to_pylist()), key=repr)
+
+
+def test_each_key_has_one_row() -> None:
+    """An update is its new row, also under another kind; an old row without a new one is a delete; NULL equals NULL."""
+    rows = [
+        ("-U", None, 1, 5),
+        ("+U", None, 1, 6),
+        ("-D", "a", None, 1),
+        ("+I", "a", None, 2),
+        ("-U", "b", 1, 3),
+        ("-D", "c", None, 4),
+        ("+I", "d", 1, None),
+    ]
+    expected = [
+        ("+I", "a", None, 2),
+        ("+I", "d", 1, None),
+        ("+U", None, 1, 6),
+        ("-D", "b", 1, None),
+        ("-D", "c", None, None),
+    ]
+    for order in itertools.islice(itertools.permutations(rows), 0, 5040, 97):
+        assert result(*order) == expected
+    assert result() == []
+
+
+def test_two_new_rows_of_one_key_are_refused() -> None:
+    """Their order is not known. The error names the table and the key."""
+    with pytest.raises(RejectedError, match=r"table t: one epoch has 2 new rows with the same key") as caught:
+        result(("+U", "a", None, 1), ("+I", "b", 1, 1), ("+U", "a", None, 2))
+    assert caught.value.group == {"k": "a", "n": None}
+    for kind in (None, "+X"):
+        with pytest.raises(RejectedError, match=f"the row kind {re.escape(repr(kind))}, which is none of") as caught:
+            result((kind, "a", 1, 1))
+        assert caught.value.group == {"k": "a", "n": 1}
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "fits"),
+    [
+        (pa.int64(), pa.int32(), True),
+        (pa.int16(), pa.int32(), False),
+        (pa.float64(), pa.float32(), True),
+        (pa.int64(), pa.float64(), False),
+        (pa.decimal256(76, 38), pa.decimal128(20, 2), True),
+        (pa.decimal128(10, 2), pa.decimal128(11, 2), False),
+        (pa.decimal128(12, 3), pa.decimal128(12, 2), False),
+        (pa.large_string(), pa.string(), True),
+        (pa.string_view(), pa.string(), True),
+        (pa.string(), pa.binary(), False),
+        (pa.timestamp("us", "Europe/Berlin"), pa.timestamp("us", "UTC"), True),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC"), False),
+        (pa.list_(pa.int64()), pa.list_(pa.int32()), True),
+        (pa.list_(pa.string()), pa.list_(pa.int32()), False),
+        (pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int32()), True),
+        (pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int32())]), True),
+        (pa.struct([("b", pa.int64())]), pa.struct([("a", pa.int64())]), False),
+        ("uuid", pa.string(), False),
+    ],
+    ids=str,
+)
+def test_types_that_hold_others(held: pa.DataType | str, wanted: pa.DataType, fits: bool) -> None:
+    """A column may be wider than that of the query. Another type is refused, with both types."""
+    found = {"k": pa.string(), "v": held, "own": pa.date32()}
+    columns = pa.schema([("k", pa.string()), ("v", wanted)])
+    if fits:
+        assert missing_columns("t", columns, found, add_columns=False) == []
+    else:
+        with pytest.raises(RejectedError, match=r"table t: the column v has the type .*; nothing was written"):
+            missing_columns("t", columns, found, add_columns=True)
+
+
+def test_columns_that_a_table_lacks() -> None:
+    """They are refused by name, or returned so that they can be added."""
+    wanted = pa.schema([("k", pa.string()), ("v", pa.int64()), ("w", pa.date32())])
+    with pytest.raises(RejectedError, match=r"table t has no column v, w, which the query has; it has k\."):
+        missing_columns("t", wanted, {"k": pa.string()}, add_columns=False)
+    assert missing_columns("t", wanted, {"k": pa.string()}, add_columns=True) == [wanted.field("v"), wanted.field("w")]
+
+
+def test_types_of_keys() -> None:
+    """Lists, structs and maps identify no row."""
+    assert is_key(pa.decimal128(10, 2))
+    assert not any(
+        map(is_key, (pa.list_(pa.int64()), pa.struct([("a", pa.int64())]), pa.map_(pa.string(), pa.string())))
+    )
+
+
+def test_the_protocol_of_a_target() -> None:
+    """An object with both methods is a target."""
+
+    class Own:
+        def last_epoch(self, query: str) -> int | None:
+            return None
+
+        def apply(self, query: str, epoch: int, changes: Any) -> None: ...
+
+    assert isinstance(Own(), Target)
+    assert not isinstance("duckdb:///path?table=t", Target)

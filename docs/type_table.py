@@ -67,6 +67,21 @@ REAL and DOUBLE, never NULL, and a result NaN of an integer type is an error. In
 Results are cast as Spark's CAST does in ANSI mode: BIGINT cuts off fractions (18.5 is 18), DECIMAL rounds half up. A
 value outside the range of the type is the error [OVERFLOW](errors.md), as is a finite number too large for REAL.
 
+## Types that only Spark has
+
+Several types of Spark are one type in Python: INTERVAL DAY and all other day-time intervals, texts of every
+collation, and VARIANT, which is a STRUCT of two BINARY members. A function whose result has the type of an argument,
+as `min`, `max`, `first` and `last` have, keeps Spark's own type: `max` of INTERVAL DAY is INTERVAL DAY. `string_agg`
+gives STRING without a collation. UDFs (scalar functions, and aggregates that are folded from lists) return TIME as
+TIME(6) only.
+
+Python compares texts by their bytes. `min`, `max`, DISTINCT, an ORDER BY and a key over a text with another collation
+are therefore refused: write `lower(c COLLATE UTF8_BINARY)` to ignore the case, or `c COLLATE UTF8_BINARY`. Other
+functions get such a text like any other. `min`, `max` and DISTINCT over VARIANT are refused, because its values have
+no order.
+
+INTERVAL YEAR TO MONTH and calendar intervals cannot be passed to Python: cast them in the query.
+
 ## Which column fits which argument
 
 A column is widened where no value changes (and, as in SQL, integers are rounded to DOUBLE). All else needs a CAST in

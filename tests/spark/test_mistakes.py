@@ -263,7 +263,7 @@ CASES: dict[str, tuple[Any, str, str]] = {
     "collated key": (
         lambda df, f: group_by(df, "collate(s, 'UTF8_LCASE')").agg(n=f["count"]()),
         "SCHEMA_MISMATCH",
-        "collation_key",
+        "group by lower.* COLLATE UTF8_BINARY",
     ),
     "unknown direct argument": (
         lambda df, f: group_by(df).agg(n=f["percentile"]("v", fraktion=1)),

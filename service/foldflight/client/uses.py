@@ -49,6 +49,13 @@ class Use:
         """Whether the function is a table function."""
         return self.function.kind is FunctionKind.TABLE
 
+    @property
+    def columns(self) -> Iterator[object]:
+        """The columns among its arguments, and among those of the uses that are its arguments."""
+        for argument in self.arguments:
+            inner = argument.use if isinstance(argument, UseMember) else argument
+            yield from inner.columns if isinstance(inner, Use) else [inner]
+
     def __getitem__(self, member: str) -> UseMember:
         """Return one member of the result, as an argument of another use: a column of a table function."""
         if not isinstance(member, str):

@@ -14,9 +14,12 @@ Without keys there is one partition and one group. A seed row ensures that the g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
+from pyspark.sql import types as st
 
 from foldflight.engine.batch.tasks import FinalFold, PartialFold
 from foldflight.engine.query.layout import HASH, KIND, REAL, RETRACTING
@@ -26,12 +29,13 @@ from foldflight.spark.steps import mapping, spark_schema, step_of
 __all__ = ["batch_result"]
 
 
-def batch_result(query: Query, rows: DataFrame) -> DataFrame:
+def batch_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
     """Return the result of a batch query.
 
     Args:
         query: The query.
         rows: The input rows: keys, the row kind (if rows have kinds), arguments and filters.
+        outputs: Spark's types of the outputs.
     """
     merges = query.folds_before_shuffle.taken
     arrived = rows
@@ -42,7 +46,7 @@ def batch_result(query: Query, rows: DataFrame) -> DataFrame:
     final = FinalFold(query, merges=merges)
     together = _by_key(query, arrived, final) if query.layout.names else _in_one(query, arrived, final.input)
     step = step_of(query, "merge" if merges else "fold")
-    return together.mapInArrow(mapping(final, step), spark_schema(query, rows, query.layout.results))
+    return together.mapInArrow(mapping(final, step), spark_schema(query, rows, query.layout.results, outputs))
 
 
 def _by_key(query: Query, arrived: DataFrame, final: FinalFold) -> DataFrame:

@@ -47,8 +47,9 @@ _WIDER: Final[dict[pa.DataType, pa.DataType]] = {
     pa.large_binary(): pa.binary(),
     pa.duration("s"): pa.duration("us"),
     pa.duration("ms"): pa.duration("us"),
-    pa.time32("s"): pa.time64("us"),
-    pa.time32("ms"): pa.time64("us"),
+    pa.time32("s"): pa.time64("ns"),
+    pa.time32("ms"): pa.time64("ns"),
+    pa.time64("us"): pa.time64("ns"),  # Spark passes TIME in nanoseconds
 }
 
 
@@ -83,7 +84,7 @@ def _fixed_width(type_: pa.DataType) -> pa.DataType:
 def result_carrier(type_: pa.DataType) -> pa.DataType | None:
     """Return the Spark-compatible type for a result of `type_`, or None if no type holds all its values."""
     kinds = pa.types
-    if type_ in _DIRECT or type_ in (pa.null(), pa.time64("us"), pa.duration("us")):
+    if type_ in _DIRECT or type_ in (pa.null(), pa.time64("ns"), pa.duration("us")):
         return type_
     if type_ in _WIDER:
         return _WIDER[type_]

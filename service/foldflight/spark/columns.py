@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -21,14 +21,14 @@ from foldflight.client.functions import OrderKey
 from foldflight.engine.query.convert import without_nullability
 from foldflight.engine.query.layout import KIND, REAL, SLOT
 from foldflight.errors import RejectedError
+from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Call, Order, RowKind, can_widen, parse_type, sql_name
-from foldflight.spark.versions import UNCOMPARABLE, arrow_type, collates_by_bytes, message_of, quiet, spark_type
+from foldflight.spark.types import check_compared, result_type
+from foldflight.spark.versions import arrow_type, message_of, quiet, spark_type
 
 __all__ = [
     "Columns",
-    "arrow_fields",
     "by_text",
-    "check_keys",
     "column_named",
     "column_of",
     "key_name",
@@ -229,6 +229,45 @@ class Columns:
             elif self._guards.get(shown, True):
                 self._guards.setdefault(shown, set()).add(condition)
         return Call(name, arguments, filter=condition, distinct=use.is_distinct, literals=use.literals, order=order)
+
+    def check_compared(self, aggregates: Sequence[Aggregate], rows: st.StructType) -> None:
+        """Refuse calls that compare values which Spark compares in another way, or cannot compare.
+
+        Args:
+            aggregates: The uses.
+            rows: The schema of `rows`.
+
+        Raises:
+            RejectedError: SCHEMA_MISMATCH.
+        """
+        types = self._types(rows)
+        for each in aggregates:
+            name = each.function.name
+            arguments = [(text_of(written), types[self.argument(written, name)]) for written in each.columns]
+            keys = [sort_key(self.df, written) for written in each.order]
+            order = [(text_of(key.column), types[self.key(key.column, name)]) for key in keys]
+            check_compared(name, arguments, order, is_distinct=each.is_distinct)
+
+    def result_types(
+        self, uses: Iterable[tuple[FunctionInfo, Sequence[object]]], rows: st.StructType, outputs: Iterable[pa.DataType]
+    ) -> list[st.DataType]:
+        """Return Spark's types of outputs.
+
+        Args:
+            uses: For each output its function, and the arguments as the user wrote them.
+            rows: The schema of `rows`.
+            outputs: The carrier types of the outputs.
+        """
+        types = self._types(rows)
+        return [
+            result_type(info, [types[self.argument(each, info.name)] for each in written], type_)
+            for (info, written), type_ in zip(uses, outputs, strict=True)
+        ]
+
+    def _types(self, rows: st.StructType) -> dict[str, st.DataType]:
+        """Return Spark's types of arguments and conditions by the names of `shown`, given the schema of `rows`."""
+        fields = rows.fields[len(rows.fields) - len(self._found) :]
+        return {shown: field.dataType for shown, field in zip(self.shown, fields, strict=True)}
 
     def roles(self) -> list[str]:
         """Return the role of each column of `rows` except the row kind, for errors."""
@@ -495,69 +534,3 @@ def _kind_number(kind: Column) -> Column:
     message = sf.concat(sf.lit("SCHEMA_MISMATCH: "), sf.coalesce(kind.cast("string"), sf.lit("NULL")))
     wrong = sf.raise_error(sf.concat(message, sf.lit(f" is no row kind; the kinds are {_KINDS}")))
     return number.otherwise(wrong).cast("tinyint")
-
-
-def arrow_fields(schema: st.StructType, roles: Sequence[str]) -> pa.Schema:
-    """Return the Arrow schema of rows in an exchange: all fields are nullable, timestamps with zone are in UTC.
-
-    Args:
-        schema: Spark's schema of the rows.
-        roles: The role of each column, for errors. Internal columns, whose types are always valid, have no role.
-
-    Raises:
-        RejectedError: SCHEMA_MISMATCH, for a type that cannot be converted to Python.
-    """
-    fields = []
-    own = (KIND, REAL)
-    named = iter(roles)
-    for column in schema:
-        role = "" if column.name in own else next(named)
-        try:
-            type_ = arrow_type(column.dataType)
-        except RejectedError as error:
-            raise _unsupported(
-                role, column.dataType, "cannot be passed to Python; cast it in the query, for example to STRING"
-            ) from error
-        fields.append(pa.field(column.name, without_nullability(type_)))
-    return pa.schema(fields)
-
-
-def check_keys(schema: st.StructType, names: Sequence[str], *, is_order: bool = False) -> None:
-    """Refuse keys that cannot be grouped by, or an order that cannot be compared.
-
-    Args:
-        schema: The columns.
-        names: The user's names of the columns.
-        is_order: Whether they are the order of rows.
-
-    Raises:
-        RejectedError: SCHEMA_MISMATCH.
-    """
-    for column, name in zip(schema, names, strict=False):
-        kind, verb = ("order", "order") if is_order else ("key", "group")
-        role, cannot = f"the {kind} {name!r}", f"cannot be {'an order' if is_order else 'a key'}"
-        if _contains(column.dataType, UNCOMPARABLE):
-            raise _unsupported(
-                role,
-                column.dataType,
-                f"{cannot}, because its values cannot be compared; {verb} by parts of it, or by its text",
-            )
-        if isinstance(column.dataType, st.StringType) and not collates_by_bytes(column.dataType):
-            raise _unsupported(
-                role,
-                column.dataType,
-                f"{cannot}, because it does not compare texts by their bytes; {verb} by collation_key(...) or by "
-                "lower(...)",
-            )
-
-
-def _contains(type_: st.DataType, wanted: tuple[type[st.DataType], ...]) -> bool:
-    if isinstance(type_, st.StructType):
-        return any(_contains(each.dataType, wanted) for each in type_)
-    if isinstance(type_, st.ArrayType):
-        return _contains(type_.elementType, wanted)
-    return isinstance(type_, wanted)
-
-
-def _unsupported(role: str, type_: st.DataType, why: str) -> RejectedError:
-    return RejectedError("SCHEMA_MISMATCH", f"{role} is {type_.simpleString()}, which {why}")

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import types as st
 
 from foldflight.client import Aggregate, FunctionHandle, Transport, Use
 from foldflight.engine.query.layout import DEAD_LETTER, KIND, REAL, ROW_KIND, QueryLayout
@@ -16,9 +17,10 @@ from foldflight.engine.query.query import Emit, HostTypes, Query, StreamOptions
 from foldflight.errors import RejectedError
 from foldflight.spark.batch import batch_result
 from foldflight.spark.carrier import carrier_type, result_types
-from foldflight.spark.columns import Columns, arrow_fields, check_keys, column_of, key_name, kind_of, text_of
+from foldflight.spark.columns import Columns, column_of, key_name, kind_of, text_of
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.stream import stream_result
+from foldflight.spark.types import arrow_fields, check_keys
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 
 __all__ = [
@@ -217,14 +219,14 @@ class GroupedFrame:
                 if the server no longer has the function.
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
-        query, rows = self._resolved(aliased, named)
+        query, rows, outputs = self._resolved(aliased, named)
         # Spark pickles it again later, but its error would not name the function and the object that failed.
         pickle.dumps(query)
         advise(self.df)
         if query.stream is None:
-            return batch_result(query, rows)
+            return batch_result(query, rows, outputs)
         check_provider(self.df)
-        return stream_result(query, rows)
+        return stream_result(query, rows, outputs)
 
     def query(self, /, *aliased: Aggregate, **named: Aggregate) -> Query:
         """Return the query that `agg` would execute. Raises the same errors as `agg` for mistakes in the query."""
@@ -242,8 +244,10 @@ class GroupedFrame:
         """
         print(self.query(*aliased, **named).explain())  # noqa: T201 - as DataFrame.explain does
 
-    def _resolved(self, aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]) -> tuple[Query, DataFrame]:
-        """Return the query, and the input reduced to the columns that it reads."""
+    def _resolved(
+        self, aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]
+    ) -> tuple[Query, DataFrame, list[st.DataType]]:
+        """Return the query, the input reduced to the columns that it reads, and Spark's types of the outputs."""
         aggregates = named_outputs(aliased, named)
         for name, each in aggregates.items():
             if each.frame is not None:
@@ -260,6 +264,7 @@ class GroupedFrame:
         calls = dict(zip(aggregates, columns.calls(list(aggregates.values())), strict=True))
         rows = columns.rows()
         check_keys(rows.schema, self.names)
+        columns.check_compared(list(aggregates.values()), rows.schema)
         layout = self._layout(columns, arrow_fields(rows.schema, columns.roles()))
         try:
             query = Query.of(
@@ -274,7 +279,8 @@ class GroupedFrame:
             if error.code == "SCHEMA_MISMATCH":
                 columns.refuse_types(list(aggregates.values()), layout.chunk)
             raise
-        return query, rows
+        uses = [(each.function, each.columns) for each in aggregates.values()]
+        return query, rows, columns.result_types(uses, rows.schema, query.layout.outputs.types)
 
     def _layout(self, columns: Columns, schema: pa.Schema) -> QueryLayout:
         keys, others = list(schema)[: len(self.names)], list(schema)[len(self.names) :]

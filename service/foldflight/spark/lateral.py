@@ -22,10 +22,11 @@ from foldflight.engine.query.convert import convert
 from foldflight.engine.query.layout import DEAD_LETTER
 from foldflight.errors import RejectedError
 from foldflight.fold import ERROR, ROW
-from foldflight.spark.columns import Columns, arrow_fields, column_named, text_of
+from foldflight.spark.columns import Columns, column_named, text_of
 from foldflight.spark.mapping import ERROR_CARRIER, SPARK, OnError, check_frame, check_kinds, chunk_schema, letter_of
 from foldflight.spark.steps import mapping, step_name
-from foldflight.spark.versions import spark_type
+from foldflight.spark.types import arrow_fields
+from foldflight.spark.versions import nullable, spark_type
 
 __all__ = ["join_lateral"]
 
@@ -73,7 +74,8 @@ def join_lateral(
     columns = Columns(df)
     steps = Steps(columns.argument)
     output = steps.add(use, outer=outer)
-    fields = arrow_fields(columns.rows().schema, columns.roles())
+    schema = columns.rows().schema
+    fields = arrow_fields(schema, columns.roles())
     query = MapQuery.of(
         transport_of({use.function.name: use}),
         steps,
@@ -91,14 +93,15 @@ def join_lateral(
     roles = [*(f"the column {name!r}" for name in df.columns), *columns.roles()]
     arrow = arrow_fields(rows.schema, roles if columns.shown else [*roles, "a constant"])
     task = _Lateral(query, arrow, len(kept), isolates=isolates)
-    added = [st.StructField(each.name, spark_type(each.type)) for each in query.outputs]
+    uses = [(use.function, list(use.columns))] * len(query.outputs)
+    added = [*map(st.StructField, query.outputs.names, columns.result_types(uses, schema, query.outputs.types))]
     if isolates:
         added.append(st.StructField(ERROR, spark_type(ERROR_CARRIER)))
     # mapInArrow knows nothing of metadata: without it a watermark would be lost.
-    found = [st.StructField(each.name, each.dataType, metadata=each.metadata) for each in df.schema.fields]
-    schema = st.StructType([*found, *added])
+    found = [st.StructField(each.name, nullable(each.dataType), metadata=each.metadata) for each in df.schema.fields]
+    results = st.StructType([*found, *added])
     joined = rows.mapInArrow(
-        mapping(task, step_name("lateral", [each.function for each in query.opening.steps])), schema
+        mapping(task, step_name("lateral", [each.function for each in query.opening.steps])), results
     )
     if not isolates:
         return joined

@@ -37,9 +37,10 @@ from foldflight.functions.query.literals import check_names
 from foldflight.functions.types.sql import sql_name
 from foldflight.spark.attempts import attempt
 from foldflight.spark.carrier import carrier_type, result_types
-from foldflight.spark.columns import Columns, arrow_fields, column_named, spark_name, text_of
+from foldflight.spark.columns import Columns, column_named, spark_name, text_of
 from foldflight.spark.steps import mapping, step_name
-from foldflight.spark.versions import ARROW_UDFS, arrow_udf, spark_type
+from foldflight.spark.types import arrow_fields, check_udf
+from foldflight.spark.versions import ARROW_UDFS, arrow_udf, nullable, spark_type
 from foldflight.spark.worker import freeze_garbage_collector
 
 __all__ = [
@@ -191,11 +192,17 @@ def _mapped(history: _History) -> DataFrame:
     if isolates:
         members.append(pa.field(ERROR, ERROR_CARRIER))
     types = pa.schema(members)
+    given = [(use.function, list(use.columns)) for use in uses.values()]
+    results = columns.result_types(given, rows.schema, query.outputs.types)
+    results += map(spark_type, types.types[len(results) :])
     if not ARROW_UDFS.has():
-        return _mapped_rows(history, columns, _Rows(query, types), name)
+        return _mapped_rows(history, columns, _Rows(query, types), results, name)
     is_alone = len(members) == 1
+    for type_, use in zip(results, uses.values(), strict=False):
+        check_udf(type_, use.function.name)
     udf = arrow_udf(
-        _plain(partial(_evaluated, query, types), name), types.field(0).type if is_alone else pa.struct(list(types))
+        _plain(partial(_evaluated, query, types), name),
+        results[0] if is_alone else st.StructType([*map(st.StructField, types.names, results)]),
     )
     if not all(use.function.deterministic for use in uses_in(uses.values())):
         udf = udf.asNondeterministic()
@@ -207,7 +214,9 @@ def _mapped(history: _History) -> DataFrame:
     return mapped.withColumns(added).drop(_MAPPED)
 
 
-def _mapped_rows(history: _History, columns: Columns, task: _Rows, name: str) -> DataFrame:
+def _mapped_rows(
+    history: _History, columns: Columns, task: _Rows, results: Sequence[st.DataType], name: str
+) -> DataFrame:
     """Return the DataFrame with the outputs, where Spark has no UDFs over Arrow arrays: all columns go to Python.
 
     UDFs of pandas would not do: there, NULL is NaN, large BIGINTs beside NULL are rounded, and times lose their zone.
@@ -219,9 +228,9 @@ def _mapped_rows(history: _History, columns: Columns, task: _Rows, name: str) ->
     roles = [*(f"the column {each!r}" for each in df.columns), *(columns.roles() or ["a constant"])]
     task = replace(task, rows=arrow_fields(rows.schema, roles), kept=len(kept))
     # mapInArrow knows nothing of metadata: without it a watermark would be lost.
-    found = [st.StructField(each.name, each.dataType, metadata=each.metadata) for each in df.schema.fields]
+    found = [st.StructField(each.name, nullable(each.dataType), metadata=each.metadata) for each in df.schema.fields]
     own = [f"{_MAPPED}_{place}" for place in range(len(task.types))]
-    added = [st.StructField(each, spark_type(type_)) for each, type_ in zip(own, task.types.types, strict=True)]
+    added = [*map(st.StructField, own, results)]
     mapped = rows.mapInArrow(mapping(task, name), st.StructType([*found, *added]))
     outputs = {output: sf.col(each) for output, each in zip(history.uses, own, strict=False)}
     if history.on_error == "isolate":
@@ -464,7 +473,7 @@ def declared_udf(
             return task.values_where(columns[0], columns[1:]) if guarded else task.values(columns)
 
     run.__name__ = info.name
-    udf = arrow_udf(run, type_)
+    udf = arrow_udf(run, spark_type(type_))
     return udf if info.deterministic else udf.asNondeterministic()
 
 

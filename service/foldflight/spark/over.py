@@ -30,9 +30,7 @@ from foldflight.functions.query.call import Order
 from foldflight.functions.query.frame import WindowFrame
 from foldflight.spark.columns import (
     Columns,
-    arrow_fields,
     by_text,
-    check_keys,
     column_named,
     column_of,
     key_name,
@@ -44,7 +42,8 @@ from foldflight.spark.frame import SPARK, check_buckets, listed, named_outputs, 
 from foldflight.spark.overstream import over_stream
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.steps import mapping, step_name
-from foldflight.spark.versions import arrow_type, spark_type
+from foldflight.spark.types import arrow_fields, check_keys
+from foldflight.spark.versions import arrow_type, nullable, spark_type
 from foldflight.spark.windows import WATERMARK
 
 __all__ = ["OverFrame", "over"]
@@ -170,24 +169,19 @@ class OverFrame:
                 cost; LIMIT for a frame of too many rows in a stream; UNKNOWN_FUNCTION.
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
-        query, rows = self._resolved(aliased, named)
+        query, rows, results = self._resolved(aliased, named)
         pickle.dumps(query)  # Spark pickles it again later, but its error would not name the function
         advise(self.df)
         if isinstance(query, StreamedOver):
             check_provider(self.df)
-            return over_stream(query, rows, self._results(query.query))
+            return over_stream(query, rows, results)
         keys = [sf.col(name) for name in query.layout.keys.names]
         together = rows.repartition(*keys) if keys else rows.repartition(1)
         order = zip(query.layout.order.names, self.order, strict=True)
         sorting = [*keys, *(_sorted(sf.col(name), each) for name, each in order)]
         arrived = together.sortWithinPartitions(*sorting) if sorting else together
         functions = [call.function for part in query.parts for call in part.query.opening.calls]
-        return arrived.mapInArrow(mapping(OverFold(query), step_name("over", functions)), self._results(query))
-
-    def _results(self, query: OverQuery) -> st.StructType:
-        fields = [st.StructField(field.name, field.dataType) for field in self.df.schema]
-        fields += [st.StructField(field.name, spark_type(field.type)) for field in query.outputs]
-        return st.StructType(fields)
+        return arrived.mapInArrow(mapping(OverFold(query), step_name("over", functions)), results)
 
     def explain(self, /, *aliased: Aggregate, **named: Aggregate) -> None:
         """Print the query of `agg`: each call with its frame, how that is folded, and why. Raises its errors."""
@@ -195,14 +189,15 @@ class OverFrame:
 
     def _resolved(
         self, aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]
-    ) -> tuple[OverQuery | StreamedOver, DataFrame]:
-        """Return the query, and the rows that its task reads, unsorted."""
+    ) -> tuple[OverQuery | StreamedOver, DataFrame, st.StructType]:
+        """Return the query, the rows that its task reads, unsorted, and the columns of the result."""
         aggregates = named_outputs(aliased, named)
         transport = one_transport(aggregates)
         refuse_doubles((*self.df.columns, *aggregates), "is the name of two columns of the result")
         columns = Columns(self.df, self.keys, self.names, reserved=(SLOT, KIND, EMIT))
         calls = dict(zip(aggregates, columns.calls(list(aggregates.values())), strict=True))
-        columns.rows()  # resolves keys and arguments; its errors name the one that is wrong
+        given = columns.rows().schema  # its errors name the key or argument that is wrong
+        columns.check_compared(list(aggregates.values()), given)
         order = self._order_columns()
         default = WindowFrame.default(has_order=bool(order))
         frames = {name: each.frame or default for name, each in aggregates.items()}
@@ -214,19 +209,26 @@ class OverFrame:
             order = [self._known_time(order[0]), *order[1:]]
         rows, sent = self._rows(columns, order, ends)
         layout = self._layout(columns, rows, sent)
+        query: OverQuery | StreamedOver
         try:
             if is_stream:
                 ties = self._ties(layout)
-                streamed = StreamedOver.of(
+                query = StreamedOver.of(
                     transport, framed, layout, ties=ties, buckets=self._buckets, idle=self.idle, types=SPARK
                 )
-                return streamed, rows
-            return OverQuery.of(transport, framed, layout, types=SPARK), rows
+            else:
+                query = OverQuery.of(transport, framed, layout, types=SPARK)
         except RejectedError as error:
             if error.code == "SCHEMA_MISMATCH":
                 plain = [dataclasses.replace(each, frame=None) for each in aggregates.values()]
                 columns.refuse_types(plain, layout.of(list(calls.values()), retracts=False).chunk)
             raise
+        outputs = (query.query if isinstance(query, StreamedOver) else query).outputs
+        uses = [(each.function, each.columns) for each in aggregates.values()]
+        types = columns.result_types(uses, given, outputs.types)
+        fields = [st.StructField(each.name, nullable(each.dataType)) for each in self.df.schema]
+        fields += [st.StructField(name, type_) for name, type_ in zip(outputs.names, types, strict=True)]
+        return query, rows, st.StructType(fields)
 
     @property
     def _buckets(self) -> int:

@@ -16,7 +16,7 @@ from foldflight.engine.query.query import Query
 from foldflight.spark.attempts import attempt
 from foldflight.spark.deadletters import letter_type
 from foldflight.spark.settings import watched
-from foldflight.spark.versions import spark_type
+from foldflight.spark.versions import nullable, spark_type
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 
 __all__ = ["mapping", "spark_schema", "step_name", "step_of"]
@@ -56,17 +56,21 @@ def step_of(query: Query, step: str) -> str:
     return step_name(step, [call.function for call in query.opening.calls])
 
 
-def spark_schema(query: Query, rows: DataFrame, schema: pa.Schema) -> st.StructType:
+def spark_schema(
+    query: Query, rows: DataFrame, schema: pa.Schema, outputs: Sequence[st.DataType] = ()
+) -> st.StructType:
     """Return the Spark schema for an Arrow schema that begins with the keys of a query.
 
     Args:
         query: The query.
         rows: The input of the query. Keys and columns of the result keep their Spark types.
         schema: Keys, then states or outputs, then dead letters (if errors are isolated).
+        outputs: Spark's types of the outputs; for states none.
     """
     layout, found = query.layout, rows.schema
-    key_types = [field.dataType for field in found.fields[: len(layout.names)]]
-    types = [*key_types, *(spark_type(field.type) for field in list(schema)[len(key_types) :])]
+    key_types = [nullable(field.dataType) for field in found.fields[: len(layout.names)]]
+    known = [*key_types, *outputs]
+    types = [*known, *(spark_type(field.type) for field in list(schema)[len(known) :])]
     if layout.isolates and schema.names[-1] == DEAD_LETTER:
         types[-1] = letter_type(layout, key_types, [found[name].dataType for name in layout.columns.names])
     return st.StructType([st.StructField(name, type_) for name, type_ in zip(schema.names, types, strict=True)])

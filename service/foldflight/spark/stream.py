@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -50,12 +50,13 @@ _UNFOLDED_GROUPS_MIN = 1 << 10
 _OUTPUT_ROWS_MAX = 1 << 16
 
 
-def stream_result(query: Query, rows: DataFrame) -> DataFrame:
+def stream_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
     """Return the changelog of a streaming query.
 
     Args:
         query: The query. If its windows close, its last key is the window's end.
         rows: The input rows: keys, the row kind (if rows have kinds), arguments and filters.
+        outputs: Spark's types of the outputs.
     """
     layout, options = query.layout, _options_of(query)
     hashed = len(layout.keys) - (2 if options.has_sessions else 0)
@@ -81,7 +82,7 @@ def stream_result(query: Query, rows: DataFrame) -> DataFrame:
         "Append" if options.emit == "append" else "Update",
         "None" if options.closing_lateness_ms is None else "EventTime",
     )
-    results, schema = _results(query, rows)
+    results, schema = _results(query, rows, outputs)
     blobs = observed(folded, layout.names, layout.outputs.names)
     return blobs.mapInArrow(mapping(Unpack(results), step_of(query, "changelog")), schema)
 
@@ -100,9 +101,9 @@ def _packing(query: Query) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.R
     return Pack(query.layout.partial, query.bounds, partial)
 
 
-def _results(query: Query, rows: DataFrame) -> tuple[pa.Schema, st.StructType]:
+def _results(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> tuple[pa.Schema, st.StructType]:
     layout = query.layout
-    schema = spark_schema(query, rows, layout.results)
+    schema = spark_schema(query, rows, layout.results, outputs)
     if not _options_of(query).shows_kind(has_kinds=layout.has_kinds):
         return layout.results, schema
     kind = st.StructField(

@@ -23,6 +23,7 @@ from foldflight.functions import Call, Function, FunctionKind, Order, Registry, 
 from foldflight.spark.carrier import result_types
 from foldflight.spark.columns import text_of
 from foldflight.spark.mapping import declared_udf
+from foldflight.spark.types import check_udf, result_type
 from foldflight.spark.versions import spark_type
 from foldflight.sql.calls import AGGREGATES
 from foldflight.sql.lists import ListFold
@@ -280,6 +281,7 @@ class Catalog:
         distinct: bool = False,
         order: Sequence[tuple[int, bool, bool]] = (),
         literals: Mapping[str, Any] | None = None,
+        given: Sequence[st.DataType] = (),
     ) -> str:
         """Return the name in Spark of a function over lists. It is registered at its first use.
 
@@ -291,11 +293,12 @@ class Catalog:
             order: For each key of the order: its field in the lists' structs, whether it descends, and whether NULL
                 comes first. The arguments are the first fields; a key may be one of them.
             literals: The direct arguments.
+            given: Spark's types of the arguments, which results may have; none if they are not known.
 
         Raises:
             RejectedError: SCHEMA_MISMATCH, SIGNATURE or UNKNOWN_FUNCTION.
         """
-        given = dict(literals or {})
+        literals = dict(literals or {})
         handle = entry.handle
         # The transport stays the same if source code is shipped again to its server; the statement then differs.
         key = (
@@ -306,22 +309,25 @@ class Catalog:
             tuple(types),
             distinct,
             tuple(order),
-            repr(sorted(given.items())),
+            repr(sorted(literals.items())),
+            tuple(given),
         )
         if key not in self._udfs:
             names = _argument_names(handle, len(types))
             places = [len(types), *(place for place, _, _ in order)]
             names += [f"order key {number}" for number in range(1, max(places) - len(types) + 2)]
             keys = tuple(Order(names[place], descending, nulls_first) for place, descending, nulls_first in order)
-            call = Call(handle.name, tuple(names[: len(types)]), distinct=distinct, literals=given, order=keys)
+            call = Call(handle.name, tuple(names[: len(types)]), distinct=distinct, literals=literals, order=keys)
             # The types of keys do not change what a function is described as; a Column does not tell them.
             others = len(dict.fromkeys(call.columns)) - len(types)
             fold = ListFold.of(handle.transport, call, [*types, *[pa.int64()] * others])
+            result = result_type(handle.info, given, fold.result)
+            check_udf(result, entry.name)
             name = self._udf_name(entry.name)
-            spark.udf.register(name, fold.over_lists())
+            spark.udf.register(name, fold.over_lists(result))
             self._udfs[key] = name
             directions = tuple((place, descending) for place, descending, _ in order)
-            self._written[name] = _Written(entry.name, len(types), distinct, directions, given)
+            self._written[name] = _Written(entry.name, len(types), distinct, directions, literals)
         return self._udfs[key]
 
     def register(self, spark: SparkSession, entry: Entry) -> None:

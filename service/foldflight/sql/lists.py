@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import types as st
 
 from foldflight.client import Transport
 from foldflight.client.exchange import OpenExchange
@@ -27,7 +28,7 @@ from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call
 from foldflight.spark.attempts import attempt
 from foldflight.spark.carrier import result_types
-from foldflight.spark.versions import arrow_udf
+from foldflight.spark.versions import arrow_udf, spark_type
 from foldflight.spark.worker import freeze_garbage_collector
 
 __all__ = ["ListFold"]
@@ -71,8 +72,8 @@ class ListFold:
         (result,) = result_types([call.function], [output])
         return cls(transport, call, output, result)
 
-    def over_lists(self) -> Any:
-        """Return the UDF over lists."""
+    def over_lists(self, type_: st.DataType) -> Any:
+        """Return the UDF over lists, whose results have this type in Spark."""
         step = uuid.uuid4().hex
         held = _HeldEpochs(self)
 
@@ -82,7 +83,7 @@ class ListFold:
             freeze_garbage_collector()
             return results
 
-        return _udf(fold_lists, self)
+        return _udf(fold_lists, self, type_)
 
     def over_groups(self) -> Any:
         """Return the function as an aggregate of Spark: for plain SQL, with the restrictions that Spark has for it."""
@@ -92,7 +93,7 @@ class ListFold:
             plain = [_plain(each) for each in columns]
             return held.fold(np.array([len(plain[0])]), plain)[0].as_py()
 
-        return _udf(fold_group, self)
+        return _udf(fold_group, self, spark_type(self.result))
 
     def _columns(self, lists: pa.Array) -> list[pa.Array]:
         """Return the rows of all lists as one array for each column of the call."""
@@ -161,10 +162,10 @@ class _HeldEpochs:
         return self._epochs.fold(lengths, columns)
 
 
-def _udf(function: Callable[..., Any], fold: ListFold) -> Any:
+def _udf(function: Callable[..., Any], fold: ListFold, type_: st.DataType) -> Any:
     """Return a function as a UDF, whose kind Spark reads from its annotations."""
     function.__name__ = fold.call.function  # Spark shows it in plans and in its UI
-    return arrow_udf(function, fold.result)
+    return arrow_udf(function, type_)
 
 
 def _with_slot(columns: pa.Schema) -> pa.Schema:

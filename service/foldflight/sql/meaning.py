@@ -20,7 +20,8 @@ from pyspark.sql import types as st
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import can_widen
-from foldflight.spark.columns import arrow_fields, spark_name
+from foldflight.spark.columns import spark_name
+from foldflight.spark.types import arrow_fields, check_compared
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery, queries_in
 from foldflight.sql.calls import ParsedCall, calls_in
@@ -335,14 +336,16 @@ def rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: Pars
         for nested in _nested_calls(analysis, each):
             rewrite_call(analysis, edits, nested, query, block)
     try:
-        actual = _types(analysis, edits, call, fields, query, block)
+        given = _types(analysis, edits, call, fields, query, block)
     except REFUSALS as error:
         # Spark refuses the whole statement, too, and then tells the place.
         analysis.untyped.append(analysis.text.error(analysis.catalog.as_written(said(error)), call.head))
         _replace(analysis, edits, call, _STAND_IN, fields)
         return
+    actual = None if given is None else _arrow_types(analysis, call, fields, given)
     types = _argument_types(analysis, entry, call, columns, actual)
     _check_keys(analysis, call, places, actual)
+    _check_compared(analysis, call, fields[: len(columns)], places, given)
     try:
         udf = analysis.catalog.udf(
             analysis.spark,
@@ -353,6 +356,7 @@ def rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: Pars
                 (place, order.descending, order.nulls_first) for place, order in zip(places, call.order, strict=True)
             ],
             literals=literals,
+            given=(given or ())[: len(columns)],
         )
     except RejectedError as error:
         message = error.message
@@ -374,6 +378,25 @@ def _check_keys(
                 order.span,
                 code="SCHEMA_MISMATCH",
             )
+
+
+def _check_compared(
+    analysis: Analysis,
+    call: ParsedCall,
+    columns: Sequence[Span],
+    places: Sequence[int],
+    given: Sequence[st.DataType] | None,
+) -> None:
+    """Refuse a call that compares values which Spark compares in another way, or cannot compare."""
+    if given is None:
+        return
+    slice_, name = analysis.text.slice, analysis.catalog.entries[call.name].handle.name
+    arguments = [(slice_(span), type_) for span, type_ in zip(columns, given, strict=False)]
+    order = [(slice_(each.span), given[place]) for place, each in zip(places, call.order, strict=True)]
+    try:
+        check_compared(name, arguments, order, is_distinct=call.distinct, shown=call.name)
+    except RejectedError as error:
+        raise analysis.text.error(error.message, call.head, code=error.code) from None
 
 
 def _foresee_types(
@@ -410,8 +433,8 @@ def _fields(analysis: Analysis, call: ParsedCall, columns: Sequence[Span]) -> tu
 
 def _types(
     analysis: Analysis, edits: Edits, call: ParsedCall, fields: Sequence[Span], query: ParsedQuery, block: Block | None
-) -> list[pa.DataType] | None:
-    """Return the types of the columns of a call, or None where Spark cannot tell them for a part of the statement.
+) -> list[st.DataType] | None:
+    """Return Spark's types of the columns of a call, or None where Spark cannot tell them for a part of the statement.
 
     Raises Spark's refusal of the arguments, if the types of the function depend on them.
     """
@@ -423,14 +446,21 @@ def _types(
         return None
     expressions = [edits.render(each) for each in fields]
     try:
-        schema = st.StructType(_types_over(analysis, edits, rows, query, expressions))
+        return [field.dataType for field in _types_over(analysis, edits, rows, query, expressions)]
     except CannotFoldError:
         return None
     except REFUSALS:
         if analysis.catalog.entries[call.name].types is None:
             raise
         return None  # Spark refuses the whole statement, with the place
+
+
+def _arrow_types(
+    analysis: Analysis, call: ParsedCall, fields: Sequence[Span], given: Sequence[st.DataType]
+) -> list[pa.DataType]:
+    """Return the types in which the columns of a call are passed to Python."""
     roles = [f"the argument {analysis.text.slice(each)!r} of {call.name}" for each in fields]
+    schema = st.StructType([st.StructField(str(place), type_) for place, type_ in enumerate(given)])
     try:
         return [field.type for field in arrow_fields(schema, roles)]
     except RejectedError as error:

@@ -9,7 +9,14 @@ from __future__ import annotations
 from foldflight.spark.versions.facts import ARROW_UDFS, CONNECT, STREAMS, here, require
 from foldflight.spark.versions.sessions import condition_of, contexts_of, formatted, message_of, quiet
 from foldflight.spark.versions.states import FILE_MANAGER, StatefulProcessor, transform_with_state
-from foldflight.spark.versions.types import UNCOMPARABLE, arrow_type, collates_by_bytes, spark_type
+from foldflight.spark.versions.types import (
+    UNCOMPARABLE,
+    arrow_type,
+    collates_by_bytes,
+    nullable,
+    spark_type,
+    type_named,
+)
 from foldflight.spark.versions.udfs import arrow_udf
 
 __all__ = [
@@ -27,8 +34,10 @@ __all__ = [
     "formatted",
     "here",
     "message_of",
+    "nullable",
     "quiet",
     "require",
     "spark_type",
     "transform_with_state",
+    "type_named",
 ]

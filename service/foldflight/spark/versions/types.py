@@ -14,7 +14,7 @@ from pyspark.sql import types as st
 from foldflight.errors import RejectedError
 from foldflight.spark.versions.facts import here
 
-__all__ = ["UNCOMPARABLE", "arrow_type", "collates_by_bytes", "spark_type"]
+__all__ = ["UNCOMPARABLE", "arrow_type", "collates_by_bytes", "nullable", "spark_type", "type_named"]
 
 _PAIRS: Final[dict[type[st.DataType], pa.DataType]] = {
     st.NullType: pa.null(),
@@ -34,15 +34,15 @@ _PAIRS: Final[dict[type[st.DataType], pa.DataType]] = {
 }
 
 
-def _of_pyspark(name: str) -> Any:
+def type_named(name: str) -> Any:
     """Return a type that only some versions of PySpark have, or a type of which nothing is an instance."""
     return getattr(st, name, type(f"No{name}", (), {}))
 
 
-_TIME: Final = _of_pyspark("TimeType")  # 4.1
-_VARIANT: Final = _of_pyspark("VariantType")  # 4.0
-_CALENDAR_INTERVAL: Final = _of_pyspark("CalendarIntervalType")  # 4.0
-_PLACES: Final = (_of_pyspark("GeometryType"), _of_pyspark("GeographyType"))  # 4.1
+_TIME: Final = type_named("TimeType")  # 4.1
+_VARIANT: Final = type_named("VariantType")  # 4.0
+_CALENDAR_INTERVAL: Final = type_named("CalendarIntervalType")  # 4.0
+_PLACES: Final = (type_named("GeometryType"), type_named("GeographyType"))  # 4.1
 
 UNCOMPARABLE: Final = (st.MapType, _VARIANT, _CALENDAR_INTERVAL)
 """Types whose values cannot be compared, as far as this PySpark has them."""
@@ -81,6 +81,15 @@ def arrow_type(type_: st.DataType) -> pa.DataType:
     if isinstance(type_, _PLACES):
         return pa.struct([pa.field("srid", pa.int32(), nullable=False), pa.field("wkb", pa.binary(), nullable=False)])
     raise RejectedError("SCHEMA_MISMATCH", f"Spark does not pass {type_.simpleString()} to Python")
+
+
+def nullable(type_: st.DataType) -> st.DataType:
+    """Return the same type with nullable members, as Python returns them.
+
+    PySpark cannot convert the type of `array()`, an array of NULL whose elements are not nullable.
+    """
+    found: st.DataType = type_._as_nullable()  # noqa: SLF001 - its public name is newer than 4.1
+    return found
 
 
 def spark_type(type_: pa.DataType) -> st.DataType:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import functions as sf
+from pyspark.sql import types as st
 
 from foldflight.spark.versions.facts import ARROW_UDFS, require
-from foldflight.spark.versions.types import spark_type
 
 __all__ = ["arrow_udf"]
 
 
-def arrow_udf(function: Callable[..., Any], type_: pa.DataType) -> Any:
+def arrow_udf(function: Callable[..., Any], type_: st.DataType) -> Any:
     """Return a function as an Arrow UDF, whose form follows from its annotations.
 
     Args:
@@ -26,4 +25,4 @@ def arrow_udf(function: Callable[..., Any], type_: pa.DataType) -> Any:
     """
     require(ARROW_UDFS, "scalar functions as UDFs")
     make: Any = getattr(sf, "arrow_udf")  # noqa: B009 - absent in older versions, whose types mypy may see
-    return make(function, spark_type(type_))
+    return make(function, type_)

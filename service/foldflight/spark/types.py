@@ -1,0 +1,187 @@
+"""Spark's types of arguments, keys and results: which are refused, and which results keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import types as st
+
+from foldflight.engine.query.convert import without_nullability
+from foldflight.engine.query.layout import KIND, REAL
+from foldflight.errors import RejectedError
+from foldflight.exchange.frames import FunctionInfo
+from foldflight.spark.carrier import result_carrier
+from foldflight.spark.versions import UNCOMPARABLE, arrow_type, collates_by_bytes, nullable, spark_type, type_named
+
+__all__ = ["arrow_fields", "check_compared", "check_keys", "check_udf", "is_collated", "result_type"]
+
+_COMPARING: Final = frozenset({"min", "max"})
+"""The built-in functions that compare their argument."""
+
+
+def arrow_fields(schema: st.StructType, roles: Sequence[str]) -> pa.Schema:
+    """Return the Arrow schema of rows in an exchange: all fields are nullable, timestamps with zone are in UTC.
+
+    Args:
+        schema: Spark's schema of the rows.
+        roles: The role of each column, for errors. Internal columns, whose types are always valid, have no role.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH, for a type that cannot be converted to Python.
+    """
+    fields = []
+    own = (KIND, REAL)
+    named = iter(roles)
+    for column in schema:
+        role = "" if column.name in own else next(named)
+        try:
+            type_ = arrow_type(column.dataType)
+        except RejectedError as error:
+            raise _unsupported(
+                role, column.dataType, "cannot be passed to Python; cast it in the query, for example to STRING"
+            ) from error
+        fields.append(pa.field(column.name, without_nullability(type_)))
+    return pa.schema(fields)
+
+
+def check_keys(schema: st.StructType, names: Sequence[str], *, is_order: bool = False) -> None:
+    """Refuse keys that cannot be grouped by, or an order that cannot be compared.
+
+    Args:
+        schema: The columns.
+        names: The user's names of the columns.
+        is_order: Whether they are the order of rows.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH.
+    """
+    for column, name in zip(schema, names, strict=False):
+        kind, verb = ("order", "order") if is_order else ("key", "group")
+        role, cannot = f"the {kind} {name!r}", f"cannot be {'an order' if is_order else 'a key'}"
+        if _contains(column.dataType, UNCOMPARABLE):
+            raise _unsupported(
+                role,
+                column.dataType,
+                f"{cannot}, because its values cannot be compared; {verb} by parts of it, or by its text",
+            )
+        if is_collated(column.dataType):
+            raise _unsupported(
+                role,
+                column.dataType,
+                f"{cannot}, because it does not compare texts by their bytes; {verb} by {_by_bytes(name)}",
+            )
+
+
+def check_compared(
+    function: str,
+    arguments: Sequence[tuple[str, st.DataType]],
+    order: Sequence[tuple[str, st.DataType]],
+    *,
+    is_distinct: bool,
+    shown: str = "",
+) -> None:
+    """Refuse a call that compares values which Spark compares in another way, or cannot compare.
+
+    Functions in Python see texts, which they compare by their bytes, and not collations.
+
+    Args:
+        function: The function's name.
+        arguments: The user's text and Spark's type of each argument.
+        order: The same of each key of the order.
+        is_distinct: Whether the call has DISTINCT.
+        shown: The user's name of the function, if it is another one.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH.
+    """
+    compares = function in _COMPARING
+    by = "DISTINCT" if is_distinct else function
+    compared = [(text, type_, by) for text, type_ in arguments if is_distinct or compares]
+    for text, type_, how in (*compared, *((text, type_, "its order") for text, type_ in order)):
+        what = f"{shown or function} takes {text!r}, which is {type_.simpleString()}, and {how}"
+        if _contains(type_, UNCOMPARABLE if compares else (type_named("VariantType"),)):
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"{what} cannot compare such values; give a part of it, or its text",
+                function=function,
+            )
+        if is_collated(type_):
+            raise RejectedError(
+                "SCHEMA_MISMATCH", f"{what} compares texts by their bytes; write {_by_bytes(text)}", function=function
+            )
+
+
+def _by_bytes(text: str) -> str:
+    """Return what to write in place of a text with a collation."""
+    return f"lower({text} COLLATE UTF8_BINARY) to ignore the case, or {text} COLLATE UTF8_BINARY"
+
+
+def is_collated(type_: st.DataType) -> bool:
+    """Return whether values of a type are texts, or have texts in them, that are not compared by their bytes."""
+    if isinstance(type_, st.StringType):
+        return not collates_by_bytes(type_)
+    return any(map(is_collated, _inner(type_)))
+
+
+def result_type(info: FunctionInfo, given: Iterable[st.DataType], type_: pa.DataType) -> st.DataType:
+    """Return Spark's type of a result.
+
+    Several types of Spark have the same Arrow type, such as INTERVAL DAY and INTERVAL DAY TO SECOND, texts of all
+    collations, and VARIANT and a STRUCT. Where the type of a result depends on the arguments, as that of `max` does,
+    and is that of an argument, Spark's type of this argument is kept.
+
+    Args:
+        info: The function.
+        given: Spark's types of its arguments.
+        type_: The carrier type of the result.
+    """
+    if info.result_type is not None:
+        return spark_type(type_)
+    own = {result_carrier(without_nullability(arrow_type(each))): nullable(each) for each in reversed(list(given))}
+    return _with_own(type_, own)
+
+
+def check_udf(type_: st.DataType, function: str) -> None:
+    """Refuse a type that Spark does not take from a UDF, but only from a function over a partition.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH.
+    """
+    if _contains(type_, (type_named("TimeType"),)) and "time(6)" not in type_.simpleString():
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"{function} returns {type_.simpleString()}, which Spark takes from a UDF as time(6) only; write "
+            "CAST(... AS TIME(6)) for its argument",
+            function=function,
+        )
+
+
+def _with_own(type_: pa.DataType, own: Mapping[pa.DataType | None, st.DataType]) -> st.DataType:
+    if type_ in own:
+        return own[type_]
+    if pa.types.is_list(type_):
+        return st.ArrayType(_with_own(type_.value_type, own))
+    if pa.types.is_map(type_):
+        return st.MapType(_with_own(type_.key_type, own), _with_own(type_.item_type, own))
+    if pa.types.is_struct(type_):
+        return st.StructType([st.StructField(each.name, _with_own(each.type, own)) for each in type_])
+    return spark_type(type_)
+
+
+def _contains(type_: st.DataType, wanted: tuple[type[st.DataType], ...]) -> bool:
+    return isinstance(type_, wanted) or any(_contains(each, wanted) for each in _inner(type_))
+
+
+def _inner(type_: st.DataType) -> list[st.DataType]:
+    """Return the types of the members of a struct, or of the elements of an array or map."""
+    if isinstance(type_, st.StructType):
+        return [each.dataType for each in type_]
+    if isinstance(type_, st.ArrayType):
+        return [type_.elementType]
+    return [type_.keyType, type_.valueType] if isinstance(type_, st.MapType) else []
+
+
+def _unsupported(role: str, type_: st.DataType, why: str) -> RejectedError:
+    return RejectedError("SCHEMA_MISMATCH", f"{role} is {type_.simpleString()}, which {why}")

@@ -1,0 +1,426 @@
+"""Every built-in function over every type of Spark, beside Spark's own aggregate: the same rows and types, or refused.
+
+A view has a column of each type. The calls that are taken are computed for all types in one query, in each plan.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame
+
+from foldflight import RejectedError, connect
+from foldflight.client import Functions
+from foldflight.functions.registry import Registry
+from foldflight.spark import group_by, over, register, sql
+from tests.spark.test_stream import Stream
+
+
+class Type(NamedTuple):
+    """A type of Spark, with what may be computed of it.
+
+    Args:
+        sql: Its name; empty for what only an expression has.
+        values: Five values, the first two equal; one value is all of them.
+        can: `n` for numbers, `b` for booleans, `s` for texts, `o` for an order, `d` for DISTINCT; `-` if values cannot
+            be passed to Python, which refuses all calls.
+    """
+
+    sql: str
+    values: tuple[str, ...]
+    can: str = "od"
+
+
+def typed(name: str, values: str, can: str = "od") -> Type:
+    """Return a type with the texts of values as literals of it."""
+    return Type(name, tuple(f"{name}'{each}'" for each in values.split("|")), can)
+
+
+def interval(units: str, values: str, can: str = "od") -> Type:
+    return Type(f"INTERVAL {units}", tuple(f"INTERVAL '{each}' {units}" for each in values.split("|")), can)
+
+
+INTEGERS = {
+    name: Type(name, ("5", "5", "-7", most, "0"), "nod")
+    for name, most in {"TINYINT": "127", "SMALLINT": "32767", "INT": "2147483647", "BIGINT": "9007199254740993"}.items()
+}
+FLOATS = {
+    name: Type(name, ("1.1", "1.1", "-0.0", f"CAST('NaN' AS {name})", f"CAST('Infinity' AS {name})"), "nod")
+    for name in ("FLOAT", "DOUBLE")
+}
+DECIMALS = {
+    f"DECIMAL({precision}, {scale})": Type(f"DECIMAL({precision}, {scale})", values, "nod")
+    for precision, scale, values in [
+        (4, 0, ("26", "26", "-9999", "7", "0")),
+        (12, 4, ("26.5", "26.5", "-99999999.9999", "7", "0.0001")),
+        (38, 0, ("26", "26", "-9999999999999999999999999999999999", "7", "0")),
+        (38, 10, ("26.5", "26.5", "-9.0000000001", "7", "0")),
+        (38, 38, ("0.25", "0.25", "-0.00000000000000000000000000000000000001", "0.2", "0")),
+    ]
+}
+LETTERS = ("'b'", "'b'", "'A'", "'ä'", "''")
+TEXTS = {
+    **{name: Type(name, LETTERS, "sod") for name in ("STRING", "VARCHAR(5)", "CHAR(3)")},
+    **{
+        name: Type(name, ("'b'", "'B'", "'A'", "'ä'", "''"), "")
+        for name in ("STRING COLLATE UTF8_LCASE", "STRING COLLATE UNICODE_CI")
+    },
+}
+MOMENTS = "2026-01-02 03:04:05.678901|2026-01-02 03:04:05.678901|1969-12-31 23:59:59.999999|9999-12-30|1000-01-01"
+TIMES = {
+    "DATE": typed("DATE", "2026-01-02|2026-01-02|1969-12-31|9999-12-31|0001-01-01"),
+    "TIMESTAMP": typed("TIMESTAMP", MOMENTS),
+    "TIMESTAMP_NTZ": typed("TIMESTAMP_NTZ", MOMENTS),
+    "TIME(0)": Type(
+        "TIME(0)", tuple(f"TIME'{each}'" for each in ("03:04:05", "03:04:05", "00:00:00", "23:59:59", "1:2:3"))
+    ),
+    "TIME(6)": Type("TIME(6)", tuple(f"TIME'03:04:05{each}'" for each in (".678901", ".678901", ".1", "", ".999999"))),
+    **{f"INTERVAL {unit}": interval(unit, "2|2|-3|0|9") for unit in ("DAY", "HOUR", "MINUTE", "SECOND")},
+    "INTERVAL DAY TO HOUR": interval("DAY TO HOUR", "2 1|2 1|-3 0|0 0|9 0"),
+    "INTERVAL DAY TO SECOND": interval("DAY TO SECOND", "2 1:0:0.000001|2 1:0:0.000001|-3 0:0:0|0 0:0:0|9 0:0:0"),
+    **{f"INTERVAL {unit}": interval(unit, "2|2|-3|0|9", "-") for unit in ("YEAR", "MONTH")},
+    "INTERVAL YEAR TO MONTH": interval("YEAR TO MONTH", "2-1|2-1|-3-0|0-0|9-0", "-"),
+    "INTERVAL": Type("", ("make_interval(0, 1, 0, 2)", "make_interval(0, 1, 0, 2)", "make_interval(1)"), "-"),
+}
+ONE, TWO = "INTERVAL '1' DAY", "INTERVAL '2' DAY"
+NESTED = {
+    "ARRAY<INT>": Type("ARRAY<INT>", ("array(2, 1)", "array(2, 1)", "array(2)", "array(3, NULL)", "array()")),
+    "ARRAY<DECIMAL(10, 2)>": Type("ARRAY<DECIMAL(10, 2)>", ("array(2.5, 1)", "array(2.5, 1)", "array(2)", "array()")),
+    "ARRAY<INTERVAL DAY>": Type("ARRAY<INTERVAL DAY>", (f"array({TWO})", f"array({TWO})", f"array({ONE})", "array()")),
+    "ARRAY<STRUCT<a: INT, b: STRING>>": Type(
+        "ARRAY<STRUCT<a: INT, b: STRING>>",
+        ("array(struct(1, 'x'))", "array(struct(1, 'x'))", "array(NULL)", "array()", "array(struct(NULL, 'y'))"),
+    ),
+    "ARRAY<STRING COLLATE UTF8_LCASE>": Type("ARRAY<STRING COLLATE UTF8_LCASE>", ("array('b')", "array('B')"), ""),
+    "ARRAY<VARIANT>": Type("ARRAY<VARIANT>", ("array(parse_json('1'))", "array(parse_json('1'))", "array(NULL)"), ""),
+    "STRUCT<a: INT, b: STRING>": Type(
+        "STRUCT<a: INT, b: STRING>",
+        ("struct(1, 'x')", "struct(1, 'x')", "struct(NULL, 'z')", "struct(2, NULL)", "struct(0, '')"),
+    ),
+    "STRUCT<at: TIMESTAMP, v: DOUBLE>": Type(
+        "STRUCT<at: TIMESTAMP, v: DOUBLE>",
+        (
+            *["struct(TIMESTAMP'2026-01-02 03:04:05', 1.0)"] * 2,
+            "struct(NULL, 2.0)",
+            "struct(TIMESTAMP'2027-01-01', 1)",
+        ),
+    ),
+    "STRUCT<d: INTERVAL DAY>": Type("STRUCT<d: INTERVAL DAY>", (f"struct({TWO})", f"struct({TWO})", f"struct({ONE})")),
+    "STRUCT<t: TIME(6)>": Type("STRUCT<t: TIME(6)>", (*["struct(TIME'01:02:03')"] * 2, "struct(NULL)")),
+    "STRUCT<s: STRING COLLATE UTF8_LCASE>": Type(
+        "STRUCT<s: STRING COLLATE UTF8_LCASE>", ("struct('b')", "struct('B')"), ""
+    ),
+    "STRUCT<v: VARIANT, n: INT>": Type(
+        "STRUCT<v: VARIANT, n: INT>",
+        ("struct(parse_json('1'), 1)", "struct(parse_json('1'), 1)", "struct(NULL, 1)"),
+        "",
+    ),
+    "MAP<INT, STRING>": Type("MAP<INT, STRING>", ("map(1, 'x')", "map(1, 'x')", "map(2, NULL)", "map()"), "d"),
+    "MAP<INT, INTERVAL DAY>": Type("MAP<INT, INTERVAL DAY>", (f"map(1, {TWO})", f"map(1, {TWO})", "map(2, NULL)"), "d"),
+    "MAP<INT, VARIANT>": Type("MAP<INT, VARIANT>", (*["map(1, parse_json('1'))"] * 2, "map(2, NULL)", "map()"), ""),
+    "VARIANT": Type(
+        "VARIANT", tuple(f"parse_json('{each}')" for each in ('{"a": 1}', '{"a": 1}', "2", "null", '"x"')), ""
+    ),
+}
+OTHERS = {
+    "BOOLEAN": Type("BOOLEAN", ("true", "true", "false", "true", "false"), "bod"),
+    "BINARY": Type("BINARY", ("X'02'", "X'02'", "X'ff00'", "X'00'", "X''")),
+    "VOID": Type("", ("NULL",), "nbsod"),
+    "STRUCT<VOID>": Type("", ("named_struct('n', NULL)",)),
+    "ARRAY<VOID>": Type("", ("array()",)),
+    "BIGINT of NULL": Type("BIGINT", ("NULL",), "nod"),
+    "STRING of NULL": Type("STRING", ("NULL",), "sod"),
+}
+TYPES: dict[str, Type] = {**INTEGERS, **FLOATS, **DECIMALS, **TEXTS, **TIMES, **NESTED, **OTHERS}
+
+
+class Use(NamedTuple):
+    """A call of a built-in function.
+
+    Args:
+        needs: What a type must have, as in `Type.can`; empty if any type may be an argument.
+        sql: The call in SQL, with `{f}` before the names of functions.
+        build: The use in Python.
+    """
+
+    needs: str
+    sql: str
+    build: Callable[[Mapping[str, Any], str], Any]
+
+
+def plain(name: str, needs: str = "") -> Use:
+    return Use(needs, f"{{f}}{name}({{x}})", lambda f, x: f[name](x))
+
+
+USES: dict[str, Use] = {
+    **{name: plain(name) for name in ("count", "first", "last")},
+    **{name: plain(name, "o") for name in ("min", "max")},
+    **{name: plain(name, "n") for name in ("sum", "avg", "stddev_samp", "stddev_pop", "var_samp", "var_pop")},
+    **{name: plain(name, "b") for name in ("bool_and", "bool_or")},
+    "string_agg": Use("s", "{f}string_agg({x})", lambda f, x: f["string_agg"](x, delimiter="")),
+    "max where": Use("o", "{f}max({x}) FILTER (WHERE i > 1)", lambda f, x: f["max"](x).where("i > 1")),
+    "count distinct": Use("d", "{f}count(DISTINCT {x})", lambda f, x: f["count"](x).distinct()),
+    "sum distinct": Use("n", "{f}sum(DISTINCT {x})", lambda f, x: f["sum"](x).distinct()),
+}
+ORDERED = {"first by": Use("", "min_by({x}, i)", lambda f, x: f["first"](x).order_by("i"))}
+
+ALL = {**USES, **ORDERED}
+FEW = {name: USES[name] for name in ("count", "first", "min", "max", "sum", "avg")}
+BUILT_IN = ("count", "sum", "avg", "min", "max", "first", "last", "bool_and", "bool_or", "string_agg")
+BUILT_IN += ("stddev_samp", "stddev_pop", "var_samp", "var_pop")
+CODEGEN = "spark.sql.codegen.factoryMode"
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timeType.enabled": "true",
+    CODEGEN: "NO_CODEGEN",  # compiling hundreds of expressions costs more than a few rows
+}
+
+LOST = ("TINYINT", "FLOAT", "DECIMAL(4, 0)", "DECIMAL(38, 38)", "STRING COLLATE UTF8_LCASE", "TIMESTAMP", "TIME(0)")
+LOST += (
+    "INTERVAL DAY",
+    "ARRAY<INTERVAL DAY>",
+    "MAP<INT, VARIANT>",
+    "VARIANT",
+    "STRUCT<a: INT, b: STRING>",
+    "ARRAY<VOID>",
+)
+
+# Groups of several values and NULL, of one, of NULL only, and of two: the group, the place, and the value.
+ROWS = [("a", 1, 0), ("a", 2, 1), ("a", 3, 2), ("a", 4, None), ("b", 5, 3), ("c", 6, None), ("d", 7, 4), ("d", 8, 3)]
+ROWS_DDL = "k string, i int, at int"
+COLUMNS = {name: f"c{place}" for place, name in enumerate(TYPES)}
+
+
+def column(name: str) -> str:
+    """Return the column of a type as an expression over the value's number `at`."""
+    type_ = TYPES[name]
+    if not type_.sql:
+        return f"{type_.values[0]} AS {COLUMNS[name]}"
+    values = [f"CAST({each} AS {type_.sql})" for each in type_.values]
+    cases = " ".join(f"WHEN {place} THEN {each}" for place, each in enumerate(values))
+    return f"CASE at {cases} WHEN NULL THEN {values[0]} END AS {COLUMNS[name]}"
+
+
+PASSED = [name for name, type_ in TYPES.items() if type_.can != "-"]
+
+
+def with_types(df: DataFrame, types: Iterable[str] = TYPES) -> DataFrame:
+    """Return a DataFrame of `k, i, at` with a column of each type."""
+    return df.selectExpr("k", "i", *map(column, types))
+
+
+def taken(uses: Mapping[str, Use], types: Iterable[str] = TYPES) -> Iterator[tuple[str, str, Use]]:
+    """Yield a name, the column and the use of each call that is taken."""
+    for what, use in uses.items():
+        for name in types:
+            type_ = TYPES[name]
+            if type_.can != "-" and set(use.needs) <= set(type_.can):
+                yield f"{what} of {name}", COLUMNS[name], use
+
+
+@pytest.fixture(scope="module")
+def functions() -> Functions:
+    """The built-in functions, also without their vectorised methods as `plain_...`."""
+    known = Registry()
+    return connect([replace(known[name], name=f"plain_{name}", compile=False) for name in BUILT_IN])
+
+
+@pytest.fixture(scope="module")
+def session(classic: Any) -> Iterator[Any]:
+    """The classic session with SETTINGS."""
+    before = {name: classic.conf.get(name, None) for name in SETTINGS}
+    for name, value in SETTINGS.items():
+        classic.conf.set(name, value)
+    yield classic
+    for name, value in before.items():
+        classic.conf.unset(name) if value is None else classic.conf.set(name, value)
+
+
+@pytest.fixture(scope="module")
+def table(session: Any) -> Iterator[DataFrame]:
+    """A row for each of ROWS, with a column of each type; also the view `every_type`."""
+    df = with_types(session.createDataFrame(ROWS, ROWS_DDL).coalesce(1)).cache()
+    df.createOrReplaceTempView("every_type")
+    yield df
+    session.catalog.dropTempView("every_type")
+    df.unpersist()
+
+
+class Answer(NamedTuple):
+    """The columns of a result: their types, and their values in the order of keys and places."""
+
+    types: dict[str, str]
+    values: dict[str, list[Any]]
+
+    @classmethod
+    def of(cls, df: DataFrame) -> Answer:
+        types = {field.name: field.dataType.simpleString() for field in df.schema}
+        keys = [name for name in ("k", "i") if name in types]
+        rows = sorted((row.asDict() for row in df.collect()), key=lambda row: [row[key] for key in keys])
+        return cls(types, {name: [row[name] for row in rows] for name in types})
+
+    def differences(self, theirs: Answer) -> dict[str, Any]:
+        """Return the columns that differ from those of the same names."""
+        return {
+            name: (type_, self.values[name], theirs.types[name], theirs.values[name])
+            for name, type_ in self.types.items()
+            if type_ != theirs.types[name] or not all(map(same, self.values[name], theirs.values[name]))
+        }
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    """Return whether two values are the same. Sums of floats are exact, and Spark's have rounding errors."""
+    if isinstance(ours, float) and isinstance(theirs, float) and math.isfinite(ours):
+        return math.isclose(ours, theirs, rel_tol=1e-9, abs_tol=1e-9)
+    return repr(ours) == repr(theirs)
+
+
+Call = tuple[str, str, Use]
+_answers: dict[tuple[str, ...], Answer] = {}
+
+
+def of_spark(spark: Any, view: str, calls: Sequence[Call], window: str = "") -> Answer:
+    """Return the answer of Spark's own aggregates, which is computed once."""
+    key = (view, *(name for name, _, _ in calls), window)
+    if key not in _answers:
+        found = Answer({}, {})
+        # Without compiled code, Spark gives wrong values for texts with a collation.
+        for mode, is_collated in (("NO_CODEGEN", False), ("FALLBACK", True)):
+            some = [each for each in calls if ("COLLATE" in each[0]) is is_collated]
+            items = [f"{use.sql.format(f='', x=x)} {window} AS `{name}`" for name, x, use in some]
+            spark.conf.set(CODEGEN, mode)
+            keys, groups = ("k, i", "") if window else ("k", "GROUP BY k")
+            part = Answer.of(spark.sql(f"SELECT {keys}, {', '.join(items)} FROM {view} {groups}"))
+            found.types.update(part.types)
+            found.values.update(part.values)
+        spark.conf.set(CODEGEN, SETTINGS[CODEGEN])
+        _answers[key] = found
+    return _answers[key]
+
+
+def test_groups(session: Any, functions: Functions) -> None:
+    """The most common calls over the types that are most easily lost, in the fold plan."""
+    calls = list(taken(FEW, LOST))
+    df = with_types(session.createDataFrame(ROWS, ROWS_DDL).coalesce(1), LOST)
+    df.createOrReplaceTempView("few_types")
+    ours = group_by(df, "k").agg(**{name: use.build(functions, x) for name, x, use in calls})
+    assert Answer.of(ours).differences(of_spark(session, "few_types", calls)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prefix", ["", "plain_"])
+def test_groups_of_all_calls(session: Any, table: DataFrame, functions: Functions, prefix: str) -> None:
+    """The fold plan with all calls, also those with an order, DISTINCT and FILTER, vectorised and scalar."""
+    f = {name: functions[f"{prefix}{name}"] for name in BUILT_IN}
+    ours = group_by(table, "k").agg(**{name: use.build(f, x) for name, x, use in taken(ALL)})
+    assert Answer.of(ours).differences(of_spark(session, "every_type", list(taken(ALL)))) == {}
+
+
+@pytest.mark.slow
+def test_lists(session: Any, table: DataFrame, functions: Functions) -> None:
+    """The list plan, with a few calls, because each is a UDF of its own."""
+    register(session, functions, {name: f"each_{name}" for name in BUILT_IN})
+    uses = {name: USES[name] for name in ("first", "max where", "sum", "count distinct")}
+    calls = list(taken(uses, [each for each in LOST if each != "TIME(0)"]))
+    items = ", ".join(f"{use.sql.format(f='each_', x=x)} AS `{name}`" for name, x, use in calls)
+    ours = sql(session, f"SELECT k, {items} FROM every_type GROUP BY k", plan="lists")
+    assert Answer.of(ours).differences(of_spark(session, "every_type", calls)) == {}
+
+
+@pytest.mark.slow
+def test_over(session: Any, table: DataFrame, functions: Functions) -> None:
+    """OVER with frames that grow."""
+    uses = {name: use for name, use in USES.items() if "distinct" not in name}
+    calls = list(taken(uses))
+    df = table.select("k", "i", *(COLUMNS[name] for name in PASSED))
+    ours = over(df, "k", order_by="i").agg(**{name: use.build(functions, x).rows(None, 0) for name, x, use in calls})
+    ours = ours.drop(*df.columns[2:])
+    window = "OVER (PARTITION BY k ORDER BY i ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
+    assert Answer.of(ours).differences(of_spark(session, "every_type", calls, window)) == {}
+
+
+@pytest.mark.slow
+def test_over_frames_that_move(session: Any, table: DataFrame, functions: Functions) -> None:
+    """OVER with frames that rows leave: they are retracted, merged, or folded anew."""
+    calls = list(taken(FEW))
+    df = table.select("k", "i", *(COLUMNS[name] for name in PASSED))
+    ours = over(df, "k", order_by="i").agg(**{name: use.build(functions, x).rows(-1, 0) for name, x, use in calls})
+    ours = ours.drop(*df.columns[2:])
+    window = "OVER (PARTITION BY k ORDER BY i ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)"
+    assert Answer.of(ours).differences(of_spark(session, "every_type", calls, window)) == {}
+
+
+class Epochs(Stream):
+    """The rows of the table as a stream."""
+
+    ddl = ROWS_DDL
+    schema = pa.schema([("k", pa.string()), ("i", pa.int32()), ("at", pa.int32())])
+
+    def collected(self, batch: DataFrame) -> Answer:
+        return Answer.of(batch)
+
+
+@pytest.mark.slow
+def test_a_stream(session: Any, table: DataFrame, functions: Functions, tmp_path: Path) -> None:
+    """A stream, whose states are stored between two epochs."""
+    calls = list(taken(ALL))
+
+    def query(rows: DataFrame) -> DataFrame:
+        return group_by(with_types(rows), "k").agg(**{name: use.build(functions, x) for name, x, use in calls})
+
+    stream = Epochs(table.sparkSession, tmp_path, query)
+    rows = [dict(zip(Epochs.schema.names, row, strict=True)) for row in ROWS]
+    stream.write([row for row in rows if row["i"] in (1, 7)])
+    stream.write([row for row in rows if row["i"] not in (1, 7)])
+    (_, last) = stream.run()
+    assert last.differences(of_spark(session, "every_type", list(taken(ALL)))) == {}
+
+
+@pytest.mark.slow
+def test_all_other_calls_are_refused(session: Any, table: DataFrame, functions: Functions) -> None:
+    """What is not computed is refused when the query is built, in words that name the argument or the function."""
+    done = {name for name, _, _ in taken(ALL)}
+    done |= {f"string_agg of {name}" for name in TEXTS}  # those with a collation give STRING
+    grouped = group_by(table, "k")
+    for what, use in ALL.items():
+        for name in TYPES:
+            if f"{what} of {name}" not in done:
+                with pytest.raises(RejectedError, match=rf"SCHEMA_MISMATCH: .*({COLUMNS[name]}|takes|{what})"):
+                    grouped.agg(x=use.build(functions, COLUMNS[name]))
+
+
+TEXT = "SELECT * FROM VALUES (1, 'a'), (2, 'B'), (3, 'A') AS t(i, s)"
+CASED = {  # a call that depends on the collation, and Spark's result
+    "max({c})": "b",
+    "count(DISTINCT {c})": 2,
+    "string_agg(upper(s) ORDER BY {c})": "A,A,B",
+    "string_agg({c}) WITHIN GROUP (ORDER BY {c})": "a,a,b",
+}
+
+
+@pytest.mark.parametrize("plan", ["auto", pytest.param("lists", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("call", CASED)
+def test_collations_are_refused_with_a_remedy(session: Any, functions: Functions, call: str, plan: str) -> None:
+    """Python compares texts by their bytes. What the error says to write gives what Spark gives with the collation."""
+    register(session, functions, {name: f"each_{name}" for name in ("max", "count", "string_agg")})
+    session.sql(f"SELECT *, s COLLATE UTF8_LCASE AS c FROM ({TEXT})").createOrReplaceTempView("cased")
+    with pytest.raises(RejectedError, match="compares texts by their bytes") as refused:
+        sql(session, f"SELECT each_{call.format(c='c')} FROM cased", plan=plan)
+    remedy = re.search(r"write (lower\(.*?\)) to ignore", refused.value.message)
+    assert remedy is not None
+    assert sql(session, f"SELECT each_{call.format(c=remedy[1])} FROM cased", plan=plan).collect() == [(CASED[call],)]
+
+
+def test_what_has_no_order_is_refused(session: Any, functions: Functions) -> None:
+    """Python sees a VARIANT as a struct of bytes, whose order means nothing; so does DISTINCT."""
+    df = session.sql("SELECT parse_json('1') AS v, array(parse_json('1')) AS a")
+    for use in (functions["max"]("v"), functions["min"]("a"), functions["count"]("v").distinct()):
+        with pytest.raises(RejectedError, match="cannot compare such values; give a part of it, or its text"):
+            group_by(df).agg(x=use)

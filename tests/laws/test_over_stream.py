@@ -15,8 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import connect, udaf
-from foldflight.engine.over import stream
+from foldflight.engine.over import accumulating, lastrows
+from foldflight.engine.over import bucket as over_bucket
+from foldflight.engine.over.bucket import OverBucket, StreamFolds
 from foldflight.engine.over.stored import StoredOver, sizes_of
+from foldflight.engine.over.stream import StreamedOver
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.state.manifest import TableBounds
 from foldflight.engine.state.runs import RunCache
@@ -150,7 +153,7 @@ def test_outputs_are_those_of_a_batch(
     keys = ["k"] if has_keys else []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BlockBounds, "within", lambda bounds, *_: dataclasses.replace(bounds, rows_max=slots))
-        patch.setattr(stream, "_EVENTS_MAX", 4 if is_small else 1 << 17)
+        patch.setattr(accumulating, "_EVENTS_MAX", 4 if is_small else 1 << 17)
         found = run_over_epochs(
             calls,
             epochs,
@@ -298,28 +301,28 @@ def test_rows_of_equal_time_are_in_order(name: str, nulls_first: bool, descendin
     order = Order("value", descending, nulls_first)
     keys = [order.sort_key(value) for value in values]
     distinct = sorted(set(keys), reverse=descending)
-    found = stream._ranks(pa.array(values, parse_type(name)), order).tolist()
+    found = over_bucket.ranks_of(pa.array(values, parse_type(name)), order).tolist()
     assert [sorted(set(found)).index(rank) for rank in found] == [distinct.index(key) for key in keys]
 
 
 def test_times_that_python_does_not_know_are_in_order() -> None:
     """Spark's timestamps go beyond the year 9999."""
     column = pa.array([10**18, 5, None, -(10**18)], pa.timestamp("us", "UTC"))
-    assert np.argsort(stream._ranks(column, Order("value", False, True))).tolist() == [2, 3, 1, 0]
+    assert np.argsort(over_bucket.ranks_of(column, Order("value", False, True))).tolist() == [2, 3, 1, 0]
 
 
 def test_due_rows_are_in_memory_a_piece_of_each_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that arrived with all their rows in one time range come out in steps, and not together."""
     sizes = []
-    step = stream.OverBucket._step
+    step = OverBucket._step
 
     def counted(self: Any, until: int) -> Any:
         rows = step(self, until)
         sizes.append(rows.num_rows)
         return rows
 
-    monkeypatch.setattr(stream.OverBucket, "_step", counted)
-    monkeypatch.setattr(stream, "_PIECE_ROWS", 4)
+    monkeypatch.setattr(OverBucket, "_step", counted)
+    monkeypatch.setattr(over_bucket, "_PIECE_ROWS", 4)
     epochs = [[at(3 * minute + epoch) for minute in range(20)] for epoch in range(3)]
     found = run_over_epochs({"n": FUNCTIONS["count"]()}, [*epochs, [at(999)]], order_by=["at"], delay_s=60 * 99)
     assert [row["n"] for row in found[-1].rows] == list(range(1, 61))
@@ -329,13 +332,13 @@ def test_due_rows_are_in_memory_a_piece_of_each_run_at_once(monkeypatch: pytest.
 def test_kept_rows_are_in_memory_for_some_groups_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step folds the frames of as many groups as have kept rows of a block, and stores these before it goes on."""
     sizes = []
-    store = stream._RowsFold._store
+    store = lastrows.RowsFold._store
 
     def counted(self: Any, step: Any, rows: Any, owners: Any, starts: Any) -> Any:
         sizes.append(rows.num_rows)
         return store(self, step, rows, owners, starts)
 
-    monkeypatch.setattr(stream._RowsFold, "_store", counted)
+    monkeypatch.setattr(lastrows.RowsFold, "_store", counted)
     monkeypatch.setattr(
         BlockBounds, "within", lambda bounds, *_: dataclasses.replace(bounds, rows_max=200, bytes_max=2000)
     )
@@ -379,7 +382,7 @@ def test_a_changed_query_is_refused() -> None:
         row = at(minute, k="a", other="a", v=minute)
         resolved = over.Resolved.of(calls, [row], keys=keys, order_by=["at"], types={}, has_ends=False)
         layout = dataclasses.replace(resolved.layout, names=columns)
-        streamed = stream.StreamedOver.of(resolved.transport, resolved.calls, layout)
+        streamed = StreamedOver.of(resolved.transport, resolved.calls, layout)
         names = (f"run {minute} {number}" for number in itertools.count())
         (epoch,) = overstream._run(streamed, resolved.rows, [[row]], stores, lambda: next(names), TableBounds(), 0)
         return epoch.rows
@@ -410,16 +413,16 @@ class _Stream:
 
     def streamed(self, calls: dict[str, Any], rows: Rows, idle: str | None = None) -> Any:
         resolved = over.Resolved.of(calls, rows, keys=["k"], order_by=["at"], types={}, has_ends=False)
-        return stream.StreamedOver.of(resolved.transport, resolved.calls, resolved.layout, idle=idle), resolved.rows
+        return StreamedOver.of(resolved.transport, resolved.calls, resolved.layout, idle=idle), resolved.rows
 
     def epoch(self, calls: dict[str, Any], rows: Rows, idle: str | None = None) -> Rows:
         streamed, given = self.streamed(calls, rows, idle)
         (found,) = overstream._run(streamed, given, [rows], self.stores, lambda: next(self.names), self.bounds, 0)
         return found.rows
 
-    def bucket(self, folds: stream.StreamFolds) -> stream.OverBucket:
+    def bucket(self, folds: StreamFolds) -> OverBucket:
         store = self.stores.__getitem__
-        return stream.OverBucket(folds, store, cache=None, bounds=TableBounds(), new_run_id=lambda: next(self.names))
+        return OverBucket(folds, store, cache=None, bounds=TableBounds(), new_run_id=lambda: next(self.names))
 
 
 def test_idle_groups_are_forgotten() -> None:
@@ -439,7 +442,7 @@ def test_idle_groups_are_forgotten() -> None:
         *(f"group {minute}" for minute in (51, 54, 57)),
         *(f"again {minute % 12}" for minute in (51, 54, 57)),
     }
-    with stream.StreamFolds(streamed) as folds:
+    with StreamFolds(streamed) as folds:
         bucket = running.bucket(folds)
         assert bucket._idle is not None
         so_far, three, far = (each.table for each in bucket._kept)
@@ -584,7 +587,7 @@ def test_what_is_stored_can_be_read_without_the_query() -> None:
     running.epoch(calls(_total("1")), [at(1, k="a", v=1), at(2, k="a", v=2), at(2, k="b", v=4)])
     running.epoch(calls(_total("2", migrate=_migrate)), [at(9, k="b", v=8)])
     streamed, given = running.streamed(calls(_total("2", migrate=_migrate)), [at(20, k="b", v=1), at(21, k="c", v=1)])
-    with stream.StreamFolds(streamed) as folds:
+    with StreamFolds(streamed) as folds:
         running.bucket(folds).arrive([given], 0)
     manifests = [(name, store.value) for name, store in running.stores.items() if store.value is not None]
     found = StoredOver.of(manifests)
@@ -669,11 +672,11 @@ def test_a_group_without_rows_in_its_frame_is_gone() -> None:
     given = [row for epoch in epochs for row in epoch]
     calls = {"n": FUNCTIONS["count"]().range("-5 minutes", 0)}
     resolved = over.Resolved.of(calls, given, keys=["k"], order_by=["at"], types={}, has_ends=False)
-    streamed = stream.StreamedOver.of(resolved.transport, resolved.calls, resolved.layout)
+    streamed = StreamedOver.of(resolved.transport, resolved.calls, resolved.layout)
     names = (f"run {number}" for number in itertools.count())
     overstream._run(streamed, resolved.rows, epochs, stores, lambda: next(names), TableBounds(), 0)
-    with stream.StreamFolds(streamed) as folds:
-        bucket = stream.OverBucket(folds, stores.__getitem__, cache=None, bounds=TableBounds(), new_run_id=str)
+    with StreamFolds(streamed) as folds:
+        bucket = OverBucket(folds, stores.__getitem__, cache=None, bounds=TableBounds(), new_run_id=str)
         ((table, log),) = bucket._kept
         assert table is not None
         assert log is not None

@@ -3,7 +3,7 @@
     rows > mapInArrow(Pack) > groupBy(bucket).transformWithState(OverProcessor) > observe > mapInArrow(Unpack)
 
 The hash of the partition keys determines the bucket of a row. Rows that arrive are stored; a timer of each bucket fires
-when its next row is due, and then the frames of all due rows are folded (`engine.over.stream`).
+when its next row is due, and then the frames of all due rows are folded (`engine.over.bucket`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from foldflight.engine.over.stream import OverBucket, StreamedOver, StreamFolds
+from foldflight.engine.over.bucket import OverBucket, StreamFolds
+from foldflight.engine.over.stream import StreamedOver
 from foldflight.engine.query.blocks import gather
 from foldflight.engine.query.layout import BUCKET
 from foldflight.engine.state.manifest import TableBounds, naming_bucket

@@ -28,7 +28,8 @@ from typing import Any
 import pyarrow as pa
 
 from foldflight.client import Aggregate
-from foldflight.engine.over.stream import OverBucket, StreamedOver, StreamFolds
+from foldflight.engine.over.bucket import OverBucket, StreamFolds
+from foldflight.engine.over.stream import StreamedOver
 from foldflight.engine.state.manifest import TableBounds
 from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import RejectedError

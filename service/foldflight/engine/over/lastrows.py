@@ -1,0 +1,125 @@
+"""Frames of an OVER stream that keep the last rows of each group: ROWS frames with a beginning."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.engine.over.folding import fold_of
+from foldflight.engine.over.frames import OrderOf, Positions, positions_of
+from foldflight.engine.over.partitions import Store
+from foldflight.engine.over.steps import CallsFold, Kept, Slots, Step, columns_of
+from foldflight.engine.over.stream import (
+    FrameCalls,
+    kept_rows,
+)
+from foldflight.engine.query.blocks import BlockBounds, Pace
+from foldflight.engine.query.layout import REAL
+from foldflight.engine.state.table import StateTable
+
+__all__ = ["RowsFold"]
+
+_ROWS: Final = 1 << 15
+"""Rows whose frames are folded at once in ROWS frames."""
+
+_KEPT_ROWS: Final = "rows"
+
+
+class RowsFold(CallsFold):
+    """Keeps the last rows of each group, for ROWS frames. Frames of the rows of one time keep nothing."""
+
+    def __init__(self, calls: FrameCalls, buckets: int, bounds: BlockBounds) -> None:
+        super().__init__(calls.frame, calls.layout, buckets)
+        self._folds = [(part.query.layout.outputs.names, fold_of(part)) for part in calls.parts]
+        self._pace = Pace(min(_ROWS, bounds.rows_max), bounds.bytes_max)
+        self._rows_kept = kept_rows(calls.frame)
+        # The kept rows of some groups are in memory at once: at first those of as many as surely make no large block.
+        first = max(bounds.rows_max // max(self._rows_kept, 1), 1)
+        self._groups_pace = Pace(bounds.rows_max, bounds.bytes_max, first=first)
+
+    @property
+    def states(self) -> pa.Schema:
+        if not self._rows_kept:
+            return pa.schema([])
+        fields = list(self.layout.columns) or [pa.field(REAL, pa.bool_())]
+        metadata = {"function": _KEPT_ROWS, "version": "", "fingerprint": str(pa.struct(fields))}
+        return pa.schema([pa.field("state_0", pa.list_(pa.struct(fields)), metadata=metadata)])
+
+    def outputs(self, step: Step, kept: Kept) -> list[pa.Array]:
+        found = [[pa.nulls(0, field.type) for field in self.layout.outputs]]
+        begin = 0
+        while begin < len(step.slots):
+            part = step if kept.table is None else step.of_groups(begin, self._groups_pace.items)
+            found.append(self._folded(part, kept.table))
+            begin += len(part.slots)
+        return [pa.concat_arrays(list(columns)) for columns in zip(*found, strict=True)]
+
+    def _folded(self, step: Step, table: StateTable | None) -> list[pa.Array]:
+        """Return the outputs of the due rows of some groups, and store the last rows of these groups."""
+        columns = columns_of(step.rows, self.layout.columns.names)
+        rows, owners, anew, is_due = columns, step.slots, step.anew, np.ones(len(step.slots), np.bool_)
+        touched = np.unique(owners)
+        keys = step.groups.keys(touched)
+        if table is not None:
+            lists = table.lookup(keys, step.groups.stored_hashes(touched)).states.column(0)
+            before = pa.RecordBatch.from_arrays(lists.flatten().flatten(), schema=columns.schema)
+            lengths = lists.value_lengths().fill_null(0).to_numpy()
+            rows = pa.concat_batches([before, columns])
+            owners = np.concatenate([np.repeat(touched, lengths), owners])
+            is_due = np.arange(len(owners)) >= len(before)
+            anew = np.concatenate([np.zeros(len(before), np.bool_), anew])
+            order = np.argsort(owners, kind="stable")
+            rows, owners, anew, is_due = rows.take(pa.array(order)), owners[order], anew[order], is_due[order]
+        starts = np.append(np.flatnonzero((np.diff(owners, prepend=-1) != 0) | anew), len(owners))
+        outputs = self._outputs(self._store(step, rows, owners, starts), np.flatnonzero(is_due))
+        if table is not None:
+            is_last = np.diff(owners[starts[:-1]], append=-1) != 0
+            last = self._last(rows, starts[:-1][is_last], starts[1:][is_last])
+            table.commit(keys, np.ones(len(touched), np.int64), last, step.groups.stored_hashes(touched))
+            self._groups_pace.made(len(touched), rows.nbytes)
+        return outputs
+
+    def _last(self, rows: pa.RecordBatch, starts: Positions, ends: Positions) -> pa.RecordBatch:
+        """Return the last rows of each group as a list: those that frames of later rows may have."""
+        counts = np.minimum(ends - starts, self._rows_kept)
+        places = np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
+        offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+        last = pa.ListArray.from_arrays(offsets, rows.take(pa.array(places)).to_struct_array())
+        return pa.RecordBatch.from_arrays([last.cast(self.states.field(0).type)], names=self.states.names)
+
+    def _store(self, step: Step, rows: pa.RecordBatch, owners: Slots, starts: Positions) -> Store:
+        """Return rows, by group, with their keys. Only frames without kept rows need to know peers."""
+        keys = step.groups.keys(owners)
+        together = pa.RecordBatch.from_arrays(
+            [*keys.columns, *rows.columns], schema=pa.schema([*keys.schema, *rows.schema])
+        )
+        nulls = np.zeros(len(starts) - 1, np.int64)
+        return Store([together], OrderOf(starts, step.peers, None, nulls, nulls_first=True))
+
+    def _outputs(self, store: Store, due: Positions) -> list[pa.Array]:
+        for _, fold in self._folds:
+            fold.begin(store)
+        found = []
+        start = 0
+        while start < len(due):
+            rows = due[start : start + self._pace.items]
+            low, high = positions_of(self.frame, store.order, rows)
+            columns: dict[str, pa.Array] = {}
+            for names, fold in self._folds:
+                columns |= zip(names, fold.outputs(rows, low, high), strict=True)
+            found.append([columns[name] for name in self.layout.outputs.names])
+            self._pace.made(len(rows), sum(column.nbytes for column in found[-1]))
+            start += len(rows)
+        return [pa.concat_arrays(list(parts)) for parts in zip(*found, strict=True)]
+
+    def __exit__(
+        self, exception_type: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stack = ExitStack()
+        for _, fold in self._folds:
+            stack.push(fold.__exit__)
+        stack.__exit__(exception_type, exception, trace)

@@ -88,6 +88,11 @@ class ParsedCall:
         """The tokens of the name and the arguments."""
         return Span(self.span.start, self.closing + 1)
 
+    @property
+    def parts(self) -> list[Span]:
+        """The tokens of the arguments, the keys of the order, and the condition."""
+        return [*self.arguments, *(each.span for each in self.order), *([self.condition] if self.condition else [])]
+
 
 def call_at(text: Text, place: int) -> ParsedCall | None:
     """Return the call that begins at a place, or None."""

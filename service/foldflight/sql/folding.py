@@ -12,23 +12,25 @@ is the same expression (`DataFrame.sameSemantics`). Whatever cannot be proven ra
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as st
 
 from foldflight.client import Aggregate, FunctionHandle
 from foldflight.client.functions import OrderKey
 from foldflight.errors import FoldflightError, RejectedError
+from foldflight.spark.columns import column_named
 from foldflight.spark.frame import group_by
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery
-from foldflight.sql.calls import AGGREGATES, ParsedCall, calls_in
-from foldflight.sql.meaning import arguments_of, item_names, own_calls, unaliased
+from foldflight.sql.calls import AGGREGATES, ParsedCall, calls_in, orderings
+from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, named_items, star_of, written_items
+from foldflight.sql.meaning import arguments_of, declared_types, own_calls
 from foldflight.sql.over import BlockOver
 from foldflight.sql.text import Edits, Span, Text, Token, quoted
 from foldflight.sql.windows import TIME, WindowedTable, window_of_call
@@ -57,6 +59,17 @@ TWINS: Final = {
 }
 """Spark's aggregates that foldflight has, too, with the same results and types."""
 
+# Over these types the twins are known to have Spark's types; those of numbers take nothing else.
+_SURE_TYPES: Final = (
+    st.NumericType,
+    st.StringType,
+    st.BooleanType,
+    st.DateType,
+    st.TimestampType,
+    st.TimestampNTZType,
+    st.BinaryType,
+)
+_OF_ANY_TYPE: Final = ("count", "max", "min", "bool_and", "bool_or")
 _WINDOW_CALLS: Final = ("window", "session_window")
 _WINDOW_PATHS: Final = tuple((name,) for name in _WINDOW_CALLS)
 _OWN_NAMES: Final = (WINDOW_START, WINDOW_END, "row_kind", "dead_letter", TIME)
@@ -64,6 +77,7 @@ _WATERMARK_REMEDY: Final = (
     "write FROM t WATERMARK time DELAY OF INTERVAL '10' SECONDS, or set it where the stream is read: "
     "df.withWatermark('time', '10 seconds')"
 )
+_ITEM_CLAUSES: Final = ("SELECT", "HAVING", "QUALIFY")
 _PREDICATES: Final = (("HAVING", "WHERE"), ("QUALIFY", "QUALIFY"))
 
 
@@ -148,11 +162,14 @@ class BlockFold:
     _names: _Names = field(default_factory=_Names)
     _is_streaming: bool | None = None
 
-    def planned(self, columns: Sequence[str]) -> Folded:
+    def planned(self, listed: Callable[[], DataFrame]) -> Folded:
         """Return the folded block.
 
+        A plain block needs no more than the types of its rows. For another one Spark is asked for the names and types
+        of its columns, and whether it accepts the block at all: what the list plan of it is.
+
         Args:
-            columns: The names of the block's columns in the list plan.
+            listed: Returns the list plan of the block.
 
         Raises:
             CannotFoldError: If the block cannot be folded with this plan, or it is not proven to mean the same.
@@ -165,57 +182,63 @@ class BlockFold:
         if empty is not None:
             raise CannotFoldError(f"{empty}, read as a keyword, has nothing behind it")
         own = own_calls(self.analysis, self.query, self.block)
-        items = self.analysis.text.split(self.block.clause("SELECT"))
-        names = item_names(self.analysis, self.block, columns)
         if any(call.is_over for call in own):
-            return self._over(items, names)
-        if len(names) != len(items) or any(self._is_star(item) for item in items):
-            raise CannotFoldError("an item that makes several columns")
-        self._check_correlation()
-        bodies = [unaliased(self.analysis, item, name) for item, name in zip(items, names, strict=True)]
-        keys = self._keys(bodies, names)
-        uses = self._uses(own)
-        rows, aggregates = self._rows(keys, uses)
-        result = self._grouped(rows, keys, aggregates)
-        above = _Above(self, bodies, names, keys, uses, result)
+            return self._over(own, listed)
+        written = written_items(self.analysis, self.block)
+        above = None if written is None else self._above(written, own)
+        is_plain = above is not None and above.is_plain
+        if above is None or not is_plain:
+            self._names = _Names()
+            above = self._above(self._listed_items(listed()), own)
+        rows, aggregates = self._rows(above.keys, above.uses)
+        is_plain = is_plain and self._has_sure_types(rows, above.uses, aggregates)
+        result = self._grouped(rows, above.keys, aggregates)
+        above.prove(result)
+        view = self.analysis.add_view(result)
         return Folded(
-            above.sql(self.analysis.add_view(result)),
+            above.sql(view, result) if is_plain else above.proven_sql(view, result, listed().schema),
             above.tails,
             result,
             "fold",
-            f"group by {', '.join(key.name for key in keys) or 'nothing (one group)'}; "
+            f"group by {', '.join(key.name for key in above.keys) or 'nothing (one group)'}; "
             f"aggregates: {', '.join(aggregates)}",
         )
 
-    def _over(self, items: Sequence[Span], names: Sequence[str]) -> Folded:
+    def _listed_items(self, listed: DataFrame) -> list[Item]:
+        """Return the items, given the list plan."""
+        items = self.analysis.text.split(self.block.clause("SELECT"))
+        names = item_names(self.analysis, self.block, listed.columns)
+        if len(names) != len(items):
+            raise CannotFoldError("an item that makes several columns")
+        return named_items(self.analysis, items, names)
+
+    def _above(self, items: Sequence[Item], own: Sequence[ParsedCall]) -> _Above:
+        if any(star_of(self.analysis.text, item.body) is not None for item in items):
+            raise CannotFoldError("an item that makes several columns")
+        self._check_correlation()
+        keys = self._keys([item.body for item in items], [item.name for item in items])
+        return _Above(self, items, keys, self._uses(own))
+
+    def _over(self, own: Sequence[ParsedCall], listed: Callable[[], DataFrame]) -> Folded:
         """Return the block with its calls with OVER computed. Raises CannotFoldError."""
         table = self._table()
         if self.options.get("row_kind"):
             raise CannotFoldError("OVER over rows with kinds")
-        options = {name: value for name, value in self.options.items() if name != "emit"} if self.is_streaming else {}
+        options = {name: value for name, value in self.options.items() if name != "emit"}
+        options = options if options and self.is_streaming else {}
         others = [name for name in options if name not in ("buckets", "idle")]
         if others:
             raise CannotFoldError(f"the option {others[0]}, which a stream with OVER does not have")
         if table is not None and not table.has_equivalent:
             raise table.misused(self.analysis.text)
         planning = BlockOver(
-            self.analysis,
-            self.query,
-            self.block,
-            self.edits,
-            self._names.new,
-            self._aggregate,
-            partial(unaliased, self.analysis),
-            options,
+            self.analysis, self.query, self.block, self.edits, self._names.new, self._aggregate, self._fitted, options
         )
-        found = planning.planned(items, names)
+        found = planning.planned(own, listed)
         sql = f"SELECT {self.block.quantifier} {', '.join(found.items)} FROM {self.analysis.add_view(found.result)}"
         if found.predicate:
             sql += f" WHERE CAST({found.predicate} AS BOOLEAN)"
         return Folded(sql, found.tails, found.result, "over", found.why)
-
-    def _is_star(self, item: Span) -> bool:
-        return self.analysis.text.says(item.stop - 1, "*") or self.analysis.text.says(item.start, "*")
 
     def _check_correlation(self) -> None:
         """Refuse queries among the items that refer to the rows of the block: their names mean other columns above."""
@@ -255,11 +278,20 @@ class BlockFold:
             if len(span.places) > 1:
                 yield span
             elif token.kind == "number" and token.text.isdigit():
-                yield bodies[int(token.text) - 1]  # Spark has checked it
+                self._refuse_unless("spark.sql.groupByOrdinal")
+                if not 1 <= int(token.text) <= len(bodies):
+                    raise CannotFoldError(f"the position {token.text} in GROUP BY")
+                yield bodies[int(token.text) - 1]
             elif token.text in unclear and token.text not in columns:
+                self._refuse_unless("spark.sql.groupByAliases")
                 yield aliases[token.name.lower()]
             else:
                 yield span
+
+    def _refuse_unless(self, setting: str) -> None:
+        """Refuse what means a number or a column in a session without this setting."""
+        if self.analysis.spark.conf.get(setting) == "false":
+            raise CannotFoldError(f"GROUP BY without {setting}")
 
     def _is_other(self, word: Token, aliases: Mapping[str, Span]) -> bool:
         """Return whether a word is the alias of an item that is not the same word: it may mean this, or a column."""
@@ -378,7 +410,47 @@ class BlockFold:
             self._refuse_row_kind()
             raise CannotFoldError(f"Spark refuses its rows: {said(error)}") from None
         self._check_compared(rows, uses, aggregates)
-        return rows, aggregates
+        calls = {output: call for call, output in uses.items()}
+        return self._fitted(rows, {output: (calls[output], use) for output, use in aggregates.items()})
+
+    def _fitted(
+        self, rows: DataFrame, uses: Mapping[str, tuple[ParsedCall, Aggregate]]
+    ) -> tuple[DataFrame, dict[str, Aggregate]]:
+        """Return rows with the arguments in the types that CREATE AGGREGATE declares, and the uses over these.
+
+        Raises:
+            SqlError: For an argument that does not fit.
+            CannotFoldError: For a type that is not passed to Python.
+        """
+        columns: dict[str, Column] = {}
+        fitted = {}
+        for output, (call, use) in uses.items():
+            entry = self.analysis.catalog.entries.get(call.name)
+            types = entry.types if entry is not None and entry.is_declared else None
+            names = [str(each) for each in use.columns]
+            given = [rows.schema[name].dataType for name in names] if types else []
+            renamed = {}
+            if entry is not None and types and names:
+                wanted = declared_types(self.analysis, entry, call, given)
+                for name, declared in zip(names, wanted, strict=True):
+                    if declared is not None:
+                        renamed[name] = f"{name} as {declared.simpleString()}"
+                        columns[renamed[name]] = column_named(name).cast(declared)
+            order = tuple(replace(key, column=renamed.get(str(key.column), key.column)) for key in use.order)
+            fitted[output] = replace(use, columns=tuple(renamed.get(name, name) for name in names), order=order)
+        return (rows.withColumns(columns) if columns else rows), fitted
+
+    def _has_sure_types(
+        self, rows: DataFrame, uses: Mapping[ParsedCall, str], aggregates: Mapping[str, Aggregate]
+    ) -> bool:
+        """Return whether Spark's aggregates are over types for which their twins are known to give the same types."""
+        for call, output in uses.items():
+            if call.name in self.analysis.catalog.entries:
+                continue
+            sure = _SURE_TYPES if TWINS[call.name] in _OF_ANY_TYPE else st.NumericType
+            if not all(isinstance(rows.schema[str(name)].dataType, sure) for name in aggregates[output].columns):
+                return False
+        return True
 
     def _refuse_row_kind(self) -> None:
         """Refuse the option `row_kind` if Spark cannot resolve it over the rows."""
@@ -411,7 +483,10 @@ class BlockFold:
         entry = self.analysis.catalog.entries.get(call.name)
         if entry is not None:
             arguments, literals = arguments_of(self.analysis, call)
-            use = entry.handle(*map(column, arguments), **literals)
+            try:
+                use = entry.handle(*map(column, arguments), **literals)
+            except RejectedError as error:
+                raise self.analysis.text.error(error.message, call.head, code=error.code) from None
         else:
             beside = next(iter(own_calls(self.analysis, self.query, self.block)), None)
             connected = self.functions if beside is None else self.analysis.catalog.entries[beside.name].handle
@@ -538,94 +613,135 @@ class _Arguments:
 
 
 class _Above:
-    """The block over the result of its fold."""
+    """The block over the result of its fold.
+
+    Attributes:
+        keys: The keys of the fold.
+        uses: The aggregates, with the names of their outputs.
+        tails: The clauses behind the block, by keyword.
+        is_plain: Whether the block has nothing but keys, aggregates and constants, with operators between them. Another
+            word may be an aggregate, make several rows, or not be allowed beside groups.
+    """
 
     def __init__(
-        self,
-        fold: BlockFold,
-        bodies: Sequence[Span],
-        names: Sequence[str],
-        keys: Sequence[_Key],
-        uses: Mapping[ParsedCall, str],
-        result: DataFrame,
+        self, fold: BlockFold, items: Sequence[Item], keys: Sequence[_Key], uses: Mapping[ParsedCall, str]
     ) -> None:
-        self._fold, self._bodies, self._names, self._keys, self._result = fold, bodies, names, keys, result
+        self._fold, self._items, self.keys, self.uses = fold, items, keys, uses
         self._text = fold.analysis.text
-        self._aliases = {name.lower(): place for place, name in enumerate(names)}
-        # The edits of the block over the result; and of the block over its rows, as written and with keys put back.
-        self._shown, self._before, self._after = fold.edits.copy(), fold.edits.copy(), fold.edits.copy()
-        self._replace_uses(uses)
+        self._aliases = {item.name.lower(): place for place, item in enumerate(items)}
         self._skip = {place for call in uses for place in call.span.places}
         for inner in (*fold.block.inner, *fold.query.inner):
             self._skip |= set(inner.span.places)
         self._clauses = [fold.block.clause(name) for name, _ in _PREDICATES]
-        for span in (*bodies, *self._clauses):
-            self._replace_keys(span)
-        self._replace_aliases()
+        spans = (*(item.body for item in items), *self._clauses)
+        self._keys_at = [found for span in spans for found in self._found(span)]
+        self._items_at = dict(self._aliases_at())
+        outputs = {call: quoted(output) for call, output in uses.items()}
+        self._shown = self._edited(outputs, lambda _, key: key.shown)
         self.tails = dict(self._tails())
-        self._prove()
+        self.is_plain = self._is_plain()
 
-    def sql(self, view: str) -> str:
+    def sql(self, view: str, result: DataFrame) -> str:
         """Return the block as a query over a view of the result."""
         fold = self._fold
-        has_kinds = "row_kind" in self._result.columns
+        has_kinds = "row_kind" in result.columns
         if has_kinds and "row_kind" in self._aliases:
             raise self._text.error(
                 "the result has a column row_kind, which tells the kind of each change; give this item another name",
-                self._bodies[self._aliases["row_kind"]],
+                self._items[self._aliases["row_kind"]].body,
             )
-        items = [*self._items(self._shown), *(["row_kind"] if has_kinds else [])]
+        items = [*self._listed(self._shown), *(["row_kind"] if has_kinds else [])]
         sql = f"SELECT {fold.block.quantifier} {', '.join(items)} FROM {view}"
         for (_, word), span in zip(_PREDICATES, self._clauses, strict=True):
             if not span.is_empty:
                 sql += f" {word} CAST(({self._shown.render(span)}) AS BOOLEAN)"
-        # Over the result there are no aggregates. One that is left would be an aggregate of all groups.
-        probe = ", ".join([*self._items(self._shown), "1"])
-        output = quoted(next(name for name in self._result.columns if name != "row_kind"))
-        predicates = "".join(f", {self._shown.render(span)}" for span in self._clauses if not span.is_empty)
-        try:
-            fold.analysis.frame(f"SELECT {probe}{predicates}, {output} AS foldflight_probe FROM {view}")
-        except REFUSALS as error:
-            raise CannotFoldError(f"an item that is not made of keys and aggregates: {said(error)}") from None
         return sql
 
-    def _items(self, edits: Edits) -> list[str]:
-        return [f"{edits.render(body)} AS {quoted(name)}" for body, name in zip(self._bodies, self._names, strict=True)]
+    def proven_sql(self, view: str, result: DataFrame, wanted: st.StructType) -> str:
+        """Return the block as `sql` does, after Spark has confirmed that it has these columns, one for each group.
 
-    def _replace_uses(self, uses: Mapping[ParsedCall, str]) -> None:
-        """Replace the aggregates: by their outputs, and in the two texts to compare by a value of the same type."""
-        for number, (call, output) in enumerate(uses.items()):
-            type_ = self._result.schema[output].dataType.simpleString()
-            value = f"element_at(CAST(NULL AS array<{type_}>), {number + 1})"
-            self._shown.replace(call.span, quoted(output))
-            self._before.replace(call.span, value)
-            self._after.replace(call.span, value)
+        Raises:
+            CannotFoldError: If it has not.
+        """
+        # Over the result there are no aggregates. One that is left would be an aggregate of all groups.
+        probe = ", ".join([*self._listed(self._shown), "1"])
+        output = quoted(next(name for name in result.columns if name != "row_kind"))
+        predicates = "".join(f", {self._shown.render(span)}" for span in self._clauses if not span.is_empty)
+        try:
+            probed = self._fold.analysis.frame(f"SELECT {probe}{predicates}, {output} AS foldflight_probe FROM {view}")
+        except REFUSALS as error:
+            raise CannotFoldError(f"an item that is not made of keys and aggregates: {said(error)}") from None
+        columns = zip(self._items, probed.schema, wanted, strict=False)
+        types = [(item.name, *(each.dataType.simpleString() for each in fields)) for item, *fields in columns]
+        for name, found, listed in types if not result.isStreaming else ():
+            if found != listed:
+                raise CannotFoldError(f"its column {name} would be {found} instead of {listed}")
+        return self.sql(view, result)
 
-    def _replace_keys(self, span: Span) -> None:
-        for place, key in self._found(span):
-            self._shown.replace(place, key.shown)
-            if key.window is None and key.path not in _WINDOW_PATHS:
-                self._after.replace(place, key.sql if key.path else f"({key.sql})")
-            else:
-                self._before.replace(place, f"({key.sql})")
-                self._after.replace(place, f"({key.sql})")
+    def _listed(self, edits: Edits) -> list[str]:
+        return [f"{edits.render(item.body)} AS {quoted(item.name)}" for item in self._items]
 
-    def _replace_aliases(self) -> None:
-        """Replace the names of items in HAVING and QUALIFY by the items."""
+    def _is_plain(self) -> bool:
+        fold, text = self._fold, self._text
+        if any(fold.block.clause(name).holds(inner.span) for name in _ITEM_CLAUSES for inner in fold.block.inner):
+            return False
+        if any(has_calls(text, key.span) for key in self.keys if key.window is None):
+            return False
+        for call in self.uses:
+            spans = [
+                *call.arguments,
+                *(each.span for each in call.order),
+                *([call.condition] if call.condition else []),
+            ]
+            if any(has_calls(text, span) for span in spans):
+                return False
+        ordered = [each.span for name in self.tails for each in orderings(text, fold.query.tails[name])]
+        if "HAVING" in fold.block.clauses and any(span.holds(call.span) for span in ordered for call in self.uses):
+            return False  # Spark refuses some of these
+        return all(self._is_made_of(each.body) for each in self._items) and all(
+            self._is_made_of(span, self._aliases) for span in (*self._clauses, *ordered)
+        )
+
+    def _is_made_of(self, span: Span, aliases: Collection[str] = ()) -> bool:
+        """Return whether a range has nothing but keys, aggregates, constants and operators, and these names."""
+        text = self._text
+        for place in span.places:
+            token = text.tokens[place]
+            if self._shown.changes(place) or (token.kind == "word" and token.upper in KEYWORDS):
+                continue
+            is_alias = token.name.lower() in aliases and not text.says(place - 1, ".") and not text.says(place + 1, ".")
+            if text.says(place, "->") or (token.is_name and (not is_alias or text.says(place + 1, "("))):
+                return False
+        return True
+
+    def _edited(self, uses: Mapping[ParsedCall, str], key: Callable[[Span, _Key], str | None]) -> Edits:
+        """Return the text with aggregates and keys replaced, and with items in place of their names in HAVING."""
+        edits = self._fold.edits.copy()
+        for call, use in uses.items():
+            edits.replace(call.span, use)
+        for span, found in self._keys_at:
+            shown = key(span, found)
+            if shown is not None:
+                edits.replace(span, shown)
+        for span, item in self._items_at.items():
+            edits.replace(span, f"({edits.render(self._items[item].body)})")
+        return edits
+
+    def _aliases_at(self) -> Iterator[tuple[Span, int]]:
+        """Yield where names of items stand in HAVING and QUALIFY for the items, and which they are."""
         for clause in self._clauses:
             for place in clause.places:
                 token = self._text.tokens[place]
                 item = self._aliases.get(token.name.lower()) if token.is_name and place not in self._skip else None
                 if item is None or self._text.says(place - 1, ".") or self._text.says(place + 1, "("):
                     continue
-                path = (token.name.lower(),)
-                is_same = self._text.normal(self._bodies[item])[-1:] == self._text.normal(Span(place, place + 1))
-                if any(_common(path, key) for key in self._keys):
+                path, body = (token.name.lower(),), self._items[item].body
+                is_same = self._text.normal(body)[-1:] == self._text.normal(Span(place, place + 1))
+                if any(_common(path, key) for key in self.keys):
                     if not is_same:
                         raise CannotFoldError(f"{token.name} is both a key and the name of another item")
-                elif self._text.path(self._bodies[item]) != path:
-                    for edits in (self._shown, self._before, self._after):
-                        edits.replace(Span(place, place + 1), f"({edits.render(self._bodies[item])})")
+                elif self._text.path(body) != path:
+                    yield Span(place, place + 1), item
 
     def _tails(self) -> Iterator[tuple[str, str]]:
         if not self._fold.query.is_sole(self._fold.block):
@@ -636,32 +752,52 @@ class _Above:
             for place, key in self._found(span):
                 path = self._text.path(place)
                 if len(path) == 1 and path[0] in self._aliases:
-                    body = self._bodies[self._aliases[path[0]]]
+                    body = self._items[self._aliases[path[0]]].body
                     if self._text.normal(body)[-1:] != key.tokens[-1:]:
                         raise CannotFoldError(f"{path[0]} is both a key and the name of another item")
                     continue
                 self._shown.replace(place, key.shown)
             yield name, self._shown.render(span)
 
-    def _prove(self) -> None:
-        """Have Spark compare the items as written with the items with keys put back."""
+    def prove(self, result: DataFrame) -> None:
+        """Have Spark compare the items as written with the items with keys put back. Raises CannotFoldError."""
+        # The aggregates of both are a value of the same type.
+        uses = {
+            call: f"element_at(CAST(NULL AS array<{result.schema[output].dataType.simpleString()}>), {number + 1})"
+            for number, (call, output) in enumerate(self.uses.items())
+        }
+
+        def before(_: Span, key: _Key) -> str | None:
+            return f"({key.sql})" if _is_window(key) else None
+
+        def after(span: Span, key: _Key) -> str | None:
+            if not _is_window(key) and (key.path or self._is_whole(span, key)):
+                return key.sql
+            return f"({key.sql})"
+
         texts = []
-        for edits in (self._before, self._after):
+        for edits in (self._edited(uses, before), self._edited(uses, after)):
             clauses = [f"({edits.render(span)})" for span in self._clauses if not span.is_empty]
-            texts.append(", ".join([*self._items(edits), *clauses]))
+            texts.append(", ".join([*self._listed(edits), *clauses]))
         if texts[0] == texts[1]:
             return
         fold, analysis = self._fold, self._fold.analysis
         try:
-            before, after = (analysis.frame(analysis.below(fold.query, fold.block, text, fold.edits)) for text in texts)
+            one, other = (analysis.frame(analysis.below(fold.query, fold.block, text, fold.edits)) for text in texts)
         except REFUSALS as error:
             raise CannotFoldError(f"an item that is not made of keys and aggregates: {said(error)}") from None
-        if not before.sameSemantics(after):
+        if not one.sameSemantics(other):
             raise CannotFoldError("an item that looks like a key and is another expression")
+
+    def _is_whole(self, span: Span, key: _Key) -> bool:
+        """Return whether a key is an item or a whole argument, so that no operator around it reaches into it."""
+        bodies = {item.body for item in self._items}
+        is_apart = self._text.upper(span.start - 1) in ("(", ",") and self._text.upper(span.stop) in (")", ",")
+        return (span in bodies or is_apart) and not has_calls(self._text, key.span)
 
     def _found(self, span: Span) -> Iterator[tuple[Span, _Key]]:
         """Yield where keys stand in a range."""
-        expressions = sorted((key for key in self._keys if self._is_expression(key)), key=lambda key: -len(key.tokens))
+        expressions = sorted((key for key in self.keys if self._is_expression(key)), key=lambda key: -len(key.tokens))
         place = span.start
         while place < span.stop:
             match = None if place in self._skip else self._expression_at(place, span.stop, expressions)
@@ -705,7 +841,7 @@ class _Above:
         if self._text.says(end, "("):
             return None
         path = self._text.path(Span(place, end))
-        matches = [(len(_common(path, key)), key) for key in self._keys if key.path and _common(path, key)]
+        matches = [(len(_common(path, key)), key) for key in self.keys if key.path and _common(path, key)]
         if not matches:
             return None
         size = max(size for size, _ in matches)
@@ -714,6 +850,10 @@ class _Above:
         if len(best) > 1 and len(exact) != 1:
             raise CannotFoldError(f"{'.'.join(path)} may be several keys")
         return Span(place, place + 2 * size - 1), (exact or best)[0]
+
+
+def _is_window(key: _Key) -> bool:
+    return key.window is not None or key.path in _WINDOW_PATHS
 
 
 def _common(path: tuple[str, ...], key: _Key) -> tuple[str, ...]:

@@ -15,31 +15,36 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import types as st
 
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import can_widen
+from foldflight.spark.carrier import result_carrier
 from foldflight.spark.columns import spark_name
 from foldflight.spark.types import arrow_fields, check_compared
+from foldflight.spark.versions import spark_type
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery, queries_in
 from foldflight.sql.calls import ParsedCall, calls_in
 from foldflight.sql.catalog import Entry
+from foldflight.sql.items import item_names, unaliased
 from foldflight.sql.text import Edits, Span, Text, quoted
 
 __all__ = [
     "arguments_of",
-    "columns_alone",
+    "block_alone",
+    "declared_types",
     "given_arguments",
     "is_expression",
-    "item_names",
     "name_items",
     "own_calls",
+    "refuse_misplaced",
     "rewrite_all",
-    "rewrite_call",
+    "rewrite_block",
     "rewrite_rest",
-    "unaliased",
+    "rewrite_source",
     "uses_functions",
 ]
 
@@ -66,35 +71,6 @@ def own_calls(analysis: Analysis, query: ParsedQuery, block: Block) -> list[Pars
     return found
 
 
-def unaliased(analysis: Analysis, item: Span, name: str) -> Span:
-    """Return an item of SELECT without its alias, given the name that Spark gives the item."""
-    last = analysis.text.tokens[item.stop - 1]
-    if not last.is_name or last.name.lower() != name.lower():
-        return item
-    if len(item.places) > 2 and analysis.text.says(item.stop - 2, "AS"):
-        return Span(item.start, item.stop - 2)
-    if len(item.places) > 1 and not analysis.text.says(item.stop - 2, "."):
-        return Span(item.start, item.stop - 1)
-    return item
-
-
-def item_names(analysis: Analysis, block: Block, columns: Sequence[str]) -> list[str]:
-    """Return the names of a block's items, given those that Spark gives them in the list plan.
-
-    Spark's names are kept, with calls as users write them. It leaves FILTER and OVER out of names, so an item with such
-    a call is named by its text.
-    """
-    names = [analysis.catalog.as_written(name) for name in columns]
-    items = analysis.text.split(block.clause("SELECT"))
-    if len(items) != len(names):
-        return names
-    for place, item in enumerate(items):
-        calls = calls_in(analysis.text, item, analysis.catalog.names, skip=block.inner)
-        if any(call.condition or call.is_over for call in calls) and unaliased(analysis, item, names[place]) == item:
-            names[place] = re.sub(r"\s+", " ", analysis.text.slice(item))
-    return names
-
-
 def name_items(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> None:
     """Give the items of an inner block that have calls, and no alias, the names that the fold plan gives them.
 
@@ -112,7 +88,7 @@ def name_items(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Bloc
     if not any(_may_lack_alias(text, item) for item in having):
         return
     try:
-        columns = columns_alone(analysis, edits, query, block)
+        columns = block_alone(analysis, edits, query, block).columns
     except (*REFUSALS, CannotFoldError):  # it is correlated; where Spark refuses the whole, the error tells why
         return
     if len(columns) == len(items):
@@ -121,12 +97,12 @@ def name_items(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Bloc
                 edits.insert(item.stop, f" AS {quoted(name)}")
 
 
-def columns_alone(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> Sequence[str]:
-    """Return the names that Spark gives the columns of a block without the queries around it. Raises its refusals."""
+def block_alone(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> DataFrame:
+    """Return a block without the queries around it. Raises Spark's refusals."""
     sql = edits.render(block.span)
     if "WINDOW" in query.tails and query.is_sole(block):
         sql += f"\nWINDOW {edits.render(query.tails['WINDOW'])}"
-    return analysis.frame(analysis.seeing(query, block.span.start, sql, edits)).columns
+    return analysis.frame(analysis.seeing(query, block.span.start, sql, edits))
 
 
 def _is_whole(query: ParsedQuery, block: Block) -> bool:
@@ -148,23 +124,28 @@ def rewrite_all(analysis: Analysis, edits: Edits, query: ParsedQuery) -> None:
     """Replace all calls of a query. Raises SqlError for a call where an aggregate cannot stand."""
     for each in query.walk():
         for block in each.blocks:
-            _refuse_misplaced(analysis, each, block)
             rewrite_source(analysis, edits, each, block)
-            calls = own_calls(analysis, each, block)
-            _foresee_types(analysis, edits, calls, each, block)
-            for call in calls:
-                rewrite_call(analysis, edits, call, each, block)
+            rewrite_block(analysis, edits, each, block)
             name_items(analysis, edits, each, block)
     rewrite_rest(analysis, edits, query)
 
 
-def rewrite_source(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> None:
-    """Replace the calls in PIVOT, so that Spark can analyse the rows of a block.
+def rewrite_block(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> None:
+    """Replace the calls that belong to a block. Raises SqlError for arguments that do not fit."""
+    calls = own_calls(analysis, query, block)
+    _foresee_types(analysis, edits, calls, query, block)
+    for call in calls:
+        _rewrite_call(analysis, edits, call, query, block)
+
+
+def rewrite_source(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> bool:
+    """Replace the calls in PIVOT, so that Spark can analyse the rows of a block, and return whether there are any.
 
     Raises:
         SqlError: For another call behind FROM, which is in the condition of a join.
     """
     text, source = analysis.text, block.clause("FROM")
+    found = False
     pivots = [Span(at, text.partner[at + 1]) for at in text.flat(source) if text.says(at, "PIVOT", "(")]
     for call in calls_in(text, source, analysis.catalog.names, skip=block.inner):
         if edits.changes(call.span.start) or not is_expression(text, call):
@@ -174,17 +155,23 @@ def rewrite_source(analysis: Analysis, edits: Edits, query: ParsedQuery, block: 
                 f"{call.name} is an aggregate, which cannot stand in FROM; aggregate in a subquery of FROM",
                 call.head,
             )
-        rewrite_call(analysis, edits, call, query, None)
+        _rewrite_call(analysis, edits, call, query, None)
+        found = True
+    return found
 
 
-def rewrite_rest(analysis: Analysis, edits: Edits, query: ParsedQuery) -> None:
-    """Replace the calls outside of blocks: in PIVOT, and behind FROM and `|>`."""
+def rewrite_rest(analysis: Analysis, edits: Edits, query: ParsedQuery) -> bool:
+    """Replace the calls outside of blocks, behind FROM and `|>`, and return whether there are any."""
+    found = False
     for call in calls_in(analysis.text, query.span, analysis.catalog.names, nested=True):
         if not edits.changes(call.span.start) and is_expression(analysis.text, call):
-            rewrite_call(analysis, edits, call, query, None)
+            _rewrite_call(analysis, edits, call, query, None)
+            found = True
+    return found
 
 
-def _refuse_misplaced(analysis: Analysis, query: ParsedQuery, block: Block) -> None:
+def refuse_misplaced(analysis: Analysis, query: ParsedQuery, block: Block) -> None:
+    """Refuse aggregates in WHERE and GROUP BY. Raises SqlError."""
     for name in ("WHERE", "GROUP BY"):
         for call in calls_in(analysis.text, block.clause(name), analysis.catalog.names, skip=block.inner):
             if name == "WHERE" and query.parent is not None:
@@ -316,6 +303,8 @@ def _constant(analysis: Analysis, span: Span) -> Any:
     token = analysis.text.tokens[span.start]
     if len(span.places) == 1 and token.kind == "string" and "\\" not in token.text:
         return token.value
+    if len(span.places) == 1 and re.fullmatch(r"\d+|\d*\.\d+", token.text):
+        return float(token.text) if "." in token.text else int(token.text)
     try:
         value = analysis.frame(f"SELECT {analysis.edits.render(span)}").collect()[0][0]
     except REFUSALS:
@@ -323,7 +312,7 @@ def _constant(analysis: Analysis, span: Span) -> Any:
     return float(value) if isinstance(value, Decimal) else value
 
 
-def rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: ParsedQuery, block: Block | None) -> None:
+def _rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: ParsedQuery, block: Block | None) -> None:
     """Replace a call by a function over the list of its rows.
 
     Raises:
@@ -334,7 +323,7 @@ def rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: Pars
     fields, places = _fields(analysis, call, columns)
     for each in fields:
         for nested in _nested_calls(analysis, each):
-            rewrite_call(analysis, edits, nested, query, block)
+            _rewrite_call(analysis, edits, nested, query, block)
     try:
         given = _types(analysis, edits, call, fields, query, block)
     except REFUSALS as error:
@@ -458,13 +447,30 @@ def _types(
 def _arrow_types(
     analysis: Analysis, call: ParsedCall, fields: Sequence[Span], given: Sequence[st.DataType]
 ) -> list[pa.DataType]:
-    """Return the types in which the columns of a call are passed to Python."""
+    """Return the types in which the columns of a call are passed to Python. Raises SqlError for one that is not."""
     roles = [f"the argument {analysis.text.slice(each)!r} of {call.name}" for each in fields]
     schema = st.StructType([st.StructField(str(place), type_) for place, type_ in enumerate(given)])
     try:
         return [field.type for field in arrow_fields(schema, roles)]
     except RejectedError as error:
         raise analysis.text.error(error.message, call.head, code=error.code) from None
+
+
+def declared_types(
+    analysis: Analysis, entry: Entry, call: ParsedCall, given: Sequence[st.DataType]
+) -> list[st.DataType | None]:
+    """Return Spark's types for the arguments of a call as its function declares them; None for one that stays.
+
+    Raises:
+        SqlError: For an argument that does not fit.
+    """
+    columns, _ = arguments_of(analysis, call)
+    actual = _arrow_types(analysis, call, columns, given)
+    types = _argument_types(analysis, entry, call, columns, actual)
+    carriers = [
+        None if wanted == known else result_carrier(wanted) for wanted, known in zip(types, actual, strict=True)
+    ]
+    return [None if carrier is None else spark_type(carrier) for carrier in carriers]
 
 
 def _types_over(

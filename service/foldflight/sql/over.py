@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 
@@ -28,15 +28,10 @@ from foldflight.spark.over import over
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in, orderings
-from foldflight.sql.meaning import own_calls
+from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, star_of, unaliased, written_items
 from foldflight.sql.text import Edits, Span, Text, quoted
 
 __all__ = ["BlockOver", "OverPlan"]
-
-_KEYWORDS: Final = frozenset(
-    """ALL AND AS BETWEEN BY CASE CAST DISTINCT DIV ELSE END ESCAPE FALSE FROM ILIKE IN INTERVAL IS LIKE NOT NULL OR
-    REGEXP RLIKE THEN TRUE WHEN""".split()  # noqa: SIM905 - as in a dictionary
-)
 
 
 class _Window(NamedTuple):
@@ -44,6 +39,14 @@ class _Window(NamedTuple):
 
     keys: tuple[str, ...]
     order: tuple[OrderKey, ...]
+
+
+class _Item(NamedTuple):
+    """A column of the block: its name, the column below that it is, and its item; no column if it has a call."""
+
+    name: str
+    column: str
+    body: Span
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class BlockOver:
         edits: The edits of the fold plan so far: queries inside of this block have been planned.
         new_name: Returns a new name of a column for a text.
         aggregate: Returns the use of a function that a call is, given what names the columns of expressions.
-        unaliased: Returns an item without its alias, given the name of its column.
+        fitted: Returns rows with arguments in the types that calls declare, and the uses over these.
         options: Further options of `over`, for streams.
     """
 
@@ -88,7 +91,7 @@ class BlockOver:
     edits: Edits
     new_name: Callable[[str], str]
     aggregate: Callable[[ParsedCall, Callable[[Span], str]], Aggregate]
-    unaliased: Callable[[Span, str], Span]
+    fitted: Callable[[DataFrame, Mapping[str, tuple[ParsedCall, Aggregate]]], tuple[DataFrame, dict[str, Aggregate]]]
     options: Mapping[str, Any] = field(default_factory=dict)
     _select: list[str] = field(default_factory=list)
     _columns: list[str] = field(default_factory=list)
@@ -96,35 +99,38 @@ class BlockOver:
     _repeats: dict[str, bool] = field(default_factory=dict)
     _rows_have: set[str] | None = None
 
-    def planned(self, items: Sequence[Span], names: Sequence[str]) -> OverPlan:
+    def planned(self, calls: Sequence[ParsedCall], listed: Callable[[], DataFrame]) -> OverPlan:
         """Return the plan.
 
         Args:
-            items: The items.
-            names: The names of the block's columns.
+            calls: The calls of our functions.
+            listed: Returns the list plan of the block. Spark is asked for it unless the block is plain: columns and
+                constants, with operators and nothing that may be an aggregate or make several rows.
 
         Raises:
             CannotFoldError: If the block cannot be planned so.
         """
-        self._check()
-        calls = self._calls()
+        self._check(calls)
+        items = written_items(self.analysis, self.block) if self._is_plain(calls) else None
+        if items is None:
+            columns = self._columns_of(listed(), calls)
+        else:
+            columns = [each for item in items for each in self._item(item, calls)]
         shown = self.edits.copy()
-        windows: dict[_Window, dict[str, Aggregate]] = {}
-        columns = self._items(items, names, calls)
+        windows: dict[_Window, dict[str, tuple[ParsedCall, Aggregate]]] = {}
         for call in calls:
             window, use = self._use(call)
             uses = windows.setdefault(window, {})
             # Equal texts may be different calls: of rand(), or over windows whose names differ in case.
-            known = (name for name, other in uses.items() if other == use and other.transport is use.transport)
+            known = (name for name, (_, other) in uses.items() if other == use and other.transport is use.transport)
             output = next(known, None) or self.new_name(self.analysis.text.slice(call.span))
-            uses[output] = use
+            uses[output] = call, use
             shown.replace(call.span, quoted(output))
         inside = {place for call in calls for place in call.span.places}
-        above = [column or self._above(body, shown, inside) for column, body in columns]
-        named = [f"{item} AS {quoted(name)}" for item, name in zip(above, names, strict=True)]
+        above = [each.column or self._above(each.body, shown, inside) for each in columns]
+        named = [f"{item} AS {quoted(each.name)}" for item, each in zip(above, columns, strict=True)]
         by_name = {
-            self.analysis.text.folded(name): (body, item)
-            for name, (_, body), item in zip(names, columns, above, strict=True)
+            self.analysis.text.folded(each.name): (each.body, item) for each, item in zip(columns, above, strict=True)
         }
         predicate = self._qualify(shown, calls, by_name)
         tails = dict(self._tails(shown, inside, by_name))
@@ -132,8 +138,14 @@ class BlockOver:
         outputs = tuple(output for uses in windows.values() for output in uses)
         return OverPlan(tuple(named), predicate, tails, result, outputs, _described(windows))
 
-    def _check(self) -> None:
-        """Refuse blocks with groups: their windows are over the groups."""
+    def _is_plain(self, calls: Sequence[ParsedCall]) -> bool:
+        text = self.analysis.text
+        heads = {call.span.start for call in calls}
+        windows = [self.query.tails["WINDOW"]] if "WINDOW" in self.query.tails else []
+        return not any(has_calls(text, span, heads) for span in (*self._spans(), *windows))
+
+    def _check(self, own: Sequence[ParsedCall]) -> None:
+        """Refuse blocks with groups, whose windows are over the groups, and forms that `over` does not have."""
         text = self.analysis.text
         if "GROUP BY" in self.block.clauses or "HAVING" in self.block.clauses:
             raise CannotFoldError("OVER beside GROUP BY or HAVING")
@@ -142,20 +154,15 @@ class BlockOver:
             for call in calls_in(text, span, names, skip=[*self.block.inner, *self.query.inner], nested=True):
                 if not call.is_over:
                     raise CannotFoldError(f"OVER beside {call.name} over all rows")
-
-    def _spans(self) -> list[Span]:
-        spans = [self.block.clause(name) for name in ("SELECT", "QUALIFY")]
-        return spans + (list(self.query.tails.values()) if self.query.is_sole(self.block) else [])
-
-    def _calls(self) -> list[ParsedCall]:
-        """Return the calls of our functions. Raises CannotFoldError for forms that `over` does not have."""
-        text, found = self.analysis.text, own_calls(self.analysis, self.query, self.block)
-        for call in found:
+        for call in own:
             if any(text.upper(place) in ("RESPECT", "IGNORE") for place in range(call.closing, call.span.stop)):
                 raise CannotFoldError("RESPECT or IGNORE NULLS")
             if any(call.span.holds(inner.span) for inner in self.block.inner):
                 raise CannotFoldError("a subquery in a call with OVER")
-        return found
+
+    def _spans(self) -> list[Span]:
+        spans = [self.block.clause(name) for name in ("SELECT", "QUALIFY")]
+        return spans + (list(self.query.tails.values()) if self.query.is_sole(self.block) else [])
 
     def _column(self, span: Span) -> str:
         """Return the column of an expression, which is computed below: once, unless it differs each time as rand()."""
@@ -197,49 +204,41 @@ class BlockOver:
         self._columns.append(self.new_name(text))
         return self._columns[-1]
 
-    def _items(
-        self, items: Sequence[Span], names: Sequence[str], calls: Sequence[ParsedCall]
-    ) -> list[tuple[str, Span]]:
-        """Return for each column of the block the column below that it is, and its item; no column if it has a call."""
-        found: list[tuple[str, Span]] = []
+    def _columns_of(self, listed: DataFrame, calls: Sequence[ParsedCall]) -> list[_Item]:
+        """Return the columns of the block, given the list plan."""
+        text, found = self.analysis.text, list[_Item]()
+        names = item_names(self.analysis, self.block, listed.columns)
         plain: list[str] = []
-        for item in items:
-            stars = [] if any(item.holds(call.span) for call in calls) else self._stars(item)
-            if stars or len(found) >= len(names):
-                found += [(quoted(name), item) for name in stars]
-                continue
-            body = self.unaliased(item, names[len(found)])
-            if any(body.holds(call.span) for call in calls):
-                found.append(("", body))
-                continue
-            plain.append(self.edits.render(body))
-            # A column is computed once. Another expression may differ each time, as rand() does.
-            is_column = bool(self.analysis.text.path(body))
-            name = self._column(body) if is_column else self._add(plain[-1], self.analysis.text.slice(body))
-            found.append((quoted(name), body))
+        for item in text.split(self.block.clause("SELECT")):
+            if star_of(text, item) is not None and not any(item.holds(call.span) for call in calls):
+                found += self._item(Item(item, ""), calls)
+            elif len(found) < len(names):
+                body = unaliased(self.analysis, item, names[len(found)])
+                found += self._item(Item(body, names[len(found)]), calls)
+                plain += [self.edits.render(body)] if found[-1].column else []
         if len(found) != len(names):
             raise CannotFoldError("an item that makes several columns")
         # Spark allows no generator within an expression.
         if plain and not self._is_nested(*plain):
             raise CannotFoldError("an item that makes several rows")
-        return found
+        return [each._replace(name=name) for each, name in zip(found, names, strict=True)]
 
-    def _stars(self, item: Span) -> list[str]:
-        """Return the columns of an item such as `*` or `t.* EXCEPT (a)`; nothing for another one."""
-        text, sql = self.analysis.text, self.edits.render(item)
-        if self._star(item) is None:
-            return []
-        self._select.append(sql)
-        # No word of an item can be one of these names, so that none is taken for another column.
-        names = [self.new_name(f"{name} of {text.slice(item)}") for name in self._frame(sql).columns]
-        self._columns += names
-        return names
-
-    def _star(self, item: Span) -> int | None:
-        """Return where an item has a star that stands for columns, not for a product."""
-        text = self.analysis.text
-        stars = (place for place in text.flat(item) if text.says(place, "*"))
-        return next((place for place in stars if place == item.start or text.says(place - 1, ".")), None)
+    def _item(self, item: Item, calls: Sequence[ParsedCall]) -> list[_Item]:
+        """Return the columns of an item."""
+        text, body = self.analysis.text, item.body
+        if any(body.holds(call.span) for call in calls):
+            return [_Item(item.name, "", body)]
+        sql = self.edits.render(body)
+        if star_of(text, body) is not None:
+            self._select.append(sql)
+            shown = self._frame(sql).columns
+            # No word of an item can be one of these names, so that none is taken for another column.
+            columns = [self.new_name(f"{name} of {text.slice(body)}") for name in shown]
+            self._columns += columns
+            return [_Item(name, quoted(column), body) for name, column in zip(shown, columns, strict=True)]
+        # A column is computed once. Another expression may differ each time, as rand() does.
+        column = self._column(body) if text.path(body) else self._add(sql, text.slice(body))
+        return [_Item(item.name, quoted(column), body)]
 
     def _is_nested(self, *items: str) -> bool:
         return self.analysis.resolves(self._below(", ".join(f"isnull({item})" for item in items)))
@@ -358,7 +357,7 @@ class BlockOver:
     def _is_word(self, place: int) -> bool:
         """Return whether a word names no column: a keyword, a type behind AS, a unit, or the name of an argument."""
         text = self.analysis.text
-        if text.upper(place) in _KEYWORDS:
+        if text.upper(place) in KEYWORDS:
             if text.tokens[place].name.lower() in self._names_of_rows():
                 raise CannotFoldError(f"the column {text.tokens[place].text}, whose name is a keyword")
             return True
@@ -411,7 +410,7 @@ class BlockOver:
 
     def _is_item(self, body: Span, part: Span) -> bool:
         """Return whether a reference to a column among the rows is an item, or one of the columns of a star."""
-        text, star = self.analysis.text, self._star(body)
+        text, star = self.analysis.text, star_of(self.analysis.text, body)
         if star is not None:  # of all relations, of one, or of a struct
             return star == body.start or not self.analysis.resolves(self._below(text.slice(Span(body.start, star - 1))))
         return text.normal(body) == text.normal(part) or self._is_same(self.edits.render(body), text.slice(part))
@@ -434,7 +433,7 @@ class BlockOver:
                     raise CannotFoldError("a subquery behind OVER")
                 yield name, edits.render(span)
 
-    def _result(self, windows: Mapping[_Window, Mapping[str, Aggregate]]) -> DataFrame:
+    def _result(self, windows: Mapping[_Window, Mapping[str, tuple[ParsedCall, Aggregate]]]) -> DataFrame:
         rows = self._frame(", ".join(self._select)).toDF(*self._columns)
         if rows.isStreaming and ROW_KIND in self._names_of_rows():
             raise CannotFoldError(f"OVER over a stream with a column {ROW_KIND}, which is one of changes, not of rows")
@@ -443,7 +442,8 @@ class BlockOver:
                 if rows.isStreaming and not window.order:
                     raise CannotFoldError("OVER without ORDER BY the column under the watermark of the stream")
                 order = [_written(key) for key in window.order]
-                rows = over(rows, list(window.keys), order_by=order, **self.options).agg(**uses)
+                rows, fitted = self.fitted(rows, uses)
+                rows = over(rows, list(window.keys), order_by=order, **self.options).agg(**fitted)
         except FoldflightError as error:
             raise CannotFoldError(str(error).split("\n", maxsplit=1)[0]) from None
         return rows
@@ -507,7 +507,7 @@ def _after_path(text: Text, place: int, stop: int) -> int:
     return place
 
 
-def _described(windows: Mapping[_Window, Mapping[str, Aggregate]]) -> str:
+def _described(windows: Mapping[_Window, Collection[str]]) -> str:
     """Return the windows and calls as text for users."""
     texts = []
     for window, uses in windows.items():

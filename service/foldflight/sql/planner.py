@@ -1,13 +1,16 @@
 """The plan of a query with functions of foldflight: the list plan for its meaning, the fold plan for its speed.
 
-Every query is analysed as the list plan first. Then each SELECT block with functions is folded by `group_by` if Spark
-proves that the block means the same; the other blocks keep their lists. A stream needs the fold plan.
+Each SELECT block with functions is folded by `group_by` if it is plain, or Spark proves that it means the same as its
+list plan. If a block is not folded, or Spark refuses the query over the results, the whole query is analysed as the
+list plan: it raises Spark's refusal of the query as it was written, and the result must have its columns. A stream
+needs the fold plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame
@@ -19,13 +22,14 @@ from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import SETS, Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, calls_in
 from foldflight.sql.folding import BlockFold
+from foldflight.sql.items import item_names
 from foldflight.sql.meaning import (
-    columns_alone,
-    item_names,
+    block_alone,
     name_items,
     own_calls,
+    refuse_misplaced,
     rewrite_all,
-    rewrite_call,
+    rewrite_block,
     rewrite_rest,
     rewrite_source,
     uses_functions,
@@ -96,22 +100,19 @@ class Planner:
             SqlError: For whatever Spark refuses, at its place in the text.
             RejectedError: For a stream that cannot be folded.
         """
-        rewrite_all(self.analysis, self._lists, query)
-        meaning = self.analysis.accepted(self._lists, query.span)
-        if self.analysis.untyped:
-            raise self.analysis.untyped[0]
-        if self.options.get("emit") and not meaning.isStreaming:
-            raise self.analysis.text.error(
-                "EMIT is for streams, and this query reads none; leave it out, or read a streaming view",
-                Span(query.span.stop, query.span.stop + 1),
-            )
+        for each in query.walk():
+            for block in each.blocks:
+                refuse_misplaced(self.analysis, each, block)
+        listed = cache(partial(self._listed, query))
+        if self.options.get("emit"):
+            listed()
         if self.plan != "lists":
-            folded = self._folded(query, meaning)
+            folded = self._folded(query, listed)
             if folded is not None:
                 self._check_idle(query)
                 return folded
         uses = uses_functions(self.analysis.text, self.analysis.catalog.names)
-        if meaning.isStreaming and (uses or self.options.get("emit")):
+        if listed().isStreaming and (uses or self.options.get("emit")):
             raise self._refused_stream(query, uses=uses)
         if self.plan == "lists":
             self._decide_all(query)
@@ -120,7 +121,21 @@ class Planner:
             self._decide(Block(query.span), "lists", where)
         self._check_lists(query)
         self._check_idle(query)
-        return self._named(meaning, query)
+        return self._named(listed(), query)
+
+    def _listed(self, query: ParsedQuery) -> DataFrame:
+        """Return the list plan of the query. Raises SqlError for whatever Spark refuses, and for EMIT over a batch."""
+        self.analysis.untyped.clear()
+        rewrite_all(self.analysis, self._lists, query)
+        listed = self.analysis.accepted(self._lists, query.span)
+        if self.analysis.untyped:
+            raise self.analysis.untyped[0]
+        if self.options.get("emit") and not listed.isStreaming:
+            raise self.analysis.text.error(
+                "EMIT is for streams, and this query reads none; leave it out, or read a streaming view",
+                Span(query.span.stop, query.span.stop + 1),
+            )
+        return listed
 
     def _check_idle(self, query: ParsedQuery) -> None:
         if self.options.get("idle") is not None and not self._has_stream_with_over:
@@ -129,33 +144,41 @@ class Planner:
                 Span(query.span.start, query.span.start + 1),
             )
 
-    def _folded(self, query: ParsedQuery, meaning: DataFrame) -> DataFrame | None:
-        """Return the result with all provable blocks folded; None if no block is, or the whole is not the same."""
+    def _folded(self, query: ParsedQuery, listed: Callable[[], DataFrame]) -> DataFrame | None:
+        """Return the result with all provable blocks folded; None if no block is, or the whole is not the same.
+
+        Args:
+            query: The query.
+            listed: Returns the list plan, which raises what Spark refuses. It is needed if not all calls are folded.
+        """
+        has_lists = False
         for each in query.walk():
             for block in each.blocks:
                 self._refuse_changes(each, block)
-                rewrite_source(self.analysis, self._folds, each, block)
-                if own_calls(self.analysis, each, block) or self._is_stream_of_built_ins(each, block, meaning):
+                has_lists |= rewrite_source(self.analysis, self._folds, each, block)
+                if own_calls(self.analysis, each, block) or self._is_stream_of_built_ins(each, block, listed):
                     is_whole = each is query and query.is_sole(block)
-                    self._fold_block(each, block, meaning if is_whole else None, may_stream=meaning.isStreaming)
+                    has_lists |= not self._fold_block(each, block, listed, is_whole=is_whole)
         self._refuse_around(query)
-        rewrite_rest(self.analysis, self._folds, query)
+        has_lists |= rewrite_rest(self.analysis, self._folds, query)
         if self._has_unfolded_stream or not any(decision.plan != "lists" for decision in self.decisions):
             return None
-        if not meaning.isStreaming:
+        is_compared = has_lists and not listed().isStreaming
+        if is_compared:
             self._check_lists(query)
         if self._windows:
             raise self._windows[0].misused(self.analysis.text)
-        wanted = _shape(self._named(meaning, query).schema)
         try:
             result = self.analysis.frame(self._folds.render(query.span))
         except REFUSALS as error:
+            listed()  # raises Spark's refusal of the query as it was written
             self._reject_folds(f"Spark refuses the query over its results: {said(error)}")
             return None
-        found = _shape(result.schema)
-        if not meaning.isStreaming and found != wanted:
-            self._reject_folds(f"its result would be {_listed(found, wanted)} instead of {_listed(wanted, found)}")
-            return None
+        if is_compared:
+            wanted, found = _shape(self._named(listed(), query).schema), _shape(result.schema)
+            if found != wanted:
+                self._reject_folds(f"its result would be {_listed(found, wanted)} instead of {_listed(wanted, found)}")
+                return None
         if self._has_row_kinds and "row_kind" not in result.columns:
             raise self.analysis.text.error(
                 "the result has changes without their kinds, so that old values cannot be told from new ones; write "
@@ -176,19 +199,20 @@ class Planner:
         if self._windows:
             raise self._windows[0].misused(self.analysis.text)
 
-    def _fold_block(self, query: ParsedQuery, block: Block, meaning: DataFrame | None, *, may_stream: bool) -> None:
+    def _fold_block(self, query: ParsedQuery, block: Block, listed: Callable[[], DataFrame], *, is_whole: bool) -> bool:
+        """Fold a block, or use lists for it; return whether it is folded."""
         fold = BlockFold(
             self.analysis, query, block, self._folds, self._tables, options=self.options, functions=self.functions
         )
         try:
-            folded = fold.planned(self._columns(query, block, meaning))
+            folded = fold.planned(listed if is_whole else cache(partial(self._listed_alone, query, block)))
         except CannotFoldError as error:
+            may_stream = listed().isStreaming  # raises Spark's refusal of the query as it was written
             self._decide(block, "lists", str(error))
             self._has_unfolded_stream |= may_stream and _is_stream(fold)
-            for call in own_calls(self.analysis, query, block):
-                rewrite_call(self.analysis, self._folds, call, query, block)
+            rewrite_block(self.analysis, self._folds, query, block)
             name_items(self.analysis, self._folds, query, block)
-            return
+            return False
         for name, sql in folded.tails.items():
             self._folds.replace(query.tails[name], sql)
         self._folds.replace(block.span, folded.sql)
@@ -202,6 +226,7 @@ class Planner:
             self._refuse_items(block)
             self._of_streams.append(block.span)
             self._has_row_kinds |= "row_kind" in folded.result.columns
+        return True
 
     def _refuse_changes(self, query: ParsedQuery, block: Block) -> None:
         """Refuse what takes each change of a folded stream for a row: aggregates count it, filters and joins lose it.
@@ -334,22 +359,20 @@ class Planner:
             return True
         return any(self._reads_changes(each, block) for each in query.walk() for block in each.blocks)
 
-    def _columns(self, query: ParsedQuery, block: Block, meaning: DataFrame | None) -> Sequence[str]:
-        """Return the names that Spark gives the columns of a block."""
-        if meaning is not None:
-            return meaning.columns
+    def _listed_alone(self, query: ParsedQuery, block: Block) -> DataFrame:
+        """Return the list plan of a block, over the queries in it as they are planned."""
         edits = self._folds.copy()
-        edits.fill_from(self._lists, block.span)
+        rewrite_block(self.analysis, edits, query, block)
         try:
-            return columns_alone(self.analysis, edits, query, block)
+            return block_alone(self.analysis, edits, query, block)
         except REFUSALS as error:
             if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
                 raise CannotFoldError("it is correlated: it refers to a column of a query around it") from None
             raise CannotFoldError(f"Spark cannot analyse it alone: {said(error)}") from None
 
-    def _is_stream_of_built_ins(self, query: ParsedQuery, block: Block, meaning: DataFrame) -> bool:
+    def _is_stream_of_built_ins(self, query: ParsedQuery, block: Block, listed: Callable[[], DataFrame]) -> bool:
         """Return whether a block has built-in aggregates only, which are to be folded because EMIT is written."""
-        if not (self.options.get("emit") and meaning.isStreaming):
+        if not (self.options.get("emit") and listed().isStreaming):
             return False
         items = calls_in(self.analysis.text, block.clause("SELECT"), AGGREGATES, skip=block.inner, nested=True)
         if "GROUP BY" not in block.clauses and all(call.is_over for call in items):

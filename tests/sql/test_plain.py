@@ -1,0 +1,144 @@
+"""Plain blocks are folded without the list plan: their columns are those of lists, and Spark is asked little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from foldflight.spark import sql
+from foldflight.sql import SqlError
+from foldflight.sql.analysis import Analysis
+from tests.sql.test_corpus import rows, types
+
+CREATE = "CREATE OR REPLACE AGGREGATE {}({}) RETURNS {} AS '{}'"
+
+
+@pytest.fixture
+def questions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What Spark is asked to analyse."""
+    asked: list[str] = []
+    frame = Analysis.frame
+    monkeypatch.setattr(Analysis, "frame", lambda self, text: asked.append(text) or frame(self, text))
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("query", "most"),
+    [
+        ("SELECT k, my_sum(v) FROM hav GROUP BY k", 2),
+        ("SELECT k, my_sum(v) AS s, count(*) n FROM hav GROUP BY k HAVING my_sum(v) > 1 ORDER BY s DESC", 2),
+        ("SELECT v % 2 m, my_sum(v) - my_max(v) AS s FROM hav WHERE v > 0 GROUP BY v % 2, 2 - v", 2),
+        ("SELECT k, my_sum(v) + 1 FROM hav GROUP BY k", 5),
+        ("SELECT k, v + 1 w, my_sum(v) OVER (PARTITION BY k ORDER BY v) FROM hav", 2),
+        (f"SELECT * FROM ({' UNION ALL '.join(['SELECT my_sum(v) AS s FROM hav'] * 10)})", 11),
+    ],
+)
+def test_spark_is_asked_once_for_a_block_and_once_for_the_query(
+    db: Any, questions: list[str], plans_of: Callable[..., list[str]], query: str, most: int
+) -> None:
+    """The types of a block's rows, and the query over the results. A name that the text does not tell costs more."""
+    sql(db, query)
+    assert len(questions) <= most
+    assert "lists" not in plans_of(db, query)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        """SELECT K, k AS x, k y, hav.k z, `k`, my_sum(v), MY_SUM(V), my_sum(DISTINCT v), my_count(*), my_count(),
+                  my_sum(v) FILTER (WHERE v > 1), my_sum(v) w, my_sum(v) + 1 u, 1 AS one, 'a' b FROM hav GROUP BY k""",
+        """SELECT my_sum(v) + 1, my_sum(hav.v), my_sum(`v`), my_sum(v + 1), count(*), sum(v), NULL, 1, 'x',
+                  my_max(v) - my_sum(v) FILTER (WHERE v > 1), my_sum(CAST(v AS DECIMAL(5, 1))) FROM hav GROUP BY k""",
+        """SELECT CASE WHEN k = 'one' THEN my_sum(v) END, CASE WHEN k = 'one' THEN my_sum(v) ELSE 0 END e, k IS NULL,
+                  INTERVAL 1 DAY, my_sum(v) END FROM hav GROUP BY k""",
+        "SELECT DISTINCT k, my_sum(v) s, current_date FROM hav GROUP BY 1, current_date",
+        "SELECT my_max(NULL), my_count(true), my_max(current_date) FROM hav",
+        "SELECT user, my_sum(v) FROM (SELECT k AS user, v FROM hav) GROUP BY user",
+        "SELECT hav.k, k || 'x', (my_sum(v)) s FROM hav GROUP BY hav.k",
+        "SELECT *, my_sum(v) OVER w AS s, v + 1, v w, 1 + my_sum(v) OVER () t FROM hav WINDOW w AS (ORDER BY v)",
+        "SELECT K, my_sum(v) OVER (ORDER BY v), v + 1 FROM hav",
+    ],
+)
+def test_columns_are_those_of_lists(db: Any, plans_of: Callable[..., list[str]], query: str) -> None:
+    """Names, types and rows do not depend on the plan."""
+    found, listed = sql(db, query), sql(db, query, plan="lists")
+    assert found.columns == listed.columns
+    assert types(found) == types(listed)
+    assert rows(found) == rows(listed)
+    assert "lists" not in plans_of(db, query)
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELECT my_sum(explode(array(v))) FROM hav", "GENERATOR"),
+        ("SELECT my_sum(max(v)) FROM hav", "aggregate function in the argument"),
+        ("SELECT my_sum(rank() OVER (ORDER BY v)) FROM hav", "window function"),
+        ("SELECT my_sum(rand()) FROM hav", "on-deterministic"),
+        ("SELECT my_sum(v) FROM hav GROUP BY max(v)", "GROUP_BY_AGGREGATE"),
+        ("SELECT v, my_sum(v) FROM hav GROUP BY k", "MISSING_AGGREGATION"),
+        ("SELECT k, my_sum(v) FROM hav", "MISSING_GROUP_BY"),
+        ("SELECT k AS v, my_sum(v) FROM hav GROUP BY v", "MISSING_AGGREGATION"),
+        ("SELECT my_sum(v) AS q FROM hav GROUP BY k HAVING q > 1 ORDER BY v", "cannot be resolved"),
+        ("SELECT my_sum(v)[0] FROM hav", "INVALID_EXTRACT"),
+        ("SELECT k, my_sum(v) FROM hav GROUP BY 3", "GROUP_BY_POS_OUT_OF_RANGE"),
+    ],
+)
+def test_what_spark_refuses_beside_its_own_aggregates(db: Any, query: str, message: str) -> None:
+    """A block that could be computed all the same is refused, as with Spark's own aggregate."""
+    with pytest.raises(SqlError, match=message):
+        sql(db, query)
+
+
+@pytest.fixture
+def declared(db: Any) -> Iterator[Any]:
+    """The session with functions whose statements declare wider types than the columns have."""
+    sql(db, CREATE.format("top", "BIGINT", "BIGINT", "max").replace("BIGINT AS", "BIGINT APPEND ONLY AS"))
+    sql(db, CREATE.format("total", "DECIMAL(20, 2)", "DECIMAL(38, 2)", "sum").replace("(38, 2)", "(30, 2)"))
+    yield db
+    for name in ("top", "total"):
+        sql(db, f"DROP AGGREGATE {name}")
+
+
+def test_declared_types_widen_arguments(declared: Any, plans_of: Callable[..., list[str]]) -> None:
+    """The block is folded with the types of CREATE AGGREGATE, with OVER, too; what does not fit is refused."""
+    query = "SELECT top(v), total(v) s, top(DISTINCT v) FILTER (WHERE v < 5), max(v) FROM hav"
+    assert plans_of(declared, query) == ["fold"]
+    found, listed = sql(declared, query), sql(declared, query, plan="lists")
+    assert types(found) == types(listed) == ["bigint", "decimal(30,2)", "bigint", "int"]
+    assert rows(found) == rows(listed)
+    query = "SELECT k, top(v) OVER (PARTITION BY k ORDER BY v) AS t FROM hav"
+    assert plans_of(declared, query) == ["over"]
+    assert types(sql(declared, query)) == ["string", "bigint"]
+    with pytest.raises(SqlError, match=r"write CAST\(k AS BIGINT\)"):
+        sql(declared, "SELECT top(k) FROM hav")
+
+
+def test_twins_have_the_types_of_spark(db: Any, questions: list[str], plans_of: Callable[..., list[str]]) -> None:
+    """Spark's aggregates beside ours, over the types for which the list plan is not asked."""
+    numbers = "TINYINT SMALLINT INT BIGINT FLOAT DOUBLE DECIMAL(4,0) DECIMAL(10,2) DECIMAL(38,6)".split()  # noqa: SIM905
+    calls = ("sum", "avg", "mean", "min", "max", "count", "stddev", "std", "stddev_pop", "variance", "var_pop")
+    items = [f"{call}(CAST(v AS {type_}))" for call in calls for type_ in numbers]
+    times = ("DATE'2026-01-01'", "TIMESTAMP'2026-01-01'", "TIMESTAMP_NTZ'2026-01-01'")
+    items += [f"{call}({text})" for call in ("min", "max", "count") for text in ("k", "CAST(k AS BINARY)", *times)]
+    items += [f"{call}(v > 1)" for call in ("any", "some", "every", "bool_and", "bool_or", "min", "max", "count")]
+    named = ", ".join(f"{item} AS c{place}" for place, item in enumerate(items))
+    query = f"SELECT {named}, my_count(*) AS n FROM hav"
+    found, expected = sql(db, query), db.sql(query.replace("my_count", "count"))
+    assert len(questions) == 2
+    assert plans_of(db, query) == ["fold"]
+    assert types(found) == types(expected)
+
+
+def test_settings_of_group_by(db: Any, plans_of: Callable[..., list[str]]) -> None:
+    """Where a position or an alias in GROUP BY is none, it is not taken for one."""
+    session = db.newSession()
+    sql(session, CREATE.format("total", "INT", "BIGINT", "sum"))
+    session.conf.set("spark.sql.groupByOrdinal", "false")
+    query = "SELECT total(v) AS s FROM VALUES (1), (2) AS t(v) GROUP BY 1"
+    assert rows(sql(session, query)) == rows(session.sql(query.replace("total", "sum"))) == [(3,)]
+    session.conf.set("spark.sql.groupByAliases", "false")
+    with pytest.raises(SqlError, match="cannot be resolved"):
+        sql(session, "SELECT v % 2 AS m, total(v) FROM VALUES (1), (2) AS t(v) GROUP BY m")

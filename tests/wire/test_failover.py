@@ -15,7 +15,7 @@ import pytest
 from foldflight import connect
 from foldflight.client import EmbeddedTransport, FlightTransport, Functions, OpenExchange, close_connections
 from foldflight.client.failover import SurvivingExchange
-from foldflight.engine.over import folding, stream
+from foldflight.engine.over import accumulating, folding
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
@@ -327,7 +327,7 @@ def test_over_goes_on_when_a_server_is_killed(fork: Fork, monkeypatch: pytest.Mo
             kill(killed[-1])
 
     monkeypatch.setattr(folding, "_EVENTS_MAX", 7)
-    monkeypatch.setattr(stream, "_EVENTS_MAX", 7)
+    monkeypatch.setattr(accumulating, "_EVENTS_MAX", 7)
     monkeypatch.setattr(OpenExchange, "chunk", strike)
     assert over(connect(",".join(each.url for each in servers))) == expected
     assert len({each.url for each in killed}) == 2

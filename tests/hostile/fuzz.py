@@ -272,12 +272,16 @@ def bundle_content(data: bytes) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """A reader of bytes, valid bytes for it, and bytes that are valid for other readers."""
+    """A reader of bytes, valid bytes for it, and bytes that are valid for other readers.
+
+    `inputs` is how many damaged inputs a whole run has: fewer where one costs more, such as an exchange of its own.
+    """
 
     read: Callable[[bytes], None]
     corpus: list[bytes]
     damage: Callable[[bytes, random.Random, list[bytes]], bytes] = damaged
     foreign: list[bytes] = field(default_factory=list)
+    inputs: int = 60_000
 
 
 ANY_MESSAGES = {
@@ -287,7 +291,7 @@ BUNDLE_KEYS = [b"a key for bundles", b"another key for bundles"]
 BUNDLE = Bundle(("weighted_avg", "thrice"), made_here(), bytes(range(64)))
 METAS = [PieceMeta("ab", 2, 200, 1, 2, 0), PieceMeta("cd", 2, 200, 3, 2**64 - 1, 0)]
 TARGETS = {
-    "open": Target(open_, [encode_open(OPENING), encode_open(Open(calls=CALLS[:1], columns=COLUMNS))]),
+    "open": Target(open_, [encode_open(OPENING), encode_open(Open(calls=CALLS[:1], columns=COLUMNS))], inputs=150_000),
     "engine_frame": Target(
         engine_frame,
         [
@@ -305,20 +309,30 @@ TARGETS = {
                 InitialOutputs(STATES.slice(0, 0)),
             )
         ],
+        inputs=160_000,
     ),
     "states": Target(states, [stream_of(STATES), stream_of(STATES.slice(0, 1))]),
-    "envelopes": Target(envelopes, [bytes([place - 1]) + STATES.column(place)[0].as_py() for place in (2, 3)]),
+    "envelopes": Target(
+        envelopes, [bytes([place - 1]) + STATES.column(place)[0].as_py() for place in (2, 3)], inputs=20_000
+    ),
     "bundle": Target(bundle, [seal(BUNDLE, key) for key in BUNDLE_KEYS]),
-    "bundle_content": Target(bundle_content, [pb.Bundle.FromString(seal(BUNDLE, BUNDLE_KEYS[0])).content]),
+    "bundle_content": Target(
+        bundle_content, [pb.Bundle.FromString(seal(BUNDLE, BUNDLE_KEYS[0])).content], inputs=30_000
+    ),
     "chunks": Target(chunks, [stream_of(ROWS), stream_of(NOTHING)]),
     "any_chunks": Target(
         any_chunks,
         [packed(messages) for (name, _), messages in ANY_MESSAGES.items() if name not in REFUSED_TYPES],
         forged_pack,
         [packed(messages) for (name, _), messages in ANY_MESSAGES.items() if name in REFUSED_TYPES],
+        inputs=40_000,
     ),
     "any_states": Target(
-        states, [stream_of(STATES)], forged_stream, [stream_of_messages(each) for each in ANY_MESSAGES.values()]
+        states,
+        [stream_of(STATES)],
+        forged_stream,
+        [stream_of_messages(each) for each in ANY_MESSAGES.values()],
+        inputs=40_000,
     ),
     "facts": Target(
         facts,
@@ -326,6 +340,7 @@ TARGETS = {
             encode_info(FunctionInfo.of(REGISTRY["typed"])),
             encode_error(FunctionError("USER_CODE", "no", function="typed", slot=3, row="value=5")),
         ],
+        inputs=140_000,
     ),
     "settings": Target(
         settings,
@@ -334,6 +349,7 @@ TARGETS = {
             for place, setting in enumerate(SETTINGS.values())
             if setting.default is not None and setting.default != ()
         ],
+        inputs=40_000,
     ),
     "types": Target(types, [b"DECIMAL(10,2)", b"ARRAY<MAP<STRING,BIGINT>>", b"STRUCT<a: INT, b: TIMESTAMP>"]),
     "manifest": Target(
@@ -343,8 +359,9 @@ TARGETS = {
             Manifest(LAYOUT, {0: LAYOUT.states}).encode(),
             _of_several(Manifest(LAYOUT, {0: LAYOUT.states}).encode()),
         ],
+        inputs=40_000,
     ),
-    "piece": Target(piece, [encode_piece(PIECE)]),
+    "piece": Target(piece, [encode_piece(PIECE)], inputs=40_000),
 }
 
 

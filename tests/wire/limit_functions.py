@@ -96,6 +96,15 @@ class Sleeps(_Base):
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
+class Naps(_Base):
+    """Sleeps for this many milliseconds, and can be interrupted before and after."""
+
+    def accumulate(self, accumulator: Number, value: int) -> None:
+        time.sleep(value / 1000)
+        accumulator.value += value
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
 class HoldsTheLock(_Base):
     """Calls C code that never ends at 13, and holds Python's global lock."""
 

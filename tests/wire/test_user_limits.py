@@ -106,12 +106,14 @@ def test_others_go_on_meanwhile(hurried: Server) -> None:
     assert 'foldflight_function_errors_total{code="USER_CODE",function="loops_in_accumulate"}' in body
 
 
-def test_quick_steps_are_never_interrupted(hurried: Server) -> None:
-    """The limit applies to one frame: several frames together may take longer."""
-    with transport_to(hurried).open(opening(Call("sleeps", ("value",)), Call("count", ()))) as exchange:
-        for epoch in range(1, 60):
-            exchange.chunk(rows(*[(slot, 0, 0) for slot in range(500)]))
-            end_epoch(exchange, epoch)
+def test_the_time_limit_applies_to_each_frame(hurried: Server) -> None:
+    """Frames that take longer than the limit together, and not one by one, are all folded."""
+    naps = 5
+    with transport_to(hurried).open(opening(Call("naps", ("value",)))) as exchange:
+        for _ in range(naps):
+            exchange.chunk(rows((0, 0, round(300 * FOLD_S_MAX))))
+        (found,) = end_epoch(exchange, 1).column("output_0").to_pylist()
+    assert found == naps * round(300 * FOLD_S_MAX) > 1000 * FOLD_S_MAX
 
 
 def test_a_time_limit_is_not_isolated(hurried: Server) -> None:

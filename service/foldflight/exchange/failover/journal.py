@@ -172,6 +172,8 @@ class KeptStates:
         Args:
             states: n rows: `slot`, ascending, and `state_i` among other columns.
         """
+        if not states.num_rows:
+            return
         wanted = [name for name in states.column_names if not name.startswith("output_")]
         for batch in states.select(wanted).to_batches():
             slots = batch.column("slot").to_numpy()
@@ -188,6 +190,8 @@ class KeptStates:
 
     def forget(self, slots: Slots) -> None:
         """Remove the states of n slots."""
+        if not len(slots):
+            return
         self._row_by_slot[slots[slots < len(self._row_by_slot)]] = -1
         if not (self._row_by_slot >= 0).any():
             self._batches, self._rows, self.nbytes = [], 0, 0

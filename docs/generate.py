@@ -381,7 +381,10 @@ API_MODULES: dict[str, tuple[str, ...] | None] = {
 # What a reader needs first stands first. Other names follow: functions, classes, errors.
 API_FIRST = ("udaf", "udf", "udtf", "connect", "configure", "group_by", "over", "sql", "register", "check_laws")
 # Constants are documented where they are defined.
-API_CONSTANTS = {"foldflight.spark": ("foldflight.spark.cdc.DELTA_CHANGES", "foldflight.spark.windows.PROCESSING_TIME")}
+API_CONSTANTS = {
+    "foldflight.spark": ("foldflight.spark.cdc.DELTA_CHANGES", "foldflight.spark.windows.PROCESSING_TIME"),
+    "foldflight.testing": ("foldflight.testing.targets.TARGET_COLUMNS", "foldflight.testing.targets.TARGET_KEYS"),
+}
 
 
 def api_page() -> str:

@@ -52,7 +52,8 @@ EXPLANATIONS: Final = {
         "Start another server before one is stopped. If the whole fleet was stopped, start it and run the job again.",
     ),
     "UNREACHABLE": Explanation(
-        "No server answers at the URL, or a connection was lost and no other server took over in time.",
+        "No server answers at the URL, or a connection was lost and no other server took over in time. Or a table that "
+        "a stream writes is not available.",
         "Check host, port and scheme of the URL (`grpc://` or `grpc+tls://`), the network policy and the log of the "
         "servers. `foldflight status URL` shows which servers answer.",
     ),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 import struct
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from examples import json_target
 from foldflight import RejectedError, RetryableError
 from foldflight.spark.tables.postgres import PostgresTable
 from foldflight.testing import TARGET_COLUMNS, TARGET_KEYS, check_target
@@ -77,6 +79,50 @@ ROWS = [
 def changes_of(rows: list[dict[str, Any]], columns: pa.Schema) -> pa.Table:
     schema = pa.schema([pa.field("row_kind", pa.string()), *columns])
     return pa.Table.from_pylist([{"row_kind": "+U", **row} for row in rows], schema)
+
+
+def test_the_example_of_a_target(tmp_path: Path) -> None:
+    """The target of the reference keeps all laws, which its page lists."""
+    results = json_target.check(tmp_path / "totals.json")
+    assert [result for result in results if not result.passed] == []
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "tables.md").read_text()
+    assert [result.law for result in results if f"| {result.law} |" not in page] == []
+
+
+class Forgetful(json_target.JsonFile):
+    """A target that applies an epoch again."""
+
+    def apply(self, query: str, epoch: int, changes: Iterable[pa.Table]) -> None:
+        state = self.read()
+        state["epochs"].pop(query, None)
+        self.path.write_text(json.dumps(state))
+        super().apply(query, epoch, changes)
+
+
+class Hasty(json_target.JsonFile):
+    """A target that applies each part by itself."""
+
+    def apply(self, query: str, epoch: int, changes: Iterable[pa.Table]) -> None:
+        if self.read()["epochs"].get(query, -1) < epoch:
+            for part in changes:
+                super().apply(query, epoch, [part])
+                state = self.read()
+                state["epochs"][query] = epoch - 1
+                self.path.write_text(json.dumps(state))
+            super().apply(query, epoch, [])
+
+
+@pytest.mark.parametrize(
+    ("mistaken", "law"),
+    [(Forgetful, "an epoch that is repeated changes nothing"), (Hasty, "an epoch that fails leaves no trace")],
+)
+def test_mistakes_of_a_target_are_found(mistaken: type[json_target.JsonFile], law: str, tmp_path: Path) -> None:
+    """A target with a mistake breaks the law that forbids it, which tells what was expected."""
+    path = tmp_path / "totals.json"
+    results = check_target(lambda: mistaken(path, TARGET_KEYS), lambda: mistaken(path, TARGET_KEYS).read()["rows"])
+    broken = {result.law: result.detail for result in results if not result.passed}
+    assert law in broken
+    assert "then the table has" in broken[law]
 
 
 def test_values_of_all_types(kind: Kind) -> None:

@@ -21,7 +21,7 @@ from foldflight.spark.mapping import with_columns
 from foldflight.spark.over import OverFrame, over
 from foldflight.spark.settings import configure
 from foldflight.spark.stored import state_table
-from foldflight.spark.tables import write_table
+from foldflight.spark.tables import Target, write_table
 from foldflight.spark.windows import PROCESSING_TIME, Window, cumulate, hop, session, tumble
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ __all__ = [
     "PROCESSING_TIME",
     "GroupedFrame",
     "OverFrame",
+    "Target",
     "Window",
     "column",
     "configure",

@@ -6,6 +6,7 @@ has committed the epoch, Spark repeats it, and the target finds that it has the 
 
 from __future__ import annotations
 
+from foldflight.engine.targets import Target
 from foldflight.spark.tables.sink import write_table
 
-__all__ = ["write_table"]
+__all__ = ["Target", "write_table"]

@@ -73,7 +73,7 @@ def write_table(
     Args:
         changes: The stream, for example of `group_by(...).agg(...)`, with or without the column `row_kind`.
         target: `duckdb:///path?table=t`, `postgresql://user@host/db?table=t` or `delta:///path`; the name of a table
-            of the session's catalogue whose format has MERGE; or a `foldflight.engine.targets.Target`.
+            of the session's catalogue whose format has MERGE; or a `Target`.
         keys: The columns that identify a row of the table.
         checkpoint: The folder in which Spark keeps the query's progress.
         trigger: How often an epoch begins, as "10 seconds", or "available now" to end after all that has arrived.

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from foldflight import Functions
 from foldflight.spark import sql
 from foldflight.sql import SqlError
 from foldflight.sql.analysis import Analysis
@@ -130,6 +131,21 @@ def test_twins_have_the_types_of_spark(db: Any, questions: list[str], plans_of: 
     assert len(questions) == 2
     assert plans_of(db, query) == ["fold"]
     assert types(found) == types(expected)
+
+
+def test_over_is_described_once(db: Any, functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server is asked once for all calls of a window, however many frames and ways of folding they have."""
+    asked: list[str] = []
+    transport = type(functions["weighted_avg"].transport)
+    describe = transport.describe
+    monkeypatch.setattr(transport, "describe", lambda self, opening: asked.append("") or describe(self, opening))
+    query = """SELECT k, my_sum(v) OVER w AS a, my_count(*) OVER w AS c,
+                      my_max(v) OVER (PARTITION BY k ORDER BY v ROWS 1 PRECEDING) AS b,
+                      my_sum(DISTINCT v) OVER (PARTITION BY k ORDER BY v ROWS 2 PRECEDING) AS d
+               FROM hav WINDOW w AS (PARTITION BY k ORDER BY v)"""
+    found = rows(sql(db, query))
+    assert len(asked) == 1
+    assert found == [("one", 1, 1, 1, 1), ("one", 6, 2, 5, 6), ("three", 3, 1, 3, 3), ("two", 2, 1, 2, 2)]
 
 
 def test_settings_of_group_by(db: Any, plans_of: Callable[..., list[str]]) -> None:

@@ -184,7 +184,7 @@ class OverQuery:
         every = Query.of(
             transport, {name: each.call for name, each in calls.items()}, layout.of(plain, retracts=False), types=types
         )
-        groups: dict[tuple[WindowFrame, str | None, str | None, Way], dict[str, Call]] = {}
+        groups: dict[tuple[WindowFrame, str | None, str | None, Way], list[str]] = {}
         reasons: dict[str, str] = {}
         for place, (name, each) in enumerate(calls.items()):
             opened = every.opened[place]
@@ -199,12 +199,11 @@ class OverQuery:
             way, reasons[name] = _chosen(each, opened, every.layout.states.field(place))
             # How the user insists only matters for the choice.
             frame = replace(each.frame, by=None)
-            group = groups.setdefault((frame, each.low, each.high, way), {})
-            group[name] = replace(each.call, fingerprint=opened.fingerprint)
+            groups.setdefault((frame, each.low, each.high, way), []).append(name)
         parts = []
         for (frame, low, high, way), chosen in groups.items():
-            inner = layout.of(list(chosen.values()), retracts=way is Way.RETRACT)
-            query = Query.of(transport, chosen, inner, types=types)
+            inner = layout.of([calls[name].call for name in chosen], retracts=way is Way.RETRACT)
+            query = every.part(chosen, inner)
             parts.append(Part(query, frame, way, tuple(map(reasons.__getitem__, chosen)), low, high))
         return cls(layout, tuple(parts), every.layout.outputs, every.bounds)
 

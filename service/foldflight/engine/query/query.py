@@ -6,7 +6,7 @@ picklable. The plans of a host (batch and stream) execute it, and `explain` desc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -134,7 +134,7 @@ class Query:
         if materialize and not all(map(needs.are_met, opened.calls)):
             opening = replace(opening, calls=tuple(_materialized(opening.calls, opened, needs)))
             opened = transport.describe(opening)
-        needs.check(opening.calls, opened)
+        needs.check(opening.calls, opened.calls)
         if stream is not None and stream.has_sessions:
             _refuse_views_in_sessions(opening.calls, opened.calls)
         listed = opened
@@ -152,6 +152,31 @@ class Query:
                 "" if before.fingerprint == now.fingerprint else before.fingerprint
                 for before, now in zip(listed.calls, opened.calls, strict=True)
             ),
+        )
+
+    def part(self, outputs: Collection[str], layout: QueryLayout) -> Query:
+        """Return the query of some calls of a batch, as they were described.
+
+        Args:
+            outputs: The outputs of the calls.
+            layout: Keys, columns and flags, as for `of`.
+        """
+        places = [self.layout.outputs.names.index(name) for name in outputs]
+        states = [self.layout.states.field(place).with_name(f"state_{at}") for at, place in enumerate(places)]
+        carried = [self.layout.carried.field(place).with_name(f"state_{at}") for at, place in enumerate(places)]
+        return replace(
+            self,
+            opening=replace(
+                self.opening, calls=tuple(self.opening.calls[place] for place in places), columns=layout.chunk
+            ),
+            opened=tuple(self.opened[place] for place in places),
+            layout=replace(
+                layout,
+                states=pa.schema(states),
+                carried=pa.schema(carried),
+                outputs=pa.schema([self.layout.outputs.field(place) for place in places]),
+            ),
+            row_lists=tuple(self.row_lists[place] for place in places),
         )
 
     @property
@@ -352,9 +377,9 @@ class _Needs:
         """Return whether a call has the needed capabilities."""
         return (call.can_retract or not self.retract) and (call.can_merge or not self.merge)
 
-    def check(self, calls: Sequence[Call], opened: Opened) -> None:
+    def check(self, calls: Sequence[Call], opened: Sequence[OpenedCall]) -> None:
         """Refuse a call without the needed capabilities. Raises RejectedError CANNOT_RETRACT, CANNOT_MERGE."""
-        for call, found in zip(calls, opened.calls, strict=True):
+        for call, found in zip(calls, opened, strict=True):
             if self.retract and not found.can_retract:
                 raise RejectedError(
                     "CANNOT_RETRACT",

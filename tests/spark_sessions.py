@@ -108,7 +108,9 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
         .config(PROVIDER, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
         .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
     )
-    if SPARK >= (4, 0):  # the package of 3.5 has no Connect server
+    if SPARK < (4, 0):
+        builder = builder.config("spark.sql.ansi.enabled", "true")  # the default of later versions
+    else:  # the package of 3.5 has no Connect server
         builder = (
             builder.config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
             .config("spark.connect.grpc.binding.address", "127.0.0.1")

@@ -15,6 +15,7 @@ from foldflight import RejectedError, connect
 from foldflight.spark import dead_letters, group_by, join_lateral, mapping, results, with_columns
 from foldflight.spark.errors import error_of
 from tests import map_functions
+from tests.spark_sessions import since_spark
 
 ROWS = [(1, 4, " Ab cD "), (2, None, None), (3, 6, ""), (-4, 7, "x y x")]
 COLUMNS = "a bigint, b bigint, text string"
@@ -78,6 +79,7 @@ def test_table_functions_join(spark: Any, functions: Any) -> None:
     assert [(row.a, row.again) for row in chained] == [(1, 4), (-4, 7), (-4, 7), (-4, 7)]
 
 
+@since_spark("4.1", "a UDF of Arrow arrays")
 def test_one_trip_and_the_plan_stays_open(classic: Any, embedded: Any) -> None:
     """Nested functions and consecutive with_columns are one trip; unread columns are pruned; filters are pushed."""
     df = classic.createDataFrame(ROWS, COLUMNS).select("a", "b", "text", sf.lit("wide").alias("unused"))
@@ -181,6 +183,7 @@ def test_errors_are_isolated(spark: Any, embedded: Any) -> None:
     assert sorted((letter.code, letter.row.y) for letter in letters) == [("RESULT_TYPE", 0), ("RESULT_TYPE", 3)]
 
 
+@since_spark("4.0", "a stream")
 def test_streams_keep_their_watermark(classic: Any, embedded: Any, tmp_path: Any) -> None:
     """A stream is mapped like a batch, and its watermark still closes windows behind it."""
     rows = [(f"2026-01-01 00:0{minute}:00", "a b") for minute in range(4)]

@@ -12,6 +12,7 @@ from foldflight import RejectedError
 from foldflight.spark import column, enable, sql
 from foldflight.sql import SqlError
 from foldflight.sql.analysis import Analysis
+from tests.spark_sessions import since_spark
 from tests.sql.test_statements import MODULE, SOURCE, values
 
 OWN = SOURCE.replace("(BIGINT) AS", "(BIGINT) APPEND ONLY AS")
@@ -107,6 +108,7 @@ def test_a_chain_of_common_tables_is_planned_link_by_link(db: Any, monkeypatch: 
     assert characters(6) < 2.6 * characters(3)
 
 
+@since_spark("4.0", "IDENTIFIER of a table")
 def test_common_tables_are_found_by_their_names(db: Any) -> None:
     """A table is seen whichever way it is written, also through another one, and by IDENTIFIER."""
     query = """WITH `o``ne` AS (SELECT k, my_sum(v) AS s FROM hav GROUP BY k), TWO AS (SELECT * FROM `O``NE`)
@@ -131,6 +133,7 @@ def test_a_column_named_offset(db: Any, plans_of: Callable[..., list[str]]) -> N
     assert plans_of(db, query) == ["fold"]
 
 
+@since_spark("4.0", "a collation")
 def test_distinct_of_all_columns_and_of_collated_texts(db: Any) -> None:
     """Spark counts them itself: a fold has neither all columns nor collations."""
     db.sql("""CREATE OR REPLACE TEMP VIEW collated AS

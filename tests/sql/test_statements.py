@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.functions import arrow_udf
 
 from foldflight import RejectedError, connect, udaf
 from foldflight.spark import column, enable, sql
@@ -355,6 +354,8 @@ def test_an_aggregate_left_over_is_no_aggregate_of_groups(db: Any, plans_of: Cal
         return len(v)
 
     total.__annotations__ = {"v": pa.Array, "return": int}
+    from pyspark.sql.functions import arrow_udf
+
     db.udf.register("unknown_total", arrow_udf(total, "bigint"))
     query = "SELECT unknown_total(v) AS a FROM hav GROUP BY v HAVING my_count(*) > 0"
     assert plans_of(db, query) == ["lists"]

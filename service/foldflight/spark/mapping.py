@@ -473,7 +473,8 @@ def declared_udf(
             return task.values_where(columns[0], columns[1:]) if guarded else task.values(columns)
 
     run.__name__ = info.name
-    udf = arrow_udf(run, spark_type(type_))
+    known = inputs or ([] if info.input_types is None else [parse_type(each) for each in info.input_types])
+    udf = arrow_udf(run, spark_type(type_), [pa.bool_(), *known] if guarded else known)
     return udf if info.deterministic else udf.asNondeterministic()
 
 

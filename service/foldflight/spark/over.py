@@ -347,7 +347,8 @@ class OverFrame:
         name = text_of(self.order[0].column)
         chosen = distance_of(arrow, bound, order=name, shown=type_.simpleString())
         if isinstance(chosen, str):
-            distance = sf.expr(f"INTERVAL '{chosen.strip()}'")
+            with rejecting("SCHEMA_MISMATCH", f"Spark cannot add the distance {bound!r} to the order"):
+                distance = sf.expr(f"INTERVAL '{chosen.strip()}'")
         else:
             # A narrower type would wrap, or give NULL, where Spark is not in ANSI mode.
             type_ = spark_type(end_type(arrow))

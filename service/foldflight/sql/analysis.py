@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
-from foldflight.spark.versions import condition_of, contexts_of, message_of, quiet
+from foldflight.spark.versions import condition_of, contexts_of, message_of, newer_grammar, quiet
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import GRAMMAR
 from foldflight.sql.catalog import Catalog, catalog_of, plain_sql
@@ -36,6 +36,8 @@ UNKNOWN_FUNCTION: Final = ("UNRESOLVED_ROUTINE", "UNRESOLVABLE_TABLE_VALUED_FUNC
 
 _VIEW: Final = re.compile(r"foldflight_result_\d+_")
 _END: Final = re.compile(r"\n?== SQL|\s*SQLSTATE|;\s*line \d+ pos|\nJVM stacktrace|;\n'")
+# Spark 3.5 says "function".
+_UNRESOLVED: Final = re.compile(r"resolve (?:routine |function )?`([^`]+)`")
 _POSITION: Final = re.compile(r"\(line (\d+), pos (\d+)\)|line (\d+) pos (\d+)")
 
 
@@ -244,7 +246,9 @@ def refusal(
     """
     message = catalog.as_written(said(error))
     condition = condition_of(error)
-    if condition in UNKNOWN_FUNCTION and (name := re.search(r"resolve (?:routine )?`([^`]+)`", message)) is not None:
+    if condition == "PARSE_SYNTAX_ERROR" or "filter predicate" in message:
+        message += newer_grammar(text.text)
+    if condition in UNKNOWN_FUNCTION and (name := _UNRESOLVED.search(message)) is not None:
         own = name[1].rpartition(".")[2].strip("`")
         close = catalog.closest(own)
         if own.lower() in GRAMMAR and own.lower() in {**catalog.entries, **catalog.mapped}:

@@ -24,7 +24,7 @@ from foldflight.spark.carrier import result_types
 from foldflight.spark.columns import text_of
 from foldflight.spark.mapping import declared_udf
 from foldflight.spark.types import check_udf, result_type
-from foldflight.spark.versions import spark_type
+from foldflight.spark.versions import PLAIN_AGGREGATES, PLAIN_TABLES, spark_type
 from foldflight.sql.calls import AGGREGATES
 from foldflight.sql.lists import ListFold
 from foldflight.sql.text import Span, SqlError, Text, quoted
@@ -341,7 +341,7 @@ class Catalog:
         """
         _check_name(entry.name)
         self.entries[entry.name] = entry
-        if entry.has_plain_calls and entry.types:
+        if entry.has_plain_calls and entry.types and PLAIN_AGGREGATES.has():
             arguments = _argument_names(entry.handle, len(entry.types))
             fold = ListFold.of(entry.handle.transport, Call(entry.handle.name, tuple(arguments)), entry.types)
             spark.udf.register(entry.name, fold.over_groups())
@@ -381,6 +381,8 @@ class Catalog:
         """Make a function known to Spark under its name, in place of the one of this name."""
         name = quoted(entry.name)
         udf = None if entry.is_table else self._map_udf(entry, {})
+        if entry.is_table and not PLAIN_TABLES.has():
+            return
         rows = self.mapped_udf(spark, entry, {}) if entry.is_table else ""
         if entry.name in self.mapped:  # scalar and table functions have names of their own in Spark
             plain_sql(spark, f"DROP TEMPORARY FUNCTION IF EXISTS {name}")

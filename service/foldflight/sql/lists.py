@@ -46,12 +46,14 @@ class ListFold:
         call: The call. Its arguments are the fields of the lists' structs.
         output: The type of its results.
         result: Their carrier type in Spark.
+        rows: The type of the rows in a list.
     """
 
     transport: Transport
     call: Call
     output: pa.DataType
     result: pa.DataType
+    rows: pa.DataType
 
     @classmethod
     def of(cls, transport: Transport, call: Call, types: Sequence[pa.DataType]) -> ListFold:
@@ -70,7 +72,9 @@ class ListFold:
         opened = transport.describe(Open((call,), _with_slot(columns), returns=_NO_STATES))
         output = opened.schema.field("output_0").type
         (result,) = result_types([call.function], [output])
-        return cls(transport, call, output, result)
+        names = [str(place) for place in range(len(columns))]
+        rows = pa.struct(list(zip(names, columns.types, strict=True))) if names else pa.bool_()
+        return cls(transport, call, output, result, rows)
 
     def over_lists(self, type_: st.DataType) -> Any:
         """Return the UDF over lists, whose results have this type in Spark."""
@@ -83,7 +87,7 @@ class ListFold:
             freeze_garbage_collector()
             return results
 
-        return _udf(fold_lists, self, type_)
+        return _udf(fold_lists, self, type_, [pa.list_(self.rows)])
 
     def over_groups(self) -> Any:
         """Return the function as an aggregate of Spark: for plain SQL, with the restrictions that Spark has for it."""
@@ -162,10 +166,12 @@ class _HeldEpochs:
         return self._epochs.fold(lengths, columns)
 
 
-def _udf(function: Callable[..., Any], fold: ListFold, type_: st.DataType) -> Any:
+def _udf(
+    function: Callable[..., Any], fold: ListFold, type_: st.DataType, inputs: Sequence[pa.DataType] | None = None
+) -> Any:
     """Return a function as a UDF, whose kind Spark reads from its annotations."""
     function.__name__ = fold.call.function  # Spark shows it in plans and in its UI
-    return arrow_udf(function, type_)
+    return arrow_udf(function, type_, inputs)
 
 
 def _with_slot(columns: pa.Schema) -> pa.Schema:

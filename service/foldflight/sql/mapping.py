@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from foldflight.errors import RejectedError
 from foldflight.functions.query.literals import check_names
+from foldflight.spark.versions import PLAIN_TABLES
 from foldflight.sql.analysis import Analysis
 from foldflight.sql.calls import ParsedCall, calls_in
 from foldflight.sql.catalog import MapEntry
@@ -44,6 +45,7 @@ def rewrite_mapped(analysis: Analysis) -> bool:
             raise text.error(error.message, call.head, code=error.code) from None
         if (
             is_view
+            or (entry.is_table and not PLAIN_TABLES.has())
             or len(columns) < len(entry.types)
             or any(text.says(each.start + 1, "=>") for each in call.arguments)
         ):

@@ -101,9 +101,8 @@ def as_plain_tables(text: Text, tables: list[WindowedTable], edits: Edits) -> No
         time, window = text.slice(table.time), table.window
         if table.has_equivalent:
             lengths = ", ".join(f"'{each}'" for each in (window.size, window.slide) if each)
-            items = "* EXCEPT (__window), __window.start AS window_start, __window.end AS window_end"
-            head = f"(SELECT {items} FROM (SELECT *, window({time}, {lengths}) AS __window FROM "
-            tail = "))"
+            ends = ", ".join(f"window({time}, {lengths}).{end} AS window_{end}" for end in ("start", "end"))
+            head, tail = f"(SELECT *, {ends} FROM ", ")"
         else:
             head, tail = f"(SELECT *, {time} AS window_start, {time} AS window_end FROM ", ")"
         # The relation stays a range of its own, because it may be a query with calls that are rewritten, too.

@@ -6,7 +6,16 @@ installed Spark can do.
 
 from __future__ import annotations
 
-from foldflight.spark.versions.facts import ARROW_UDFS, CONNECT, STREAMS, here, require
+from foldflight.spark.versions.facts import (
+    ARROW_UDFS,
+    CONNECT,
+    PLAIN_AGGREGATES,
+    PLAIN_TABLES,
+    STREAMS,
+    here,
+    newer_grammar,
+    require,
+)
 from foldflight.spark.versions.sessions import condition_of, contexts_of, formatted, message_of, quiet
 from foldflight.spark.versions.states import FILE_MANAGER, StatefulProcessor, transform_with_state
 from foldflight.spark.versions.types import (
@@ -23,6 +32,8 @@ __all__ = [
     "ARROW_UDFS",
     "CONNECT",
     "FILE_MANAGER",
+    "PLAIN_AGGREGATES",
+    "PLAIN_TABLES",
     "STREAMS",
     "UNCOMPARABLE",
     "StatefulProcessor",
@@ -34,6 +45,7 @@ __all__ = [
     "formatted",
     "here",
     "message_of",
+    "newer_grammar",
     "nullable",
     "quiet",
     "require",

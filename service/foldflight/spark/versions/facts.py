@@ -21,10 +21,13 @@ __all__ = [
     "ARROW_UDFS",
     "CONNECT",
     "FEATURES",
+    "PLAIN_AGGREGATES",
+    "PLAIN_TABLES",
     "STREAMS",
     "VERSIONS",
     "Feature",
     "here",
+    "newer_grammar",
     "require",
     "versions_table",
 ]
@@ -63,6 +66,7 @@ def _has_module(name: str) -> bool:
 BATCHES: Final = Feature("batches: `group_by(...).agg(...)`", "3.5", _always)
 OVERS: Final = Feature("`over(...).agg(...)` of batches", "3.5", _always)
 MAPS: Final = Feature("scalar and table functions: `with_columns`, `join_lateral`", "3.5", _always)
+STATEMENTS: Final = Feature("SQL: `sql(spark, ...)`, `enable`", "3.5", _always)
 STREAMS: Final = Feature(
     "streams: `group_by` and `over` of a streaming DataFrame, `state_table`",
     "4.0",
@@ -77,10 +81,22 @@ CONNECT: Final = Feature(
     plural=False,
 )
 ARROW_UDFS: Final = Feature(
-    "scalar functions as UDFs: `spark_udf()`, and uses as arguments of other functions and of aggregates",
+    "scalar functions in SQL, `spark_udf()` and the lists plan of SQL in batches (before: row by row, slowly)",
     "4.1",
     lambda: hasattr(sf, "arrow_udf"),
-    "add the function's result as a column first, with with_columns",
+    "use with_columns",
+)
+PLAIN_AGGREGATES: Final = Feature(
+    "aggregates in plain `spark.sql`, without `enable`",
+    "4.1",
+    lambda: hasattr(sf, "arrow_udf"),
+    "use foldflight.spark.sql",
+)
+PLAIN_TABLES: Final = Feature(
+    "table functions in plain `spark.sql`, without `enable`",
+    "4.0",
+    lambda: _has_module("pyspark.sql.classic"),
+    "use foldflight.spark.sql",
 )
 VARIANTS: Final = Feature(
     "columns of the type VARIANT", "4.0", lambda: hasattr(st, "VariantType"), "keep the text of JSON in a STRING"
@@ -89,7 +105,37 @@ TIMES: Final = Feature(
     "results of the type TIME", "4.1", lambda: hasattr(st, "TimeType"), "declare another result_type, as STRING"
 )
 
-FEATURES: Final = (BATCHES, OVERS, MAPS, STREAMS, CONNECT, ARROW_UDFS, VARIANTS, TIMES)
+QUALIFY: Final = Feature(
+    "QUALIFY in SQL", "4.2", lambda: _is_at_least("4.2"), "filter the rows in a query around this one", plural=False
+)
+FILTERED_WINDOWS: Final = Feature(
+    "FILTER of Spark's own aggregates in OVER",
+    "4.2",
+    lambda: _is_at_least("4.2"),
+    "write sum(CASE WHEN ... THEN x END) OVER (...)",
+    plural=False,
+)
+PIPES: Final = Feature(
+    "the operator `|>` in SQL", "4.0", lambda: _is_at_least("4.0"), "write the query with SELECT", plural=False
+)
+_GRAMMAR: Final = ((QUALIFY, "QUALIFY"), (FILTERED_WINDOWS, "FILTER"), (PIPES, "|>"))
+
+FEATURES: Final = (
+    BATCHES,
+    OVERS,
+    MAPS,
+    STATEMENTS,
+    STREAMS,
+    CONNECT,
+    PLAIN_TABLES,
+    ARROW_UDFS,
+    PLAIN_AGGREGATES,
+    QUALIFY,
+    FILTERED_WINDOWS,
+    PIPES,
+    VARIANTS,
+    TIMES,
+)
 
 
 def here() -> str:
@@ -108,10 +154,22 @@ def require(feature: Feature, subject: str) -> None:
         RejectedError: SETTINGS, with the version and the remedy.
     """
     if not feature.has():
-        verb = "need" if feature.plural else "needs"
-        raise RejectedError(
-            "SETTINGS", f"{subject} {verb} Spark {feature.since} or later, and this is {here()}; {feature.remedy}"
-        )
+        raise RejectedError("SETTINGS", _needed(feature, subject))
+
+
+def newer_grammar(statement: str) -> str:
+    """Return why Spark may have refused a statement, to be added to its error: grammar of newer versions.
+
+    PySpark does not tell what its JVM can parse, so a platform's backport shows in that nothing is refused.
+    """
+    words = statement.upper()
+    found = [feature for feature, word in _GRAMMAR if word in words and not feature.has()]
+    return "".join(f" {_needed(each, each.what)}." for each in found)
+
+
+def _needed(feature: Feature, subject: str) -> str:
+    verb = "need" if feature.plural else "needs"
+    return f"{subject} {verb} Spark {feature.since} or later, and this is {here()}; {feature.remedy}"
 
 
 def versions_table() -> str:
@@ -121,6 +179,10 @@ def versions_table() -> str:
         marks = ("yes" if _at_least(version, each.since) else "-" for version in VERSIONS)
         lines.append(f"| {each.what} | {' | '.join(marks)} |")
     return "\n".join(lines) + "\n"
+
+
+def _is_at_least(since: str) -> bool:
+    return _at_least(".".join(pyspark.__version__.split(".")[:2]), since)
 
 
 def _at_least(version: str, since: str) -> bool:

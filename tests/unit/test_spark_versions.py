@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 import foldflight
 from foldflight.engine.query.convert import without_nullability
 from foldflight.errors import RejectedError
-from foldflight.spark import columns, versions
+from foldflight.spark import types, versions
 from foldflight.spark.versions import facts
 from foldflight.spark.versions.facts import FEATURES, VERSIONS, Feature, require, versions_table
 from tests.spark_sessions import SPARK
@@ -119,10 +119,10 @@ def test_an_error_of_our_own_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -
 
     interval = getattr(st, "CalendarIntervalType", st.YearMonthIntervalType)()
     with pytest.raises(RejectedError, match=r"the key 'at' is interval.*, which cannot be passed to Python"):
-        columns.arrow_fields(st.StructType([st.StructField("at", interval)]), ROLES)
-    monkeypatch.setattr(columns, "arrow_type", outdated)
+        types.arrow_fields(st.StructType([st.StructField("at", interval)]), ROLES)
+    monkeypatch.setattr(types, "arrow_type", outdated)
     with pytest.raises(TypeError, match="unexpected keyword"):
-        columns.arrow_fields(ROWS, ROLES)
+        types.arrow_fields(ROWS, ROLES)
 
 
 DOCUMENTED = {

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming import StreamingQuery  # type: ignore[attr-defined, unused-ignore]
 
 from foldflight.client.logs import log_event
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND

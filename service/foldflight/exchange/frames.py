@@ -95,7 +95,7 @@ class Open(Request):
         """Whether the exchange maps rows with steps, instead of folding them with calls: it has no slots."""
         return bool(self.steps)
 
-    @property
+    @cached_property
     def functions(self) -> tuple[str, ...]:
         """The name of the function of each call or step."""
         return (*(each.function for each in self.calls), *(each.function for each in self.steps))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import pyarrow as pa
@@ -43,7 +44,7 @@ class BoundCall:
     keys: tuple[pa.DataType, ...] = ()
     rows: RowsShape | None = None
 
-    @property
+    @cached_property
     def is_counted(self) -> bool:
         """Whether its states are counted rows rather than the function's accumulators."""
         return self.call.distinct or self.call.materialize or bool(self.call.order)
@@ -58,7 +59,7 @@ class BoundCall:
         """The type of its outputs."""
         return self.bound.result_type
 
-    @property
+    @cached_property
     def state_type(self) -> pa.DataType:
         """The type of its states."""
         if self.rows is not None:
@@ -70,7 +71,7 @@ class BoundCall:
         """The type of states that are the list of all counted rows."""
         return counted_shape(self.bound, self.keys).arrow
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """The fingerprint of its states, as 16 hexadecimal digits."""
         if not self.is_counted:
@@ -107,7 +108,7 @@ class BoundCall:
         """Whether a row may be retracted before it has been accumulated; true for counted rows that are retracted."""
         return self.can_retract if self.is_counted else self.bound.function.capabilities.invertible
 
-    @property
+    @cached_property
     def views(self) -> tuple[ViewSpec, ...]:
         """The views of its states. Counted rows are one, if the engine keeps them, and otherwise have none."""
         if self.rows is not None:

@@ -514,7 +514,7 @@ class BoundFunction:
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
-    @property
+    @functools.cached_property
     def views(self) -> tuple[ViewSpec, ...]:
         """The views of its accumulators."""
         prefetch = self.function.prefetch

@@ -99,9 +99,9 @@ def parse_type(declared: Any, variables: Mapping[str, pa.DataType] | None = None
         except RejectedError as error:
             raise RejectedError("SIGNATURE", error.message) from None
         return declared
-    if is_spark_type(declared):
-        return _from_spark(declared.jsonValue())
     if not isinstance(declared, str):
+        if is_spark_type(declared):
+            return _from_spark(declared.jsonValue())
         raise RejectedError(
             "SIGNATURE",
             f"{declared!r} is not a type; write a SQL name such as 'BIGINT', a pyarrow type, or an instance of a "

@@ -178,15 +178,16 @@ def test_damaged_state_ends_the_query(
             from foldflight.spark.bucketed import run_cache
 
             yield from super().handleInputRows(key, rows, timerValues)
-            good = self._store.manifest()
+            store = self.store()
+            good = store.manifest()
             if what == "manifest":
-                self._store.put_manifest(good[:-1] + bytes([good[-1] ^ 1]))
+                store.put_manifest(good[:-1] + bytes([good[-1] ^ 1]))
             else:
                 pieces = Manifest.decode(good).pieces
                 run_cache().drop([piece.id for piece in pieces])  # else they would not be read again
                 for piece in pieces:
-                    data = self._store.run(piece.id)
-                    self._store.put_run(piece.id, data[:-1] + bytes([data[-1] ^ 1]))
+                    data = store.run(piece.id)
+                    store.put_run(piece.id, data[:-1] + bytes([data[-1] ^ 1]))
 
     functions = connect(spark_functions)
 

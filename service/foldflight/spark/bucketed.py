@@ -1,22 +1,31 @@
-"""The common parts of stateful streams: the columns of buckets, their figures, and the cache of stored pieces."""
+"""The common parts of stateful streams: the operator over buckets, its columns and figures, and the cache of pieces."""
 
 from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Sequence
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from foldflight.engine.query.blocks import BlockBounds, gather
 from foldflight.engine.query.layout import BUCKET
 from foldflight.engine.state.hostcache import HostCache, private_folder
+from foldflight.engine.state.manifest import naming_bucket
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.stream.epoch import EpochStats
-from foldflight.engine.stream.packing import BLOB
+from foldflight.engine.stream.packing import BLOB, blob_of, rows_of
+from foldflight.spark.attempts import attempt
+from foldflight.spark.versions import StatefulProcessor
+from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 
 __all__ = [
     "DATA",
@@ -24,8 +33,10 @@ __all__ = [
     "FOLDED",
     "PACKED",
     "RUN_ID",
-    "StoredRuns",
+    "BucketOperator",
+    "BucketStore",
     "aggregation_of",
+    "blobs_of",
     "bucket_row",
     "observed",
     "run_cache",
@@ -45,6 +56,8 @@ _FIGURES: Final = [
 ]
 FIGURES: Final = tuple(each.name for each in _FIGURES)
 FOLDED: Final = st.StructType([st.StructField(BLOB, st.BinaryType()), *_FIGURES])
+_NAME: Final = st.StructType([st.StructField("name", st.StringType())])
+_OUTPUT_ROWS_MAX: Final = 1 << 16
 _CACHE_BYTES_MAX: Final = 256 << 20
 _HOST_BYTES_MAX: Final = 1 << 30
 
@@ -97,11 +110,28 @@ def run_cache() -> RunCache:
     return _caches[0]
 
 
-class StoredRuns:
-    """The pieces of tables and logs in a map state of Spark, by name. A store adds where its manifest is."""
+class BucketStore:
+    """One table or log of a bucket in Spark's state variables: a manifest, and pieces by their unique names.
 
-    def __init__(self, runs: Any) -> None:
+    Args:
+        read: Returns the row with the manifest, or None.
+        write: Replaces it.
+        runs: The map state of the pieces, which all tables and logs of a bucket share.
+    """
+
+    def __init__(self, read: Callable[[], Any], write: Callable[[tuple[bytes]], None], runs: Any) -> None:
+        self._read = read
+        self._write = write
         self._runs = runs
+
+    def manifest(self) -> bytes | None:
+        """Return the manifest."""
+        held = self._read()
+        return None if held is None else bytes(held[0])
+
+    def put_manifest(self, data: bytes) -> None:
+        """Replace the manifest."""
+        self._write((data,))
 
     def run(self, run_id: str) -> bytes | None:
         """Return a piece."""
@@ -115,3 +145,76 @@ class StoredRuns:
     def remove_run(self, run_id: str) -> None:
         """Remove a piece."""
         self._runs.removeKey((run_id,))
+
+
+class BucketOperator(StatefulProcessor, ABC):
+    """A stateful operator over buckets. Spark calls it for each bucket that has rows in an epoch, then for timers.
+
+    Args:
+        rows: The rows in the blobs of an epoch.
+        bounds: The limits of the blocks that they become.
+        has_names: Whether a bucket has several manifests, by name: those of OVER.
+    """
+
+    def __init__(self, rows: pa.Schema, bounds: BlockBounds, *, has_names: bool) -> None:
+        self._step = uuid.uuid4().hex
+        self._rows = rows
+        self._bounds = bounds
+        self._has_names = has_names
+
+    def init(self, handle: Any) -> None:
+        """Declare the state variables of a bucket: manifests, and pieces by name."""
+        use_local_folders()
+        self._handle = handle
+        if self._has_names:
+            self._manifests = handle.getMapState("manifests", _NAME, DATA)
+        else:
+            self._manifests = handle.getValueState("manifest", DATA)
+        self._runs = handle.getMapState("runs", RUN_ID, DATA)
+
+    def store(self, name: str = "") -> BucketStore:
+        """Return the storage of a table or log of the bucket."""
+        manifests = self._manifests
+        if not self._has_names:
+            return BucketStore(manifests.get, manifests.update, self._runs)
+        return BucketStore(partial(manifests.getValue, (name,)), partial(manifests.updateValue, (name,)), self._runs)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """Process the rows of one bucket and epoch."""
+        with attempt(self._step), naming_bucket(key[0]):
+            # Each partition sends a blob. Small blobs are combined, because each block has a fixed cost.
+            blobs = (rows_of(bytes(row[BLOB])) for row in rows)
+            yield from self.arrive(key[0], gather(blobs, self._rows, self._bounds), timerValues)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """Process what is due in one bucket."""
+        with attempt(self._step), naming_bucket(key[0]):
+            yield from self.expire(key[0], timerValues, expiredTimerInfo)
+
+    def wake(self, at_us: int, lateness_ms: int = 0) -> None:
+        """Register a timer of the bucket, rounded up to milliseconds, the unit of timers."""
+        self._handle.registerTimer(-(-at_us // 1000) + lateness_ms)
+
+    def close(self) -> None:
+        """End the exchanges at the end of the task."""
+        with attempt(self._step):
+            self.end()
+        freeze_garbage_collector()
+
+    @abstractmethod
+    def arrive(self, bucket: int, blocks: Iterator[pa.RecordBatch], timers: Any) -> Iterator[Row]:
+        """Yield the results of the blocks of an epoch."""
+
+    @abstractmethod
+    def expire(self, bucket: int, timers: Any, expired: Any) -> Iterator[Row]:
+        """Yield the results of a timer."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """End the exchanges."""
+
+
+def blobs_of(batch: pa.RecordBatch) -> Iterator[bytes]:
+    """Yield results as blobs of a limited number of rows."""
+    for start in range(0, batch.num_rows, _OUTPUT_ROWS_MAX):
+        yield blob_of(batch.slice(start, _OUTPUT_ROWS_MAX))

@@ -26,22 +26,18 @@ from pyspark.sql import types as st
 
 from foldflight.engine.batch.tasks import PartialFold
 from foldflight.engine.keys.grouped import GroupedExchange
-from foldflight.engine.query.blocks import gather
 from foldflight.engine.query.layout import BUCKET, DEAD_LETTER, ROW_KIND
 from foldflight.engine.query.query import Query, StreamOptions
-from foldflight.engine.state.manifest import naming_bucket
 from foldflight.engine.state.migration import Migration
 from foldflight.engine.state.table import StateTable, TableLayout
 from foldflight.engine.state.viewtable import ViewTable, table_of
 from foldflight.engine.stream.epoch import BucketEpoch, ClosedWindows, EpochStats
-from foldflight.engine.stream.packing import BLOB, Pack, Unpack, blob_of, rows_of
+from foldflight.engine.stream.packing import Pack, Unpack, blob_of
 from foldflight.engine.stream.sessions import SessionEpoch
 from foldflight.functions import RowKind
-from foldflight.spark.attempts import attempt
-from foldflight.spark.bucketed import DATA, FOLDED, PACKED, RUN_ID, StoredRuns, bucket_row, observed, run_cache
+from foldflight.spark.bucketed import FOLDED, PACKED, BucketOperator, blobs_of, bucket_row, observed, run_cache
 from foldflight.spark.steps import mapping, spark_schema, step_of
-from foldflight.spark.versions import StatefulProcessor, transform_with_state
-from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
+from foldflight.spark.versions import transform_with_state
 
 __all__ = ["stream_result"]
 
@@ -112,8 +108,8 @@ def _results(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> t
     return pa.schema([pa.field(ROW_KIND, pa.string()), *layout.results]), st.StructType([kind, *schema.fields])
 
 
-class BucketProcessor(StatefulProcessor):
-    """The stateful operator. Spark calls it for each bucket that has rows in an epoch.
+class BucketProcessor(BucketOperator):
+    """The operator of grouped streams.
 
     Args:
         query: The query.
@@ -122,7 +118,8 @@ class BucketProcessor(StatefulProcessor):
 
     def __init__(self, query: Query, table: TableLayout) -> None:
         layout = query.layout
-        self._step = uuid.uuid4().hex
+        self._merges = query.folds_before_shuffle.taken
+        super().__init__(layout.partial if self._merges else layout.rows, query.bounds, has_names=False)
         # One exchange serves all buckets of a task. It is opened for the first bucket that has rows.
         opening = query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
         self._views = query.views
@@ -131,9 +128,6 @@ class BucketProcessor(StatefulProcessor):
         self._options = _options_of(query)
         self._shows_kind = self._options.shows_kind(has_kinds=layout.has_kinds)
         self._table_layout = table
-        self._bounds = query.bounds
-        self._merges = query.folds_before_shuffle.taken
-        self._rows = layout.partial if self._merges else layout.rows
         self._migration = Migration(
             query.transport,
             # A state that cannot be migrated fails the query: isolation would fail its group in every epoch.
@@ -145,31 +139,16 @@ class BucketProcessor(StatefulProcessor):
             query.row_lists,
         )
 
-    def init(self, handle: Any) -> None:
-        """Declare the state variables of a bucket: a manifest, and runs by name."""
-        use_local_folders()
-        self._handle = handle
-        self._store = _SparkStore(
-            handle.getValueState("manifest", DATA),
-            handle.getMapState("runs", RUN_ID, DATA),
-        )
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+    def arrive(self, bucket: int, blocks: Iterator[pa.RecordBatch], timers: Any) -> Iterator[Row]:  # noqa: ARG002
         """Fold the rows of one bucket and epoch."""
-        with attempt(self._step), naming_bucket(key[0]):
-            yield from self._fold(rows, timerValues)
-
-    def _fold(self, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N803
         table = self._table()
         table.declare()
-        # Each partition sends a blob. Small blobs are combined, because each block has a fixed cost.
-        blocks = gather((rows_of(bytes(row[BLOB])) for row in rows), self._rows, self._bounds)
         first_block = next(blocks, None)
         if first_block is None:
             return
         closed_us = None
         if self._options.closing_lateness_ms is not None:
-            closed_us = (timerValues.getCurrentWatermarkInMs() - self._options.closing_lateness_ms) * 1000
+            closed_us = (timers.getCurrentWatermarkInMs() - self._options.closing_lateness_ms) * 1000
         epoch = self._epoch(table, closed_us)
         kinds, changes = epoch.run(chain([first_block], blocks))
         if closed_us is not None:
@@ -185,19 +164,11 @@ class BucketProcessor(StatefulProcessor):
         for letters in epoch.dead_letters():
             yield from self._letters(letters)
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+    def expire(self, bucket: int, timers: Any, expired: Any) -> Iterator[Row]:  # noqa: ARG002
         """Close the windows that the watermark has passed: emit them in append mode, and drop their state."""
-        with attempt(self._step), naming_bucket(key[0]):
-            yield from self._close(timerValues, expiredTimerInfo)
-
-    def _close(self, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N803
         lateness_ms = self._options.closing_lateness_ms or 0
         # The sessions of a bucket share a timer, at the earliest end. Other windows have one timer for each end.
-        until = (
-            timerValues.getCurrentWatermarkInMs()
-            if self._options.has_sessions
-            else expiredTimerInfo.getExpiryTimeInMs()
-        )
+        until = timers.getCurrentWatermarkInMs() if self._options.has_sessions else expired.getExpiryTimeInMs()
         closed_us = (until - lateness_ms) * 1000
         closed = ClosedWindows(self._exchange, self._layout, self._table(), closed_us)
         for changes in closed.drop(wants_outputs=self._options.emit == "append"):
@@ -211,8 +182,8 @@ class BucketProcessor(StatefulProcessor):
             self._close_at(closed.next_end_us)
 
     def _close_at(self, end_us: int) -> None:
-        """Register a timer for the end of a window, rounded up to milliseconds, the unit of timers."""
-        self._handle.registerTimer(-(-end_us // 1000) + (self._options.closing_lateness_ms or 0))
+        """Register a timer for the end of a window."""
+        self.wake(end_us, self._options.closing_lateness_ms or 0)
 
     def _epoch(self, table: StateTable | ViewTable, closed_us: int | None) -> BucketEpoch | SessionEpoch:
         if self._options.has_sessions and isinstance(table, StateTable):
@@ -231,7 +202,7 @@ class BucketProcessor(StatefulProcessor):
         return table_of(
             self._table_layout,
             self._views,
-            self._store,
+            self.store(),
             cache=run_cache(),
             new_run_id=lambda: uuid.uuid4().hex,
             conversion=self._migration,
@@ -249,9 +220,7 @@ class BucketProcessor(StatefulProcessor):
             shorts = pa.array([kind.short for kind in RowKind])
             columns = [shorts.take(kinds), *columns]
             names = [ROW_KIND, *names]
-        batch = pa.RecordBatch.from_arrays(columns, names=names)
-        for start in range(0, batch.num_rows, _OUTPUT_ROWS_MAX):
-            yield blob_of(batch.slice(start, _OUTPUT_ROWS_MAX))
+        return blobs_of(pa.RecordBatch.from_arrays(columns, names=names))
 
     def _letters(self, letters: pa.RecordBatch) -> Iterator[Row]:
         """Yield blobs of dead letters, with the number of rows in each."""
@@ -262,23 +231,6 @@ class BucketProcessor(StatefulProcessor):
             kinds = pc.struct_field(part.column(DEAD_LETTER), "row_kind")
             yield bucket_row(blob_of(part), EpochStats(isolated_rows=part.num_rows - kinds.null_count))
 
-    def close(self) -> None:
-        """End the exchange at the end of the task."""
-        with attempt(self._step):
-            self._exchange.close()
-        freeze_garbage_collector()
-
-
-class _SparkStore(StoredRuns):
-    """Spark's state variables as storage for a state table."""
-
-    def __init__(self, manifest: Any, runs: Any) -> None:
-        super().__init__(runs)
-        self._manifest = manifest
-
-    def manifest(self) -> bytes | None:
-        held = self._manifest.get()
-        return None if held is None else bytes(held[0])
-
-    def put_manifest(self, data: bytes) -> None:
-        self._manifest.update((data,))
+    def end(self) -> None:
+        """End the exchange."""
+        self._exchange.close()

@@ -222,6 +222,29 @@ def test_a_value_that_does_not_fit_names_its_row(database: PostgresDatabase) -> 
     assert caught.value.group == {"key": "c"}
 
 
+def test_a_text_that_is_too_long(database: PostgresDatabase) -> None:
+    """A bounded text of the table takes texts as far as they fit."""
+    database.run(f"CREATE TABLE {database.schema}.short (key varchar(3) PRIMARY KEY, value bigint)")
+    target = database.opened("short", PAIRS, ["key"])
+    error = refused(target, PAIRS, ("abc", 1), ("abcd", 2))
+    assert f"table {database.schema}.short refuses a value of the column key: value too long" in error.message
+    assert error.group == {"key": "abcd"}
+
+
+@pytest.mark.parametrize(("module", "package"), [("psycopg", "postgres"), ("duckdb", "duckdb"), ("deltalake", "delta")])
+def test_a_package_that_is_missing(module: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error tells what to install."""
+    monkeypatch.setitem(sys.modules, module, None)
+    options = {"create": True, "add_columns": False}
+    targets = {
+        "psycopg": PostgresTable("postgresql://me@127.0.0.1:9/db", ("t",), PAIRS, ["key"], **options),
+        "duckdb": DuckDBFile(tmp_path / "t.duckdb").target("t", PAIRS, ["key"], **options),
+        "deltalake": DeltaFiles(tmp_path).target("t", PAIRS, ["key"], **options),
+    }
+    with pytest.raises(RejectedError, match=rf"needs .*: pip install 'foldflight\[{package}\]'"):
+        targets[module].prepare()
+
+
 def test_the_index_over_the_keys(database: PostgresDatabase) -> None:
     """Without a unique index over exactly the keys, or with one that takes NULLs as different, the remedy is told."""
     database.run(f"CREATE TABLE {database.schema}.t (key text, value bigint)")

@@ -122,5 +122,5 @@ def _duckdb() -> Any:
     try:
         import duckdb
     except ModuleNotFoundError:
-        raise RejectedError("MODULE", "the target duckdb needs DuckDB: pip install duckdb") from None
+        raise RejectedError("MODULE", "the target duckdb needs DuckDB: pip install 'foldflight[duckdb]'") from None
     return duckdb

@@ -7,6 +7,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+from docs.lift_table import lift_table
 from docs.type_table import TYPES, spark_word
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.errors import EXPLANATIONS, FoldflightError
@@ -107,3 +108,8 @@ def test_each_failure_has_its_test() -> None:
     root = Path(__file__).parents[2]
     for path, test in named:
         assert f"def {test}(" in (root / path).read_text(), f"{path}::{test}"
+
+
+def test_which_functions_lift() -> None:
+    """The table of functions that lift equals what the lifter says of them."""
+    assert lift_table() in (ROOT / "docs" / "explanation" / "lift.md").read_text()

@@ -110,7 +110,8 @@ def test_plans_name_the_functions(spark: Any, embedded: Functions, capsys: pytes
         result.explain()
         return capsys.readouterr().out
 
-    two_phases = plan(group_by(df, "op").agg(a=total("v"), n=count(), m=count("v")))
+    assert "lifted[sum, count](" in plan(group_by(df, "op").agg(a=total("v"), n=count(), m=count("v")))
+    two_phases = plan(group_by(df, "op", plan="fold").agg(a=total("v"), n=count(), m=count("v")))
     assert "fold_partial[sum, count](" in two_phases
     assert "merge[sum, count](" in two_phases
     one_phase = plan(group_by(df, "op").agg(a=median("v")))

@@ -330,7 +330,8 @@ def test_an_error_of_the_author_names_group_and_row(spark: Any, functions: Any, 
     """The error of a failed task names function, group and row, and shows the author's line."""
     df = spark.range(0, 14, 1, 2).selectExpr("named_struct('b', id % 2) AS k", "id AS v")
     with pytest.raises(Exception, match="bad luck") as caught:
-        group_by(df, "k").agg(o=functions["picky"]("v", at=at)).collect()
+        # Without a plan, a class that raises in merge only is lifted, and needs no merge.
+        group_by(df, "k", plan="fold" if at == "merge" else "auto").agg(o=functions["picky"]("v", at=at)).collect()
     text = str(caught.value)
     assert f"USER_CODE: {at} raised ValueError" in text
     assert "function: picky" in text

@@ -28,7 +28,7 @@ from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Function, Registry, function_of
 from foldflight.functions.types.views import PlainMap, ViewSpec, view_type
 from foldflight.testing import LawResult, check_laws
-from foldflight.testing.laws import LAWS, _check, _Inputs, _Subject, _takes_nulls
+from foldflight.testing.laws import LAWS, _check, _Inputs, _Subject, _takes_nulls, rows_of
 from foldflight.testing.pair import LIMITS, ExchangePair
 from foldflight.testing.views import KeptViews
 
@@ -1110,7 +1110,7 @@ def outcome(cls: type) -> LawResult:
     function = function_of(cls)
     assert isinstance(function, Function)
     subject = _Subject(function, {})
-    return _check(LAWS[-1], subject, _Inputs(subject.types, nulls=_takes_nulls(subject), examples=40))
+    return _check(LAWS[-1], subject, _Inputs(rows_of(subject.types, nulls=_takes_nulls(subject)), examples=40))
 
 
 class Members:

@@ -22,6 +22,7 @@ from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold.failures import missing_module
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
+from foldflight.lift import lift_text, listed_lift
 from foldflight.shipping.bundles import unpickled
 from foldflight.shipping.pickling import pickled
 
@@ -92,7 +93,9 @@ class EmbeddedTransport:
             look: Whether to determine how each function is folded, from an instance and the code of its class.
         """
         functions = [self._registry[name] for name in sorted(self._registry)]
-        return [FunctionInfo.of(each, folding=PROGRAMS.folding(each) if look else None) for each in functions]
+        if not look:
+            return [FunctionInfo.of(each) for each in functions]
+        return [FunctionInfo.of(each, folding=PROGRAMS.folding(each), lift=listed_lift(each)) for each in functions]
 
     def register(self, functions: Sequence[AnyFunction]) -> list[FunctionInfo]:
         """Add functions, and return their descriptions. Raises RejectedError SIGNATURE if a name is taken."""
@@ -104,7 +107,7 @@ class EmbeddedTransport:
 
     def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
         """Return the Opened of an exchange without opening it. Raises the errors of opening."""
-        return describe(self._complete(open), self._registry, _LIMITS, SERVER_ID, PROGRAMS)
+        return describe(self._complete(open), self._registry, _LIMITS, SERVER_ID, PROGRAMS, lift_text)
 
     def open(self, open: Open, *, resolve: Resolve | None = None) -> OpenExchange:  # noqa: A002
         """Open an exchange in this process."""

@@ -417,6 +417,7 @@ def _encode_opened(frame: Opened) -> pb.Opened:
                 is_ordered=call.is_ordered,
                 views=map(_encode_view, call.views),
                 folded=str(call.mode or ""),
+                lift=utf8(call.lift),
             )
         )
     return pb.Opened(
@@ -460,6 +461,7 @@ def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
                 is_ordered=call.is_ordered,
                 views=tuple(map(_decode_view, call.views)),
                 mode=Mode.from_text(call.folded),  # None for a mode that only newer servers have
+                lift=call.lift,
             )
             for call in opened.calls
         ),

@@ -256,6 +256,8 @@ class OpenedCall:
         is_ordered: Whether its rows are folded in the order of the call.
         views: The views of its state.
         mode: How it was folded when the exchange was opened; it may have changed since. None: not known.
+        lift: How an engine may aggregate the rows without the function, or why it cannot, as a JSON document
+            (`foldflight.lift.lift_text`); empty if the server does not tell, as in an open exchange.
     """
 
     fingerprint: str
@@ -267,6 +269,7 @@ class OpenedCall:
     is_ordered: bool = False
     views: tuple[ViewSpec, ...] = ()
     mode: Mode | None = None
+    lift: str = ""
 
 
 @dataclass(frozen=True)
@@ -458,6 +461,8 @@ class FunctionInfo:
         vectorised: What the columns of a vectorised scalar function are: `arrow`, `numpy` or `pandas`; otherwise empty.
         zoned_types: `input_types` for columns with a time zone, if it takes timestamps of both kinds; otherwise None.
         zoned_result: `result_type` for `zoned_types`.
+        lift: As `OpenedCall.lift`, for the types of `input_types` and the defaults of direct arguments; empty if it is
+            not known without a call.
     """
 
     name: str
@@ -480,6 +485,7 @@ class FunctionInfo:
     vectorised: str = ""
     zoned_types: tuple[str, ...] | None = None
     zoned_result: str | None = None
+    lift: str = ""
 
     @property
     def folded(self) -> str:
@@ -487,8 +493,8 @@ class FunctionInfo:
         return "" if self.folding is None else str(self.folding)
 
     @classmethod
-    def of(cls, function: AnyFunction, *, folding: Folding | None = None) -> FunctionInfo:
-        """Return the description of a function. The caller determines how it is folded."""
+    def of(cls, function: AnyFunction, *, folding: Folding | None = None, lift: str = "") -> FunctionInfo:
+        """Return the description of a function. The caller determines how it is folded, and how it is lifted."""
         can = function.capabilities if isinstance(function, Function) else None
         inputs, result = function.input_types, function.result_type
         zoned = function.zoned
@@ -516,6 +522,7 @@ class FunctionInfo:
             vectorised="" if isinstance(function, Function) else function.vectorised or "",
             zoned_types=_names(None if zoned is None else zoned.input_types),
             zoned_result=None if zoned is None or zoned.result_type is None else sql_name(zoned.result_type),
+            lift=lift,
         )
 
     def taking(self, given: Sequence[pa.DataType]) -> FunctionInfo:

@@ -94,6 +94,7 @@ def encode_info(info: FunctionInfo) -> bytes:
         vectorised=info.vectorised,
         zoned_types=None if info.zoned_types is None else pb.Types(names=info.zoned_types),
         zoned_result=info.zoned_result or "",
+        lift=utf8(info.lift),
     ).SerializeToString()
 
 
@@ -122,6 +123,7 @@ def decode_info(metadata: bytes) -> FunctionInfo:
         vectorised=message.vectorised,
         zoned_types=tuple(message.zoned_types.names) if message.HasField("zoned_types") else None,
         zoned_result=message.zoned_result or None,
+        lift=message.lift,
     )
 
 

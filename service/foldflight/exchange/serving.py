@@ -39,8 +39,19 @@ from foldflight.exchange.machine import Exchange, Role
 from foldflight.exchange.parts import sliced_to
 from foldflight.exchange.slots import check_slots, check_states
 from foldflight.exchange.views import split_entries
-from foldflight.fold import Accelerator, BoundRequest, HeldView, Mode, Resources, StateSigner, Unanswered, bind
+from foldflight.fold import (
+    Accelerator,
+    BoundCall,
+    BoundRequest,
+    HeldView,
+    Mode,
+    Resources,
+    StateSigner,
+    Unanswered,
+    bind,
+)
 from foldflight.functions import LogRecord, MetricSink, Registry
+from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.sql import check_plain
 
 __all__ = ["ExchangeStats", "ServerExchange", "describe"]
@@ -403,9 +414,16 @@ class ServerExchange:
 
 
 def describe(
-    opening: Open, registry: Registry, limits: Limits, server_id: str, accelerator: Accelerator | None = None
+    opening: Open,
+    registry: Registry,
+    limits: Limits,
+    server_id: str,
+    accelerator: Accelerator | None = None,
+    lift: Callable[[BoundFunction], str] | None = None,
 ) -> Opened:
     """Return the Opened of an exchange without opening it. The arguments are those of `ServerExchange`.
+
+    `lift` returns how an engine may aggregate the rows of a call without its function (`OpenedCall.lift`).
 
     The modes of its calls are not known, because they are decided when it is opened.
 
@@ -416,7 +434,13 @@ def describe(
     """
     bound = _bind(opening, registry, server_id)
     bound.check(accelerator)
-    return _opened(bound, opening, limits, server_id, [None] * len(bound.calls))
+    opened = _opened(bound, opening, limits, server_id, [None] * len(bound.calls))
+    if lift is None or opening.maps:
+        return opened
+    lifts = [lift(call.bound) if isinstance(call, BoundCall) else "" for call in bound.calls]
+    return replace(
+        opened, calls=tuple(replace(call, lift=text) for call, text in zip(opened.calls, lifts, strict=True))
+    )
 
 
 def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:

@@ -31,6 +31,7 @@ from foldflight.exchange.messages import encode_info
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.functions.author.mapping import MapFunction
 from foldflight.functions.registry import unknown_function
+from foldflight.lift import lift_text, listed_lift
 from foldflight.server.bundles import Bundles
 from foldflight.server.calls import VanishedError
 from foldflight.server.edge import count, edge, to_flight_error
@@ -181,6 +182,7 @@ class FlightServer(FlightBase):
                 self._limits,
                 self._server_id,
                 self._programs,
+                lift_text,
             )
         )
         message = encode(opened, opened.schema)
@@ -410,7 +412,8 @@ class FlightServer(FlightBase):
             )
 
     def _flight_of(self, name: str) -> Any:
-        info = FunctionInfo.of(self._registry[name], folding=self._programs.folding(self._registry[name]))
+        function = self._registry[name]
+        info = FunctionInfo.of(function, folding=self._programs.folding(function), lift=listed_lift(function))
         return fl.FlightInfo(
             _signature_schema(self._registry[name]),
             fl.FlightDescriptor.for_path(name),

@@ -1,6 +1,7 @@
 """The plan of a batch query.
 
-It has two phases if every call supports merging (and is invertible, if rows have kinds):
+If every call lifts, Spark may aggregate the rows itself (`spark/lifted.py`). Otherwise Python folds them. That plan has
+two phases if every call supports merging (and is invertible, if rows have kinds):
 
     rows > mapInArrow(PartialFold) > repartition(keys) > mapInArrow(FinalFold)
 
@@ -24,6 +25,7 @@ from pyspark.sql import types as st
 from foldflight.engine.batch.tasks import FinalFold, PartialFold
 from foldflight.engine.query.layout import HASH, KIND, REAL, RETRACTING
 from foldflight.engine.query.query import Query
+from foldflight.spark.lifted import lifted_result
 from foldflight.spark.steps import mapping, spark_schema, step_of
 
 __all__ = ["batch_result"]
@@ -37,6 +39,8 @@ def batch_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) 
         rows: The input rows: keys, the row kind (if rows have kinds), arguments and filters.
         outputs: Spark's types of the outputs.
     """
+    if query.lifted.taken:
+        return lifted_result(query, rows)
     merges = query.folds_before_shuffle.taken
     arrived = rows
     if merges:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -13,11 +13,13 @@ from pyspark.sql import types as st
 
 from foldflight.client import Aggregate, FunctionHandle, Transport, Use
 from foldflight.engine.query.layout import DEAD_LETTER, KIND, REAL, ROW_KIND, QueryLayout
+from foldflight.engine.query.lifting import BatchPlan, Groups
 from foldflight.engine.query.query import Emit, HostTypes, Query, StreamOptions
 from foldflight.errors import RejectedError
 from foldflight.spark.batch import batch_result
 from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, column_of, key_name, kind_of, text_of
+from foldflight.spark.lifted import unliftable
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.stream import stream_result
 from foldflight.spark.types import arrow_fields, check_keys
@@ -52,6 +54,8 @@ def group_by(
     buckets: int = 32,
     strict: bool = False,
     on_error: OnError = "fail",
+    plan: BatchPlan = "auto",
+    groups: int | None = None,
 ) -> GroupedFrame:
     """Group a DataFrame, to aggregate it with functions.
 
@@ -84,6 +88,11 @@ def group_by(
             `isolate`: other groups continue, the failed group keeps its state from before the epoch (in a batch, it has
             no result), and its rows of the epoch become dead letters in a column `dead_letter`. Use `results` and
             `dead_letters` to separate the two. With `isolate`, rows are not folded before the shuffle.
+        plan: For batches: how they are computed. `lifted`: Spark computes the states by its own aggregations, and no
+            row is passed to Python; every function must lift (`foldflight functions` tells). `fold`: Python folds the
+            rows. `auto`: lifted, if every function lifts and merges, and there are not too many groups.
+        groups: For batches: about how many groups there are. From half a million on, `auto` folds. Default: what an
+            earlier run of the same query in this session has seen, or what the statistics of its tables tell.
 
     Returns:
         GroupedFrame: Call its `agg` to get the result.
@@ -113,6 +122,7 @@ def group_by(
     kind = kind_of(df, row_kind, row_kinds)
     if on_error not in ("fail", "isolate"):
         raise RejectedError("SIGNATURE", f"on_error is 'fail' or 'isolate', and here it is {on_error!r}")
+    _check_plan(plan, groups, is_stream=df.isStreaming)
     return GroupedFrame(
         df,
         columns,
@@ -121,6 +131,8 @@ def group_by(
         materialize,
         StreamOptions(emit, buckets, strict, closing, has_sessions, str(window or "")),
         isolates=on_error == "isolate",
+        plan=plan,
+        groups=None if groups is None else Groups(groups, "groups="),
     )
 
 
@@ -183,6 +195,15 @@ def _check_stream_options(df: DataFrame, emit: str, buckets: int, allowed_latene
         raise RejectedError("SIGNATURE", "emit is for streams; the result of a batch has one row for each group")
 
 
+def _check_plan(plan: str, groups: int | None, *, is_stream: bool) -> None:
+    if plan not in get_args(BatchPlan):
+        raise RejectedError("SIGNATURE", f"plan is 'auto', 'fold' or 'lifted', and here it is {plan!r}")
+    if groups is not None and (isinstance(groups, bool) or not isinstance(groups, int) or groups < 0):
+        raise RejectedError("SIGNATURE", f"groups is a number of groups, 0 or more, and here it is {groups!r}")
+    if is_stream and (plan != "auto" or groups is not None):
+        raise RejectedError("SIGNATURE", "plan and groups are for batches; a stream folds its rows, so leave them out")
+
+
 @dataclass(frozen=True)
 class GroupedFrame:
     """A grouped DataFrame; made by `group_by`."""
@@ -194,6 +215,8 @@ class GroupedFrame:
     materialize: bool
     stream: StreamOptions
     isolates: bool = False
+    plan: BatchPlan = "auto"
+    groups: Groups | None = None
 
     def __repr__(self) -> str:
         return f"<{self.df!r} grouped by {', '.join(self.names) or 'nothing'}; call agg(...)>"
@@ -274,6 +297,9 @@ class GroupedFrame:
                 stream=self.stream if self.df.isStreaming else None,
                 materialize=self.materialize,
                 types=SPARK,
+                plan=self.plan,
+                groups=self.groups,
+                unliftable=unliftable(rows),
             )
         except RejectedError as error:
             if error.code == "SCHEMA_MISMATCH":

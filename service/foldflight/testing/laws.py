@@ -25,11 +25,12 @@ from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold import BoundCall, Fold, Options, Resources, StateSigner, bind_calls
 from foldflight.functions import AnyFunction, Call, Function, MapFunction, Registry, RowKind, function_of
 from foldflight.functions.types.shape import views_in
+from foldflight.lift import Plan, Unfit, evaluate, lift_text, lifted_of
 from foldflight.shipping.pickling import unpickled_copy
 from foldflight.testing.maplaws import MAP_LAWS, MapSubject
 from foldflight.testing.views import KeptViews
 
-__all__ = ["LAWS", "LawResult", "check_laws", "iterate_laws", "rows_of"]
+__all__ = ["LAWS", "LawResult", "check_laws", "hostile_rows", "iterate_laws", "rows_of"]
 
 _SIGNER = StateSigner([b"the key of the law checks only!!"])
 _RESOURCES = Resources(_SIGNER, accelerator=PROGRAMS)
@@ -89,7 +90,7 @@ def iterate_laws(
     """Check the laws of a function one by one, as `check_laws` does, and yield each result when it is there."""
     if isinstance(function, MapFunction):
         mapped = MapSubject(function, dict(literals or {}))
-        inputs = _Inputs(mapped.types, nulls=True, examples=examples)
+        inputs = _Inputs(rows_of(mapped.types, nulls=True), examples=examples)
         for each in MAP_LAWS:
             reason = each.needs(mapped)
             if reason is None:
@@ -100,17 +101,20 @@ def iterate_laws(
     (there,) = unpickled_copy([function])
     assert isinstance(there, Function)
     subject = _Subject(there, dict(literals or {}))
-    inputs = _Inputs(subject.types, nulls=_takes_nulls(subject), examples=examples)
+    inputs = _Inputs(rows_of(subject.types, nulls=_takes_nulls(subject)), examples=examples)
     for law in LAWS:
-        yield _check(law, subject, inputs)
+        hostile = law.hostile and law.needs(subject) is None
+        yield _check(law, subject, _Inputs(hostile_rows(subject.types), examples=examples) if hostile else inputs)
 
 
 class _Subject:
     """One call of the function, and how to fold rows with it."""
 
-    def __init__(self, function: Function, literals: Mapping[str, Any]) -> None:
+    def __init__(
+        self, function: Function, literals: Mapping[str, Any], types: Sequence[pa.DataType] | None = None
+    ) -> None:
         self.function = function
-        self.types = _argument_types(function, literals)
+        self.types = _argument_types(function, literals) if types is None else list(types)
         self.names = tuple(f"argument_{place}" for place in range(len(self.types)))
         self.schema = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), *zip(self.names, self.types, strict=True)])
         self.registry = Registry() if function.name in Registry() else Registry([function])
@@ -118,6 +122,7 @@ class _Subject:
             self.registry, [Call(function.name, self.names, literals=literals)], self.schema
         )
         PROGRAMS.demand(self.calls[0].bound)
+        self.lifted = lifted_of(lift_text(self.calls[0].bound))
 
     def new(self) -> Fold:
         return Fold(self.calls, resources=_RESOURCES)
@@ -135,6 +140,13 @@ class _Subject:
         if not any(len(rows) for rows in chunks):
             return self._fresh(fold)
         return fold.collect()
+
+    def state_of(self, rows: Sequence[Any], signs: Sequence[int]) -> Any:
+        """Fold rows, of which those with the sign -1 are retracted, and return the state."""
+        fold = self.new()
+        for row, sign in zip(rows, signs, strict=True):
+            fold.fold(self.chunk([row], kind=RowKind.INSERT if sign > 0 else RowKind.DELETE))
+        return (fold.collect() if rows else self._fresh(fold)).column("state_0")[0].as_py()
 
     def _fresh(self, fold: Fold) -> pa.RecordBatch:
         # A NULL state changes no accumulator, but marks the slot as dirty.
@@ -227,6 +239,34 @@ def _nested_values(type_: pa.DataType) -> st.SearchStrategy[Any]:
     if isinstance(type_, pa.JsonType):
         return st.sampled_from(['{"a":1}', "[1,2]", "3", '"x"'])
     raise RejectedError("SIGNATURE", f"the law checks cannot generate values of type {type_}")
+
+
+def hostile_rows(types: Sequence[pa.DataType]) -> st.SearchStrategy[list[tuple[Any, ...]]]:
+    """Return a strategy for lists of rows with NULL and the values at which engines differ from Python."""
+    return st.lists(st.tuples(*(st.none() | _hostile(type_) for type_ in types)), max_size=6)
+
+
+def _hostile(type_: pa.DataType) -> st.SearchStrategy[Any]:
+    kinds = pa.types
+    if kinds.is_integer(type_):
+        bits = type_.bit_width - kinds.is_signed_integer(type_)
+        least, most = (-(1 << bits) if kinds.is_signed_integer(type_) else 0), (1 << bits) - 1
+        edges = [least, least + 1, most, most - 1, 0, 1, 2, 5, *(() if least == 0 else (-1,)), 1 << (bits // 2)]
+        return st.sampled_from(edges) | st.integers(least, most)
+    if kinds.is_floating(type_):
+        edge = [math.nan, math.inf, -math.inf, -0.0, 0.0, 5e-324, 1.7976931348623157e308, 2.0**53, 0.1, -1.0]
+        if type_ == pa.float32():
+            edge = [math.nan, math.inf, -math.inf, -0.0, 0.0, 2.0**24, 0.5, -1.0]
+        return st.sampled_from(edge)
+    if kinds.is_decimal(type_):
+        span = 10**type_.precision - 1
+        return st.integers(-span, span).map(lambda number: decimal.Decimal(number).scaleb(-type_.scale))
+    if kinds.is_string(type_):
+        # UTF-16 orders the last two differently than code points.
+        return st.sampled_from(["", "a", "A", "\u00e9", "\uffff", "\U0001f600"]) | st.text(max_size=2)
+    if kinds.is_date(type_):
+        return st.dates()
+    return _values(type_)
 
 
 Rows = list[tuple[Any, ...]]
@@ -404,6 +444,48 @@ def _same(one: Any, two: Any) -> bool:
     return type(one) is type(two) and bool(one == two)
 
 
+def _lifted(subject: _Subject, rows: Rows, cut: int) -> str | None:
+    """Compare the interpreter's state with that of the lifted form, for rows of which some are retracted."""
+    lift = subject.lifted[0]
+    assert lift is not None
+    retracts = not lift.unretractable
+    signs = [-1 if retracts and cut >> (place % 16) & 1 else 1 for place in range(len(rows))]
+    plan = Plan.of(lift, has_kinds=retracts)
+    try:
+        expected = subject.state_of(rows, signs)
+    except FoldflightError as error:
+        expected = error
+    try:
+        raising = [each.text for row in rows for each in lift.failures if evaluate(each.when, row)]
+        results = [] if raising else [each.of_rows(rows, signs) for each in plan.aggregates]
+    except (ArithmeticError, TypeError) as error:  # an engine would have NULL or another number
+        return f"the lifted form cannot be computed: {type(error).__name__}: {error}"
+    if raising:
+        if isinstance(expected, FoldflightError):
+            return None
+        return f"the lifted form raises {raising[0]}, and accumulate and retract do not"
+    columns = [pa.array([result], plan.type_of(place, subject.types)) for place, result in enumerate(results)]
+    try:
+        found = plan.states(columns, subject.calls[0].bound.state_type, 1)[0].as_py()
+    except Unfit as unfit:
+        if isinstance(expected, FoldflightError) and expected.code == "OVERFLOW":
+            return None
+        return f"the lifted form overflows: {unfit}, and the interpreter has {expected!r}"
+    if isinstance(expected, FoldflightError):
+        return f"accumulate or retract raises {expected}, and the lifted form has {found!r}"
+    if _identical(expected, found):
+        return None
+    return f"signs of the rows {signs}: the interpreter's state is {expected!r}, and that of the lifted form {found!r}"
+
+
+def _identical(one: Any, two: Any) -> bool:
+    """Return whether two states are the same. NaN equals itself; of 0.0 and -0.0 either may be the least value."""
+    if isinstance(one, dict) and isinstance(two, dict):
+        return one.keys() == two.keys() and all(_identical(one[key], two[key]) for key in one)
+    both_nan = one != one and two != two  # noqa: PLR0124 - only NaN differs from itself
+    return type(one) is type(two) and (both_nan or bool(one == two))
+
+
 @dataclass(frozen=True)
 class Law:
     """One law.
@@ -413,37 +495,44 @@ class Law:
         holds: Called with a function, rows, and a number from which the law derives where to split them. Returns None
             if the law holds, or a description of the difference.
         needs: Returns why the law does not apply to a function, or None if it applies.
+        hostile: Whether it is tried on `hostile_rows`.
     """
 
     name: str
     holds: Callable[[_Subject, Rows, int], str | None]
-    needs: Callable[[Function], str | None] = lambda _: None
+    needs: Callable[[_Subject], str | None] = lambda _: None
+    hostile: bool = False
 
 
-def _needs_merge(function: Function) -> str | None:
-    return None if function.capabilities.merge else "it has no merge"
+def _needs_merge(subject: _Subject) -> str | None:
+    return None if subject.function.capabilities.merge else "it has no merge"
 
 
-def _needs_unordered_merge(function: Function) -> str | None:
-    return _needs_merge(function) or (
-        None if function.capabilities.deterministic else "it is not deterministic: the order of rows may matter"
+def _needs_unordered_merge(subject: _Subject) -> str | None:
+    return _needs_merge(subject) or (
+        None if subject.function.capabilities.deterministic else "it is not deterministic: the order of rows may matter"
     )
 
 
-def _needs_retract(function: Function) -> str | None:
-    return None if function.capabilities.retract else "it has no retract"
+def _needs_retract(subject: _Subject) -> str | None:
+    return None if subject.function.capabilities.retract else "it has no retract"
 
 
-def _needs_vectorised(function: Function) -> str | None:
-    return None if function.vectorised else "it has no vectorised methods"
+def _needs_vectorised(subject: _Subject) -> str | None:
+    return None if subject.function.vectorised else "it has no vectorised methods"
 
 
-def _needs_bundled(function: Function) -> str | None:
-    return None if function.bundled else "it has no fold_bundle"
+def _needs_bundled(subject: _Subject) -> str | None:
+    return None if subject.function.bundled else "it has no fold_bundle"
 
 
-def _needs_views(function: Function) -> str | None:
-    return None if views_in(function.shape) else "its accumulator has no views"
+def _needs_views(subject: _Subject) -> str | None:
+    return None if views_in(subject.function.shape) else "its accumulator has no views"
+
+
+def _needs_lift(subject: _Subject) -> str | None:
+    lift, reason = subject.lifted
+    return None if lift is not None else f"it is not lifted: {reason}"
 
 
 LAWS = (
@@ -457,6 +546,7 @@ LAWS = (
     Law("get_value changes nothing", _repeatable),
     Law("vectorised methods agree", _vectorised, _needs_vectorised),
     Law("the bundled form agrees", _bundled, _needs_bundled),
+    Law("the lifted form agrees", _lifted, _needs_lift, hostile=True),
     Law("entries of views stored and read", _stored_views, _needs_views),
 )
 
@@ -464,8 +554,8 @@ LAWS = (
 class _Inputs:
     """The rows that every law of a function is tried on. They are generated once, which takes as long as a law."""
 
-    def __init__(self, types: Sequence[pa.DataType], *, nulls: bool, examples: int) -> None:
-        self._strategy = st.tuples(rows_of(types, nulls=nulls), st.integers(0, 2**16 - 1))
+    def __init__(self, rows: st.SearchStrategy[Rows], *, examples: int) -> None:
+        self._strategy = st.tuples(rows, st.integers(0, 2**16 - 1))
         self._examples = examples
         self.all: list[tuple[Rows, int]] = []
         with contextlib.suppress(NoSuchExample):
@@ -492,7 +582,7 @@ class _Inputs:
 
 
 def _check(law: Law, subject: _Subject, inputs: _Inputs) -> LawResult:
-    reason = law.needs(subject.function)
+    reason = law.needs(subject)
     if reason is not None:
         return LawResult(law.name, None, reason)
     remedy = "" if subject.function.skip_nulls else _SKIP_NULLS

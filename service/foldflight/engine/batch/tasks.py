@@ -34,7 +34,7 @@ from foldflight.engine.query.layout import BUCKET, FOLDED, HASH, LIVE, REAL, SLO
 from foldflight.engine.query.query import Query
 from foldflight.fold import Mode
 
-__all__ = ["FinalFold", "PartialFold"]
+__all__ = ["FinalFold", "Folding", "PartialFold"]
 
 # The modes in which accumulators are numbers in a table.
 _TABLES = (Mode.COMPILED, Mode.VECTORISED)
@@ -81,7 +81,7 @@ class _Groups(Groups):
             self.live -= 2 * np.bincount(slots[retracts(block)], minlength=len(self.live))
 
 
-class _Folding:
+class Folding:
     """One exchange over several epochs, each with its own groups.
 
     The results of an epoch are fetched only when the next block is available, so that the server works while Spark
@@ -160,7 +160,7 @@ class PartialFold:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold one partition."""
         layout = self.query.layout
-        with _Folding(self.query, states=True, outputs=False) as folding:
+        with Folding(self.query, states=True, outputs=False) as folding:
             partition = _PartialPartition(self, folding)
             for block in gather(batches, self._bucketed(layout.rows), self.bounds):
                 yield from partition.take(block)
@@ -170,7 +170,7 @@ class PartialFold:
 class _PartialPartition:
     """One partition in the first stage, with statistics of its rows so far."""
 
-    def __init__(self, task: PartialFold, folding: _Folding) -> None:
+    def __init__(self, task: PartialFold, folding: Folding) -> None:
         self._folding = folding
         self._layout = task.query.layout
         self._output = task.output
@@ -289,13 +289,13 @@ class FinalFold:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold one partition."""
         blocks = gather(batches, self.input, self.query.bounds)
-        with _Folding(self.query, states=False, outputs=True) as folding:
+        with Folding(self.query, states=False, outputs=True) as folding:
             if self.needs_order or not len(self.layout.keys):
                 yield from self._in_order(folding, blocks)
             else:
                 yield from self._in_any_order(folding, blocks, 0)
 
-    def _in_order(self, folding: _Folding, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _in_order(self, folding: Folding, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         is_open = False
         for block in blocks:
             yield from self._taken(folding)
@@ -310,9 +310,7 @@ class FinalFold:
             folding.barrier()
         yield from self._taken(folding)
 
-    def _in_any_order(
-        self, folding: _Folding, blocks: Iterator[pa.RecordBatch], level: int
-    ) -> Iterator[pa.RecordBatch]:
+    def _in_any_order(self, folding: Folding, blocks: Iterator[pa.RecordBatch], level: int) -> Iterator[pa.RecordBatch]:
         resident = None
         with Overflow(self.input, level) as overflow:
             for block in blocks:
@@ -327,10 +325,10 @@ class FinalFold:
             for part in overflow.parts():
                 yield from self._in_any_order(folding, gather(part, self.input, self.query.bounds), level + 1)
 
-    def _room(self, folding: _Folding, block: pa.RecordBatch) -> int:
+    def _room(self, folding: Folding, block: pa.RecordBatch) -> int:
         return folding.room(block.nbytes / max(block.num_rows, 1), self.query.bounds)
 
-    def _feed(self, folding: _Folding, block: pa.RecordBatch) -> None:
+    def _feed(self, folding: Folding, block: pa.RecordBatch) -> None:
         groups = folding.groups
         if not self.merges and not len(self.layout.keys):
             block = self._without_seed(folding, block)
@@ -345,7 +343,7 @@ class FinalFold:
                 slots, block = slots[counted], block.filter(pa.array(counted))
         folding.exchange.chunk(slots, block)
 
-    def _merge(self, folding: _Folding, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
+    def _merge(self, folding: Folding, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
         folded, rows, states = self.layout.parted(block)
         if rows.num_rows:
             row_slots = slots[~folded]
@@ -357,7 +355,7 @@ class FinalFold:
                 np.add.at(folding.groups.live, slots, states.column(LIVE).fill_null(0).to_numpy())
             folding.exchange.states(slots, [states.column(name) for name in self.layout.states.names])
 
-    def _without_seed(self, folding: _Folding, block: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_seed(self, folding: Folding, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return the real rows. The seed row creates the single group even if there are no real rows."""
         real = block.column(REAL)
         if real.true_count < len(real):
@@ -366,7 +364,7 @@ class FinalFold:
             block = block.filter(real)
         return block
 
-    def _taken(self, folding: _Folding) -> Iterator[pa.RecordBatch]:
+    def _taken(self, folding: Folding) -> Iterator[pa.RecordBatch]:
         for groups, results, held in folding.take():
             if held is not None:
                 sound, failed = split_failed(self.layout, one_batch(results), groups.keys)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pyarrow as pa
 from foldflight.client import Transport
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.query.layout import CallView, QueryLayout
+from foldflight.engine.query.lifting import GROUPS_MANY, BatchPlan, Groups, Lifting
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo, Open, Opened, OpenedCall, Returns
 from foldflight.fold import Mode, key_type
@@ -93,6 +95,9 @@ class Query:
         stream: The options of a stream; None for a batch.
         row_lists: For each call whose rows a stream keeps in a view, the fingerprint of states that are the list of all
             rows, as batches, sessions and earlier versions of foldflight have them; otherwise empty.
+        plan: How a batch is computed.
+        groups: What is known of the number of groups; None: nothing.
+        unliftable: Why the host cannot aggregate the rows itself; empty if it can.
     """
 
     transport: Transport
@@ -102,6 +107,9 @@ class Query:
     bounds: BlockBounds
     stream: StreamOptions | None
     row_lists: tuple[str, ...] = ()
+    plan: BatchPlan = "auto"
+    groups: Groups | None = None
+    unliftable: str = "the host has no aggregations of its own"
 
     @classmethod
     def of(
@@ -113,6 +121,9 @@ class Query:
         stream: StreamOptions | None = None,
         materialize: bool = False,
         types: HostTypes = ARROW,
+        plan: BatchPlan = "auto",
+        groups: Groups | None = None,
+        unliftable: str = "the host has no aggregations of its own",
     ) -> Query:
         """Describe the calls through the transport, and check them.
 
@@ -123,6 +134,9 @@ class Query:
             stream: The options of a stream. Default: a batch.
             materialize: Whether groups keep their rows for calls without a capability that the query needs.
             types: The carrier types of the host.
+            plan: How a batch is computed.
+            groups: What is known of the number of groups.
+            unliftable: Why the host cannot aggregate these rows itself; empty if it can.
 
         Raises:
             RejectedError: UNKNOWN_FUNCTION, SIGNATURE, SCHEMA_MISMATCH, CANNOT_RETRACT, CANNOT_MERGE.
@@ -141,7 +155,7 @@ class Query:
         if stream is not None and not stream.has_sessions:
             opened = _with_views_of_rows(transport, opening, listed)
         limits = opened.limits
-        return cls(
+        query = cls(
             transport=transport,
             opening=replace(opening, calls=tuple(_pinned(opening.calls, opened))),
             opened=opened.calls,
@@ -152,7 +166,13 @@ class Query:
                 "" if before.fingerprint == now.fingerprint else before.fingerprint
                 for before, now in zip(listed.calls, opened.calls, strict=True)
             ),
+            plan=plan,
+            groups=groups,
+            unliftable=unliftable,
         )
+        if plan == "lifted" and not query.lifted.taken:
+            raise RejectedError("SIGNATURE", f"plan='lifted' is not possible: {query.lifted.why}; leave plan out")
+        return query
 
     def part(self, outputs: Collection[str], layout: QueryLayout) -> Query:
         """Return the query of some calls of a batch, as they were described.
@@ -186,6 +206,34 @@ class Query:
             call.can_migrate and (not call.views or bool(row_list))
             for call, row_list in zip(self.opened, self.row_lists, strict=True)
         )
+
+    @cached_property
+    def lifting(self) -> Lifting:
+        """How the query can be lifted."""
+        return Lifting.of(self)
+
+    @property
+    def lifted(self) -> Choice:
+        """Whether rows are aggregated by the host, so that only finished states come to Python."""
+        if self.plan == "fold":
+            return Choice(taken=False, why="plan='fold'")
+        if not self.lifting.plans:
+            return Choice(taken=False, why=self.lifting.why_not)
+        if self.plan == "lifted":
+            return Choice(taken=True, why="plan='lifted'")
+        for call, opened in zip(self.opening.calls, self.opened, strict=True):
+            if not opened.can_merge:
+                why = f"{call.function} has no merge, so its accumulators may hold more than their states"
+                return Choice(taken=False, why=f"{why}; plan='lifted' lifts it nevertheless")
+        for call, plan in zip(self.opening.calls, self.lifting.plans, strict=True):
+            if not all(each.by_null for each in plan.lift.failures):
+                why = f"{call.function} raises for some rows, and a fold tells more of them"
+                return Choice(taken=False, why=f"{why}; plan='lifted' lifts it nevertheless")
+        if self.groups is not None and self.groups.count >= GROUPS_MANY:
+            why = f"there are about {self.groups.count:,} groups ({self.groups.how})"
+            return Choice(taken=False, why=f"{why}, for which a fold is faster")
+        known = "nothing tells that there are" if self.groups is None else f"{self.groups.how} tells that there are not"
+        return Choice(taken=True, why=f"every call lifts, and {known} {GROUPS_MANY:,} groups or more")
 
     @property
     def folds_before_shuffle(self) -> Choice:
@@ -265,7 +313,10 @@ class Query:
             if self.stream is not None and _is_counted(call):
                 lines.append(f"      rows: {self._rows_of(place, infos.get(call.function))}")
         lines.append(f"plan: {self._steps()}")
-        lines.append(f"  rows are {'' if folds.taken else 'not '}folded before the shuffle: {folds.why}")
+        if self.stream is None:
+            lines.append(f"  rows are {'' if self.lifted.taken else 'not '}lifted: {self.lifted.why}")
+        if self.stream is not None or not self.lifted.taken:
+            lines.append(f"  rows are {'' if folds.taken else 'not '}folded before the shuffle: {folds.why}")
         lines.append(
             f"  blocks of at most {bounds.rows_max:,} rows and {bounds.bytes_max >> 20:,} MiB; a partial fold holds at "
             f"most {bounds.groups_max:,} groups and {bounds.group_bytes_max >> 20:,} MiB of keys and states"
@@ -296,6 +347,8 @@ class Query:
         keys = ", ".join(self.layout.names)
         shuffle = f"shuffle by {keys}" if keys else "one partition"
         if self.stream is None:
+            if self.lifted.taken:
+                return "rows > expressions > aggregation by the host > states > outputs"
             folds = f"fold partial > {shuffle} > merge" if self.folds_before_shuffle.taken else f"{shuffle} > fold"
             return f"rows > {folds} > outputs"
         first = "fold partial > " if self.folds_before_shuffle.taken else ""

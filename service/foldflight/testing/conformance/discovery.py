@@ -62,7 +62,7 @@ def _function_info(server: RawServer) -> None:
 @rule(
     "describe",
     "GetFlightInfo with an Open as its command returns what DoExchange would answer: the schema of the results as the "
-    "schema, and a ServerFrame with Opened as app_metadata. OpenedCall.folded may differ.",
+    "schema, and a ServerFrame with Opened as app_metadata. OpenedCall.folded and lift may differ.",
     "Bind the calls as DoExchange does, without opening an exchange, and wrap Opened in a ServerFrame.",
 )
 def _describe(server: RawServer) -> None:
@@ -74,12 +74,13 @@ def _describe(server: RawServer) -> None:
 
 
 def _bound(opened: pb.Opened) -> list[pb.OpenedCall]:
-    """Return the calls without what only opening decides."""
+    """Return the calls without what only opening decides, or only describing tells."""
     calls = []
     for each in opened.calls:
         call = pb.OpenedCall()
         call.CopyFrom(each)
         call.ClearField("folded")
+        call.ClearField("lift")
         calls.append(call)
     return calls
 

@@ -1,0 +1,103 @@
+"""The task of lifted batches: the host has aggregated the rows, and only finished states come to Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from foldflight.engine.batch.tasks import FinalFold, Folding
+from foldflight.engine.keys.logs import naming_group
+from foldflight.engine.query.blocks import gather
+from foldflight.engine.query.layout import LIVE
+from foldflight.errors import FunctionError
+from foldflight.lift import Overflowed, Plan, Unfit
+
+__all__ = ["ROWS", "LiftedFold", "aggregate_name"]
+
+ROWS: Final = "rows"
+"""The number of rows of a group: sums hold so many, and without keys there may be none."""
+
+
+def aggregate_name(call: int, place: int) -> str:
+    """Return the name of the column with an aggregate of a call."""
+    return f"aggregate_{call}_{place}"
+
+
+@dataclass(frozen=True)
+class LiftedFold(FinalFold):
+    """The task over the aggregates of finished groups. Each group comes once.
+
+    Args:
+        plans: The plan of each call.
+    """
+
+    plans: tuple[Plan, ...] = ()
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether the number of rows of each group is needed."""
+        return not len(self.layout.keys) or any(plan.rows_max is not None for plan in self.plans)
+
+    @property
+    def input(self) -> pa.Schema:
+        """Keys, live rows (if rows have kinds), the number of rows (if `counts_rows`), the aggregates of each call."""
+        layout, query = self.layout, self.query
+        fields = [*layout.keys]
+        if layout.has_kinds:
+            fields.append(pa.field(LIVE, pa.int64()))
+        if self.counts_rows:
+            fields.append(pa.field(ROWS, pa.int64()))
+        for call, (plan, opened) in enumerate(zip(self.plans, query.opened, strict=True)):
+            fields += [
+                pa.field(aggregate_name(call, place), plan.type_of(place, opened.input_types))
+                for place in range(len(plan.aggregates))
+            ]
+        return pa.schema(fields)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Finish the groups of one partition."""
+        with Folding(self.query, states=False, outputs=True) as folding:
+            for block in gather(batches, self.input, self.query.bounds):
+                yield from self._taken(folding)
+                self._load(folding, block)
+                folding.barrier()
+            yield from self._taken(folding)
+
+    def _load(self, folding: Folding, block: pa.RecordBatch) -> None:
+        slots = folding.groups.slots(block)
+        if self.layout.has_kinds:
+            folding.groups.live[slots] = block.column(LIVE).fill_null(0).to_numpy()
+        states = []
+        for place, plan in enumerate(self.plans):
+            try:
+                states.append(self._states(place, plan, block))
+            except (Overflowed, Unfit) as error:
+                function = self.query.opening.calls[place].function
+                with naming_group(folding.groups.name):
+                    raise _overflow(function, error, int(slots[error.index])) from None
+        folding.exchange.states(slots, states)
+
+    def _states(self, place: int, plan: Plan, block: pa.RecordBatch) -> pa.Array:
+        type_ = self.layout.states.field(place).type
+        if self.counts_rows:
+            rows = block.column(ROWS).to_numpy()
+            if not len(self.layout.keys) and not rows[0]:
+                return pa.nulls(1, type_)  # a new accumulator
+            if plan.rows_max is not None and rows.max() > plan.rows_max:
+                raise Overflowed(int(rows.argmax()))
+        results = [block.column(aggregate_name(place, number)) for number in range(len(plan.aggregates))]
+        return plan.states(results, type_, block.num_rows)
+
+
+def _overflow(function: str, error: Overflowed | Unfit, slot: int) -> FunctionError:
+    if isinstance(error, Unfit):
+        text = f"its accumulator does not fit its state: {error}"
+    else:
+        text = (
+            "a sum of the lifted plan could leave 64 bits: the group has 2**31 rows or more, or a total beyond 2**95; "
+            "group_by(..., plan='fold') has no such bound"
+        )
+    return FunctionError("OVERFLOW", text, function=function, slot=slot)

@@ -1,0 +1,90 @@
+"""Whether a batch is lifted: its rows are aggregated by the engine's host, without Python, and why or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import pyarrow as pa
+
+from foldflight.functions import Call
+from foldflight.lift import Lift, Plan, Refused, lifted_of
+
+if TYPE_CHECKING:
+    from foldflight.engine.query.query import Query
+
+__all__ = ["GROUPS_MANY", "BatchPlan", "Groups", "Lifting"]
+
+BatchPlan: TypeAlias = Literal["auto", "fold", "lifted"]
+"""How a batch is computed: rows are folded in Python, or lifted; `auto` decides."""
+
+GROUPS_MANY: Final = 500_000
+"""From about this many groups on, the host's aggregation is slower than a fold."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What is known of the number of groups.
+
+    Args:
+        count: The number.
+        how: From where it is known, as text for users.
+    """
+
+    count: int
+    how: str
+
+
+@dataclass(frozen=True)
+class Lifting:
+    """How a query can be lifted.
+
+    Args:
+        plans: The plan of each call; none if the query cannot be lifted.
+        why_not: Why it cannot; empty if it can.
+    """
+
+    plans: tuple[Plan, ...]
+    why_not: str = ""
+
+    @classmethod
+    def of(cls, query: Query) -> Lifting:
+        """Return how a query can be lifted."""
+        layout = query.layout
+        if query.stream is not None:
+            return cls((), "a stream keeps states, and the host has none of its own for them")
+        if layout.isolates:
+            return cls((), "errors are isolated, and the host does not know which rows a failed group has")
+        if query.unliftable:
+            return cls((), query.unliftable)
+        types = dict(zip(layout.shown, layout.columns.types, strict=True))
+        plans = []
+        for call, opened in zip(query.opening.calls, query.opened, strict=True):
+            try:
+                lift, reason = _checked(call, opened.lift)
+                if lift is None:
+                    raise Refused(reason)
+                given = [types[name] for name in call.arguments]
+                _check_casts(given, opened.input_types)
+                if layout.has_kinds and not (len(layout.keys) or opened.is_invertible):
+                    raise Refused("it is not invertible, and without keys a retraction may come without its row")
+                plans.append(Plan.of(lift.narrowed(given), has_kinds=layout.has_kinds))
+            except Refused as refused:
+                return cls((), f"{call.function} is not lifted: {refused}")
+        return cls(tuple(plans))
+
+
+def _checked(call: Call, text: str) -> tuple[Lift | None, str]:
+    counted = "DISTINCT" if call.distinct else "ORDER BY" if call.order else "materialize" if call.materialize else ""
+    if counted:
+        return None, f"with {counted} the rows of a group are folded together"
+    return lifted_of(text)
+
+
+def _check_casts(given: Sequence[pa.DataType], wanted: Sequence[pa.DataType]) -> None:
+    """Refuse arguments that are cast in a way in which hosts and Arrow may differ."""
+    for one, other in zip(given, wanted, strict=True):
+        integers = pa.types.is_signed_integer(one) and pa.types.is_signed_integer(other)
+        if one != other and not integers and (one, other) != (pa.float32(), pa.float64()):
+            raise Refused(f"an argument of the type {one} is cast to {other}")

@@ -1,0 +1,654 @@
+"""From the methods of a class to a `Lift`: which fields change independently, by a commutative operation.
+
+The runs of `accumulate` (and `retract`) are sorted by what they ask about the row. For the rows of one such case, each
+field must change in the same way whatever the accumulator holds: it grows by a number, becomes a constant, or becomes
+the least or greatest value. For the last one, the conditions that compare the row with the field are tried for each
+possible relation of the two. Everything else is refused, because its result could depend on the order of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+
+from foldflight.functions.author.forms import AccumulatorForm, ClassForm
+from foldflight.functions.author.spec import BoundFunction, Verbs
+from foldflight.functions.types.exact import EXACT
+from foldflight.functions.types.shape import Nullable, views_in
+from foldflight.lift.execution import Raised, Record, Run, Tuple, runs
+from foldflight.lift.polynomials import same_sum
+from foldflight.lift.source import Refused
+from foldflight.lift.tree import (
+    NONE,
+    Expr,
+    Failure,
+    Field,
+    Lift,
+    Monoid,
+    Part,
+    add,
+    all_of,
+    arg,
+    compare,
+    const,
+    field,
+    kind_of,
+    not_,
+    null,
+)
+
+__all__ = ["lift_of"]
+
+_ONE_VALUE: Final = ""
+
+
+def lift_of(bound: BoundFunction) -> Lift:
+    """Return what a function does for one row.
+
+    Args:
+        bound: The function, with the types and direct arguments of a call.
+
+    Raises:
+        Refused: The function is not lifted, with the reason.
+    """
+    verbs = _verbs(bound)
+    subject = _Subject(bound, verbs)
+    found = subject.lift(retracts=False)
+    if verbs.retract is None:
+        return replace(found, unretractable="it has no retract")
+    try:
+        both = subject.lift(retracts=True)
+    except Refused as refused:
+        return replace(found, unretractable=str(refused))
+    if {each.when for each in both.failures} != {each.when for each in found.failures}:
+        return replace(found, unretractable="retract raises for other rows than accumulate")
+    return found
+
+
+def _verbs(bound: BoundFunction) -> Verbs:
+    """Return the methods of an instance. Raises Refused if the function is not of the form that can be lifted."""
+    function = bound.function
+    capabilities = function.capabilities
+    if function.language == "java":
+        raise Refused("its class is written in Java")
+    if function.adapter:
+        raise Refused(f"its class is adapted from {function.adapter}")
+    if not isinstance(function.instantiate, (ClassForm, AccumulatorForm)):
+        raise Refused("it has fold_bundle in the place of accumulate")
+    if views_in(bound.shape):
+        raise Refused("its accumulator has views")
+    if capabilities.codec != "typed":
+        raise Refused(f"its states are not typed: {capabilities.codec_reason}")
+    if not capabilities.deterministic:
+        raise Refused("it is declared deterministic=False")
+    if getattr(function.cls, "open", None) is not None:
+        raise Refused("it has open, which may depend on the context")
+    try:
+        return bound.instantiate()
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter raises it again, as an error of the function
+        raise Refused(f"__init__ raises {type(error).__name__}") from None
+
+
+@dataclass(frozen=True)
+class _Effect:
+    """What one run does.
+
+    Args:
+        facts: The conditions that it met.
+        values: The value of each field afterwards; None if the method raises.
+        error: The error, if the method raises.
+        by_null: Whether it raises because an argument is NULL.
+    """
+
+    facts: Mapping[Expr, bool]
+    values: Mapping[str, Expr] | None
+    error: str = ""
+    by_null: bool = False
+
+    def meets(self, facts: Mapping[Expr, bool]) -> bool:
+        """Return whether it does not contradict other facts."""
+        return all(self.facts.get(fact, holds) is holds for fact, holds in facts.items())
+
+
+@dataclass(frozen=True)
+class _Case:
+    """The rows for which the same facts hold, with the runs that tell what is done with them.
+
+    Args:
+        facts: What is known of the row.
+        effects: The runs, which differ in what they know of the accumulator.
+    """
+
+    facts: Mapping[Expr, bool]
+    effects: tuple[_Effect, ...]
+
+    @property
+    def sound(self) -> tuple[_Effect, ...]:
+        """The runs that do not raise."""
+        return tuple(each for each in self.effects if each.values is not None)
+
+    @property
+    def when(self) -> Expr:
+        """The condition that a row is of this case."""
+        return all_of([each if holds else not_(each) for each, holds in self.facts.items()])
+
+
+class _Subject:
+    """One call of a function."""
+
+    def __init__(self, bound: BoundFunction, verbs: Verbs) -> None:
+        self.bound = bound
+        self.verbs = verbs
+        self.types = _field_types(bound)
+        for name, type_ in self.types.items():
+            if type_ == EXACT:
+                raise Refused(f"{_named(name)} is an exact sum of floats, and the engine's sums of floats are rounded")
+            if kind_of(type_) is None or type_ == pa.float32():
+                raise Refused(f"{_named(name)} is {type_}, and only numbers, texts, truth values and times are lifted")
+        self.arguments = [arg(place, type_) for place, type_ in enumerate(bound.input_types)]
+        self.starts = self._starts()
+        self.fields = {name: self._field(name) for name in self.types}
+        self.flags: set[str] = set()
+
+    # --- execution ------------------------------------------------------------------------------------------------
+
+    def _nullable(self, value: Expr) -> bool:
+        if value.op == "arg":
+            return not self.bound.function.skip_nulls
+        return value.op == "field" and self.starts[value.parts[0]] is None
+
+    def _starts(self) -> dict[str, Any]:
+        """Return the fields of a new accumulator, which must be constants."""
+        found = list(runs(lambda run: self._values(run, self._create(run)), lambda _: False))
+        if len(found) != 1 or isinstance(found[0][1], Raised):
+            raise Refused("create_accumulator raises, or depends on something")
+        starts: dict[str, Any] = {}
+        for name, value in found[0][1].items():
+            if not isinstance(value, Expr) or not value.is_const:
+                raise Refused(f"{_named(name)} of a new accumulator is not a constant")
+            kinds = kind_of(self.types[name])
+            kind = None if kinds is None else kinds[0]
+            if value != NONE and value.kind != kind and not (value.kind == "int" and _holds_whole(self.types[name])):
+                raise Refused(f"{_named(name)} starts as {value.value!r}, which is not of its type {self.types[name]}")
+            starts[name] = value.value
+        return starts
+
+    def _create(self, run: Run) -> Any:
+        form = self.bound.function.instantiate
+        if isinstance(form, AccumulatorForm):
+            return run.create(form.cls, self.bound.literals)
+        return run.call(self.verbs.create_accumulator, [])
+
+    def _field(self, name: str) -> Expr:
+        if isinstance(self.starts[name], int) and not isinstance(self.starts[name], bool):
+            return field(name, "int")
+        kinds = kind_of(self.types[name])
+        assert kinds is not None
+        return field(name, kinds[0])
+
+    def _accumulator(self, run: Run) -> Any:
+        """Return an accumulator whose fields are symbols, of the class of a new one."""
+        made = self._create(run)
+        if isinstance(made, Record):
+            made.attributes.update(self.fields)
+        elif isinstance(made, Tuple):
+            made = replace(made, items=tuple(self.fields.values()))
+        else:
+            (made,) = self.fields.values()
+        return made
+
+    def _values(self, run: Run, accumulator: Any) -> dict[str, Any]:
+        """Return the fields of an accumulator by name."""
+        names = list(self.types)
+        if isinstance(accumulator, Record):
+            missing = [name for name in names if name not in accumulator.attributes]
+            values = {name: run.attribute_of(accumulator, name) for name in missing} | accumulator.attributes
+            if set(values) != set(names):
+                raise Refused("its accumulator has attributes that are not annotated, or has no plain attributes")
+            return {name: values[name] for name in names}
+        if isinstance(accumulator, Tuple) and len(accumulator.items) == len(names):
+            return dict(zip(names, accumulator.items, strict=True))
+        if isinstance(accumulator, Expr) and len(names) == 1 and self._is_one_value:
+            return {names[0]: accumulator}
+        raise Refused("its accumulator is neither a value, nor an object or tuple of values")
+
+    @property
+    def _is_one_value(self) -> bool:
+        return isinstance(self.bound.shape, Nullable) or not pa.types.is_struct(self.bound.state_type)
+
+    def _after(self, run: Run, method: Any) -> dict[str, Expr]:
+        """Return the fields after a method was called for a row."""
+        accumulator = self._accumulator(run)
+        returned = run.call(method, [accumulator, *self.arguments])
+        if not (returned == NONE and (isinstance(accumulator, Record) or self._may_be_none)):
+            accumulator = returned
+        if accumulator == NONE and not self._may_be_none:
+            raise Raised("the method returns None in the place of the accumulator")
+        values = self._values(run, accumulator)
+        return {name: self._settled(run, name, value) for name, value in values.items()}
+
+    @property
+    def _may_be_none(self) -> bool:
+        return self.bound.function.returns == "always"
+
+    def _settled(self, run: Run, name: str, value: Any) -> Expr:
+        """Return the value of a field with everything decided that the run can decide."""
+        if not isinstance(value, Expr):
+            raise Refused(f"{_named(name)} becomes an object")
+        if value == self.fields[name]:
+            return const(run.facts[value]) if value in run.facts else value
+        if value.op in ("arg", "field") and run.decide(null(value)):
+            return NONE
+        return const(run.decide(value)) if value.kind == "bool" else value
+
+    def _effects(self, *, retracts: bool) -> list[_Effect]:
+        def execute(run: Run) -> dict[str, Expr]:
+            values = self._after(run, self.verbs.accumulate)
+            if retracts:
+                values |= {f"-{name}": value for name, value in self._after(run, self.verbs.retract).items()}
+            return values
+
+        found = []
+        for run, result in runs(execute, self._nullable):
+            if isinstance(result, Raised):
+                found.append(_Effect(run.facts, None, str(result), result.by_null))
+            else:
+                found.append(_Effect(run.facts, result))
+        return found
+
+    # --- classification -------------------------------------------------------------------------------------------
+
+    def lift(self, *, retracts: bool) -> Lift:
+        """Return what the function does for one row. With `retracts`, `retract` must be the inverse of `accumulate`."""
+        effects = self._effects(retracts=retracts)
+        everything = list(_cases({}, effects))
+        failed = [each for each in effects if each.values is None]
+        cases = [_Case(each.facts, each.sound) for each in everything if each.sound]
+        found, held = self._classified(cases)
+        if retracts:
+            self._check_inverse(found, cases, failed)
+        # Where all runs of a case raise, nothing is known of the fields.
+        hopeless = [each.facts for each in everything if not each.sound]
+        failures = tuple(
+            self._failure(each)
+            for each in failed
+            if any(each.meets(facts) for facts in hopeless) or not any(one.excludes(each) for one in held.values())
+        )
+        given = [not_(null(each)) for each in self.arguments if self.bound.function.skip_nulls]
+        made = []
+        for name, one in found.items():
+            parts = tuple(replace(part, when=all_of([*given, part.when])) for part in one.parts)
+            made.append(replace(one, name=name, parts=parts))
+        return Lift(tuple(made), failures)
+
+    def _classified(self, cases: Sequence[_Case]) -> tuple[dict[str, Field], dict[str, _Held]]:
+        """Return each field, and what is known of the fields that hold the least or greatest value."""
+        found = {name: self._plain(name, cases) for name in self.types}
+        held: dict[str, _Held] = {}
+        for name, one in found.items():
+            if one is None:
+                held[name], found[name] = self._compared(name, cases, found)
+        return {name: one for name, one in found.items() if one is not None}, held
+
+    def _compared(self, name: str, cases: Sequence[_Case], others: Mapping[str, Field | None]) -> tuple[_Held, Field]:
+        """Return a field that rows are compared with."""
+        first = _Held(self, name, cases, others, guarded=self.starts[name] is None)
+        try:
+            return first, first.field()
+        except Refused:
+            guarded = _Held(self, name, cases, others, guarded=True)
+            if first.guarded or not guarded.guards:
+                raise
+        return guarded, guarded.field()
+
+    def _plain(self, name: str, cases: Sequence[_Case]) -> Field | None:
+        """Return a field that grows, is set or does not change; None if the rows are compared with it."""
+        before = self.fields[name]
+        added: list[Part] = []
+        put: list[Part] = []
+        for case in cases:
+            values = [each.values[name] for each in case.effects if each.values is not None]
+            if before.kind == "bool":
+                outcome = self._voted(name, case)
+                if outcome is not None:
+                    put.append(Part(case.when, const(outcome)))
+                continue
+            amounts = [_amount(before, value) for value in values]
+            if None not in amounts and all(same_sum(each, amounts[0], case.facts) for each in amounts):
+                amount = amounts[0]
+                assert amount is not None
+                if amount != const(0):
+                    added.append(Part(case.when, amount))
+            elif all(value == values[0] and value.is_const for value in values):
+                put.append(Part(case.when, values[0]))
+            else:
+                return None
+        if added and put:
+            raise Refused(f"{_named(name)} is both added to and set, so it depends on the order of rows")
+        if added:
+            self._check_sum(name, added)
+            return Field(name, "sum", self.starts[name], tuple(added))
+        if not put:
+            return Field(name, "keep", self.starts[name])
+        if any(part.value != put[0].value for part in put):
+            raise Refused(f"{_named(name)} is set to different values, so it depends on the order of rows")
+        if put[0].value == NONE:
+            raise Refused(f"{_named(name)} is set to None")
+        return Field(name, "set", self.starts[name], tuple(put))
+
+    def _check_sum(self, name: str, parts: Sequence[Part]) -> None:
+        start = self.starts[name]
+        if any(part.value.kind != "int" for part in parts) or type(start) is not int:
+            raise Refused(f"{_named(name)} is a sum of floats, which depends on the order of rows")
+        if not _holds_whole(self.types[name]):
+            raise Refused(f"{_named(name)} is a sum of integers in a field of the type {self.types[name]}")
+
+    def _voted(self, name: str, case: _Case) -> bool | None:
+        """Return what a truth value becomes for the rows of a case; None if it does not change."""
+        before = self.fields[name]
+        results: dict[bool, set[bool]] = {True: set(), False: set()}
+        for effect in case.effects:
+            assert effect.values is not None
+            after = effect.values[name]
+            for held in (True, False):
+                if effect.facts.get(before, held) is held:
+                    if after != before and not after.is_const:
+                        raise Refused(f"{_named(name)} depends on other fields")
+                    results[held].add(held if after == before else bool(after.value))
+        if results == {True: {True}, False: {False}}:
+            return None
+        if results[True] == results[False] and len(results[True]) == 1:
+            return next(iter(results[True]))
+        raise Refused(f"{_named(name)} changes by what other fields hold, so it depends on the order of rows")
+
+    def _check_inverse(self, found: Mapping[str, Field], cases: Sequence[_Case], failed: Sequence[_Effect]) -> None:
+        """Refuse a `retract` that is not the exact inverse of `accumulate`."""
+        for name, one in found.items():
+            if one.monoid not in ("sum", "keep"):
+                raise Refused(f"{_named(name)} is {_MONOIDS[one.monoid]}, which cannot be retracted")
+            before = self.fields[name]
+            for case in cases:
+                for effect in case.effects:
+                    assert effect.values is not None
+                    there, back = (_amount(before, effect.values[key]) for key in (name, f"-{name}"))
+                    if there is None or back is None or not same_sum(add(there, back), const(0), case.facts):
+                        raise Refused(f"retract is not the inverse of accumulate for {_named(name)}")
+        for each in failed:
+            if any(fact.uses("field") for fact in each.facts):
+                raise Refused("retract raises for some accumulators")
+
+    def _failure(self, effect: _Effect) -> Failure:
+        """Return the rows for which a run raises. Raises Refused if this depends on the accumulator."""
+        for fact in effect.facts:
+            if fact.uses("field"):
+                fields = {each.parts[0] or "the accumulator" for each in fact.walk() if each.op == "field"}
+                names = ", ".join(sorted(fields))
+                raise Refused(f"it raises, depending on {names}: {effect.error}")
+        given = [not_(null(each)) for each in self.arguments if self.bound.function.skip_nulls]
+        return Failure(all_of([*given, _Case(effect.facts, ()).when]), effect.error, effect.by_null)
+
+
+def _cases(known: Mapping[Expr, bool], effects: Sequence[_Effect]) -> Iterator[_Case]:
+    """Sort runs by what they ask about the row."""
+    for effect in effects:
+        for fact in effect.facts:
+            if fact not in known and not fact.uses("field"):
+                for holds in (True, False):
+                    kept = [each for each in effects if each.meets({fact: holds})]
+                    if kept:
+                        yield from _cases({**known, fact: holds}, kept)
+                return
+    yield _Case(known, tuple(effects))
+
+
+def _amount(before: Expr, after: Expr) -> Expr | None:
+    """Return what was added to a field; None if it was not just added to."""
+    if after == before:
+        return const(0)
+    if before.kind not in ("int", "float"):
+        return None
+    found = _without(before, after)
+    return None if found is None or found.uses("field") else found
+
+
+def _without(before: Expr, after: Expr) -> Expr | None:
+    """Return the rest of a sum without one summand."""
+    if after == before:
+        return const(0)
+    if after.op != "add":
+        return None
+    one, other = after.parts
+    for within, rest in ((one, other), (other, one)):
+        found = _without(before, within)
+        if found is not None:
+            return rest if found == const(0) else add(found, rest)
+    return None
+
+
+Relation = Literal["empty", "less", "equal", "greater", "value is NaN", "held is NaN", "both are NaN"]
+_PLAIN: Final[tuple[Relation, ...]] = ("less", "equal", "greater")
+_MONOIDS: Final = {"min": "the least value", "max": "the greatest value", "set": "set", "sum": "a sum", "keep": "kept"}
+# What Python says of `value < held`, `held < value`, and `value == held`.
+_ANSWERS: Final[dict[Relation, tuple[bool, bool, bool]]] = {
+    "less": (True, False, False),
+    "equal": (False, False, True),
+    "greater": (False, True, False),
+    "value is NaN": (False, False, False),
+    "held is NaN": (False, False, False),
+    "both are NaN": (False, False, False),
+}
+
+
+class _Held:
+    """A field that holds one of the values that it is compared with.
+
+    Args:
+        subject: The call.
+        name: The field.
+        cases: The cases of rows.
+        others: The fields that are not compared, of which some tell whether there is a value.
+        guarded: Whether the field may have no value yet, as its start (None) or another field tells.
+    """
+
+    def __init__(
+        self,
+        subject: _Subject,
+        name: str,
+        cases: Sequence[_Case],
+        others: Mapping[str, Field | None],
+        *,
+        guarded: bool,
+    ) -> None:
+        self.subject = subject
+        self.guarded = guarded
+        self.name = name
+        self.cases = cases
+        self.before = subject.fields[name]
+        self.start = subject.starts[name]
+        self.values = {place: self._candidate(case) for place, case in enumerate(cases)}
+        self.guards = [key for key, one in others.items() if guarded and one is not None and self._guards(one)]
+        self.has_nan = any(
+            value is not None and self._may_be_nan(cases[place], value) is not False
+            for place, value in self.values.items()
+        )
+
+    def _refused(self, why: str) -> Refused:
+        return Refused(f"{_named(self.name)} {why}, so it depends on the order of rows")
+
+    def _candidate(self, case: _Case) -> Expr | None:
+        """Return the value that the rows of a case may put into the field."""
+        found = {each.values[self.name] for each in case.effects if each.values is not None} - {self.before}
+        if not found:
+            return None
+        if len(found) > 1 or next(iter(found)).uses("field") or NONE in found:
+            raise self._refused("is computed from itself or other fields, or set to several values")
+        return next(iter(found))
+
+    def _guards(self, one: Field) -> bool:
+        """Return whether a field tells, by leaving its start, that this one has a value."""
+        if one.monoid == "set" and isinstance(one.start, bool) and one.parts[0].value == const(not one.start):
+            pass
+        elif not (one.monoid == "sum" and all(each.value.is_const and each.value.value > 0 for each in one.parts)):
+            return False
+        conditions = {part.when for part in one.parts}
+        chosen = {case.when for place, case in enumerate(self.cases) if self.values[place] is not None}
+        return conditions == chosen
+
+    def _may_be_nan(self, case: _Case, value: Expr) -> bool | None:
+        """Return whether the value of a case is NaN: None if that is not known."""
+        if value.kind != "float":
+            return False
+        same = compare("eq", value, value)
+        if same in case.facts:
+            return not case.facts[same]
+        for fact, holds in case.facts.items():
+            if holds and fact.op in ("lt", "le", "eq") and value in fact.parts:
+                return False
+        return None
+
+    def relations(self, case: _Case, value: Expr) -> list[Relation]:
+        """Return the relations of the value of a row and the field that are possible."""
+        found: list[Relation] = ["empty"] if self.guarded else []
+        nan = self._may_be_nan(case, value)
+        if nan is not True:
+            found += _PLAIN
+            found += ["held is NaN"] if self.has_nan else []
+        if nan is not False:
+            found += ["value is NaN", "both are NaN"]
+        return found
+
+    def answer(self, fact: Expr, relation: Relation, value: Expr) -> bool | None:
+        """Return whether a fact about the accumulator holds; None if it is not about this field."""
+        names = {each.parts[0] for each in fact.walk() if each.op == "field"}
+        if names <= set(self.guards):
+            (name,) = names
+            return self._of_guard(fact, name, relation)
+        if names != {self.name}:
+            return None
+        if fact.op == "null":
+            return relation == "empty" and self.start is None
+        if fact == compare("eq", self.before, self.before):
+            return relation not in ("held is NaN", "both are NaN")
+        if relation == "empty":
+            return None
+        less, greater, equal = _ANSWERS[relation]
+        if fact.op in ("lt", "le", "eq") and set(fact.parts) == {self.before, value}:
+            if fact.op == "eq":
+                return equal
+            first = less if fact.parts[0] == value else greater
+            return first or (equal and fact.op == "le")
+        raise self._refused("is compared with something other than the value that it takes")
+
+    def _of_guard(self, fact: Expr, name: str, relation: Relation) -> bool | None:
+        """Return whether a fact holds about a field that leaves its start with the first value."""
+        guard, start = self.subject.fields[name], self.subject.starts[name]
+        if fact == guard:  # a truth value
+            return bool(start) if relation == "empty" else not start
+        first = const(start)
+        is_empty = relation == "empty"
+        # Counts only grow.
+        known = {
+            compare("eq", guard, first): is_empty,
+            compare("eq", first, guard): is_empty,
+            compare("lt", first, guard): not is_empty,
+            compare("le", guard, first): is_empty,
+        }
+        if fact in known:
+            return known[fact]
+        raise self._refused(f"depends on {_named(name)}")
+
+    def takes(self, case: _Case, value: Expr, relation: Relation) -> bool:
+        """Return whether a row's value replaces the held one."""
+        found = set()
+        for effect in case.effects:
+            answers = {fact: self.answer(fact, relation, value) for fact in effect.facts if fact.uses("field")}
+            if all(answer is None or answer is effect.facts[fact] for fact, answer in answers.items()):
+                assert effect.values is not None
+                found.add(effect.values[self.name] == value)
+        if len(found) != 1:
+            raise self._refused("is chosen by more than a comparison with it")
+        return found.pop()
+
+    def field(self) -> Field:
+        """Return the field, which is the least or greatest of its values."""
+        monoids: set[Monoid] = set()
+        parts: list[Part] = []
+        for place, case in enumerate(self.cases):
+            value = self.values[place]
+            if value is None:
+                continue
+            monoid = self._monoid(case, value)
+            if monoid is not None:
+                monoids.add(monoid)
+            parts.append(Part(case.when, value))
+        if len(monoids) != 1:
+            raise self._refused("is the least and the greatest value at once, or any of them")
+        (monoid,) = monoids
+        self._check_types(parts)
+        return Field(self.name, monoid, self.start, tuple(parts), competes=not self.guarded)
+
+    def _monoid(self, case: _Case, value: Expr) -> Monoid | None:
+        """Return whether the rows of a case are compared for the least or the greatest value; None if both fit."""
+        takes = {relation: self.takes(case, value, relation) for relation in self.relations(case, value)}
+        if takes.get("empty") is False:
+            raise self._refused("does not take the first value")
+        fitting: list[Monoid] = []
+        for monoid, wanted in (
+            ("min", {"less": True, "greater": False, "value is NaN": False, "held is NaN": True}),
+            ("max", {"less": False, "greater": True, "value is NaN": True, "held is NaN": False}),
+        ):
+            if all(takes.get(relation, taken) is taken for relation, taken in wanted.items()):  # type: ignore[call-overload]
+                fitting.append(monoid)  # type: ignore[arg-type]
+        if not fitting and value.kind == "float":
+            raise self._refused(
+                "may hold NaN, with which no comparison is true; leave NaN out (`if value == value`), or treat it as "
+                "the greatest number"
+            )
+        if not fitting:
+            raise self._refused("is neither the least nor the greatest value")
+        return fitting[0] if len(fitting) == 1 else None
+
+    def _check_types(self, parts: Sequence[Part]) -> None:
+        wanted = kind_of(self.subject.types[self.name])
+        assert wanted is not None
+        for part in parts:
+            given = part.value.kind
+            if given != wanted[0] or (part.value.is_const and part.value.value is None):
+                raise Refused(f"{_named(self.name)} is of the type {self.subject.types[self.name]} and takes a {given}")
+
+    def excludes(self, effect: _Effect) -> bool:
+        """Return whether a run cannot occur, whatever this field holds."""
+        for place, case in enumerate(self.cases):
+            value = self.values[place]
+            if not effect.meets(case.facts):
+                continue
+            if value is None:
+                return False
+            for relation in self.relations(case, value):
+                answers = [
+                    (self.answer(fact, relation, value), holds)
+                    for fact, holds in effect.facts.items()
+                    if fact.uses("field")
+                ]
+                if all(answer is None or answer is holds for answer, holds in answers):
+                    return False
+        return True
+
+
+def _field_types(bound: BoundFunction) -> dict[str, pa.DataType]:
+    """Return the type of each member of the state."""
+    if pa.types.is_struct(bound.state_type) and bound.state_type != EXACT:
+        return {each.name: each.type for each in bound.state_type}
+    return {_ONE_VALUE: bound.state_type}
+
+
+def _holds_whole(type_: pa.DataType) -> bool:
+    """Return whether a type holds integers."""
+    return pa.types.is_signed_integer(type_) or (pa.types.is_decimal128(type_) and type_.scale == 0)
+
+
+def _named(name: str) -> str:
+    return f"the field {name}" if name else "the accumulator"

@@ -1,0 +1,72 @@
+"""Evaluates expressions in Python, as an engine does: an integer that leaves 64 bits is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foldflight.lift.tree import Expr
+
+__all__ = ["evaluate"]
+
+_END = 1 << 63
+
+
+def evaluate(expr: Expr, row: Sequence[Any], sign: int = 1) -> Any:
+    """Return the value of an expression for one row.
+
+    Args:
+        expr: The expression.
+        row: The arguments; None is NULL.
+        sign: The value of `SIGN`.
+
+    Raises:
+        OverflowError: An integer does not fit 64 bits.
+    """
+    match expr.op:
+        case "arg":
+            return row[expr.parts[0]]
+        case "const":
+            return expr.value
+        case "sign":
+            return sign
+        case "and":
+            return all(evaluate(each, row, sign) for each in expr.parts)
+        case _:
+            values = [evaluate(each, row, sign) if isinstance(each, Expr) else each for each in expr.parts]
+            found = _applied(expr, values)
+    if type(found) is int and not -_END <= found < _END:
+        raise OverflowError(f"{expr} is {found}")
+    return found
+
+
+def _applied(expr: Expr, values: Sequence[Any]) -> Any:
+    match expr.op, *values:
+        case "add", one, other:
+            return one + other
+        case "neg", one:
+            return -one
+        case "mul", one, other:
+            return one * other
+        case "div", one, other:
+            return one / other
+        case "float", one:
+            return float(one)
+        case "int", one:
+            return int(one)
+        case "low", one, bits:
+            return one & ((1 << bits) - 1)
+        case "high", one, bits:
+            return one >> bits
+        case "lt", one, other:
+            return one < other
+        case "le", one, other:
+            return one <= other
+        case "eq", one, other:
+            return one == other
+        case "not", one:
+            return not one
+        case "null", one:
+            return one is None
+        case _:
+            raise TypeError(expr.op)

@@ -1,0 +1,843 @@
+"""Executes authors' methods with symbols in place of rows: one run for each way through their branches.
+
+A run has a list of facts: the conditions that it met and how they were decided. Everything that is not understood is
+refused, so a run that ends has the effect of the method on every row for which its facts hold.
+"""
+
+from __future__ import annotations
+
+import abc
+import ast
+import builtins
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, Final, cast
+
+from foldflight.lift.source import Refused, Source, source_of
+from foldflight.lift.tree import (
+    FALSE,
+    NONE,
+    TRUE,
+    Expr,
+    add,
+    as_float,
+    as_int,
+    compare,
+    const,
+    divide,
+    multiply,
+    negate,
+    not_,
+    null,
+)
+
+__all__ = ["Instance", "Raised", "Record", "Run", "Tuple", "runs"]
+
+_RUNS_MAX: Final = 128
+_STEPS_MAX: Final = 5_000
+_DEPTH_MAX: Final = 16
+# Integers up to this size are the same as floats.
+_WHOLE_MAX: Final = 1 << 53
+_CONSTANTS: Final = (bool, int, float, str, type(None))
+_OPERATORS: Final = {
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
+    ast.MatMult: "@",
+    ast.Invert: "~",
+}
+
+
+class Raised(Exception):  # noqa: N818 - what the author's method does, not a failure of the analysis
+    """The method raises for the rows of this run.
+
+    Args:
+        text: The error, for users.
+        by_null: Whether it raises because an argument is NULL.
+    """
+
+    def __init__(self, text: str, *, by_null: bool = False) -> None:
+        super().__init__(text)
+        self.by_null = by_null
+
+
+class _Returned(Exception):  # noqa: N818
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+
+@dataclass(eq=False)
+class Record:
+    """An object that was created in this run, or the accumulator.
+
+    Args:
+        cls: Its class.
+        attributes: Its attributes so far.
+    """
+
+    cls: type
+    attributes: dict[str, Any] = dataclass_field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tuple:
+    """A tuple, with the names of its members if it is a named one."""
+
+    items: tuple[Any, ...]
+    cls: type = tuple
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """The instance of the author's class that holds the direct arguments. Its methods do not change it.
+
+    Args:
+        of: The instance.
+    """
+
+    of: Any
+
+
+@dataclass(frozen=True)
+class _Known:
+    """An object of Python that the methods name: a module, class or function."""
+
+    of: Any
+
+
+@dataclass(frozen=True, eq=False)
+class _Bound:
+    """A method with its receiver."""
+
+    function: FunctionType
+    receiver: Any
+
+
+def _creates() -> None:
+    """Is the function of a frame that only creates an object."""
+
+
+_CREATES: Final = cast("FunctionType", _creates)
+
+
+class Run:
+    """One way through the methods.
+
+    Args:
+        trail: How the first conditions are decided; all others hold.
+        nullable: Which arguments and fields may be NULL.
+    """
+
+    def __init__(self, trail: Sequence[bool], nullable: Callable[[Expr], bool]) -> None:
+        self.facts: dict[Expr, bool] = {}
+        self.decided: list[bool] = []
+        self._trail = trail
+        self._nullable = nullable
+        self._steps = 0
+
+    def decide(self, condition: Expr) -> bool:
+        """Return whether a condition holds in this run."""
+        if condition.is_const:
+            return bool(condition.value)
+        if condition.op == "not":
+            return not self.decide(condition.parts[0])
+        if condition.op == "and":
+            return all(self.decide(each) for each in condition.parts)
+        if condition.op == "null" and not self._nullable(condition.parts[0]):
+            return False
+        if condition not in self.facts:
+            place = len(self.decided)
+            self.facts[condition] = self._trail[place] if place < len(self._trail) else True
+            self.decided.append(self.facts[condition])
+        return self.facts[condition]
+
+    def call(self, function: Any, arguments: Sequence[Any]) -> Any:
+        """Return the result of a function or method of the author. Raises Raised, Refused."""
+        if isinstance(function, MethodType) and isinstance(function.__func__, FunctionType):
+            return _Frame(self, function.__func__, [Instance(function.__self__), *arguments], {}, 0).run()
+        if isinstance(function, FunctionType):
+            return _Frame(self, function, list(arguments), {}, 0).run()
+        raise Refused(f"{getattr(function, '__name__', function)!s} is not a plain method")
+
+    def create(self, cls: type, named: Mapping[str, Any]) -> Record:
+        """Return a new instance of a class with direct arguments."""
+        frame = _Frame(self, None, [], {}, 0)
+        made = frame.create(cls, [], {name: const(value) for name, value in named.items()})
+        assert isinstance(made, Record)
+        return made
+
+    def attribute_of(self, record: Record, name: str) -> Any:
+        """Return an attribute of an object, or the constant of its class."""
+        return _Frame(self, None, [], {}, 0).attribute(record, name)
+
+    def is_null(self, value: Any) -> bool:
+        """Return whether a value is None in this run."""
+        return isinstance(value, Expr) and self.decide(null(value))
+
+    def step(self) -> None:
+        """Count a step. Raises Refused after too many."""
+        self._steps += 1
+        if self._steps > _STEPS_MAX:
+            raise Refused("it takes too many steps for one row")
+
+
+def runs(execute: Callable[[Run], Any], nullable: Callable[[Expr], bool]) -> Iterator[tuple[Run, Any]]:
+    """Yield each run of `execute` with its result, or with the Raised that ended it. Raises Refused."""
+    pending: list[list[bool]] = [[]]
+    made = 0
+    while pending:
+        trail = pending.pop()
+        made += 1
+        if made > _RUNS_MAX:
+            raise Refused(f"it has more than {_RUNS_MAX} ways through its conditions")
+        run = Run(trail, nullable)
+        try:
+            result: Any = execute(run)
+        except Raised as raised:
+            result = raised
+        pending += [[*run.decided[:place], False] for place in range(len(trail), len(run.decided))]
+        yield run, result
+
+
+class _Frame:
+    """One call of a function.
+
+    Args:
+        run: The run that it is a part of.
+        function: The function; None for a frame that only creates an object.
+        arguments: Its arguments.
+        named: Its arguments by name.
+        depth: How many calls it is within.
+    """
+
+    def __init__(
+        self, run: Run, function: FunctionType | None, arguments: list[Any], named: dict[str, Any], depth: int
+    ) -> None:
+        self.running = run
+        self.function = function or _CREATES
+        self.depth = depth
+        self.arguments, self.named = arguments, named
+        self.locals: dict[str, Any] = {}
+        self.source: Source | None = None
+        self.line = 0
+
+    # --- the call -------------------------------------------------------------------------------------------------
+
+    def run(self) -> Any:
+        """Return the result of the call."""
+        if self.depth > _DEPTH_MAX:
+            raise Refused(f"{self.function.__name__} calls others too deeply, or itself")
+        self.source = source_of(self.function)
+        code = self.function.__code__
+        self.line = code.co_firstlineno
+        if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            raise self.refused("it is a generator or coroutine")
+        self.bind()
+        try:
+            self.block(self.source.node.body)
+        except _Returned as returned:
+            return returned.value
+        return NONE
+
+    def bind(self) -> None:
+        """Bind the arguments to the parameters."""
+        try:
+            bound = inspect.signature(self.function, follow_wrapped=False).bind(*self.arguments, **self.named)
+        except TypeError as error:
+            raise Raised(f"TypeError: {error}") from None
+        for name, parameter in bound.signature.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                raise self.refused("it takes **keywords")
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                self.locals[name] = Tuple(tuple(bound.arguments.get(name, ())))
+            elif name in bound.arguments:
+                self.locals[name] = bound.arguments[name]
+            else:
+                self.locals[name] = self.constant(parameter.default, f"the default of {name}")
+
+    def refused(self, why: str) -> Refused:
+        """Return the refusal of the function, with the line that is executed."""
+        return Refused(f"{why} ({self.where})")
+
+    @property
+    def where(self) -> str:
+        """The file and line that is executed."""
+        file = "" if self.source is None else self.source.file
+        return f"{self.function.__name__}, {file}:{self.line}"
+
+    def constant(self, value: Any, what: str) -> Any:
+        """Return a value that the run cannot change."""
+        if type(value) in _CONSTANTS and not _is_odd(value):
+            return const(value)
+        if type(value) is tuple and all(type(each) in _CONSTANTS for each in value):
+            return Tuple(tuple(self.constant(each, what) for each in value))
+        raise self.refused(f"{what} is {type(value).__name__}, not a number, text, truth value or None")
+
+    # --- statements -----------------------------------------------------------------------------------------------
+
+    def block(self, body: Sequence[ast.stmt]) -> None:
+        for statement in body:
+            self.running.step()
+            self.line = statement.lineno
+            self.statement(statement)
+
+    def statement(self, statement: ast.stmt) -> None:
+        match statement:
+            case ast.Expr(value=ast.Constant()) | ast.Pass():
+                pass
+            case ast.Expr(value=value):
+                self.value(value)
+            case ast.Assign(targets=targets, value=value):
+                found = self.value(value)
+                for target in targets:
+                    self.assign(target, found)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self.assign(target, self.value(value))
+            case ast.AugAssign(target=target, op=op, value=value):
+                before = self.value(_loaded(target))
+                self.assign(target, self.binary(op, before, self.value(value), statement))
+            case ast.If(test=test, body=then, orelse=otherwise):
+                self.block(then if self.truth(self.value(test)) else otherwise)
+            case ast.Return(value=value):
+                raise _Returned(NONE if value is None else self.value(value))
+            case ast.Raise():
+                raise Raised(f"{ast.unparse(statement)} ({self.where})")
+            case ast.Assert(test=test):
+                if __debug__ and not self.truth(self.value(test)):
+                    raise Raised(f"{ast.unparse(statement)} ({self.where})")
+            case _:
+                name = type(statement).__name__.lower()
+                raise self.refused(f"it uses `{name}`, and only conditions, assignments and calls are lifted")
+
+    def assign(self, target: ast.expr, value: Any) -> None:
+        match target:
+            case ast.Name(id=name):
+                self.locals[name] = value
+            case ast.Attribute(value=owner, attr=name):
+                held = self.value(owner)
+                if not isinstance(held, Record):
+                    raise self.refused(
+                        f"it assigns {ast.unparse(target)}, and only fields of the accumulator may change"
+                    )
+                found = inspect.getattr_static(held.cls, name, None)
+                if hasattr(type(found), "__set__") and not inspect.ismemberdescriptor(found):
+                    raise self.refused(f"{held.cls.__name__}.{name} is a property")
+                if any("__setattr__" in vars(base) for base in held.cls.__mro__[:-1]):
+                    raise self.refused(f"{held.cls.__name__} decides itself what is assigned to it")
+                held.attributes[name] = value
+            case ast.Tuple(elts=targets) if isinstance(value, Tuple) and len(targets) == len(value.items):
+                for each, item in zip(targets, value.items, strict=True):
+                    self.assign(each, item)
+            case _:
+                raise self.refused(f"it assigns {ast.unparse(target)}")
+
+    # --- expressions ----------------------------------------------------------------------------------------------
+
+    def value(self, node: ast.expr) -> Any:
+        self.running.step()
+        match node:
+            case ast.Constant(value=value):
+                return self.constant(value, ast.unparse(node))
+            case ast.Name(id=name):
+                return self.name(name)
+            case ast.Attribute(value=owner, attr=name):
+                return self.attribute(self.value(owner), name)
+            case ast.BinOp(left=left, op=op, right=right):
+                return self.binary(op, self.value(left), self.value(right), node)
+            case ast.UnaryOp(op=op, operand=operand):
+                return self.unary(op, self.value(operand), node)
+            case ast.BoolOp(op=op, values=values):
+                ends = isinstance(op, ast.Or)
+                for each in values[:-1]:
+                    found = self.value(each)
+                    if self.truth(found) is ends:
+                        return found
+                return self.value(values[-1])
+            case ast.Compare(left=left, ops=ops, comparators=others):
+                return self.chain(self.value(left), ops, others, node)
+            case ast.IfExp(test=test, body=then, orelse=otherwise):
+                return self.value(then if self.truth(self.value(test)) else otherwise)
+            case ast.Tuple(elts=items) if not any(isinstance(each, ast.Starred) for each in items):
+                return Tuple(tuple(self.value(each) for each in items))
+            case ast.Subscript(value=owner, slice=ast.Constant(value=int() as place)):
+                held = self.value(owner)
+                if isinstance(held, Tuple) and -len(held.items) <= place < len(held.items):
+                    return held.items[place]
+                raise self.refused(f"it reads {ast.unparse(node)}, an item of something other than a tuple")
+            case ast.Call(func=function, args=arguments, keywords=named):
+                return self.called(function, arguments, named, node)
+            case _:
+                raise self.refused(f"it uses {ast.unparse(node)!r}")
+
+    def name(self, name: str) -> Any:
+        code = self.function.__code__
+        if name in self.locals:
+            return self.locals[name]
+        if name in code.co_freevars or name in code.co_cellvars:
+            raise self.refused(f"it uses {name} of an enclosing function")
+        if name in code.co_varnames:
+            raise Raised(f"UnboundLocalError: {name} ({self.where})")
+        if name in self.function.__globals__:
+            found = self.function.__globals__[name]
+            if isinstance(found, (FunctionType, ModuleType, type)) or inspect.isbuiltin(found):
+                return _Known(found)
+            self.check_global(name, found)
+            return self.constant(found, name)
+        if hasattr(builtins, name):
+            return _Known(getattr(builtins, name))
+        raise Raised(f"NameError: {name} ({self.where})")
+
+    def check_global(self, name: str, value: Any) -> None:
+        """Refuse a global that is not assigned once, in its module, to the constant that it still is."""
+        assert self.source is not None
+        stores = [
+            node
+            for node in ast.walk(self.source.module)
+            if (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store))
+            or (isinstance(node, ast.Global) and name in node.names)
+        ]
+        given = None
+        for each in self.source.module.body:
+            match each:
+                case ast.Assign(targets=[ast.Name(id=found)], value=given_) if found == name:
+                    given = given_
+                case ast.AnnAssign(target=ast.Name(id=found), value=ast.expr() as given_) if found == name:
+                    given = given_
+                case _:
+                    pass
+        try:
+            same = given is not None and repr(ast.literal_eval(given)) == repr(value)
+        except (ValueError, TypeError):
+            same = False
+        if len(stores) != 1 or not same:
+            raise self.refused(f"it reads the global {name}, which is not one constant of its module")
+
+    def attribute(self, owner: Any, name: str) -> Any:
+        if isinstance(owner, Record):
+            _plain_attributes(owner.cls, self)
+            if name in owner.attributes:
+                return owner.attributes[name]
+            return self.of_class(owner, owner.cls, name)
+        if isinstance(owner, Instance):
+            return self.of_instance(owner, name)
+        if isinstance(owner, Tuple) and name in getattr(owner.cls, "_fields", ()):
+            return owner.items[owner.cls._fields.index(name)]  # type: ignore[attr-defined]
+        if isinstance(owner, _Known) and isinstance(owner.of, ModuleType):
+            found = getattr(owner.of, name, None)
+            if owner.of is math and isinstance(found, float):
+                return self.constant(found, f"math.{name}")
+            if isinstance(found, FunctionType) or inspect.isbuiltin(found):
+                return _Known(found)
+        raise self.refused(f"it uses the attribute {name} of something other than the accumulator and self")
+
+    def of_class(self, owner: Any, cls: type, name: str) -> Any:
+        """Return what an attribute that an object does not have itself is in its class."""
+        found = inspect.getattr_static(cls, name, None)
+        if isinstance(found, FunctionType):
+            return _Bound(found, owner)
+        if isinstance(found, staticmethod) and isinstance(found.__func__, FunctionType):
+            return _Known(found.__func__)
+        if type(found) in _CONSTANTS and name in {each for base in cls.__mro__ for each in vars(base)}:
+            return self.constant(found, name)
+        raise self.refused(f"{cls.__name__}.{name} is neither a plain method nor a constant")
+
+    def of_instance(self, owner: Instance, name: str) -> Any:
+        """Return an attribute of the instance that holds the direct arguments."""
+        cls = type(owner.of)
+        _plain_attributes(cls, self)
+        held = vars(owner.of) if hasattr(owner.of, "__dict__") else {}
+        if name not in held:
+            return self.of_class(owner, cls, name)
+        if hasattr(type(inspect.getattr_static(cls, name, None)), "__set__"):
+            raise self.refused(f"{cls.__name__}.{name} is a property")
+        for base in cls.__mro__[:-1]:
+            for method, function in vars(base).items():
+                plain = getattr(function, "__func__", function)
+                if isinstance(plain, FunctionType) and method != "__init__" and _may_assign(plain, name):
+                    raise self.refused(f"self.{name} is assigned in {method}, so it is not the same for all rows")
+        return self.constant(held[name], f"self.{name}")
+
+    # --- operators ------------------------------------------------------------------------------------------------
+
+    def number(self, value: Any, node: ast.AST) -> Expr:
+        """Return a number, which is not None in this run."""
+        if not isinstance(value, Expr):
+            raise self.refused(f"it computes {ast.unparse(node)!r} with something other than numbers")
+        if self.running.is_null(value):
+            raise Raised(f"TypeError: {ast.unparse(node)} with None, a NULL value ({self.where})", by_null=True)
+        if value.kind == "bool":
+            known = self.running.facts.get(value)
+            return as_int(value) if known is None else const(int(known))
+        if value.kind not in ("int", "float"):
+            raise self.refused(f"it computes {ast.unparse(node)!r} with values of the type {value.kind}")
+        return value
+
+    def floating(self, value: Expr, node: ast.AST) -> Expr:
+        """Return a number as a float."""
+        if value.kind == "float":
+            return value
+        if not -_WHOLE_MAX <= value.low <= value.high <= _WHOLE_MAX:
+            raise self.refused(f"{ast.unparse(node)!r} mixes floats with integers that may exceed 2**53")
+        return as_float(value)
+
+    def binary(self, op: ast.operator, left: Any, right: Any, node: ast.AST) -> Expr:
+        if type(op) in _OPERATORS:
+            raise self.refused(f"it uses the operator {_OPERATORS[type(op)]} in {ast.unparse(node)!r}")
+        one, other = self.number(left, node), self.number(right, node)
+        if isinstance(op, ast.Div) or "float" in (one.kind, other.kind):
+            one, other = self.floating(one, node), self.floating(other, node)
+        match op:
+            case ast.Add():
+                return add(one, other)
+            case ast.Sub():
+                return add(one, negate(other))
+            case ast.Mult():
+                return multiply(one, other)
+            case ast.Div():
+                if self.running.decide(compare("eq", other, const(0.0))):
+                    raise Raised(f"ZeroDivisionError: {ast.unparse(node)} ({self.where})")
+                return divide(one, other)
+            case _:
+                raise self.refused(f"it uses {ast.unparse(node)!r}")
+
+    def unary(self, op: ast.unaryop, value: Any, node: ast.AST) -> Expr:
+        if isinstance(op, ast.Not):
+            return const(not self.truth(value)) if not _is_condition(value) else not_(value)
+        if isinstance(op, ast.Invert):
+            raise self.refused(f"it uses the operator ~ in {ast.unparse(node)!r}")
+        number = self.number(value, node)
+        return negate(number) if isinstance(op, ast.USub) else number
+
+    def truth(self, value: Any) -> bool:
+        """Return whether a value is true in this run."""
+        if isinstance(value, Tuple):
+            return bool(value.items)
+        if not isinstance(value, Expr):
+            raise self.refused("it uses an object as a condition")
+        if self.running.is_null(value):
+            return False
+        match value.kind:
+            case "bool":
+                return self.running.decide(value)
+            case "none":
+                return False
+            case "int":
+                return not self.running.decide(compare("eq", value, const(0)))
+            case "float":
+                return not self.running.decide(compare("eq", value, const(0.0)))
+            case "string":
+                return not self.running.decide(compare("eq", value, const("")))
+            case kind:
+                raise self.refused(f"it uses a value of the type {kind} as a condition")
+
+    def chain(self, left: Any, ops: Sequence[ast.cmpop], others: Sequence[ast.expr], node: ast.AST) -> Expr:
+        found: Expr = TRUE
+        for place, (op, comparator) in enumerate(zip(ops, others, strict=True)):
+            right = self.value(comparator)
+            found = self.compared(op, left, right, node)
+            if place < len(ops) - 1 and not self.running.decide(found):
+                return FALSE
+            left = right
+        return found
+
+    def compared(self, op: ast.cmpop, left: Any, right: Any, node: ast.AST) -> Expr:
+        match op:
+            case ast.Is() | ast.IsNot():
+                if left == NONE:
+                    left, right = right, left
+                if right != NONE or isinstance(left, _Known):
+                    raise self.refused(f"it uses `is` with something other than None in {ast.unparse(node)!r}")
+                return const(self.running.is_null(left) is isinstance(op, ast.Is))
+            case ast.In() | ast.NotIn():
+                if not isinstance(right, Tuple):
+                    raise self.refused(f"it looks into something other than a tuple in {ast.unparse(node)!r}")
+                is_in = any(self.running.decide(self.equal(left, each, node)) for each in right.items)
+                return const(is_in is isinstance(op, ast.In))
+            case ast.Eq():
+                return self.equal(left, right, node)
+            case ast.NotEq():
+                return not_(self.equal(left, right, node))
+            case ast.Lt():
+                return self.ordered("lt", left, right, node)
+            case ast.LtE():
+                return self.ordered("le", left, right, node)
+            case ast.Gt():
+                return self.ordered("lt", right, left, node)
+            case ast.GtE():
+                return self.ordered("le", right, left, node)
+            case _:
+                raise self.refused(f"it uses {ast.unparse(node)!r}")
+
+    def equal(self, left: Any, right: Any, node: ast.AST) -> Expr:
+        if not isinstance(left, Expr) or not isinstance(right, Expr):
+            raise self.refused(f"it compares objects in {ast.unparse(node)!r}")
+        one, other = self.running.is_null(left), self.running.is_null(right)
+        if one or other:
+            return const(one and other)
+        return compare("eq", *self.comparable(left, right, node))
+
+    def ordered(self, op: str, left: Any, right: Any, node: ast.AST) -> Expr:
+        if not isinstance(left, Expr) or not isinstance(right, Expr):
+            raise self.refused(f"it compares objects in {ast.unparse(node)!r}")
+        if self.running.is_null(left) or self.running.is_null(right):
+            raise Raised(f"TypeError: {ast.unparse(node)} with None, a NULL value ({self.where})", by_null=True)
+        return compare(op, *self.comparable(left, right, node))
+
+    def comparable(self, left: Expr, right: Expr, node: ast.AST) -> tuple[Expr, Expr]:
+        """Return two values of one kind, for a comparison with Python's result."""
+        kinds = {left.kind, right.kind}
+        if kinds == {"bool"}:
+            return as_int(left), as_int(right)
+        if kinds <= {"bool", "int", "float"}:
+            one, other = self.number(left, node), self.number(right, node)
+            if "float" in kinds:
+                return self.floating(one, node), self.floating(other, node)
+            return one, other
+        if len(kinds) > 1 or kinds & {"other", "none"}:
+            raise self.refused(f"it compares values of the types {left.kind} and {right.kind} in {ast.unparse(node)!r}")
+        return left, right
+
+    # --- calls ----------------------------------------------------------------------------------------------------
+
+    def called(
+        self, function: ast.expr, arguments: Sequence[ast.expr], named: Sequence[ast.keyword], node: ast.AST
+    ) -> Any:
+        target = self.value(function)
+        given: list[Any] = []
+        for each in arguments:
+            if isinstance(each, ast.Starred):
+                held = self.value(each.value)
+                if not isinstance(held, Tuple):
+                    raise self.refused(f"it passes *arguments in {ast.unparse(node)!r}")
+                given += held.items
+            else:
+                given.append(self.value(each))
+        if any(each.arg is None for each in named):
+            raise self.refused(f"it passes **keywords in {ast.unparse(node)!r}")
+        by_name = {str(each.arg): self.value(each.value) for each in named}
+        if isinstance(target, _Bound):
+            return self.inner(target.function, [target.receiver, *given], by_name)
+        if not isinstance(target, _Known):
+            raise self.refused(f"it calls {ast.unparse(function)}, which is not a plain function or method")
+        known = target.of
+        if isinstance(known, FunctionType):
+            return self.inner(known, given, by_name)
+        built_in = None if by_name else _BUILT_IN.get(known) if isinstance(known, _HASHABLE) else None
+        if built_in is not None:
+            return built_in(self, given, node)
+        if isinstance(known, type) and known.__module__ != "builtins":
+            return self.create(known, given, by_name)
+        raise self.refused(f"it calls {ast.unparse(function)}, of which the engine has no exact equal")
+
+    def inner(self, function: FunctionType, arguments: list[Any], named: dict[str, Any]) -> Any:
+        if function.__code__.co_freevars:
+            raise self.refused(f"it calls {function.__name__}, which uses names of an enclosing function")
+        return _Frame(self.running, function, arguments, named, self.depth + 1).run()
+
+    def create(self, cls: type, arguments: list[Any], named: dict[str, Any]) -> Any:
+        """Return a new object of an author's class."""
+        fields = getattr(cls, "_fields", None)
+        if issubclass(cls, tuple) and isinstance(fields, tuple):
+            defaults = getattr(cls, "_field_defaults", {})
+            items = dict(zip(fields, arguments, strict=False)) | named
+            missing = {each: self.constant(defaults[each], each) for each in fields if each in defaults}
+            items = missing | items
+            if items.keys() != set(fields) or len(arguments) > len(fields):
+                raise Raised(f"TypeError: {cls.__name__} is created with other arguments ({self.where})")
+            return Tuple(tuple(items[each] for each in fields), cls)
+        bases = [base for base in cls.__mro__ if base is not object]
+        is_special = type(cls) not in (type, abc.ABCMeta) or any("__new__" in vars(base) for base in bases)
+        if is_special or any(base.__module__ == "builtins" for base in bases):
+            raise self.refused(f"it creates a {cls.__name__}, which is not a plain class")
+        made = Record(cls)
+        _plain_attributes(cls, self)
+        init = inspect.getattr_static(cls, "__init__")
+        if dataclasses.is_dataclass(cls) and not _is_written(init):
+            self.fill(made, arguments, named)
+        elif isinstance(init, FunctionType):
+            self.inner(init, [made, *arguments], named)
+        elif arguments or named:
+            raise Raised(f"TypeError: {cls.__name__} takes no arguments ({self.where})")
+        return made
+
+    def fill(self, made: Record, arguments: list[Any], named: dict[str, Any]) -> None:
+        """Set the attributes of a new dataclass."""
+        if hasattr(made.cls, "__post_init__"):
+            raise self.refused(f"{made.cls.__name__} has __post_init__")
+        given = list(arguments)
+        for each in dataclasses.fields(made.cls):
+            if not each.init or each.kw_only or each.default_factory is not dataclasses.MISSING:
+                raise self.refused(f"{made.cls.__name__}.{each.name} is not a plain field")
+            if given:
+                made.attributes[each.name] = given.pop(0)
+            elif each.name in named:
+                made.attributes[each.name] = named[each.name]
+            elif each.default is not dataclasses.MISSING:
+                made.attributes[each.name] = self.constant(each.default, each.name)
+            else:
+                raise Raised(f"TypeError: {made.cls.__name__} is created without {each.name} ({self.where})")
+
+
+def _is_odd(value: Any) -> bool:
+    """Return whether a constant is NaN, which equals nothing, or a text that is not Unicode."""
+    if isinstance(value, str):
+        return any("\ud800" <= letter <= "\udfff" for letter in value)
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _is_written(function: Any) -> bool:
+    """Return whether a function was written by an author, not made by `dataclass`."""
+    return isinstance(function, FunctionType) and function.__code__.co_filename != "<string>"
+
+
+def _loaded(target: ast.expr) -> ast.expr:
+    """Return the expression that reads the target of an assignment."""
+    match target:
+        case ast.Name(id=name):
+            return ast.copy_location(ast.Name(name, ast.Load()), target)
+        case ast.Attribute(value=value, attr=name):
+            return ast.copy_location(ast.Attribute(value, name, ast.Load()), target)
+        case _:
+            return target
+
+
+def _is_condition(value: Any) -> bool:
+    return isinstance(value, Expr) and value.kind == "bool" and value.op not in ("arg", "field")
+
+
+def _plain_attributes(cls: type, frame: _Frame) -> None:
+    """Refuse a class whose attributes are not plain ones."""
+    for base in cls.__mro__[:-1]:
+        own = {"__getattribute__", "__getattr__", "__setattr__", "__bool__", "__len__"} & vars(base).keys()
+        params = getattr(base, "__dataclass_params__", None)
+        if own and not (params is not None and params.frozen):
+            raise frame.refused(f"{base.__name__} defines {', '.join(sorted(own))}")
+
+
+_INDIRECT: Final = frozenset({"setattr", "__dict__", "vars", "__setattr__", "delattr"})
+
+
+def _may_assign(function: FunctionType, name: str) -> bool:
+    """Return whether a method may assign an attribute of this name."""
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [each for each in code.co_consts if inspect.iscode(each)]
+        if _INDIRECT & set(code.co_names):
+            return True
+        stores = (each for each in _instructions(code) if each[0] in ("STORE_ATTR", "DELETE_ATTR"))
+        if any(argument == name for _, argument in stores):
+            return True
+    return False
+
+
+def _instructions(code: Any) -> Iterator[tuple[str, Any]]:
+    import dis
+
+    for each in dis.get_instructions(code):
+        yield each.opname, each.argval
+
+
+# --- functions of Python ------------------------------------------------------------------------------------------
+
+
+def _extreme(op: str) -> Callable[[_Frame, list[Any], ast.AST], Any]:
+    def choose(frame: _Frame, given: list[Any], node: ast.AST) -> Any:
+        if len(given) < 2:
+            raise frame.refused(f"it uses {ast.unparse(node)!r}; {op} takes two or more values here")
+        best = given[0]
+        for each in given[1:]:
+            pair = (each, best) if op == "min" else (best, each)
+            if frame.running.decide(frame.ordered("lt", *pair, node)):
+                best = each
+        return best
+
+    return choose
+
+
+def _one(frame: _Frame, given: list[Any], node: ast.AST) -> Any:
+    if len(given) != 1:
+        raise frame.refused(f"it uses {ast.unparse(node)!r}")
+    return given[0]
+
+
+def _abs(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
+    number = frame.number(_one(frame, given, node), node)
+    if number.kind == "float":
+        raise frame.refused(f"it uses {ast.unparse(node)!r} of a float")
+    return negate(number) if frame.running.decide(compare("lt", number, const(0))) else number
+
+
+def _bool(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
+    value = _one(frame, given, node)
+    return value if _is_condition(value) else const(frame.truth(value))
+
+
+def _int(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
+    number = frame.number(_one(frame, given, node), node)
+    if number.kind == "float":
+        raise frame.refused(f"it cuts off a fraction in {ast.unparse(node)!r}")
+    return number
+
+
+def _float(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
+    return frame.floating(frame.number(_one(frame, given, node), node), node)
+
+
+def _tested(test: Callable[[Expr], Expr]) -> Callable[[_Frame, list[Any], ast.AST], Expr]:
+    def call(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
+        return test(frame.floating(frame.number(_one(frame, given, node), node), node))
+
+    return call
+
+
+def _isfinite(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
+    number = frame.number(_one(frame, given, node), node)
+    if number.kind == "int":
+        return TRUE
+    ends = (compare("lt", const(-math.inf), number), compare("lt", number, const(math.inf)))
+    return const(all(frame.running.decide(each) for each in ends))
+
+
+_TYPES: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool, "string": str, "binary": bytes}
+
+
+def _isinstance(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
+    if len(given) != 2 or not isinstance(given[0], Expr):
+        raise frame.refused(f"it uses {ast.unparse(node)!r}")
+    value, asked = given
+    members = asked.items if isinstance(asked, Tuple) else (asked,)
+    classes = [each.of for each in members if isinstance(each, _Known)]
+    if len(classes) < len(members) or not set(classes) <= {int, float, bool, str, bytes, dict, list, tuple}:
+        raise frame.refused(f"it asks for other types than those of Python in {ast.unparse(node)!r}")
+    if frame.running.is_null(value) or value.kind == "none":
+        return FALSE
+    if value.kind == "other":
+        raise frame.refused(f"it asks for the type of a struct, array or map in {ast.unparse(node)!r}")
+    own = _TYPES.get(value.kind)
+    return const(own is not None and any(issubclass(own, each) for each in classes))
+
+
+_HASHABLE: Final = (type, type(len))
+_BUILT_IN: Final[dict[Any, Callable[[_Frame, list[Any], ast.AST], Any]]] = {
+    max: _extreme("max"),
+    min: _extreme("min"),
+    abs: _abs,
+    bool: _bool,
+    int: _int,
+    float: _float,
+    isinstance: _isinstance,
+    math.isnan: _tested(lambda value: not_(compare("eq", value, value))),
+    math.isfinite: _isfinite,
+}

@@ -1,0 +1,380 @@
+"""From a `Lift` to sums, counts, minima and maxima of 64-bit expressions, and from their results to states.
+
+Integers are exact at any size: an amount is cut into *limbs*, numbers of which each has its own sum. `value * weight`
+of a BIGINT and an INT is `low + high * 2**32`, where `low` has 32 bits and `high` 62. Sums of 32-bit limbs hold 2**31
+rows of a group. Only the highest limb may be wider: its sum holds totals below 2**95, beyond those of a BIGINT state. A
+wide sum that overflows is NULL. This, and a group of more rows, is an error and never a wrong state.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from foldflight.lift.evaluate import evaluate
+from foldflight.lift.source import Refused
+from foldflight.lift.tree import SIGN, Expr, Field, Lift, Part, add, const, high_bits, low_bits, multiply, negate
+
+__all__ = ["Aggregate", "Overflowed", "Plan", "Unfit"]
+
+ROWS_MAX: Final = (1 << 31) - 1
+_LIMB: Final = 32
+_END: Final = 1 << 63
+# Totals below this are computed in 64-bit integers; the float that estimates them is wrong by far less.
+_FAST_MAX: Final = float(1 << 61)
+
+
+class Overflowed(Exception):  # noqa: N818 - the caller knows the group and makes an error of it
+    """The sum of a limb left 64 bits.
+
+    Args:
+        index: The position of the group.
+    """
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.index = index
+
+
+class Unfit(Exception):  # noqa: N818 - as above
+    """The value of a field does not fit its type.
+
+    Args:
+        index: The position of the group.
+        text: The field, the value and the type.
+    """
+
+    def __init__(self, index: int, text: str) -> None:
+        super().__init__(text)
+        self.index = index
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One aggregation of an engine.
+
+    Args:
+        kind: `sum`: of 32-bit integers. `wide sum`: of 64-bit integers; NULL if it overflows. `count`: of the rows of
+            all cases. `min`, `max`: NULL if there is no such row; NaN is greater than all numbers.
+        cases: Conditions and values; at most one condition holds for a row. A row of no case changes nothing.
+    """
+
+    kind: Literal["sum", "wide sum", "count", "min", "max"]
+    cases: tuple[Part, ...]
+
+    def of_rows(self, rows: Sequence[Sequence[Any]], signs: Sequence[int]) -> Any:
+        """Return the aggregate of rows as an engine computes it. Raises OverflowError if a step leaves 64 bits."""
+        values = []
+        for row, sign in zip(rows, signs, strict=True):
+            for each in self.cases:
+                if evaluate(each.when, row, sign):
+                    values.append(evaluate(each.value, row, sign))
+                    break
+        if self.kind == "count":
+            return len(values)
+        if self.kind in ("sum", "wide sum"):
+            total = sum(values)
+            if not -_END <= total < _END:
+                raise OverflowError(f"the sum is {total}")
+            return total
+        kept = None
+        for place, value in enumerate(values):
+            if place == 0 or _replaces(self.kind, value, kept):
+                kept = value
+        return kept
+
+
+def _replaces(kind: str, value: Any, held: Any) -> bool:
+    """Return whether a value is less or greater than the held one, where NaN is the greatest number."""
+    value_is_nan, held_is_nan = value != value, held != held  # noqa: PLR0124 - only NaN differs from itself
+    if value_is_nan or held_is_nan:
+        return value_is_nan is not held_is_nan and value_is_nan is (kind == "max")
+    return bool(value < held if kind == "min" else value > held)
+
+
+@dataclass(frozen=True)
+class _Limb:
+    """One summand of a field: the result of an aggregate, times a factor, shifted to the left."""
+
+    place: int
+    shift: int = 0
+    factor: int = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an engine computes the states of one call.
+
+    Args:
+        lift: What the function does.
+        aggregates: What the engine computes for each group.
+        limbs: For each field, the aggregates that it consists of.
+    """
+
+    lift: Lift
+    aggregates: tuple[Aggregate, ...]
+    limbs: tuple[tuple[_Limb, ...], ...]
+
+    @property
+    def rows_max(self) -> int | None:
+        """The number of rows of a group that the sums hold, whatever the rows are; None if there are no sums."""
+        return ROWS_MAX if any(each.kind == "sum" for each in self.aggregates) else None
+
+    @classmethod
+    def of(cls, lift: Lift, *, has_kinds: bool = False) -> Plan:
+        """Return the plan.
+
+        Args:
+            lift: What the function does.
+            has_kinds: Whether rows may be retracted.
+
+        Raises:
+            Refused: An expression could leave 64 bits where it cannot be cut.
+        """
+        if has_kinds and lift.unretractable:
+            raise Refused(lift.unretractable)
+        aggregates: dict[Aggregate, int] = {}
+        limbs = []
+        for each in lift.fields:
+            found = []
+            for aggregate, shift, factor in _aggregates(each, has_kinds=has_kinds):
+                for part in aggregate.cases:
+                    _check(part.when)
+                    _check(part.value)
+                found.append(_Limb(aggregates.setdefault(aggregate, len(aggregates)), shift, factor))
+            limbs.append(tuple(found))
+        for failure in lift.failures:
+            _check(failure.when)
+        if not aggregates:
+            raise Refused("no row changes its accumulator")
+        return cls(lift, tuple(aggregates), tuple(limbs))
+
+    def type_of(self, place: int, inputs: Sequence[pa.DataType]) -> pa.DataType:
+        """Return the type of the results of an aggregate, for arguments of these types."""
+        aggregate = self.aggregates[place]
+        if aggregate.kind in ("sum", "wide sum", "count"):
+            return pa.int64()
+        value = aggregate.cases[0].value
+        if value.kind in ("int", "float", "bool"):
+            return {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}[value.kind]
+        return next(type_ for type_ in inputs if str(type_) == value.kind)
+
+    def states(self, results: Sequence[pa.Array], type_: pa.DataType, count: int) -> pa.Array:
+        """Return n states.
+
+        Args:
+            results: For each aggregate, its results for n groups.
+            type_: The type of the states.
+            count: The number n.
+
+        Raises:
+            Overflowed: A wide sum is NULL.
+            Unfit: A number does not fit its field.
+        """
+        names = [each.name for each in self.lift.fields]
+        if names == [""]:
+            return self._field(0, results, type_, count)
+        columns = [self._field(place, results, type_.field(name).type, count) for place, name in enumerate(names)]
+        return pa.StructArray.from_arrays(columns, fields=[type_.field(name) for name in names])
+
+    def _field(self, place: int, results: Sequence[pa.Array], type_: pa.DataType, count: int) -> pa.Array:
+        field, limbs = self.lift.fields[place], self.limbs[place]
+        columns = [results[each.place] for each in limbs]
+        if field.monoid == "keep":
+            return _repeated(field.start, count, type_)
+        if field.monoid == "sum":
+            return _whole(field.name, _totals(field.start, limbs, columns), type_)
+        (column,) = columns
+        if field.monoid == "set":
+            put = pa.scalar(field.parts[0].value.value, type_)
+            return pc.if_else(pc.greater(column, 0), put, pa.scalar(field.start, type_))
+        if column.type != type_ and pa.types.is_integer(type_):
+            column = _whole(field.name, column.cast(pa.int64()), type_)
+        if column.type != type_:
+            column = column.cast(type_)
+        if field.start is None:
+            return column
+        if not field.competes:
+            return pc.fill_null(column, pa.scalar(field.start, type_))
+        kept = [
+            field.start if value is None or _replaces(field.monoid, field.start, value) else value
+            for value in column.to_pylist()
+        ]
+        return pa.array(kept, type_)
+
+
+def _repeated(value: Any, count: int, type_: pa.DataType) -> pa.Array:
+    return pa.array([value] * count, type_) if value is None else pa.repeat(pa.scalar(value, type_), count)
+
+
+def _totals(start: int, limbs: Sequence[_Limb], columns: Sequence[pa.Array]) -> Any:
+    """Return n sums: an int64 array if they fit, otherwise a list of integers."""
+    for column in columns:
+        if column.null_count:
+            raise Overflowed(column.is_null().to_pylist().index(True))
+    arrays = [column.to_numpy() for column in columns]
+    factors = [each.factor << each.shift for each in limbs]
+    bound = np.abs(float(start)) + sum(
+        np.abs(array.astype(np.float64)) * abs(float(factor)) for array, factor in zip(arrays, factors, strict=True)
+    )
+    if np.max(bound, initial=0.0) < _FAST_MAX:
+        total = np.full(len(columns[0]), start, np.int64)
+        for array, factor in zip(arrays, factors, strict=True):
+            # A factor beyond 64 bits has the limb 0 only.
+            total += array * np.int64(factor) if abs(factor) < _END else 0
+        return pa.array(total)
+    lists = [array.tolist() for array in arrays]
+    return [
+        start + sum(number * factor for number, factor in zip(numbers, factors, strict=True))
+        for numbers in zip(*lists, strict=True)
+    ]
+
+
+def _whole(name: str, totals: Any, type_: pa.DataType) -> pa.Array:
+    """Return n integers in the type of their field. Raises Unfit."""
+    if isinstance(totals, pa.Array):
+        try:
+            return totals.cast(pa.decimal128(19, 0)).cast(type_) if pa.types.is_decimal(type_) else totals.cast(type_)
+        except pa.ArrowException:
+            totals = totals.to_pylist()
+    values = [decimal.Decimal(each) for each in totals] if pa.types.is_decimal(type_) else totals
+    try:
+        return pa.array(values, type_)
+    except (pa.ArrowException, OverflowError):
+        pass
+    for index, value in enumerate(values):
+        try:
+            pa.array([value], type_)
+        except (pa.ArrowException, OverflowError):
+            raise Unfit(index, f"{f'{name}: ' if name else ''}{totals[index]} (int) does not fit {type_}") from None
+    raise Unfit(0, f"{name}: the values do not fit {type_} together")
+
+
+def _aggregates(field: Field, *, has_kinds: bool) -> list[tuple[Aggregate, int, int]]:
+    """Return the aggregates that a field consists of, each with its shift and factor."""
+    match field.monoid:
+        case "keep":
+            return []
+        case "set":
+            return [(Aggregate("count", tuple(Part(each.when, const(1)) for each in field.parts)), 0, 1)]
+        case "min" | "max":
+            return [(Aggregate(field.monoid, field.parts), 0, 1)]
+    amounts = {each.value for each in field.parts}
+    if not has_kinds and len(amounts) == 1 and (amount := next(iter(amounts))).is_const:
+        return [(Aggregate("count", tuple(Part(each.when, const(1)) for each in field.parts)), 0, amount.value)]
+    cases: dict[int, list[Part]] = {}
+    for part in field.parts:
+        for shift, limb in _limbs(multiply(SIGN, part.value) if has_kinds else part.value).items():
+            cases.setdefault(shift, []).append(Part(part.when, limb))
+    found = []
+    for shift, parts in sorted(cases.items()):
+        is_narrow = all(_is_limb(part.value) for part in parts)
+        found.append((Aggregate("sum" if is_narrow else "wide sum", tuple(parts)), shift, 1))
+    return found
+
+
+def _fits(one: Expr) -> bool:
+    return one.low >= -_END and one.high < _END
+
+
+def _check(one: Expr) -> None:
+    """Refuse an expression that could leave 64 bits."""
+    if not all(_fits(each) for each in one.walk() if each.kind == "int"):
+        raise Refused("it compares integers that may exceed 64 bits")
+
+
+def _is_limb(one: Expr) -> bool:
+    """Return whether the sum of such numbers holds 2**31 rows."""
+    return one.low >= -(1 << (_LIMB - 1)) and one.high < 1 << _LIMB
+
+
+def _limbs(amount: Expr) -> dict[int, Expr]:
+    """Return 64-bit integers by their shift, whose sum is the amount."""
+    pending: dict[int, list[Expr]] = {}
+    for shift, term in _terms(amount):
+        pending.setdefault(shift, []).append(term)
+    found: dict[int, Expr] = {}
+    while pending:
+        shift = min(pending)
+        terms = pending.pop(shift)
+        total = _sum(terms)
+        if total is None:
+            for term in terms:
+                pending.setdefault(shift, []).append(low_bits(term, _LIMB))
+                pending.setdefault(shift + _LIMB, []).append(high_bits(term, _LIMB))
+        elif _is_limb(total) or (not pending and shift >= _LIMB):
+            found[shift] = total
+        else:
+            found[shift] = low_bits(total, _LIMB)
+            pending.setdefault(shift + _LIMB, []).append(high_bits(total, _LIMB))
+    return found
+
+
+def _sum(terms: Sequence[Expr]) -> Expr | None:
+    """Return the sum of integers if no step leaves 64 bits."""
+    total = terms[0]
+    for each in terms[1:]:
+        total = add(total, each)
+        if not _fits(total):
+            return None
+    return total
+
+
+def _terms(one: Expr) -> list[tuple[int, Expr]]:
+    """Return 64-bit integers with shifts, whose sum is the amount."""
+    if all(_fits(each) for each in one.walk() if each.kind == "int"):
+        return [(0, one)]
+    match one.op, *one.parts:
+        case "const", _:
+            low, high = low_bits(one, _LIMB), high_bits(one, _LIMB)
+            return [(0, low), *((shift + _LIMB, term) for shift, term in _terms(high))]
+        case "add", left, right:
+            return _terms(left) + _terms(right)
+        case "neg", inner:
+            return [part for shift, term in _terms(inner) for part in _negated(shift, term)]
+        case "mul", left, right:
+            return [
+                product for one_ in _terms(left) for other in _terms(right) for product in _product([one_], [other])
+            ]
+        case _:
+            raise Refused("it adds integers that may exceed 64 bits and cannot be cut")
+
+
+def _negated(shift: int, term: Expr) -> list[tuple[int, Expr]]:
+    negative = negate(term)
+    if _fits(negative):
+        return [(shift, negative)]
+    return [(shift + by, negate(part)) for by, part in _halves(term)]
+
+
+def _product(left: list[tuple[int, Expr]], right: list[tuple[int, Expr]]) -> list[tuple[int, Expr]]:
+    """Return the products of all pairs, whose factors are cut until the product fits."""
+    made = []
+    for one_shift, one in left:
+        for other_shift, other in right:
+            product = multiply(one, other)
+            if _fits(product):
+                made.append((one_shift + other_shift, product))
+                continue
+            wider, other_ = ((one_shift, one), (other_shift, other))
+            if _bits(other) > _bits(one):
+                wider, other_ = other_, wider
+            cut = [(wider[0] + by, part) for by, part in _halves(wider[1])]
+            made += _product(cut, [other_])
+    return made
+
+
+def _bits(one: Expr) -> int:
+    return max(abs(one.low), abs(one.high)).bit_length()
+
+
+def _halves(one: Expr) -> list[tuple[int, Expr]]:
+    """Return the lower and the upper part of an integer."""
+    low = _LIMB if _bits(one) > _LIMB else (_bits(one) + 1) // 2
+    return [(0, low_bits(one, low)), (low, high_bits(one, low))]

@@ -1,0 +1,51 @@
+"""Integer expressions as polynomials over arguments, to compare them whatever the author's way to write them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from foldflight.lift.tree import Expr
+
+__all__ = ["same_sum"]
+
+# A monomial is the sorted texts of its factors; a polynomial is the coefficient of each.
+_Polynomial: TypeAlias = Counter[tuple[str, ...]]
+
+
+def same_sum(one: Expr | None, other: Expr | None, facts: Mapping[Expr, bool]) -> bool:
+    """Return whether two amounts are certainly the same number for every row for which the facts hold."""
+    if one is None or other is None:
+        return False
+    if one == other:
+        return True
+    return one.kind == other.kind == "int" and _polynomial(one, facts) == _polynomial(other, facts)
+
+
+def _polynomial(one: Expr, facts: Mapping[Expr, bool]) -> dict[tuple[str, ...], int]:
+    return {monomial: factor for monomial, factor in _terms(one, facts).items() if factor}
+
+
+def _terms(one: Expr, facts: Mapping[Expr, bool]) -> _Polynomial:
+    found: _Polynomial = Counter()
+    match one.op:
+        case "const":
+            found[()] = one.value
+        case "add":
+            for part in one.parts:
+                for monomial, factor in _terms(part, facts).items():
+                    found[monomial] += factor
+        case "neg":
+            for monomial, factor in _terms(one.parts[0], facts).items():
+                found[monomial] -= factor
+        case "mul":
+            left, right = (_terms(part, facts) for part in one.parts)
+            for monomial, factor in left.items():
+                for other, by in right.items():
+                    found[tuple(sorted(monomial + other))] += factor * by
+        case "int" if one.parts[0] in facts:
+            found[()] = int(facts[one.parts[0]])
+        case _:
+            found[(repr(one),)] = 1
+    return found

@@ -1,0 +1,84 @@
+"""The source of an author's methods, as syntax trees of which it is certain that they are the code that runs."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+
+__all__ = ["Refused", "Source", "source_of"]
+
+_KEPT_MAX = 256
+
+
+class Refused(Exception):  # noqa: N818 - not a failure: the function is folded as always, with this reason
+    """A function is not lifted, for a reason that is text for its author."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of one function.
+
+    Args:
+        node: The function.
+        module: The module, or the cell of a notebook, in which it is.
+        file: Its file name.
+    """
+
+    node: ast.FunctionDef
+    module: ast.Module
+    file: str
+
+
+def source_of(function: FunctionType) -> Source:
+    """Return the source of a function.
+
+    The source is compiled again and compared with the function's code, so a file that has changed since it was imported
+    is not taken for it.
+
+    Raises:
+        Refused: There is no source, or it is not that of the code.
+    """
+    code = function.__code__
+    text = "".join(linecache.getlines(code.co_filename, function.__globals__))
+    found = _found(text, code) if text else None
+    if found is None:
+        why = "has changed since it was imported" if text else "cannot be read here"
+        raise Refused(f"the source of {function.__name__} ({_short(code.co_filename)}) {why}")
+    return found
+
+
+@functools.lru_cache(_KEPT_MAX)
+def _found(text: str, code: CodeType) -> Source | None:
+    parsed = _parsed(text, code.co_filename)
+    if parsed is None or code not in parsed[1]:
+        return None
+    for node in ast.walk(parsed[0]):
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            if first == code.co_firstlineno:
+                return Source(node, parsed[0], _short(code.co_filename))
+    return None
+
+
+@functools.lru_cache(32)
+def _parsed(text: str, file: str) -> tuple[ast.Module, frozenset[CodeType]] | None:
+    try:
+        module = ast.parse(text, file)
+        return module, frozenset(_codes(compile(text, file, "exec", dont_inherit=True)))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield each
+            yield from _codes(each)
+
+
+def _short(file: str) -> str:
+    return file.replace("\\", "/").rpartition("/")[2]

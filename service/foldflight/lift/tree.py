@@ -1,0 +1,417 @@
+"""What a function adds to each field of its accumulator for one row, as data: expressions, conditions and monoids.
+
+Nothing here knows an engine or an author's class. A `Lift` is written as JSON, so that a server can tell an engine what
+its functions do. The meaning of each expression is that of Python (`evaluate.py`): integers are exact, comparisons
+with NaN are false.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias
+
+import pyarrow as pa
+
+from foldflight.errors import RejectedError
+
+__all__ = [
+    "FALSE",
+    "NONE",
+    "SIGN",
+    "TRUE",
+    "Expr",
+    "Failure",
+    "Field",
+    "Lift",
+    "Monoid",
+    "Part",
+    "add",
+    "all_of",
+    "arg",
+    "as_float",
+    "as_int",
+    "compare",
+    "const",
+    "divide",
+    "field",
+    "high_bits",
+    "kind_of",
+    "low_bits",
+    "multiply",
+    "negate",
+    "not_",
+    "null",
+]
+
+Monoid: TypeAlias = Literal["sum", "min", "max", "set", "keep"]
+
+_FORMAT: Final = 1
+# Bounds of the integers of a field, which have no bounds: so wide that nothing computed with them fits 64 bits.
+_ENDLESS: Final = 1 << 1000
+
+
+@dataclass(frozen=True)
+class Expr:
+    """An expression over the arguments of one row.
+
+    Args:
+        op: `arg` (number of an argument), `const`, `field` (of the accumulator before the row; only while a class is
+            analysed), `add`, `neg`, `mul`, `div`, `float` (an integer as a float), `int` (a truth value as 0 or 1),
+            `low` (the lowest n bits), `high` (the others, shifted right by n), `sign` (see SIGN), `lt`, `le`, `eq`,
+            `not`, `and`, `null`.
+        parts: The operands, or the number, value or name.
+        kind: `int`, `float`, `bool`, `none`, or the Arrow type, as text, of values that are only compared.
+        low: The least value, if it is an integer.
+        high: The greatest value, if it is an integer.
+    """
+
+    op: str
+    parts: tuple[Any, ...]
+    kind: str
+    low: int = 0
+    high: int = 0
+
+    @property
+    def is_const(self) -> bool:
+        """Whether it is a constant."""
+        return self.op == "const"
+
+    @property
+    def value(self) -> Any:
+        """The value of a constant."""
+        return self.parts[0]
+
+    def walk(self) -> Iterator[Expr]:
+        """Yield this expression and all that it consists of."""
+        yield self
+        for part in self.parts:
+            if isinstance(part, Expr):
+                yield from part.walk()
+
+    def uses(self, op: str) -> bool:
+        """Return whether an operation occurs in it."""
+        return any(each.op == op for each in self.walk())
+
+    def to_data(self) -> list[Any]:
+        """Return it as nested lists of plain values, from which `from_data` makes it again."""
+        if self.op == "arg":
+            return ["arg", self.parts[0], self.kind, self.low, self.high]
+        if self.op == "const":
+            return ["const", self.value]
+        return [self.op, *(part.to_data() if isinstance(part, Expr) else part for part in self.parts)]
+
+
+def const(value: Any) -> Expr:
+    """Return a constant: None, a truth value, an integer, a float or a text."""
+    match value:
+        case None:
+            return Expr("const", (None,), "none")
+        case bool():
+            return Expr("const", (value,), "bool")
+        case int():
+            return Expr("const", (value,), "int", value, value)
+        case float():
+            return Expr("const", (value, repr(value)), "float")  # 0.0 and -0.0 are equal, but not the same
+        case str():
+            return Expr("const", (value,), str(pa.string()))
+        case _:
+            raise TypeError(value)
+
+
+NONE: Final = const(None)
+TRUE: Final = const(True)
+FALSE: Final = const(False)
+
+
+SIGN: Final = Expr("sign", (), "int", -1, 1)
+"""1 for a row that is added, -1 for one that is retracted."""
+
+
+def kind_of(type_: pa.DataType) -> tuple[str, int, int] | None:
+    """Return the kind of the values of an Arrow type with the bounds of integers; None if they cannot be compared."""
+    kinds = pa.types
+    if kinds.is_boolean(type_):
+        return "bool", 0, 0
+    if kinds.is_integer(type_):
+        signed = kinds.is_signed_integer(type_)
+        bits = type_.bit_width - signed
+        return "int", -(1 << bits) if signed else 0, (1 << bits) - 1
+    if type_ in (pa.float32(), pa.float64()):
+        return "float", 0, 0
+    is_plain = kinds.is_decimal(type_) or type_ in (pa.string(), pa.binary(), pa.date32())
+    if is_plain or (kinds.is_timestamp(type_) and type_.unit == "us"):
+        return str(type_), 0, 0
+    return None
+
+
+def arg(place: int, type_: pa.DataType) -> Expr:
+    """Return an argument by its number. A value that cannot be compared may still be tested for NULL."""
+    kind, low, high = kind_of(type_) or ("other", 0, 0)
+    return Expr("arg", (place,), kind, low, high)
+
+
+def field(name: str, kind: str) -> Expr:
+    """Return the value of a field before the row."""
+    return Expr("field", (name,), kind, -_ENDLESS, _ENDLESS) if kind == "int" else Expr("field", (name,), kind)
+
+
+def add(one: Expr, other: Expr) -> Expr:
+    """Return the sum of two integers or two floats."""
+    if one.is_const and other.is_const:
+        return const(one.value + other.value)
+    if one.kind == "int":
+        if one.is_const and one.value == 0:
+            return other
+        if other.is_const and other.value == 0:
+            return one
+    return Expr("add", (one, other), one.kind, one.low + other.low, one.high + other.high)
+
+
+def negate(one: Expr) -> Expr:
+    """Return an integer or float with the other sign."""
+    if one.is_const:
+        return const(-one.value)
+    if one.op == "neg" and isinstance(one.parts[0], Expr):
+        return one.parts[0]
+    return Expr("neg", (one,), one.kind, -one.high, -one.low)
+
+
+def multiply(one: Expr, other: Expr) -> Expr:
+    """Return the product of two integers or two floats."""
+    if one.is_const and other.is_const:
+        return const(one.value * other.value)
+    if one.kind == "int":
+        for factor, rest in ((one, other), (other, one)):
+            if factor.is_const and factor.value in (0, 1):
+                return rest if factor.value else const(0)
+    corners = [a * b for a in (one.low, one.high) for b in (other.low, other.high)]
+    return Expr("mul", (one, other), one.kind, min(corners), max(corners))
+
+
+def divide(one: Expr, other: Expr) -> Expr:
+    """Return the quotient of two floats. The divisor is not zero where the expression is evaluated."""
+    return const(one.value / other.value) if one.is_const and other.is_const else Expr("div", (one, other), "float")
+
+
+def as_float(one: Expr) -> Expr:
+    """Return an integer below 2**53, in either direction, as a float."""
+    return const(float(one.value)) if one.is_const else Expr("float", (one,), "float")
+
+
+def as_int(one: Expr) -> Expr:
+    """Return a truth value as 0 or 1."""
+    return const(int(one.value)) if one.is_const else Expr("int", (one,), "int", 0, 1)
+
+
+def low_bits(one: Expr, bits: int) -> Expr:
+    """Return the lowest bits of a 64-bit integer, as a number that is not negative."""
+    if one.is_const:
+        return const(one.value & ((1 << bits) - 1))
+    return Expr("low", (one, bits), "int", 0, (1 << bits) - 1)
+
+
+def high_bits(one: Expr, bits: int) -> Expr:
+    """Return a 64-bit integer without its lowest bits, shifted right by their number."""
+    if one.is_const:
+        return const(one.value >> bits)
+    return Expr("high", (one, bits), "int", one.low >> bits, one.high >> bits)
+
+
+_COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "lt": lambda one, other: one < other,
+    "le": lambda one, other: one <= other,
+    "eq": lambda one, other: one == other,
+}
+
+
+def compare(op: str, one: Expr, other: Expr) -> Expr:
+    """Return a comparison: less (`lt`), less or equal (`le`), or equal (`eq`)."""
+    if one.is_const and other.is_const:
+        return const(_COMPARISONS[op](one.value, other.value))
+    if op == "le" and one.kind != "float":  # so that it is known as the opposite; with NaN neither is true
+        return not_(compare("lt", other, one))
+    if one.kind == "int" and op == "lt" and (one.high < other.low or one.low >= other.high):
+        return const(one.high < other.low)
+    return Expr(op, (one, other), "bool")
+
+
+def not_(one: Expr) -> Expr:
+    """Return whether a truth value is false."""
+    if one.is_const:
+        return const(not one.value)
+    if one.op == "not" and isinstance(one.parts[0], Expr):
+        return one.parts[0]
+    return Expr("not", (one,), "bool")
+
+
+def null(one: Expr) -> Expr:
+    """Return whether an argument or field is NULL. All other expressions never are."""
+    if one.is_const:
+        return const(one.value is None)
+    return Expr("null", (one,), "bool") if one.op in ("arg", "field") else FALSE
+
+
+def all_of(conditions: list[Expr]) -> Expr:
+    """Return whether all conditions hold."""
+    kept = [each for each in conditions if each != TRUE]
+    if FALSE in kept:
+        return FALSE
+    return TRUE if not kept else kept[0] if len(kept) == 1 else Expr("and", tuple(kept), "bool")
+
+
+_BUILD: Final[dict[str, Callable[..., Expr]]] = {
+    "const": const,
+    "add": add,
+    "neg": negate,
+    "mul": multiply,
+    "div": divide,
+    "float": as_float,
+    "int": as_int,
+    "lt": lambda one, other: compare("lt", one, other),
+    "le": lambda one, other: compare("le", one, other),
+    "eq": lambda one, other: compare("eq", one, other),
+    "not": not_,
+    "null": null,
+    "and": lambda *all_: all_of(list(all_)),
+}
+
+
+def _expr(data: Any) -> Expr:
+    op, *parts = data
+    if op == "arg":
+        place, kind, low, high = parts
+        return Expr("arg", (int(place),), str(kind), int(low), int(high))
+    return _BUILD[op](*(_expr(each) if isinstance(each, list) else each for each in parts))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one kind of row does to a field.
+
+    Args:
+        when: Which rows. It is false, never NULL, for all others.
+        value: What such a row adds, or is compared with; for `set`, a constant.
+    """
+
+    when: Expr
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Field:
+    """How rows change one field of the accumulator.
+
+    Args:
+        name: The name of the member of the state; empty if the state is this one value.
+        monoid: `sum`: the field starts with `start` and grows by the values of the rows. `min`, `max`: it becomes the
+            least or greatest value; NaN is greater than all numbers. `set`: it becomes the one constant if there is
+            such a row. `keep`: it never changes.
+        start: Its value in a new accumulator.
+        parts: The rows that change it. At most one part applies to a row.
+        competes: For `min` and `max`: whether `start` is one of the values. Otherwise the first value replaces it.
+    """
+
+    name: str
+    monoid: Monoid
+    start: Any
+    parts: tuple[Part, ...] = ()
+    competes: bool = True
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Rows for which the author's method raises.
+
+    Args:
+        when: Which rows.
+        text: The error, for users.
+        by_null: Whether it raises because an argument is NULL, and not by a statement of the author.
+    """
+
+    when: Expr
+    text: str
+    by_null: bool = False
+
+
+@dataclass(frozen=True)
+class Lift:
+    """What a function does for one row of a call with certain types and direct arguments.
+
+    Args:
+        fields: The fields of the accumulator, in the order of the state's members.
+        failures: Rows for which it raises.
+        unretractable: Why a retraction cannot be computed by the same fields with the other sign; empty if it can:
+            `retract` is the exact inverse of `accumulate`.
+    """
+
+    fields: tuple[Field, ...]
+    failures: tuple[Failure, ...] = ()
+    unretractable: str = ""
+
+    def narrowed(self, types: Sequence[pa.DataType]) -> Lift:
+        """Return it for columns of these types, which may be narrower than those of the arguments."""
+        bounds = {place: kind_of(type_) for place, type_ in enumerate(types)}
+
+        def narrow(expr: Expr) -> Expr:
+            if expr.op == "arg":
+                found = bounds.get(expr.parts[0])
+                if expr.kind != "int" or found is None or found[0] != "int":
+                    return expr
+                return replace(expr, low=max(expr.low, found[1]), high=min(expr.high, found[2]))
+            if expr.op == "const":
+                return expr
+            return _BUILD[expr.op](*map(narrow, expr.parts))
+
+        return Lift(
+            tuple(
+                replace(each, parts=tuple(Part(narrow(part.when), narrow(part.value)) for part in each.parts))
+                for each in self.fields
+            ),
+            tuple(replace(each, when=narrow(each.when)) for each in self.failures),
+            self.unretractable,
+        )
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
+        fields = [
+            {
+                "name": each.name,
+                "monoid": each.monoid,
+                "start": each.start,
+                "competes": each.competes,
+                "parts": [[part.when.to_data(), part.value.to_data()] for part in each.parts],
+            }
+            for each in self.fields
+        ]
+        failures = [[each.when.to_data(), each.text, each.by_null] for each in self.failures]
+        return json.dumps({"lift": _FORMAT, "fields": fields, "fails": failures, "unretractable": self.unretractable})
+
+    @classmethod
+    def from_json(cls, text: str) -> Lift | None:
+        """Return the lift of `to_json`, or None for that of a later version, which may mean something else.
+
+        Raises:
+            RejectedError: BAD_FRAME, if the text is damaged.
+        """
+        try:
+            data = json.loads(text)
+            if data["lift"] != _FORMAT:
+                return None
+            return cls(
+                tuple(
+                    Field(
+                        each["name"],
+                        each["monoid"],
+                        each["start"],
+                        tuple(Part(_expr(when), _expr(value)) for when, value in each["parts"]),
+                        bool(each["competes"]),
+                    )
+                    for each in data["fields"]
+                ),
+                tuple(Failure(_expr(when), str(error), bool(by_null)) for when, error, by_null in data["fails"]),
+                str(data["unretractable"]),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise RejectedError("BAD_FRAME", f"the description of a lifted function cannot be read: {error}") from None

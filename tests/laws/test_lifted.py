@@ -1,0 +1,260 @@
+"""Lifted functions have the interpreter's states, and everything that could differ is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import textwrap
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight.functions import Function, Registry, function_of
+from foldflight.lift import Lift, Plan, analysis, lift_text, lifted_of, plan, tree
+from foldflight.lift.tree import Part, const, not_
+from foldflight.testing.laws import LAWS, LawResult, _check, _Inputs, _Subject, hostile_rows
+from tests.laws import lifted_functions
+from tests.laws.lifted_functions import LIFTED, REFUSED
+
+LAW = next(law for law in LAWS if law.hostile)
+BUILT_IN = [
+    *(
+        (name, type_)
+        for name in ("min", "max")
+        for type_ in (pa.float64(), pa.string(), pa.date32(), pa.decimal128(9, 2))
+    ),
+    *((name, type_) for name in ("sum", "avg", "count", "min", "max") for type_ in (pa.int64(), pa.int16())),
+    ("bool_and", pa.bool_()),
+    ("bool_or", pa.bool_()),
+]
+
+
+def known(cls: type) -> Function:
+    """Return the function of a class."""
+    function = function_of(cls)
+    assert isinstance(function, Function)
+    return function
+
+
+def law_of(function: Function, *, examples: int = 40, types: list[pa.DataType] | None = None) -> LawResult:
+    """Return the outcome of the law of lifted functions."""
+    subject = _Subject(function, {}, types)
+    return _check(LAW, subject, _Inputs(hostile_rows(subject.types), examples=examples))
+
+
+def lift_of(cls: type) -> Lift:
+    """Return the lift of a class, which must have one."""
+    function = known(cls)
+    lift, reason = lifted_of(lift_text(function.bind(function.input_types or (), {})))
+    assert lift is not None, reason
+    return lift
+
+
+@pytest.mark.parametrize("cls", LIFTED, ids=lambda cls: cls.__name__)
+def test_a_lifted_class_has_the_states_of_the_interpreter(cls):
+    """For hostile rows, some of them retracted, the tree gives the same states, and raises for the same rows."""
+    lift_of(cls)
+    assert law_of(known(cls)).passed, law_of(known(cls)).detail
+
+
+@pytest.mark.parametrize(("name", "type_"), BUILT_IN, ids=str)
+def test_a_built_in_function_lifts(name, type_):
+    """Those of integers, truth values, texts, dates and decimals, and the extremes of floats."""
+    result = law_of(Registry()[name], types=[type_], examples=25)
+    assert result.passed, result.detail
+
+
+@pytest.mark.parametrize("cls", LIFTED, ids=lambda cls: cls.__name__)
+def test_a_lift_is_data(cls):
+    """It survives JSON, as a server sends it."""
+    lift = lift_of(cls)
+    assert Lift.from_json(lift.to_json()) == lift
+
+
+def test_a_lift_of_a_later_version_is_not_read():
+    """Its expressions may mean something else."""
+    text = lift_of(lifted_functions.Products).to_json()
+    assert lifted_of(text.replace('"lift": 1', '"lift": 2'))[0] is None
+    assert lifted_of("") == (None, "the server does not tell; it is of an older version")
+
+
+def module_of(tmp_path: Any, name: str, body: str, types: Any) -> Any:
+    """Return the function of a class whose `accumulate(self, a, x)` has this body."""
+    text = f"""
+from foldflight import udaf
+MOVED = 1
+MOVED = 2
+
+class State:
+    n: int
+    m: int
+    f: float
+    b: bool
+    def __init__(self):
+        self.n, self.m, self.f, self.b = 0, 0, 0.0, False
+
+@udaf(input_types={list(types)!r}, result_type="BIGINT", skip_nulls=True)
+class Refused:
+    def create_accumulator(self) -> State:
+        return State()
+    def accumulate(self, a, x):
+{textwrap.indent(body, " " * 8)}
+    def merge(self, a, other):
+        a.n += other.n
+    def get_value(self, a):
+        return a.n
+"""
+    path = tmp_path / f"{name.replace(' ', '_')}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module, path
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_could_differ_is_refused(tmp_path, name):
+    """The reason names what it is about."""
+    body, reason, types, _ = REFUSED[name]
+    module, _ = module_of(tmp_path, name, body, types)
+    function = known(module.Refused)
+    lift, why = lifted_of(lift_text(function.bind(function.input_types, {})))
+    assert lift is None
+    assert reason in why
+
+
+def test_a_reason_names_the_authors_line(tmp_path):
+    """The line where the operator stands."""
+    module, path = module_of(tmp_path, "line", "a.n += 1\na.n += x // 2", ["BIGINT"])
+    function = known(module.Refused)
+    _, why = lifted_of(lift_text(function.bind(function.input_types, {})))
+    line = path.read_text().splitlines().index("        a.n += x // 2") + 1
+    assert f"(accumulate, line.py:{line})" in why
+
+
+def test_a_source_that_has_changed_is_not_taken(tmp_path):
+    """The code that runs is that of the import, whatever the file says now."""
+    import linecache
+
+    module, path = module_of(tmp_path, "changed", "a.n += x", ["BIGINT"])
+    path.write_text(path.read_text().replace("a.n += x", "a.n -= x"))
+    linecache.checkcache(str(path))
+    function = known(module.Refused)
+    lift, why = lifted_of(lift_text(function.bind(function.input_types, {})))
+    assert lift is None
+    assert "has changed since it was imported" in why
+
+
+@pytest.mark.parametrize(("cls", "retracts"), [(lifted_functions.Products, True), (lifted_functions.Conditions, True)])
+def test_a_retract_that_is_the_exact_inverse_is_found(cls, retracts):
+    """Also if it is written in another way."""
+    assert (not lift_of(cls).unretractable) is retracts
+
+
+def test_a_retract_that_is_not_the_inverse_is_refused(tmp_path):
+    """One that is off by one, or that skips rows."""
+    for body in ("a.n -= x + 1", "if x > 0:\n            a.n -= x"):
+        module, path = module_of(tmp_path, f"inverse {len(body)}", "a.n += x", ["BIGINT"])
+        text = path.read_text().replace("    def merge", f"    def retract(self, a, x):\n        {body}\n    def merge")
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        spec.loader.exec_module(module)
+        assert "not the inverse" in lift_of(module.Refused).unretractable
+
+
+def test_narrow_columns_need_fewer_sums():
+    """A BIGINT argument over INT columns is one sum; over BIGINT it is cut."""
+    lift = lift_of(lifted_functions.Products)
+    assert len(Plan.of(lift).aggregates) > len(Plan.of(lift.narrowed([pa.int32(), pa.int16()])).aggregates)
+    assert [each.kind for each in Plan.of(lift_of(lifted_functions.Narrow)).aggregates] == ["sum", "sum", "sum"]
+
+
+# --- deliberate mistakes --------------------------------------------------------------------------------------------
+
+
+def _changed_parts(change):
+    """Return a mistake in the amounts or conditions of the tree."""
+
+    def lift(bound):
+        found = REAL(bound)
+        return replace(
+            found, fields=tuple(replace(each, parts=tuple(map(change, each.parts))) for each in found.fields)
+        )
+
+    return lambda patch: patch.setattr("foldflight.lift.lifting.lift_of", lift)
+
+
+REAL = analysis.lift_of
+MISTAKES = {
+    "an amount is off by one": (
+        lifted_functions.Products,
+        _changed_parts(lambda part: Part(part.when, plan.add(part.value, const(1)))),
+    ),
+    "a condition is inverted": (
+        lifted_functions.Conditions,
+        _changed_parts(lambda part: Part(not_(part.when), part.value)),
+    ),
+    "conditions are left out": (
+        lifted_functions.Positive,
+        lambda patch: patch.setattr(analysis._Subject, "_failure", lambda *_: replace_failure()),
+    ),
+    "the sign is lost": (lifted_functions.Products, lambda patch: patch.setattr(plan, "SIGN", const(1))),
+    "limbs are too wide": (lifted_functions.Products, lambda patch: patch.setattr(plan, "_fits", lambda _: True)),
+    "the upper limb is shifted wrongly": (
+        lifted_functions.Products,
+        lambda patch: patch.setattr(plan, "high_bits", lambda one, bits: tree.high_bits(one, bits + 1)),
+    ),
+    "any retract is taken for the inverse": (
+        lifted_functions.Skewed,
+        lambda patch: patch.setattr(analysis._Subject, "_check_inverse", lambda *_: None),
+    ),
+    "the least is taken for the greatest": (
+        lifted_functions.Spread,
+        lambda patch: patch.setattr(
+            analysis, "_ANSWERS", {**analysis._ANSWERS, "less": (False, True, False), "greater": (True, False, False)}
+        ),
+    ),
+    "the start does not take part": (
+        lifted_functions.Spread,
+        lambda patch: patch.setattr("foldflight.lift.plan._replaces", lambda *_: False),
+    ),
+    "NaN is not possible": (
+        lifted_functions.Unguarded,
+        lambda patch: patch.setattr(analysis._Held, "_may_be_nan", lambda *_: False),
+    ),
+    "any choice is a comparison": (
+        lifted_functions.LastPositive,
+        lambda patch: patch.setattr(
+            analysis._Held, "takes", lambda _self, _case, _value, relation: relation in ("empty", "greater")
+        ),
+    ),
+    "NULL is not asked for": (
+        lifted_functions.Products,
+        lambda patch: patch.setattr(analysis._Subject, "_nullable", lambda *_: False),
+    ),
+}
+
+
+def replace_failure():
+    """Return a failure that never occurs."""
+    return analysis.Failure(const(False), "")
+
+
+def test_mistakes_of_the_lifter_break_the_law(monkeypatch):
+    """Each deliberate mistake in the lifter makes the law fail for a function, or take one that it must refuse."""
+    survived = []
+    for name, (cls, mistake) in MISTAKES.items():
+        with monkeypatch.context() as patch:
+            patch.setattr("foldflight.lift.lifting._known", {})
+            mistake(patch)
+            result = law_of(known(cls), examples=80)
+        if result.passed:
+            survived.append(name)
+    assert survived == []

@@ -1,0 +1,169 @@
+"""Lifted batches: Spark's own aggregations give the results of the fold, for hostile rows too."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from foldflight import connect
+from foldflight.errors import RejectedError
+from foldflight.spark import group_by
+from tests.laws import lifted_functions as lifted
+from tests.spark.spark_functions import Median
+
+NAN, INF = float("nan"), float("inf")
+WHOLE = [2**63 - 1, -(2**63), 2**62, -1, 0, 1, 5, 11, None]
+FLOATS = [NAN, INF, -INF, -0.0, 0.0, 5e-324, 0.1, 1.0, 1.7976931348623157e308, None]
+TEXTS = ["", "a", "A", "\uffff", "\U0001f600", "skipped", None]
+SCHEMA = "k int, v bigint, i int, s smallint, x double, b boolean, t string, row_kind string"
+
+
+def rows() -> list[tuple[Any, ...]]:
+    """Return rows of some groups: each pair of neighbours among the values, and a group of NULLs."""
+    cycles = [itertools.cycle(each) for each in (WHOLE, [2**31 - 1, -(2**31), 0, 7], [-(2**15), 3], FLOATS)]
+    cycles += [itertools.cycle([True, False, None]), itertools.cycle(TEXTS)]
+    made = [(place % 7, *(next(each) for each in cycles)) for place in range(140)]
+    # The same number with both signs: totals that only exact sums hold.
+    made += [(8, sign * (2**62 + 5), 2**31 - 1, 7, 0.5, True, "z") for sign in (1, 1, 1, -1, -1, -1)]
+    made += [(9, None, None, None, None, None, None)] * 2
+    return [(*row, "+I") for row in made]
+
+
+@pytest.fixture(scope="module")
+def functions() -> Any:
+    """Functions of which all are lifted, and one that is not."""
+    return connect([*lifted.LIFTED, Median])
+
+
+def calls(functions: Any) -> dict[str, Any]:
+    """Return calls of everything that lifts, whose totals fit their states."""
+    return {
+        "conditions": functions["conditions"]("i", "b"),
+        "narrow": functions["narrow"]("i", "s").where("i IS NOT NULL AND s IS NOT NULL"),
+        "present": functions["present"]("i"),
+        "products": functions["products"]("v", "i").where("k >= 8 AND v IS NOT NULL"),
+        "spread": functions["spread"]("v"),
+        "guarded": functions["guarded"]("x", "v"),
+        "quotients": functions["quotients"]("x"),
+        "longest": functions["longest"]("t"),
+        "pairs": functions["pairs"]("i", factor=-7),
+        "own": functions["own"]("v"),
+        "n": functions["count"](),
+        "some": functions["count"]("v").where("x > 0"),
+        "total": functions["sum"]("i"),
+        "mean": functions["avg"]("v"),
+        "least": functions["min"]("x"),
+        "greatest": functions["max"]("x"),
+        "last": functions["max"]("t"),
+        "every": functions["bool_and"]("b"),
+        "any": functions["bool_or"]("b"),
+    }
+
+
+def shown(found: Any) -> list[str]:
+    """Return rows as text, sorted; NaN is equal to itself, and zeros have no sign."""
+    return sorted(
+        repr(tuple(each + 0.0 if isinstance(each, float) else each for each in row)) for row in found.collect()
+    )
+
+
+@pytest.mark.parametrize("keys", [["k"], pytest.param(["x", "t"], marks=pytest.mark.slow), []], ids=str)
+def test_lifted_rows_have_the_results_of_folded_rows(spark: Any, functions: Any, keys: list[str]) -> None:
+    """With and without keys, for all kinds of fields, with FILTER and direct arguments."""
+    df = spark.createDataFrame(rows(), SCHEMA)
+    results = [shown(group_by(df, keys, plan=plan).agg(**calls(functions))) for plan in ("fold", "lifted")]
+    assert results[0] == results[1]
+    empty = [
+        shown(group_by(df.where("k > 99"), keys, plan=plan).agg(**calls(functions))) for plan in ("fold", "lifted")
+    ]
+    assert empty[0] == empty[1]
+
+
+@pytest.mark.slow
+def test_lifted_rows_in_other_settings(spark: Any, functions: Any) -> None:
+    """Without ANSI mode, in which Spark's arithmetic wraps, and with code that Spark generates."""
+    df = spark.createDataFrame(rows(), SCHEMA)
+    expected = shown(group_by(df, "k", plan="fold").agg(**calls(functions)))
+    for name, value in (("spark.sql.ansi.enabled", "false"), ("spark.sql.codegen.wholeStage", "true")):
+        before = spark.conf.get(name)
+        spark.conf.set(name, value)
+        try:
+            assert shown(group_by(df, "k", plan="lifted").agg(**calls(functions))) == expected
+        finally:
+            spark.conf.set(name, before)
+
+
+def test_lifted_retractions(spark: Any, functions: Any) -> None:
+    """Row kinds are signs of the sums, and a group without a live row is dropped."""
+    kept = [(*row[:-1], "-D" if place % 5 == 1 else "+I") for place, row in enumerate(rows()) if row[0] < 8]
+    df = spark.createDataFrame(
+        [*kept, (20, 1, 1, 1, 1.0, True, "t", "+I"), (20, 1, 1, 1, 1.0, True, "t", "-U")], SCHEMA
+    )
+    uses = {name: calls(functions)[name] for name in ("conditions", "n", "some", "total", "mean", "every", "any")}
+    results = [shown(group_by(df, "k", row_kind="row_kind", plan=plan).agg(**uses)) for plan in ("fold", "lifted")]
+    assert results[0] == results[1]
+
+
+def test_a_total_that_does_not_fit_is_an_error(spark: Any, functions: Any) -> None:
+    """Of the state, with the group, as in a fold."""
+    df = spark.createDataFrame([(7, 2**63 - 1, 5)], "k int, v bigint, i bigint")
+    with pytest.raises(Exception, match="OVERFLOW") as caught:
+        group_by(df, "k", plan="lifted").agg(o=functions["products"]("v", "i")).collect()
+    assert "group: k=7" in str(caught.value)
+
+
+def test_a_row_that_raises_is_an_error(spark: Any, functions: Any) -> None:
+    """The error names the author's line, the group and the row."""
+    df = spark.createDataFrame([(7, None, 2)], "k int, v bigint, i bigint")
+    with pytest.raises(Exception, match="USER_CODE") as caught:
+        group_by(df, "k", plan="lifted").agg(o=functions["products"]("v", "i")).collect()
+    for part in ("lifted_functions.py:", "function: products", "group: k=7", "row: v=NULL, i=2"):
+        assert part in str(caught.value)
+
+
+def test_the_choice_and_its_reason(spark: Any, functions: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """`auto` lifts unless there are many groups or a function does not lift; `explain` says why."""
+    df = spark.createDataFrame(rows(), SCHEMA)
+
+    def told(**options: Any) -> str:
+        group_by(df, "k", **options).explain(n=functions["count"](), p=functions["spread"]("v"))
+        return capsys.readouterr().out
+
+    n = {"n": functions["count"]()}
+    assert group_by(df, "k").query(**n).lifted.taken
+    assert "  rows are not lifted: plan='fold'" in told(plan="fold")
+    assert "spread has no merge" in told()
+    assert "  rows are lifted: plan='lifted'" in told(plan="lifted")
+    assert not group_by(df, "k", groups=2_000_000).query(**n).lifted.taken
+    assert group_by(df, "k", groups=100).query(**n).lifted.taken
+    median = group_by(df, "k").query(**n, m=functions["median"]("v"))
+    assert not median.lifted.taken
+    assert "median is not lifted" in median.explain()
+    positive = group_by(df, "k").query(o=functions["positive"]("v")).lifted
+    assert not positive.taken
+    assert "raises for some rows" in positive.why
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"plan": "quick"}, "plan is 'auto', 'fold' or 'lifted'"),
+        ({"groups": -1}, "groups is a number of groups"),
+        ({"plan": "lifted", "on_error": "isolate"}, "errors are isolated"),
+    ],
+)
+def test_mistakes_in_the_plan(spark: Any, functions: Any, options: Any, why: str) -> None:
+    """They are refused with the reason."""
+    df = spark.createDataFrame(rows(), SCHEMA)
+    with pytest.raises(RejectedError, match=why):
+        group_by(df, "k", **options).agg(n=functions["count"]())
+
+
+def test_texts_with_a_collation_are_not_lifted(spark: Any, functions: Any) -> None:
+    """Spark does not compare them by code point, as Python does."""
+    df = spark.createDataFrame(rows(), SCHEMA).selectExpr("k", "t COLLATE UTF8_LCASE AS t")
+    lifting = group_by(df, "k").query(o=functions["max"]("t")).lifted
+    assert not lifting.taken
+    assert "collation UTF8_LCASE" in lifting.why

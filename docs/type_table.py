@@ -84,7 +84,9 @@ INTERVAL YEAR TO MONTH and calendar intervals cannot be passed to Python: cast t
 
 ## Which column fits which argument
 
-A column is widened where no value changes (and, as in SQL, integers are rounded to DOUBLE). All else needs a CAST in
+A column is widened where no value changes (and, as in SQL, integers are rounded to DOUBLE). Integers and decimals fit
+every DECIMAL, and each value is checked: one with too many digits before or behind the point is the error
+[OVERFLOW](errors.md), which names its row. A DATE as a TIMESTAMP is midnight, without a zone. All else needs a CAST in
 the query.
 
 | column | fits arguments of |

@@ -139,8 +139,10 @@ EXPLANATIONS: Final = {
         "Return the declared type, or declare the type that is returned.",
     ),
     "OVERFLOW": Explanation(
-        "A result or a state is outside the range of its declared type. Numbers are never wrapped around, and a finite "
-        "one never becomes infinite. (A fraction is within the range: as Spark's CAST does, BIGINT makes 18 of 18.5.)",
+        "A result or a state is outside the range of its declared type, or an argument outside that of a DECIMAL. "
+        "(Other columns that do not fit are refused when a query is built.) Numbers are never wrapped around, and a "
+        "finite one never becomes infinite. (A fraction is within the range: as Spark's CAST does, BIGINT makes 18 of "
+        "18.5.)",
         "Declare a wider type: BIGINT in place of INT, DECIMAL(38, 0) in place of BIGINT, DOUBLE in place of FLOAT. "
         'In a state, at the attribute: `total: Annotated[Decimal, "DECIMAL(38, 0)"]` in place of `total: int`.',
     ),

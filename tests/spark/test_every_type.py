@@ -9,17 +9,20 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from foldflight import RejectedError, connect
+from foldflight import RejectedError, connect, udaf, udf
 from foldflight.client import Functions
 from foldflight.functions.registry import Registry
-from foldflight.spark import group_by, over, register, sql
+from foldflight.spark import group_by, over, register, sql, with_columns
 from tests.spark.test_stream import Stream
 
 
@@ -424,3 +427,53 @@ def test_what_has_no_order_is_refused(session: Any, functions: Functions) -> Non
     for use in (functions["max"]("v"), functions["min"]("a"), functions["count"]("v").distinct()):
         with pytest.raises(RejectedError, match="cannot compare such values; give a part of it, or its text"):
             group_by(df).agg(x=use)
+
+
+@udaf(input_types=["DECIMAL(12, 4)"], result_type="DECIMAL(14, 4)", state_type="DECIMAL(14, 4)", skip_nulls=True)
+class Money:
+    """Adds amounts."""
+
+    def create_accumulator(self) -> Decimal:
+        return Decimal(0)
+
+    def accumulate(self, accumulator: Decimal, amount: Decimal) -> Decimal:
+        return accumulator + amount
+
+    def merge(self, accumulator: Decimal, other: Decimal) -> Decimal:
+        return accumulator + other
+
+    def get_value(self, accumulator: Decimal) -> Decimal:
+        return accumulator
+
+
+@udf(input_types=["DECIMAL(4, 2)"], result_type="STRING")
+def money_text(amount: Decimal) -> str:
+    """Return an amount as text."""
+    return str(amount)
+
+
+@udf
+def hour_of(at: datetime) -> int:
+    """Return the hour, which is that of midnight for a DATE."""
+    return at.hour
+
+
+def test_numbers_are_widened_to_decimals_and_dates_to_timestamps(session: Any) -> None:
+    """All integers and decimals fit every DECIMAL argument, as long as their values do; a DATE is midnight."""
+    f = connect([Money, money_text, hour_of])
+    df = session.sql(
+        "SELECT id, CAST(id AS INT) AS n, CAST(id + 0.5 AS DECIMAL(38, 6)) AS d, DATE'2026-01-02' AS day FROM range(3)"
+    )
+    uses = {name: f["money"](name) for name in ("id", "n", "d")}
+    assert group_by(df).agg(**uses).collect() == [(Decimal(3), Decimal(3), Decimal("4.5"))]
+    rows = with_columns(df, text=f["money_text"]("d"), hour=f["hour_of"]("day")).orderBy("id").select("text", "hour")
+    assert rows.collect() == [("0.50", 0), ("1.50", 0), ("2.50", 0)]
+    register(session, f, {"money": "each_money", "money_text": "each_money_text"})
+    df.createOrReplaceTempView("amounts")
+    for plan in ("auto", "lists"):
+        assert sql(session, "SELECT each_money(n) AS m FROM amounts", plan=plan).collect() == [(Decimal(3),)]
+    assert sql(session, "SELECT each_money_text(d) FROM amounts WHERE id = 1").collect() == [("1.50",)]
+    with pytest.raises(PySparkException, match=r"OVERFLOW: the argument d is [012].500001, which does not"):
+        group_by(df.withColumn("d", df.d + Decimal("0.000001")), "id").agg(x=f["money"]("d")).collect()
+    with pytest.raises(PySparkException, match=r"OVERFLOW: the argument id is 100, which does not fit DECIMAL\(4, 2"):
+        with_columns(df.selectExpr("id + 100 AS id"), x=f["money_text"]("id")).collect()

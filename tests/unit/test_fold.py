@@ -217,6 +217,35 @@ def test_ordered_calls_merge_and_retract() -> None:
         bind_calls(Registry(), [ordered(Order("l"))], nested)
 
 
+@udaf(input_types=["DECIMAL(4, 2)", "BIGINT"], result_type="DECIMAL(10, 2)", state_type="DECIMAL(10, 2)")
+class Money:
+    """Adds amounts of up to 99.99."""
+
+    def create_accumulator(self) -> Any:
+        return 0
+
+    def accumulate(self, accumulator: Any, amount: Any, _: int) -> Any:
+        return accumulator + (amount or 0)
+
+    def get_value(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+def test_an_argument_that_does_not_fit_its_decimal() -> None:
+    """It is OVERFLOW with the value and the row, unless FILTER leaves the row out. Isolated, its group alone fails."""
+    calls = [Call("money", ("v", "w")), Call("count", ("v",))]
+    rows = chunk((0, INSERT, 20, 1, None, True), (1, INSERT, 100, 7, None, False), (0, INSERT, None, 1, None, True))
+    with pytest.raises(FunctionError, match="v is 100, which does not fit DECIMAL") as caught:
+        new_fold(*calls, functions=[Money]).fold(rows)
+    assert (caught.value.code, caught.value.slot, caught.value.row) == ("OVERFLOW", 1, "v=100, w=7")
+    fold = new_fold(Call("money", ("v", "w"), filter="late"), functions=[Money])
+    fold.fold(rows)
+    assert outputs(fold) == {0: 20, 1: 0}
+    fold = new_fold(*calls, functions=[Money], isolates=True)
+    fold.fold(rows)
+    assert [row["error"] and row["error"]["code"] for row in fold.collect().to_pylist()] == [None, "OVERFLOW"]
+
+
 def test_values_after_each_row() -> None:
     """fold_each returns the value after every row, including filtered rows."""
     fold = new_fold(WEIGHTED, Call("count", filter="late"), Call("count", ("v",), distinct=True))

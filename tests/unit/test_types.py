@@ -157,6 +157,9 @@ def test_type_variables_stand_for_argument_types() -> None:
         ("SMALLINT", "REAL"),
         ("INT", "DECIMAL(12, 2)"),
         ("DECIMAL(10, 2)", "DECIMAL(12, 3)"),
+        ("BIGINT", "DECIMAL(4, 4)"),
+        ("DECIMAL(38, 10)", "DECIMAL(10, 2)"),
+        ("DATE", "TIMESTAMP"),
         ("DECIMAL(10, 2)", "DOUBLE"),
         ("REAL", "DOUBLE"),
         ("NULL", "MAP<INT, INT>"),
@@ -166,7 +169,7 @@ def test_type_variables_stand_for_argument_types() -> None:
     ],
 )
 def test_casts_that_sql_makes_by_itself(actual: str, declared: str) -> None:
-    """Casts that lose nothing are implicit."""
+    """Casts that lose nothing are implicit, and those to DECIMAL, of which each value is checked."""
     assert can_widen(parse_type(actual), parse_type(declared))
 
 
@@ -180,10 +183,11 @@ def test_casts_that_sql_makes_by_itself(actual: str, declared: str) -> None:
         ("STRING", "INT"),
         ("INT", "STRING"),
         ("INT", "BOOLEAN"),
-        ("BIGINT", "DECIMAL(10, 2)"),
-        ("DECIMAL(10, 2)", "DECIMAL(10, 3)"),
+        ("DOUBLE", "DECIMAL(10, 2)"),
+        ("ARRAY<BIGINT>", "ARRAY<DECIMAL(10, 2)>"),
         ("TIMESTAMP", "TIMESTAMPTZ"),
-        ("DATE", "TIMESTAMP"),
+        ("DATE", "TIMESTAMPTZ"),
+        ("TIMESTAMP", "DATE"),
         ("STRUCT<a INT>", "STRUCT<b INT>"),
     ],
 )

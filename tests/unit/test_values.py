@@ -9,12 +9,16 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from foldflight import RejectedError
 from foldflight.functions.types.sql import parse_type
 from foldflight.functions.types.values import CastError, cast_arguments, cast_results, to_python
+from tests.effort import examples
 
 D = decimal.Decimal
+EXACT = decimal.Context(prec=100)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +87,7 @@ def test_nan_is_no_null() -> None:
 
 def test_json_arguments_are_parsed() -> None:
     """A JSON argument is passed as the parsed value."""
-    column = cast_arguments(pa.array(['{"a": [1]}', None]), pa.json_())
+    column, _ = cast_arguments(pa.array(['{"a": [1]}', None]), pa.json_())
     assert to_python(column) == [{"a": [1]}, None]
 
 
@@ -250,3 +254,30 @@ def test_a_column_that_the_declared_type_cannot_hold_is_refused() -> None:
     with pytest.raises(RejectedError, match="TIMESTAMP cannot hold") as caught:
         cast_arguments(pa.array([1001], pa.timestamp("ns")), pa.timestamp("us"))
     assert caught.value.code == "SCHEMA_MISMATCH"
+
+
+@given(data=st.data())
+@examples(300)
+def test_integers_and_decimals_as_decimals_of_any_type(data: st.DataObject) -> None:
+    """Each value that the type holds exactly is kept, and each other one is NULL and named."""
+
+    def decimal_type() -> pa.Decimal128Type:
+        digits = data.draw(st.integers(1, 38))
+        return pa.decimal128(digits, data.draw(st.integers(0, digits)))
+
+    type_, given_type = decimal_type(), data.draw(st.sampled_from([pa.int8(), pa.int32(), pa.int64(), None]))
+    if given_type is None:
+        given_type = decimal_type()
+        whole = st.integers(1 - 10**given_type.precision, 10**given_type.precision - 1) | st.integers(-9, 9)
+        values: Any = whole.map(lambda number: D(number).scaleb(-given_type.scale, EXACT))
+        values |= st.sampled_from([D(10**place).scaleb(-given_type.scale) for place in range(given_type.precision)])
+    else:
+        end = 2 ** (given_type.bit_width - 1)
+        values = st.integers(-end, end - 1) | st.integers(-9, 9)
+    array = data.draw(st.lists(st.none() | values, min_size=1, max_size=5))
+    found, misfits = cast_arguments(pa.array(array, given_type), type_)
+    most = D(10**type_.precision - 1).scaleb(-type_.scale, EXACT)
+    fits = [each is None or (abs(each) <= most and D(each).quantize(most, context=EXACT) == D(each)) for each in array]
+    assert found.to_pylist() == [each if fit else None for each, fit in zip(array, fits, strict=True)]
+    assert (misfits is None) == all(fits)
+    assert misfits is None or misfits.tolist() == [not fit for fit in fits]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -11,10 +11,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from foldflight.errors import RejectedError
+from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.types.sql import sql_name
-from foldflight.functions.types.values import to_python
+from foldflight.functions.types.values import cast_arguments, to_python
 
 __all__ = ["Column", "Mask", "Rows", "Slots", "frozen", "room_for"]
 
@@ -34,13 +35,29 @@ class Column:
         name: Name of the argument's column.
         array: The values.
         values: The same values as Python objects, if they are known already.
+        misfits: The values that did not fit the argument's type, and are NULL in `array`; NULL elsewhere.
     """
 
-    def __init__(self, name: str, array: pa.Array | None, values: list[Any] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        array: pa.Array | None,
+        values: list[Any] | None = None,
+        misfits: pa.Array | None = None,
+    ) -> None:
         self.name = name
         self.array = array
+        self.misfits = misfits
         if values is not None:
             self.values = values
+
+    @classmethod
+    def cast(cls, name: str, array: pa.Array, type_: pa.DataType) -> Column:
+        """Return a column of the declared type. Raises RejectedError SCHEMA_MISMATCH as `cast_arguments` does."""
+        found, misfits = cast_arguments(array, type_)
+        if misfits is None:
+            return cls(name, found)
+        return cls(name, found, misfits=pc.if_else(pa.array(misfits), array, pa.scalar(None, array.type)))
 
     @cached_property
     def values(self) -> list[Any]:
@@ -100,11 +117,31 @@ class Rows:
             arguments=[column.kept(mask) for column in self.arguments],
         )
 
+    def misfits(self, function: str, mask: Mask | None) -> Iterator[tuple[int, FunctionError]]:
+        """Yield the rows of `mask` (None: all) with an argument that does not fit its type, each with an error.
+
+        Args:
+            function: The function, for the error.
+            mask: bool, shape (n,).
+        """
+        for column in self.arguments:
+            if column.misfits is None or column.array is None:
+                continue
+            found = column.misfits.is_valid().to_numpy(zero_copy_only=False)
+            type_ = sql_name(column.array.type)
+            for index in np.flatnonzero(found if mask is None else found & mask).tolist():
+                message = (
+                    f"the argument {column.name} is {column.misfits[index]}, which does not fit {type_}; round it or "
+                    "leave it out in the query, or declare a wider type"
+                )
+                yield index, FunctionError("OVERFLOW", message, function=function, row=self.describe(index))
+
     def describe(self, index: int) -> str:
         """Return the row at `index` as text for an error: its values."""
         shown = []
         for column in self.arguments:
-            text = repr(column.values[index])
+            given = None if column.misfits is None else column.misfits[index].as_py()
+            text = repr(column.values[index]) if given is None else str(given)
             shown.append(f"{column.name}={text if len(text) <= 200 else text[:200] + '...'}")
         # Readers know the values of their rows. How rows came into chunks is the engine's matter.
         return ", ".join(shown) or "without arguments"

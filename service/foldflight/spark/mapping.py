@@ -31,6 +31,8 @@ from foldflight.engine.query.query import HostTypes
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo, Open
 from foldflight.fold import ERROR, ROW
+from foldflight.fold.rows import Column as Argument
+from foldflight.fold.rows import Rows
 from foldflight.functions import Step, StepArgument, can_widen, parse_type
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.literals import check_names
@@ -553,7 +555,10 @@ class _OneCall:
                 f"{spark_name(array.type)}; cast it in the query",
                 function=self.function,
             )
-        return array.cast(wanted)
+        column = Argument.cast(name, array, wanted)
+        for _, error in Rows(np.arange(len(array), dtype=np.int32), None, [column]).misfits(self.function, None):
+            raise error
+        return column.array
 
     def _lists(self, answer: pa.Table, count: int) -> pa.Array:
         """Return the rows of each of n input rows as a list."""

@@ -25,7 +25,7 @@ from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
 from foldflight.functions.query.rowkind import RowKind
-from foldflight.functions.types.values import cast_arguments, exact_types
+from foldflight.functions.types.values import exact_types
 
 __all__ = ["Fold"]
 
@@ -218,7 +218,7 @@ class Fold:
         columns = _Columns(batch)
         for call, arguments, accumulators in zip(self.calls, self._arguments, self._accumulators, strict=True):
             rows = Rows(slots, retracts, [columns.get(*each) for each in arguments])
-            mask = _mask(batch, call, rows)
+            mask = self._mask(batch, call, rows)
             if self.failures:
                 sound = ~self.failures.among(slots)
                 mask = sound if mask is None else mask & sound
@@ -246,7 +246,7 @@ class Fold:
         outputs = []
         for call, arguments, accumulators in zip(self.calls, self._arguments, self._accumulators, strict=True):
             rows = Rows(slots, retracts, [columns.get(*each) for each in arguments])
-            mask = _mask(batch, call, rows)
+            mask = self._mask(batch, call, rows)
             kept = np.ones(len(rows), np.bool_) if mask is None else mask
             outputs.append(accumulators.fold_each(rows, kept, asked))
         return pa.RecordBatch.from_arrays(outputs, names=[f"output_{place}" for place in range(len(outputs))])
@@ -396,6 +396,27 @@ class Fold:
         self._touch(slots)
         return slots, retracts
 
+    def _mask(self, batch: pa.RecordBatch, call: BoundCall, rows: Rows) -> Mask | None:
+        """Return which rows a call folds: rows that pass its filter and, with `skip_nulls`, have no NULL arguments.
+
+        Raises:
+            FunctionError: OVERFLOW, for an argument of such a row that does not fit its type; if errors are isolated,
+                the row's slot fails.
+        """
+        mask: Mask | None = None
+        if call.call.filter is not None:
+            mask = pc.fill_null(batch.column(call.call.filter), False).to_numpy(zero_copy_only=False)
+        for index, error in rows.misfits(call.bound.function.name, mask):
+            error.slot = int(rows.slots[index])
+            if not self.failures.take(error):
+                raise error
+        if call.bound.function.skip_nulls:
+            for column in rows.arguments[: len(call.call.arguments)]:
+                if column.array is not None and column.array.null_count:
+                    valid = column.array.is_valid().to_numpy(zero_copy_only=False)
+                    mask = valid if mask is None else mask & valid
+        return mask
+
     def _touch(self, slots: Slots) -> None:
         needed = int(slots.max(initial=-1)) + 1
         if needed <= self._marked_below:
@@ -427,7 +448,7 @@ class _Columns:
     def get(self, name: str, type_: pa.DataType, shared: tuple[str, str] | None) -> Column:
         known = None if shared is None else self.known.get(shared)
         if known is None:
-            known = Column(name, cast_arguments(self.batch.column(name), type_))
+            known = Column.cast(name, self.batch.column(name), type_)
             if shared is not None:
                 self.known[shared] = known
         return known
@@ -443,19 +464,6 @@ def _arguments(call: BoundCall) -> list[tuple[str, pa.DataType, tuple[str, str] 
         (name, type_, None if exact_types(type_) is None else (name, str(type_)))
         for name, type_ in zip(call.call.columns, types, strict=True)
     ]
-
-
-def _mask(batch: pa.RecordBatch, call: BoundCall, rows: Rows) -> Mask | None:
-    """Return which rows a call folds: rows that pass its filter and, with `skip_nulls`, have no NULL arguments."""
-    mask: Mask | None = None
-    if call.call.filter is not None:
-        mask = pc.fill_null(batch.column(call.call.filter), False).to_numpy(zero_copy_only=False)
-    if call.bound.function.skip_nulls:
-        for column in rows.arguments[: len(call.call.arguments)]:
-            if column.array is not None and column.array.null_count:
-                valid = column.array.is_valid().to_numpy(zero_copy_only=False)
-                mask = valid if mask is None else mask & valid
-    return mask
 
 
 def _answered_view(batch: pa.RecordBatch, slot: int, column: str, state_type: pa.DataType, view: str) -> pa.Array:

@@ -24,7 +24,7 @@ from foldflight.fold.rows import Column, Rows, Slots
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.mapping import BoundMap
 from foldflight.functions.query.step import Step, StepArgument
-from foldflight.functions.types.values import cast_arguments, exact_types
+from foldflight.functions.types.values import exact_types
 
 __all__ = ["OpenProgram"]
 
@@ -143,6 +143,7 @@ class OpenProgram(Stateless):
                 continue
             for step, mapper in zip(self._steps[place:], self._mappers[place:], strict=True):
                 rows = state.arguments(step, mapper)
+                self._refuse_misfits(mapper, rows)
                 if isinstance(mapper, TableInstance):
                     waiting.append(self._expanded(place, state, mapper.parts(rows)))
                     break
@@ -150,6 +151,14 @@ class OpenProgram(Stateless):
                 place += 1
             else:
                 yield self._answer(state)
+
+    def _refuse_misfits(self, mapper: Mapper, rows: Rows) -> None:
+        """Record the error of each row with an argument that does not fit its type, or raise the first one."""
+        for index, error in rows.misfits(mapper.bound.function.name, None):
+            error.slot = int(rows.slots[index])
+            if not self.failures.take(error):
+                error.slot = None
+                raise error
 
     def _expanded(self, place: int, state: _Rows, parts: Iterator[Part]) -> Iterator[tuple[int, _Rows]]:
         start = 0
@@ -237,7 +246,7 @@ class _Rows:
         if known is None:
             names = mapper.bound.function.input_names
             shown = argument.column if argument.step is None else names[place] if place < len(names) else str(place)
-            known = Column(shown or "", cast_arguments(self._array(argument), type_))
+            known = Column.cast(shown or "", self._array(argument), type_)
             if exact_types(type_) is not None:
                 self._known[argument, str(type_)] = known
         return known

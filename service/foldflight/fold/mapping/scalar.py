@@ -120,8 +120,10 @@ class VectorisedScalar(Instance, Scalar):
         type_ = self.bound.result_type
         try:
             array = _array(returned)
-            if array is not None and (array.type == type_ or can_widen(array.type, type_)):
-                return array if array.type == type_ else cast_arguments(array, type_)
+            if array is not None and can_widen(array.type, type_):
+                found, misfits = cast_arguments(array, type_)
+                if misfits is None:
+                    return found
             if array is None:
                 values = _objects(returned)
             elif pa.types.is_nested(array.type) != pa.types.is_nested(type_):

@@ -418,8 +418,15 @@ def can_widen(actual: pa.DataType, declared: pa.DataType) -> bool:
     """Return whether a column of type `actual` may be passed to an argument of type `declared`.
 
     Allowed are SQL's implicit casts that change no value and, as in every SQL engine, casts of integers to `DOUBLE`.
-    All others need an explicit cast in the query.
+    Integers and decimals may be passed to every `DECIMAL`; each value is checked if not all values fit. All other types
+    need an explicit cast in the query.
     """
+    is_exact = pa.types.is_integer(actual) or pa.types.is_decimal128(actual)
+    return _widens(actual, declared) or (is_exact and pa.types.is_decimal128(declared))
+
+
+def _widens(actual: pa.DataType, declared: pa.DataType) -> bool:
+    """Return whether every value of type `actual` is one of type `declared`."""
     kinds = pa.types
     if actual == declared or kinds.is_null(actual):
         return True
@@ -435,8 +442,8 @@ def can_widen(actual: pa.DataType, declared: pa.DataType) -> bool:
         )
     if kinds.is_timestamp(actual):
         return kinds.is_timestamp(declared) and bool(actual.tz) == bool(declared.tz)
-    if kinds.is_date(actual):
-        return kinds.is_date(declared)
+    if kinds.is_date(actual):  # midnight; with a zone, it would depend on the session
+        return kinds.is_date(declared) or (kinds.is_timestamp(declared) and not declared.tz)
     if _text(actual):
         return _text(declared) or declared == pa.json_()
     if _bytes(actual):
@@ -463,12 +470,12 @@ def _integer_widens(actual: pa.DataType, declared: pa.DataType) -> bool:
 def _nested_widens(actual: pa.DataType, declared: pa.DataType) -> bool:
     kinds = pa.types
     if kinds.is_list(declared) and (kinds.is_list(actual) or kinds.is_large_list(actual)):
-        return can_widen(actual.value_type, declared.value_type)
+        return _widens(actual.value_type, declared.value_type)
     if kinds.is_map(actual) and kinds.is_map(declared):
-        return can_widen(actual.key_type, declared.key_type) and can_widen(actual.item_type, declared.item_type)
+        return _widens(actual.key_type, declared.key_type) and _widens(actual.item_type, declared.item_type)
     if kinds.is_struct(actual) and kinds.is_struct(declared):
         return [field.name for field in actual] == [field.name for field in declared] and all(
-            can_widen(mine.type, theirs.type) for mine, theirs in zip(actual, declared, strict=True)
+            _widens(mine.type, theirs.type) for mine, theirs in zip(actual, declared, strict=True)
         )
     return False
 

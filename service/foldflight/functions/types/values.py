@@ -17,6 +17,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -350,6 +351,7 @@ def _to_float(value: Any, type_: pa.DataType) -> float:
 
 # Decimals with larger exponents are not written in full: the text would consist almost only of zeros.
 _DECIMAL_DIGITS_MAX: Final = 1000
+_DIGITS_MAX: Final = 38
 _WIDE: Final = decimal.Context(prec=100, rounding=decimal.ROUND_HALF_UP)
 
 
@@ -560,21 +562,42 @@ def _members(value: Any, type_: pa.DataType) -> list[Any]:
     raise TypeError(_misfit(value, type_))
 
 
-def cast_arguments(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return an argument column as an array of the declared type. `can_widen` must hold for the types.
+def cast_arguments(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+    """Return an argument column of n values in the declared type. `can_widen` must hold for the types.
+
+    Returns:
+        The values, and which of them do not fit a DECIMAL; bool, shape (n,), or None if all do. They are NULL.
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, if the declared type cannot hold a value (nanoseconds, distant years).
+        RejectedError: SCHEMA_MISMATCH, if another declared type cannot hold a value (nanoseconds, distant years).
     """
     if array.type == type_:
-        return array
+        return array, None
     if isinstance(type_, pa.JsonType):
-        return pa.ExtensionArray.from_storage(type_, array.cast(type_.storage_type))
+        return pa.ExtensionArray.from_storage(type_, array.cast(type_.storage_type)), None
+    if pa.types.is_decimal128(type_) and not pa.types.is_null(array.type):
+        return _as_decimals(array, type_)
     # Integers beyond 2**53 are rounded when cast to DOUBLE, as in SQL.
     rounds = pa.types.is_integer(array.type) and pa.types.is_floating(type_)
     try:
-        return pc.cast(array, type_, safe=not rounds)
+        return pc.cast(array, type_, safe=not rounds), None
     except pa.ArrowException as error:
         raise RejectedError(
             "SCHEMA_MISMATCH", f"a column of {array.type} has a value that {sql_name(type_)} cannot hold: {error}"
         ) from None
+
+
+def _as_decimals(array: pa.Array, type_: pa.Decimal128Type) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+    """Return integers or decimals as decimals of another type, NULL where they do not fit, and where that is."""
+    given = pc.cast(array, pa.decimal128(20, 0)) if pa.types.is_integer(array.type) else array
+    scale = max(given.type.scale, type_.scale)
+    if given.type.precision - given.type.scale + scale > _DIGITS_MAX:  # Arrow may wrap around without an error
+        given = pc.cast(given, pa.decimal256(2 * _DIGITS_MAX, scale))
+    try:
+        return pc.cast(given, type_), None
+    except pa.ArrowInvalid:
+        wide = pc.cast(given, pa.decimal256(2 * _DIGITS_MAX, scale))
+    most = pa.scalar(decimal.Decimal((0, (9,) * type_.precision, -type_.scale)), wide.type)
+    fits = pc.and_(pc.less_equal(pc.abs(wide), most), pc.equal(pc.round(wide, type_.scale), wide))
+    misfits = pc.invert(fits).fill_null(False).to_numpy(zero_copy_only=False)
+    return pc.cast(pc.if_else(fits, wide, pa.scalar(None, wide.type)), type_), misfits

@@ -96,23 +96,24 @@ class Columns:
     def argument(self, written: object, function: str) -> str:
         """Return the name of the chunk's column that holds an argument; equal texts share one."""
         role = f"the argument {text_of(written)!r} of {function}"
-        return self._add("", written, column_of(self.df, written, role), role)
+        return self._add("", written, role)
 
     def condition(self, written: object, function: str) -> str:
         """Return the name of the chunk's column that holds a condition."""
         role = f"the condition {text_of(written)!r} of {function}"
-        return self._add("where ", written, column_of(self.df, written, role), role)
+        return self._add("where ", written, role)
 
     def key(self, written: object, function: str) -> str:
         """Return the name of the chunk's column that holds a key of an order; equal arguments share it."""
         role = f"the order {text_of(written)!r} of {function}"
-        return self._add("", written, column_of(self.df, written, role), role)
+        return self._add("", written, role)
 
-    def _add(self, prefix: str, written: object, column: Column, role: str) -> str:
+    def _add(self, prefix: str, written: object, role: str) -> str:
         # Columns are compared by identity, because `==` builds an expression. Keeping a reference keeps the id unique.
         self._held.append(written)
         key = (prefix, written if isinstance(written, str) else id(written))
         if key not in self._found:
+            column = column_of(self.df, written, role)  # costs a dozen calls of the JVM
             # Errors show rows under these names, so the names are the user's texts.
             taken = {*self.reserved, *self.shown}
             text = written if isinstance(written, str) else self._shown_as(column, role)

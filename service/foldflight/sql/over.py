@@ -58,7 +58,6 @@ class OverPlan:
         predicate: QUALIFY over the result; empty if there is none.
         tails: The clauses behind the block over the result, by keyword.
         result: The result.
-        outputs: The texts of the calls.
         why: The windows, as text for users.
     """
 
@@ -66,7 +65,6 @@ class OverPlan:
     predicate: str
     tails: Mapping[str, str]
     result: DataFrame
-    outputs: tuple[str, ...]
     why: str
 
 
@@ -135,8 +133,7 @@ class BlockOver:
         predicate = self._qualify(shown, calls, by_name)
         tails = dict(self._tails(shown, inside, by_name))
         result = self._result(windows)
-        outputs = tuple(output for uses in windows.values() for output in uses)
-        return OverPlan(tuple(named), predicate, tails, result, outputs, _described(windows))
+        return OverPlan(tuple(named), predicate, tails, result, _described(windows))
 
     def _is_plain(self, calls: Sequence[ParsedCall]) -> bool:
         text = self.analysis.text

@@ -320,14 +320,6 @@ class Edits:
         at = self._text.tokens[place].start
         return any(begin <= at < end for begin, end in self._edits)
 
-    def fill_from(self, other: Edits, span: Span) -> None:
-        """Take the replacements of another one within a range, where this one has none around them."""
-        begin, end = self._bounds(span)
-        for at, new in other._edits.items():
-            is_free = not any(first <= at[0] and at[1] <= last for first, last in self._edits)
-            if begin <= at[0] and at[1] <= end and is_free:
-                self._edits[at] = new
-
     def render(self, span: Span) -> str:
         """Return the text of a range with its replacements."""
         return "".join(piece for _, piece, _ in self._pieces(span))

@@ -199,3 +199,18 @@ def test_a_correlated_block_tells_so(db: Any) -> None:
     """The reason for its lists is in words, without a condition of Spark."""
     query = "EXPLAIN FOLDFLIGHT SELECT * FROM hav, LATERAL (SELECT my_sum(h.v) FROM hav h WHERE h.k = hav.k)"
     assert sql(db, query).head().why == "it is correlated: it refers to a column of a query around it"
+
+
+@pytest.mark.parametrize("plan", ["auto", "lists"])
+def test_names_of_items_are_stable(db: Any, plan: str) -> None:
+    """Subqueries and lambdas in calls have Spark's names for them, without the numbers of Spark's expressions."""
+    inner = "(SELECT max(h.v) FROM hav AS h WHERE h.k = hav.k)"
+    items = {
+        "my_sum(CASE WHEN EXISTS (SELECT 1 FROM hav) THEN v END)": "my_sum(CASE WHEN exists() THEN v END)",
+        f"my_max(v + {inner})": "my_max((v + scalarsubquery(k)))",
+        "my_sum(CASE WHEN v IN (SELECT v FROM hav) THEN v END)": "my_sum(CASE WHEN v IN (listquery()) THEN v END)",
+        "EXISTS (SELECT 1 FROM hav)": "exists()",
+    }
+    assert sql(db, f"SELECT {', '.join(items)} FROM hav", plan=plan).columns == list(items.values())
+    lambdas = "SELECT my_sum(transform(array(v), x -> x + 1)[0]) FROM hav"
+    assert "#" not in sql(db, lambdas, plan=plan).columns[0]

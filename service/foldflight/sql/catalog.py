@@ -426,7 +426,7 @@ class Catalog:
                 text = Text(message[found.start() : stop])
             except (SqlError, ValueError):
                 return message
-            message = message[: found.start()] + self._call_as_written(text) + message[stop:]
+            message = message[: found.start()] + _without_numbers(self._call_as_written(text)) + message[stop:]
         return message
 
     def _call_as_written(self, text: Text) -> str:
@@ -500,6 +500,20 @@ def plain_sql(spark: SparkSession, text: str, args: Any = None, **views: DataFra
     return type(spark).sql(spark, text, args or None, **views)
 
 
+def _without_numbers(text: str) -> str:
+    """Return Spark's text of a call as in its names of columns: `exists()` for `exists#872 []`.
+
+    The arguments of a Python function have Spark's internal texts, whose numbers differ each time.
+    """
+
+    def as_named(found: re.Match[str]) -> str:
+        outer = re.sub(r"#\d+L?", "", found[2])
+        return f"{_SUBQUERIES[found[1]]}({outer})"
+
+    text = re.sub(r"\blambda \w+#\d+", "namedlambdavariable()", text)
+    return re.sub(rf"\b({'|'.join(_SUBQUERIES)})#\d+ \[([^\]]*)\]", as_named, text)
+
+
 def _closing(text: str, opening: int) -> int:
     """Return the position after the parenthesis that belongs to the one at `opening`."""
     depth = 0
@@ -509,6 +523,8 @@ def _closing(text: str, opening: int) -> int:
             return place + 1
     raise ValueError(text)
 
+
+_SUBQUERIES: Final = {"scalar-subquery": "scalarsubquery", "exists": "exists", "list": "listquery"}
 
 _catalogs: WeakKeyDictionary[SparkSession, Catalog] = WeakKeyDictionary()
 

@@ -660,8 +660,37 @@ def test_other_direct_arguments_need_another_version() -> None:
 
     scaled, running = connect("embedded:").register(Scaled)["scaled"], _Stream()
     running.epoch({"two": scaled("v", factor=2).rows(-1, 0)}, [at(1, k="a", v=1)])
-    with pytest.raises(RejectedError, match="other calls and frames") as refused:
+    with pytest.raises(RejectedError, match=r"scaled has changed within its version 1.*raise version=") as refused:
         running.epoch({"two": scaled("v", factor=3).rows(-1, 0)}, [at(2, k="a", v=1)])
+    assert refused.value.code == "STATE_MISMATCH"
+
+
+def test_a_changed_accumulator_is_named() -> None:
+    """Where accumulators are kept, the error names the field that was added, as for groups."""
+
+    def counted(fields: dict[str, type]) -> Any:
+        state = dataclasses.make_dataclass("State", [(name, type_, 0) for name, type_ in fields.items()])
+
+        class Counted:
+            def create_accumulator(self) -> Any:
+                return state()
+
+            def accumulate(self, accumulator: Any, value: int) -> None:
+                accumulator.rows += 1
+
+            def get_value(self, accumulator: Any) -> int:
+                rows: int = accumulator.rows
+                return rows
+
+        Counted.create_accumulator.__annotations__["return"] = state
+        function = udaf(input_types=["BIGINT"], version="1", name="counted")(Counted)
+        return connect("embedded:").register(function)["counted"]("v").rows(None, 0)
+
+    running = _Stream()
+    for minute in (1, 2):
+        running.epoch({"n": counted({"rows": int})}, [at(minute, k="a", v=1)])
+    with pytest.raises(RejectedError, match=r"in its accumulator, more BIGINT was added; set this back") as refused:
+        running.epoch({"n": counted({"rows": int, "more": int})}, [at(3, k="a", v=1)])
     assert refused.value.code == "STATE_MISMATCH"
 
 

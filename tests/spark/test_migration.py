@@ -2,6 +2,7 @@
 
 import datetime as dt
 from collections.abc import Iterator
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
-from foldflight import connect, udaf
+from foldflight import RejectedError, connect, udaf
 from foldflight.client import close_connections
 from foldflight.server.run.lifecycle import serving
-from foldflight.spark import group_by, session, state_table, stream
+from foldflight.spark import check_checkpoint, group_by, over, session, state_table, stream
 from foldflight.spark.stream import BucketProcessor
 from tests.spark import spark_functions
 from tests.spark.test_stream import Stream
@@ -202,3 +203,58 @@ def test_damaged_state_ends_the_query(
     running.write(orders("ann"))
     with pytest.raises(Exception, match=rf"CorruptError: STATE_CHECKSUM: bucket 0: the {what}.* is damaged"):
         running.run()
+
+
+def test_a_checkpoint_is_checked_before_the_start(classic: SparkSession, tmp_path: Path) -> None:
+    """A query that cannot continue is refused without rows, for groups and for frames, with what has changed."""
+
+    def counted(*fields: str) -> Any:
+        state = make_dataclass("State", [(name, int, 0) for name in fields])
+
+        class Counted:
+            def create_accumulator(self) -> Any:
+                return state()
+
+            def accumulate(self, accumulator: Any, value: int) -> None:
+                accumulator.rows += 1
+
+            def get_value(self, accumulator: Any) -> int:
+                rows: int = accumulator.rows
+                return rows
+
+        Counted.create_accumulator.__annotations__["return"] = state
+        function = connect(udaf(input_types=["BIGINT"], result_type="BIGINT", version="1", name="counted")(Counted))
+        return function["counted"]("amount")
+
+    def grouped(df: DataFrame, use: Any, **options: Any) -> DataFrame:
+        return group_by(df, "customer", **{"buckets": 3, **options}).agg(n=use)
+
+    def framed(df: DataFrame, use: Any) -> DataFrame:
+        timed = df.withColumn("at", sf.current_timestamp()).withWatermark("at", "1 minute")
+        return over(timed, "customer", order_by="at", buckets=3).agg(n=use.rows(None, 0))
+
+    for query in (grouped, framed):
+        folder = tmp_path / query.__name__
+        folder.mkdir()
+        mode = "update" if query is grouped else "append"
+        running = Stream(classic, folder, lambda df, query=query: query(df, counted("rows")), mode)
+        checkpoint = str(folder / "checkpoint")
+        assert not check_checkpoint(running.query(running.input()), checkpoint)
+        running.write(orders("ann", "bob", "cy"))
+        running.run()
+        assert check_checkpoint(query(running.input(), counted("rows")), checkpoint)
+    with pytest.raises(
+        RejectedError, match=r"STATE_MISMATCH.*in its accumulator, more BIGINT was added; set this back"
+    ):
+        check_checkpoint(grouped(running.input(), counted("rows", "more")), str(tmp_path / "grouped" / "checkpoint"))
+    with pytest.raises(
+        RejectedError, match=r"other calls and frames than the query: stored counted over ROWS .* sum over"
+    ):
+        check_checkpoint(framed(running.input(), connect("embedded:")["sum"]("amount")), checkpoint)
+    use = connect("embedded:")["sum"]("amount")
+    with pytest.raises(RejectedError, match="other calls than the query: stored counted, the query has sum;"):
+        check_checkpoint(grouped(running.input(), use), str(tmp_path / "grouped" / "checkpoint"))
+    with pytest.raises(RejectedError, match="has the state of over, and the query has group_by"):
+        check_checkpoint(grouped(running.input(), counted("rows")), checkpoint)
+    with pytest.raises(RejectedError, match=r"takes the result of group_by\(...\).agg\(...\) or over"):
+        check_checkpoint(classic.range(1), checkpoint)

@@ -55,14 +55,16 @@ class Stream:
         """Return the output of one epoch."""
         return [row.asDict(recursive=True) for row in batch.collect()]
 
+    def input(self) -> DataFrame:
+        """Return the stream of the files."""
+        reader = self.spark.readStream.schema(self.ddl).option("maxFilesPerTrigger", 1)
+        return reader.parquet(str(self.folder / "input"))
+
     def run(self) -> list[Any]:
         """Fold the epochs since the last run; return the output of each."""
         outputs = []
-        source = (
-            self.spark.readStream.schema(self.ddl).option("maxFilesPerTrigger", 1).parquet(str(self.folder / "input"))
-        )
         running = (
-            self.query(source)
+            self.query(self.input())
             .writeStream.outputMode(self.mode)
             .foreachBatch(lambda batch, _: outputs.append(self.collected(batch)))
             .option("checkpointLocation", str(self.folder / "checkpoint"))

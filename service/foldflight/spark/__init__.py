@@ -20,7 +20,7 @@ from foldflight.spark.lateral import join_lateral
 from foldflight.spark.mapping import with_columns
 from foldflight.spark.over import OverFrame, over
 from foldflight.spark.settings import configure
-from foldflight.spark.stored import state_table
+from foldflight.spark.stored import check_checkpoint, state_table
 from foldflight.spark.tables import Target, write_table
 from foldflight.spark.windows import PROCESSING_TIME, Window, cumulate, hop, session, tumble
 
@@ -34,6 +34,7 @@ __all__ = [
     "OverFrame",
     "Target",
     "Window",
+    "check_checkpoint",
     "column",
     "configure",
     "cumulate",

@@ -19,7 +19,7 @@ from pyspark.sql import types as st
 from foldflight.engine.query.blocks import BlockBounds, gather
 from foldflight.engine.query.layout import BUCKET
 from foldflight.engine.state.hostcache import HostCache, private_folder
-from foldflight.engine.state.manifest import naming_bucket
+from foldflight.engine.state.manifest import RunStore, naming_bucket
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.packing import BLOB, blob_of, rows_of
@@ -31,6 +31,7 @@ __all__ = [
     "DATA",
     "FIGURES",
     "FOLDED",
+    "OPERATOR",
     "PACKED",
     "RUN_ID",
     "BucketOperator",
@@ -41,6 +42,9 @@ __all__ = [
     "observed",
     "run_cache",
 ]
+
+OPERATOR: Final = "_foldflight_operator"
+"""The attribute of a stream's result that holds its stateful operator."""
 
 _OBSERVED: Final = "foldflight"
 _NUMBER: Final = re.compile(r" #\d+$")
@@ -208,6 +212,10 @@ class BucketOperator(StatefulProcessor, ABC):
     @abstractmethod
     def expire(self, bucket: int, timers: Any, expired: Any) -> Iterator[Row]:
         """Yield the results of a timer."""
+
+    @abstractmethod
+    def check(self, stores: Callable[[str], RunStore]) -> None:
+        """Raise RejectedError STATE_MISMATCH unless the query can continue with a bucket's manifests, by name."""
 
     @abstractmethod
     def end(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +22,19 @@ from pyspark.sql import types as st
 from foldflight.engine.over.bucket import OverBucket, StreamFolds
 from foldflight.engine.over.stream import StreamedOver
 from foldflight.engine.query.layout import BUCKET
-from foldflight.engine.state.manifest import TableBounds
+from foldflight.engine.state.manifest import RunStore, TableBounds
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.packing import Pack, Unpack
-from foldflight.spark.bucketed import FOLDED, PACKED, BucketOperator, blobs_of, bucket_row, observed, run_cache
+from foldflight.spark.bucketed import (
+    FOLDED,
+    OPERATOR,
+    PACKED,
+    BucketOperator,
+    blobs_of,
+    bucket_row,
+    observed,
+    run_cache,
+)
 from foldflight.spark.steps import mapping, step_name
 from foldflight.spark.versions import transform_with_state
 
@@ -46,9 +55,12 @@ def over_stream(over: StreamedOver, rows: DataFrame, schema: st.StructType) -> D
     bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(over.buckets)) if keys else sf.lit(0)
     with_bucket = rows.select("*", bucket.cast("int").alias(BUCKET))
     packed = with_bucket.mapInArrow(mapping(Pack(layout.rows, query.bounds), step_name("pack", functions)), PACKED)
-    folded = transform_with_state(packed.groupBy(BUCKET), OverProcessor(over), FOLDED, "Append", "EventTime")
+    processor = OverProcessor(over)
+    folded = transform_with_state(packed.groupBy(BUCKET), processor, FOLDED, "Append", "EventTime")
     blobs = observed(folded, layout.key_names, query.outputs.names)
-    return blobs.mapInArrow(mapping(Unpack(query.results), step_name("over", functions)), schema)
+    outputs = blobs.mapInArrow(mapping(Unpack(query.results), step_name("over", functions)), schema)
+    setattr(outputs, OPERATOR, processor)
+    return outputs
 
 
 class OverProcessor(BucketOperator):
@@ -85,10 +97,13 @@ class OverProcessor(BucketOperator):
         """End the exchanges."""
         self._folds.__exit__(None, None, None)
 
-    def _bucket(self) -> OverBucket:
+    def check(self, stores: Callable[[str], RunStore]) -> None:
+        self._bucket(stores)
+
+    def _bucket(self, stores: Callable[[str], RunStore] | None = None) -> OverBucket:
         return OverBucket(
             self._folds,
-            self.store,
+            stores or self.store,
             cache=run_cache(),
             bounds=TableBounds(),
             new_run_id=lambda: uuid.uuid4().hex,

@@ -28,11 +28,13 @@ from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.engine.state.versions import CurrentViews, VersionColumns, with_older
 from foldflight.engine.state.viewtable import ViewTable, stored_views
 from foldflight.errors import RejectedError
+from foldflight.spark.bucketed import OPERATOR
 from foldflight.spark.carrier import carrier_type
+from foldflight.spark.overstream import OverProcessor
 from foldflight.spark.steps import mapping
 from foldflight.spark.versions import spark_type
 
-__all__ = ["LIVE_ROWS", "StateFigures", "StoredTable", "state_table"]
+__all__ = ["LIVE_ROWS", "StateFigures", "StoredTable", "check_checkpoint", "state_table"]
 
 LIVE_ROWS, WAITING_ROWS = "live_rows", "waiting_rows"
 
@@ -72,6 +74,82 @@ def state_table(
     """
     table = StoredTable.of(spark, checkpoint, operator)
     return table.groups() if view is None else table.entries(view)
+
+
+def check_checkpoint(df: DataFrame, checkpoint: str, operator: int | None = None) -> bool:
+    """Check, before a stream is started, that its query can continue from a checkpoint.
+
+    Spark gives a query its state with the first rows, so a changed query fails only then. This reads the manifests of
+    the state, not the state itself.
+
+    Args:
+        df: The result of `agg` over a stream (`group_by` or `over`), without further steps.
+        checkpoint: The `checkpointLocation` with which it is to be started.
+        operator: Spark's number of the query's `group_by` or `over`; required if the checkpoint has several.
+
+    Returns:
+        bool: Whether there is a state to continue with. False: the query starts with an empty one.
+
+    Raises:
+        RejectedError: STATE_MISMATCH, with what has changed and what to write; SIGNATURE for a DataFrame without such a
+            query, or if `operator` is required and missing.
+        CorruptError: STATE_CHECKSUM, if a manifest is damaged.
+    """
+    processor = getattr(df, OPERATOR, None)
+    if processor is None:
+        raise RejectedError(
+            "SIGNATURE",
+            "check_checkpoint takes the result of group_by(...).agg(...) or over(...).agg(...) over a stream; give it "
+            "that DataFrame, before select, where and other steps",
+        )
+    spark = df.sparkSession
+    if not _has_state(spark, checkpoint):
+        return False
+    chosen, (batch, layout, _) = _chosen(_operators(spark, checkpoint), operator)
+    buckets: dict[int, dict[str, bytes]] = {}
+    if layout is None:
+        stored = _variable(spark, checkpoint, chosen, batch, "manifests")
+        stored = stored.select(_bucket(), "user_map_key.name", "user_map_value.data")
+    else:
+        stored = _variable(spark, checkpoint, chosen, batch, "manifest")
+        stored = stored.select(_bucket(), sf.lit("").alias("name"), "value.data")
+    for bucket, name, data in stored.collect():
+        buckets.setdefault(bucket, {})[name] = bytes(data)
+    if isinstance(processor, OverProcessor) != (layout is None):
+        kinds = ("over", "group_by") if layout is None else ("group_by", "over")
+        raise RejectedError(
+            "STATE_MISMATCH",
+            f"{checkpoint} has the state of {kinds[0]}, and the query has {kinds[1]}; run the query that wrote it, or "
+            "start with an empty checkpoint",
+        )
+    for bucket, manifests in sorted(buckets.items()):
+        stores = {name: _Bucket({None: data}) for name, data in manifests.items()}
+        with naming_bucket(bucket):
+            processor.check(lambda name, stores=stores: stores.get(name, _Bucket({})))
+    return True
+
+
+def _has_state(spark: SparkSession, checkpoint: str) -> bool:
+    """Return whether a folder exists, and is a checkpoint with the state of a committed batch."""
+    try:
+        return spark.read.format("state-metadata").load(checkpoint).head() is not None
+    except PySparkException:
+        return False
+
+
+def _chosen(operators: Operators, operator: int | None) -> tuple[int, Operator]:
+    """Return the operator of this number, or the only one. Raises RejectedError SIGNATURE."""
+    if operator is None and len(operators) > 1:
+        raise RejectedError(
+            "SIGNATURE", f"the query has several state tables; choose one operator:\n{_listed(operators)}"
+        )
+    chosen = next(iter(operators)) if operator is None else operator
+    if chosen not in operators:
+        raise RejectedError(
+            "SIGNATURE",
+            f"the operator {chosen} of the query has no state table; these have one:\n{_listed(operators)}",
+        )
+    return chosen, operators[chosen]
 
 
 @dataclass(frozen=True)
@@ -118,18 +196,7 @@ class StoredTable:
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str, operator: int | None = None) -> StoredTable | StoredFrames:
         """Open a table. The arguments and errors are those of `state_table`."""
-        operators = _operators(spark, checkpoint)
-        if operator is None and len(operators) > 1:
-            raise RejectedError(
-                "SIGNATURE", f"the query has several state tables; choose one operator:\n{_listed(operators)}"
-            )
-        chosen = next(iter(operators)) if operator is None else operator
-        if chosen not in operators:
-            raise RejectedError(
-                "SIGNATURE",
-                f"the operator {chosen} of the query has no state table; these have one:\n{_listed(operators)}",
-            )
-        batch, layout, views = operators[chosen]
+        chosen, (batch, layout, views) = _chosen(_operators(spark, checkpoint), operator)
         if layout is None:
             return StoredFrames.open(spark, checkpoint, chosen, batch)
         manifests = _variable(spark, checkpoint, chosen, batch, "manifest")
@@ -329,8 +396,11 @@ def _variable(spark: SparkSession, checkpoint: str, operator: int, batch: int, v
     return reader.option("stateVarName", variable).load(checkpoint)
 
 
-Operators = dict[int, tuple[int, TableLayout | None, tuple[CallView, ...]]]
-"""By number: the last committed batch, the layout (None for an over), and the views."""
+Operator = tuple[int, TableLayout | None, tuple[CallView, ...]]
+"""The last committed batch, the layout (None for an over), and the views."""
+
+Operators = dict[int, Operator]
+"""By number."""
 
 
 def _operators(spark: SparkSession, checkpoint: str) -> Operators:

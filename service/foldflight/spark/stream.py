@@ -28,6 +28,7 @@ from foldflight.engine.batch.tasks import PartialFold
 from foldflight.engine.keys.grouped import GroupedExchange
 from foldflight.engine.query.layout import BUCKET, DEAD_LETTER, ROW_KIND
 from foldflight.engine.query.query import Query, StreamOptions
+from foldflight.engine.state.manifest import RunStore
 from foldflight.engine.state.migration import Migration
 from foldflight.engine.state.table import StateTable, TableLayout
 from foldflight.engine.state.viewtable import ViewTable, table_of
@@ -35,7 +36,16 @@ from foldflight.engine.stream.epoch import BucketEpoch, ClosedWindows, EpochStat
 from foldflight.engine.stream.packing import Pack, Unpack, blob_of
 from foldflight.engine.stream.sessions import SessionEpoch
 from foldflight.functions import RowKind
-from foldflight.spark.bucketed import FOLDED, PACKED, BucketOperator, blobs_of, bucket_row, observed, run_cache
+from foldflight.spark.bucketed import (
+    FOLDED,
+    OPERATOR,
+    PACKED,
+    BucketOperator,
+    blobs_of,
+    bucket_row,
+    observed,
+    run_cache,
+)
 from foldflight.spark.steps import mapping, spark_schema, step_of
 from foldflight.spark.versions import transform_with_state
 
@@ -80,7 +90,9 @@ def stream_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     )
     results, schema = _results(query, rows, outputs)
     blobs = observed(folded, layout.names, layout.outputs.names)
-    return blobs.mapInArrow(mapping(Unpack(results), step_of(query, "changelog")), schema)
+    changes = blobs.mapInArrow(mapping(Unpack(results), step_of(query, "changelog")), schema)
+    setattr(changes, OPERATOR, processor)
+    return changes
 
 
 def _options_of(query: Query) -> StreamOptions:
@@ -198,11 +210,14 @@ class BucketProcessor(BucketOperator):
             closed_us=closed_us,
         )
 
-    def _table(self) -> StateTable | ViewTable:
+    def check(self, stores: Callable[[str], RunStore]) -> None:
+        self._table(stores(""))
+
+    def _table(self, store: RunStore | None = None) -> StateTable | ViewTable:
         return table_of(
             self._table_layout,
             self._views,
-            self.store(),
+            store or self.store(),
             cache=run_cache(),
             new_run_id=lambda: uuid.uuid4().hex,
             conversion=self._migration,

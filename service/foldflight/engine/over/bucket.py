@@ -55,7 +55,7 @@ class StreamFolds:
         self.over = over
         self.frames: list[CallsFold] = []
         for calls in over.frames:
-            if calls.frame.low is None or calls.frame.has_offset:
+            if calls.has_accumulators:
                 (part,) = calls.parts
                 self.frames.append(AccumulatorFold(part, over.buckets, clock))
             else:

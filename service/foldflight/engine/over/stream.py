@@ -191,9 +191,31 @@ class StreamedOver:
         """
         for what, ours in json.loads(json.dumps(self.owner)).items():
             found = stored.get(what, _NOT_KEPT)
-            if found == ours or (what == CALLS and _can_continue(found, ours)):
-                continue
-            raise other_query(what, found, ours)
+            if what == CALLS and found != _NOT_KEPT:
+                self._check_calls(found, ours)
+            elif found != ours:
+                raise other_query(what, found, ours)
+
+    def _check_calls(self, stored: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse other calls and frames. Older checkpoints also have the ways of folding, which may differ."""
+
+        def fixed(frames: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
+            return [(each["frame"], [call["function"] for call in each["calls"]]) for each in frames]
+
+        if fixed(stored) != fixed(ours):
+            raise other_query(CALLS, _frames_text(stored), _frames_text(ours))
+        for kept, before, now in zip(self.frames, stored, ours, strict=True):
+            if kept.has_accumulators:
+                continue  # the table of their states tells what has changed
+            for old, new in zip(before["calls"], now["calls"], strict=True):
+                if old["version"] == new["version"] and old["fingerprint"] != new["fingerprint"]:
+                    raise RejectedError(
+                        "STATE_MISMATCH",
+                        f"{new['function']} has changed within its version {new['version']}: the types of its "
+                        "arguments, result or accumulator, or its direct arguments; set this back, raise version= in "
+                        "the declaration (rows of the frame are folded anew), or start with an empty checkpoint",
+                        function=new["function"],
+                    )
 
     def explain(self) -> str:
         """Return a description of the query, as `OverQuery.explain` does, with what the stream keeps for each frame."""
@@ -246,6 +268,11 @@ class FrameCalls:
             outputs=pa.schema(outputs),
         )
         return cls(tuple(parts), layout)
+
+    @property
+    def has_accumulators(self) -> bool:
+        """Whether accumulators are kept for each group, rather than rows only."""
+        return self.frame.low is None or self.frame.has_offset
 
     @property
     def frame(self) -> WindowFrame:
@@ -317,18 +344,8 @@ def _check_way(part: Part) -> None:
         )
 
 
-def _can_continue(stored: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether only versions of functions differ. Older checkpoints also have the ways of folding: these may differ."""
-
-    def fixed(parts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
-        return [(part["frame"], [call["function"] for call in part["calls"]]) for part in parts]
-
-    if fixed(stored) != fixed(ours):
-        return False
-    pairs = [
-        pair for old, new in zip(stored, ours, strict=True) for pair in zip(old["calls"], new["calls"], strict=True)
-    ]
-    return all(old["version"] != new["version"] or old["fingerprint"] == new["fingerprint"] for old, new in pairs)
+def _frames_text(frames: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{call['function']} over {each['frame']}" for each in frames for call in each["calls"])
 
 
 def idle_us_of(idle: str) -> int:

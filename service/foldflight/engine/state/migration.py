@@ -57,7 +57,7 @@ class Migration:
         """
         old, new = calls_of(stored), calls_of(self.layout.states)
         if [call["function"] for call in old] != [call["function"] for call in new]:
-            raise other_query("calls", old, new)
+            raise other_query("calls", *(", ".join(call["function"] for call in each) for each in (old, new)))
         for place, (before, now, can_migrate) in enumerate(zip(old, new, self.can_migrate, strict=True)):
             if before["fingerprint"] in (now["fingerprint"], *self.adopted[place : place + 1]):
                 continue

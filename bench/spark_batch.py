@@ -1,4 +1,4 @@
-"""One query in Spark: foldflight embedded and remote, Spark's ways to aggregate in Python, and built-in SQL.
+"""One query in Spark: foldflight lifted, embedded and remote, Spark's ways to aggregate in Python, and built-in SQL.
 
 A `mapInArrow` that only counts its rows shows the upper limit: no aggregation in Python can be faster. All ways run in
 one session with the same settings, one after the other in each of several rounds. A figure is the median of the rounds.
@@ -27,6 +27,7 @@ SUITE = "spark"
 BUILT_IN = "built-in SQL (no Python)"
 LIMIT = "limit of the pipe (counts rows)"
 EMBEDDED, REMOTE = "foldflight, embedded", "foldflight, remote"
+LIFTED = "foldflight, lifted"
 PEERS = ("grouped arrow_udf", "grouped pandas_udf", "applyInArrow")
 # Spark calls these once for each group, so with very many groups they take too long for a benchmark.
 TIME_LIMIT_S = 60.0
@@ -147,8 +148,9 @@ def _ways(url: str, keys: Sequence[str]) -> dict[str, Query]:
     return {
         BUILT_IN: built_in(*keys),
         LIMIT: _limit(keys),
-        EMBEDDED: ours(connect("embedded:examples.weighted_avg"), *keys),
-        REMOTE: ours(connect(url), *keys),
+        LIFTED: ours(connect("embedded:examples.weighted_avg"), *keys, plan="lifted"),
+        EMBEDDED: ours(connect("embedded:examples.weighted_avg"), *keys, plan="fold"),
+        REMOTE: ours(connect(url), *keys, plan="fold"),
         **dict(zip(PEERS, python_peers(*keys), strict=True)),
     }
 

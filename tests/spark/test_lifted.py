@@ -159,11 +159,3 @@ def test_mistakes_in_the_plan(spark: Any, functions: Any, options: Any, why: str
     df = spark.createDataFrame(rows(), SCHEMA)
     with pytest.raises(RejectedError, match=why):
         group_by(df, "k", **options).agg(n=functions["count"]())
-
-
-def test_texts_with_a_collation_are_not_lifted(spark: Any, functions: Any) -> None:
-    """Spark does not compare them by code point, as Python does."""
-    df = spark.createDataFrame(rows(), SCHEMA).selectExpr("k", "t COLLATE UTF8_LCASE AS t")
-    lifting = group_by(df, "k").query(o=functions["max"]("t")).lifted
-    assert not lifting.taken
-    assert "collation UTF8_LCASE" in lifting.why

@@ -14,6 +14,7 @@ from foldflight.client import EmbeddedTransport, FlightTransport, Transport, con
 from foldflight.exchange.frames import Returns
 from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
+from foldflight.lift import lifted_of
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
 from tests.wire.kit import COLUMNS, DEADLINE_S, STATE_KEY, environment, eventually, opening, rows
@@ -172,10 +173,24 @@ def test_expected_fingerprint_is_accepted(transport: Transport) -> None:
         assert exchange.opened.fingerprints == (fingerprint,)
 
 
+def test_both_transports_describe_how_a_call_is_lifted(transport: Transport) -> None:
+    """As data, for the types of the call; the listing tells it for functions of fixed types."""
+    described = transport.describe(opening(AVG)).calls[0]
+    lift, why = lifted_of(described.lift)
+    assert lift is not None, why
+    assert [(each.name, each.monoid) for each in lift.fields] == [("sum", "sum"), ("count", "sum")]
+    listed = {info.name: info.lift for info in transport.infos(look=True)}
+    assert lifted_of(listed["weighted_avg"])[0] is not None
+    assert listed["count"] == ""
+
+
 def test_both_transports_list_the_same_functions(flight: FlightTransport) -> None:
-    """ListFlights returns the registry; how a function is folded may differ between servers."""
+    """ListFlights returns the registry; how a function is folded may differ between servers.
+
+    Embedded, neither this nor how it is lifted is told without looking at its code.
+    """
     embedded = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
-    assert [replace(info, folding=None) for info in flight.infos()] == embedded.infos()
+    assert [replace(info, folding=None, lift="") for info in flight.infos()] == embedded.infos()
     assert {"weighted_avg", "count", "talks"} <= {info.name for info in flight.infos()}
 
 

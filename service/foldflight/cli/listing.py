@@ -16,6 +16,7 @@ from foldflight.client.connect import EMBEDDED
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Registry
 from foldflight.functions.author.spec import FunctionKind
+from foldflight.lift import lifted_of
 
 __all__ = ["functions"]
 
@@ -46,6 +47,8 @@ def function_text(info: FunctionInfo) -> Text:
         return _described(info, _map_facts(info, how))
     retracts = "retracts in any order" if info.invertible else "retracts" if info.retract else "append-only"
     facts = [f"version {info.version}", retracts, "merges" if info.merge else "no merge", f"{info.codec} state", how]
+    if info.lift and lifted_of(info.lift)[0] is not None:
+        facts.append("lifted in batches")
     if _is_built_in(info):
         facts.insert(0, "built in")
     return _described(info, facts)
@@ -64,6 +67,10 @@ def _described(info: FunctionInfo, facts: list[str]) -> Text:
     folding = info.folding
     if folding is not None and folding.reason:
         text.append(f"\n    {folding.mode} because: {folding.reason}", "yellow")
+    if info.lift:
+        lift, why = lifted_of(info.lift)
+        if lift is None:
+            text.append(f"\n    not lifted because: {why}", "yellow")
     return text
 
 

@@ -19,7 +19,6 @@ from foldflight.errors import RejectedError
 from foldflight.spark.batch import batch_result
 from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, column_of, key_name, kind_of, text_of
-from foldflight.spark.lifted import unliftable
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.stream import stream_result
 from foldflight.spark.types import arrow_fields, check_keys
@@ -91,8 +90,8 @@ def group_by(
         plan: For batches: how they are computed. `lifted`: Spark computes the states by its own aggregations, and no
             row is passed to Python; every function must lift (`foldflight functions` tells). `fold`: Python folds the
             rows. `auto`: lifted, if every function lifts and merges, and there are not too many groups.
-        groups: For batches: about how many groups there are. From half a million on, `auto` folds. Default: what an
-            earlier run of the same query in this session has seen, or what the statistics of its tables tell.
+        groups: For batches: about how many groups there are. From half a million on, `auto` folds, because Spark's
+            aggregations are slower there. Default: not known, and taken for fewer.
 
     Returns:
         GroupedFrame: Call its `agg` to get the result.
@@ -299,7 +298,7 @@ class GroupedFrame:
                 types=SPARK,
                 plan=self.plan,
                 groups=self.groups,
-                unliftable=unliftable(rows),
+                unliftable="",
             )
         except RejectedError as error:
             if error.code == "SCHEMA_MISMATCH":

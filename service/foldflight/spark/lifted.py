@@ -19,7 +19,6 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql import types as st
 
 from foldflight.engine.batch.lifted import ROWS, LiftedFold, aggregate_name
 from foldflight.engine.query.layout import KIND, LIVE, RETRACTING
@@ -27,22 +26,9 @@ from foldflight.engine.query.query import Query
 from foldflight.lift import Aggregate, Expr, Failure, Plan
 from foldflight.spark.steps import mapping, spark_schema, step_of
 
-__all__ = ["lifted_result", "unliftable"]
+__all__ = ["lifted_result"]
 
 _SIGN: Final = f"CASE WHEN {KIND} IN ({', '.join(map(str, RETRACTING))}) THEN -1L ELSE 1L END"
-_BINARY: Final = "UTF8_BINARY"
-
-
-def unliftable(rows: DataFrame) -> str:
-    """Return why Spark cannot aggregate rows as Python would; empty if it can.
-
-    Python compares texts by code point, and so does Spark, except for texts with a collation.
-    """
-    for field in rows.schema.fields:
-        collation = getattr(field.dataType, "collation", _BINARY)
-        if isinstance(field.dataType, st.StringType) and collation != _BINARY:
-            return f"texts with the collation {collation} are not compared by code point, as in Python"
-    return ""
 
 
 def lifted_result(query: Query, rows: DataFrame) -> DataFrame:

@@ -1,6 +1,6 @@
 # Needs git, make and Python 3.11 or newer; the rest comes with `make setup` (Java: service/foldflight/spark/java.py).
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-all test-spark demo lint format proto chart reference docs links bench figures lock clean
+.PHONY: help setup test test-all test-spark test-sail demo lint format proto chart reference docs links bench figures lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,6 +31,11 @@ SURFACE := $(addprefix tests/spark/test_,batch.py stream.py stream_windows.py ov
 test-spark: ## Run the main tests of Spark and SQL on another Spark (SPARK=4.1), in an environment of its own
 	scripts/venv.sh $(VENV)-spark-$(SPARK) tests/spark/requirements-$(SPARK).txt
 	$(VENV)-spark-$(SPARK)/bin/pytest -m "not slow" $(SURFACE)
+
+test-sail: $(STAMP) ## Run the tests of Sail, with packages of their own before those of .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --upgrade \
+		--target $(VENV)-sail --requirement tests/spark/requirements-sail.txt
+	PYTHONPATH=$(VENV)-sail $(BIN)/pytest tests/spark/test_sail.py
 
 demo: $(STAMP) ## Fold the flights of New York in Spark, embedded and on a server (SCALE=n: n times the data)
 	$(BIN)/foldflight demo --scale $(SCALE)
@@ -71,11 +76,14 @@ figures: $(STAMP) ## Draw the README's chart, and write its table and the page o
 COMPILE = env PIP_CONFIG_FILE=/dev/null $(VENV)-lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header --no-annotate $(LOCK_ARGS)
 
+# All but `sail`, whose client has the files of pyspark.
+EXTRAS = $(addprefix --extra=,$(shell sed -n '/^\[project.opt/,/^\[project.scr/s/^\([a-z-]*\) = .*/\1/p' pyproject.toml | grep -v sail))
+
 lock: ## Resolve the requirements again (LOCK_ARGS=--upgrade: to the newest versions)
 	python3.11 -m venv $(VENV)-lock
 	$(VENV)-lock/bin/pip install --quiet pip-tools
 	$(COMPILE) --output-file=requirements.txt pyproject.toml
-	$(COMPILE) --all-extras --constraint=requirements.txt --output-file=requirements-dev.txt pyproject.toml
+	$(COMPILE) $(EXTRAS) --constraint=requirements.txt --output-file=requirements-dev.txt pyproject.toml
 	$(COMPILE) --extra=demo --constraint=requirements-dev.txt --output-file=requirements-spark.txt pyproject.toml
 	$(COMPILE) --build-deps-for=wheel --only-build-deps --constraint=requirements-dev.txt \
 		--output-file=requirements-build.txt pyproject.toml
@@ -87,6 +95,8 @@ lock: ## Resolve the requirements again (LOCK_ARGS=--upgrade: to the newest vers
 		$(COMPILE) --extra=demo --extra=test --constraint=$(VENV)-lock/constraints.txt \
 			--output-file=tests/spark/requirements-$$spark.txt pyproject.toml tests/spark/requirements-$$spark.in || exit 1; \
 	done
+	$(COMPILE) --output-file=tests/spark/requirements-sail.txt tests/spark/requirements-sail.in
+	sed -i -n '/^[a-z]/h; G; /\npy\(spark\|sail\)/{s/\n.*//; p}' tests/spark/requirements-sail.txt # the others are those of .venv
 	rm -rf $(VENV)-lock
 
 clean: ## Remove what was made

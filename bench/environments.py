@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["NotInstalledError", "arrow_udf_server", "python_with"]
+__all__ = ["NotInstalledError", "arrow_udf_server", "beside", "python_with"]
 
 _ARROW_UDF = "arrow-udf==0.3.2"
 _FOLDER = Path(__file__).parents[1] / ".cache"
@@ -35,6 +35,27 @@ def python_with(requirement: str) -> Path:
             raise NotInstalledError(f"{requirement} cannot be installed here: {found.stderr.strip()[-500:]}")
         (environment / "installed").touch()
     return python
+
+
+def beside(requirements: Path) -> Path:
+    """Return a folder of packages that take the place of ours where it comes first on the path.
+
+    Raises:
+        NotInstalledError: With the message of the installer.
+    """
+    folder = _FOLDER / requirements.stem
+    if not (folder / "installed").exists():
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
+        found = subprocess.run(
+            [*command, "--target", str(folder), "--requirement", str(requirements)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if found.returncode:
+            raise NotInstalledError(f"{requirements} cannot be installed here: {found.stderr.strip()[-500:]}")
+        (folder / "installed").touch()
+    return folder
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from bench import builtins, exchange, flink, fold, mapping, memory, over, spark_batch, spark_stream, sql, views
+from bench import builtins, exchange, flink, fold, mapping, memory, over, sail, spark_batch, spark_stream, sql, views
 from bench.data import Figure
 
 MORE_IS_BETTER = "rows/s"
@@ -62,6 +62,8 @@ GOALS = (
         for peer in spark_batch.PEERS
     ),
     *(Goal(spark_batch.SUITE, spark_batch.EMBEDDED, peer, 20, ("1,000,000 groups",)) for peer in spark_batch.PEERS),
+    Goal(sail.SUITE, sail.OURS, spark_batch.EMBEDDED, 2.5, ("100 groups", "10,000 groups")),
+    Goal(sail.SUITE, sail.OURS, spark_batch.BUILT_IN, 1),
     Goal(over.SUITE, spark_batch.EMBEDDED, spark_batch.BUILT_IN, 1, (over.SLIDING,)),
     Goal(over.SUITE, spark_batch.EMBEDDED, over.TREE, 0.3, (over.SLIDING,)),
     Goal(over.SUITE, spark_batch.EMBEDDED, spark_batch.BUILT_IN, 0.3, (over.RUNNING,)),

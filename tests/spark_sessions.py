@@ -94,9 +94,27 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def has_spark() -> bool:
+    """Return whether PySpark brings Spark's own engine, and not only the client of Connect."""
+    import pyspark
+
+    return (Path(pyspark.__file__).parent / "jars").is_dir()
+
+
 @pytest.fixture(scope="session")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """A classic session, and the address of a Connect server in the same JVM; their state store holds state tables."""
+    if not has_spark():
+        from pysail.spark import SparkConnectServer
+        from pyspark.sql import SparkSession
+
+        server = SparkConnectServer("127.0.0.1", 0)
+        server.start()
+        session = SparkSession.builder.remote("sc://{}:{}".format(*server.listening_address)).getOrCreate()
+        yield {"classic": session}
+        session.stop()
+        server.stop()
+        return
     folder = tmp_path_factory.mktemp("spark")
     port = _free_port()
     # The workers find foldflight, and not the tests: what they need of those must travel with the plan.
@@ -138,8 +156,8 @@ def spark(request: pytest.FixtureRequest, sessions: dict[str, Any], monkeypatch:
     if request.param == "classic":
         yield sessions["classic"]
         return
-    if SPARK < (4, 0):
-        pytest.skip("Spark Connect needs Spark 4.0")
+    if "connect" not in sessions:
+        pytest.skip("Spark Connect needs Spark 4.0; sessions of Sail are of one kind")
     from pyspark.sql.connect.session import SparkSession
 
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # as a process that only knows Connect has it

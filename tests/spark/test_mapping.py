@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -297,6 +298,7 @@ def test_a_udf_with_several_types_keeps_its_exchanges(monkeypatch: pytest.Monkey
     transport, opened = embedded.transport, []
     opens = transport.open
     monkeypatch.setattr(mapping, "_open_calls", {})
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: SimpleNamespace(taskAttemptId=lambda: 7))
     monkeypatch.setattr(transport, "open", lambda opening: opened.append(opening) or opens(opening))
     call = mapping._OneCall(transport, "multiply", ("x", "y"), {}, (), pa.int64(), False, "a token of this test")
     for _ in range(3):

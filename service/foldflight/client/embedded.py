@@ -204,7 +204,7 @@ class ShippedFunctions:
             except (Exception, SystemExit) as error:
                 raise self._restore_error(error) from error
             while len(_restored_functions) >= _RESTORED_MAX:
-                _restored_functions.pop(next(iter(_restored_functions)))
+                _restored_functions.pop(next(iter(_restored_functions)), None)  # another thread may have
             _restored_functions[self.digest] = functions
         return functions
 

@@ -3,11 +3,11 @@
 If every call lifts, Spark may aggregate the rows itself (`spark/lifted.py`). Otherwise Python folds them. That plan has
 two phases if every call supports merging (and is invertible, if rows have kinds):
 
-    rows > mapInArrow(PartialFold) > repartition(keys) > mapInArrow(FinalFold)
+    rows > mapInArrow(PartialFold) > repartition(hash of keys) > mapInArrow(FinalFold)
 
-Otherwise it has one: `rows > repartition(keys) > sort within partitions > mapInArrow(FinalFold)`. Rows, and states that
-grow, are sorted by the hash of their keys, so that a task holds one block of groups at a time, however many groups its
-partition has (see `engine.tasks`). If rows have kinds, the sort also puts the inserts of a group before its
+Otherwise it has one: `rows > repartition(hash of keys) > sort within partitions > mapInArrow(FinalFold)`. Rows, and
+states that grow, are sorted by the hash of their keys, so that a task holds one block of groups at a time, however many
+groups its partition has (see `engine.tasks`). If rows have kinds, the sort also puts the inserts of a group before its
 retractions.
 
 Without keys there is one partition and one group. A seed row ensures that the group exists for an empty input too.
@@ -26,7 +26,7 @@ from foldflight.engine.batch.tasks import FinalFold, PartialFold
 from foldflight.engine.query.layout import HASH, KIND, REAL, RETRACTING
 from foldflight.engine.query.query import Query
 from foldflight.spark.lifted import lifted_result
-from foldflight.spark.steps import mapping, spark_schema, step_of
+from foldflight.spark.steps import hash_of, mapping, spark_schema, step_of, together
 
 __all__ = ["batch_result"]
 
@@ -48,16 +48,15 @@ def batch_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) 
         schema = spark_schema(query, rows, partial.output)
         arrived = rows.mapInArrow(mapping(partial, step_of(query, "fold_partial")), schema)
     final = FinalFold(query, merges=merges)
-    together = _by_key(query, arrived, final) if query.layout.names else _in_one(query, arrived, final.input)
+    parted = _by_key(query, arrived, final) if query.layout.names else _in_one(query, arrived, final.input)
     step = step_of(query, "merge" if merges else "fold")
-    return together.mapInArrow(mapping(final, step), spark_schema(query, rows, query.layout.results, outputs))
+    return parted.mapInArrow(mapping(final, step), spark_schema(query, rows, query.layout.results, outputs))
 
 
 def _by_key(query: Query, arrived: DataFrame, final: FinalFold) -> DataFrame:
-    keys = [sf.col(name) for name in query.layout.keys.names]
-    hashed = arrived.withColumn(HASH, sf.xxhash64(*keys))
-    together = hashed.repartition(*keys)
-    return together.sortWithinPartitions(sf.col(HASH), *_retractions_last(query)) if final.needs_order else together
+    hashed = arrived.withColumn(HASH, hash_of(arrived, query.layout.keys.names))
+    order = [sf.col(HASH), *_retractions_last(query)] if final.needs_order else []
+    return together(hashed, sf.col(HASH), order)
 
 
 def _in_one(query: Query, arrived: DataFrame, schema: pa.Schema) -> DataFrame:
@@ -68,9 +67,7 @@ def _in_one(query: Query, arrived: DataFrame, schema: pa.Schema) -> DataFrame:
         sf.lit(False if field.name == REAL else None).cast(field.dataType).alias(field.name) for field in arrived.schema
     ]
     seed = arrived.sparkSession.range(0, 1, 1, 1).select(*nothing)
-    together = arrived.union(seed).repartition(1)
-    order = _retractions_last(query)
-    return together.sortWithinPartitions(*order) if order else together
+    return together(arrived.union(seed), None, _retractions_last(query))
 
 
 def _retractions_last(query: Query) -> list[Column]:

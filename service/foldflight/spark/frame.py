@@ -22,6 +22,7 @@ from foldflight.spark.columns import Columns, column_of, key_name, kind_of, text
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.stream import stream_result
 from foldflight.spark.types import arrow_fields, check_keys
+from foldflight.spark.versions import is_spark
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 
 __all__ = [
@@ -298,7 +299,8 @@ class GroupedFrame:
                 types=SPARK,
                 plan=self.plan,
                 groups=self.groups,
-                unliftable="",
+                # Sail evaluates arguments that a condition guards, and groups NaNs by their bits.
+                unliftable="" if is_spark(self.df.sparkSession) else "expressions of Sail differ from those of Spark",
             )
         except RejectedError as error:
             if error.code == "SCHEMA_MISMATCH":

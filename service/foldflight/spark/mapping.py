@@ -11,6 +11,7 @@ from __future__ import annotations
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -523,10 +524,10 @@ class _OneCall:
         for place, wanted in enumerate(self.inputs[: len(arrays)]):
             arrays[place] = self._widened(arrays[place], wanted, names[place])
         schema = pa.schema([(name, array.type) for name, array in zip(names, arrays, strict=True)])
-        exchange = self._exchange(schema)
-        exchange.chunk(pa.RecordBatch.from_arrays(arrays, schema=schema))
-        answer = exchange.mapped()
-        forward(exchange.take_logs(), lambda _: {})
+        with self._exchange(schema) as exchange:
+            exchange.chunk(pa.RecordBatch.from_arrays(arrays, schema=schema))
+            answer = exchange.mapped()
+            forward(exchange.take_logs(), lambda _: {})
         self._check_kind(answer.schema.field("output_0").type)
         if self.is_table:
             return self._lists(answer, len(columns[0]))
@@ -567,24 +568,33 @@ class _OneCall:
         offsets = np.searchsorted(places, np.arange(count + 1)).astype(np.int32)
         return pa.ListArray.from_arrays(pa.array(offsets), rows, type=self.type_)
 
-    def _exchange(self, schema: pa.Schema) -> OpenExchange:
-        """Return the exchange of this task, and close those of other tasks, which have ended."""
+    @contextmanager
+    def _exchange(self, schema: pa.Schema) -> Iterator[OpenExchange]:
+        """Lend the exchange of this task, and close those of other tasks, which have ended."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        attempt_id = -1 if context is None else context.taskAttemptId()
+        if context is None:  # Sail runs tasks as threads of one process, and does not tell which ones
+            exchange = self._opened(schema)
+            try:
+                yield exchange
+            finally:
+                exchange.cut()
+            return
+        attempt_id = context.taskAttemptId()
         for key, (kept_id, exchange) in list(_open_calls.items()):
             if kept_id != attempt_id:
                 del _open_calls[key]
                 exchange.cut()
         key = self.token, schema
-        if key in _open_calls:
-            return _open_calls[key][1]
+        if key not in _open_calls:
+            _open_calls[key] = attempt_id, self._opened(schema)
+        yield _open_calls[key][1]
+
+    def _opened(self, schema: pa.Schema) -> OpenExchange:
         arguments = tuple(StepArgument(column=name) for name in schema.names)
         step = Step(self.function, arguments, literals=self.literals)
-        exchange = self.transport.open(Open((), schema, steps=(step,), outputs=(0,)))
-        _open_calls[key] = attempt_id, exchange
-        return exchange
+        return self.transport.open(Open((), schema, steps=(step,), outputs=(0,)))
 
 
 # The exchanges of the current task of this worker process, by the UDF and the types of its arguments: a query may use

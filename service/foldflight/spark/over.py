@@ -1,6 +1,6 @@
 """`over(df, ...).agg(...)`: the value of functions for each row, over a frame of the rows around it.
 
-In a batch the plan is `rows > repartition(keys) > sort within partitions > mapInArrow(OverFold)`. The last step
+In a batch the plan is `rows > repartition(hash of keys) > sort within partitions > mapInArrow(OverFold)`. The last step
 computes all frames in one pass. It is a mapInArrow, because Spark removes a sort below a projection if another sort
 follows. That of a stream is in `overstream.py`.
 """
@@ -41,7 +41,7 @@ from foldflight.spark.columns import (
 from foldflight.spark.frame import SPARK, check_buckets, listed, named_outputs, one_transport, refuse_doubles
 from foldflight.spark.overstream import over_stream
 from foldflight.spark.settings import advise, check_provider
-from foldflight.spark.steps import mapping, step_name
+from foldflight.spark.steps import hash_of, mapping, step_name, together
 from foldflight.spark.types import arrow_fields, check_keys
 from foldflight.spark.versions import arrow_type, nullable, spark_type
 from foldflight.spark.windows import WATERMARK
@@ -176,10 +176,9 @@ class OverFrame:
             check_provider(self.df)
             return over_stream(query, rows, results)
         keys = [sf.col(name) for name in query.layout.keys.names]
-        together = rows.repartition(*keys) if keys else rows.repartition(1)
         order = zip(query.layout.order.names, self.order, strict=True)
         sorting = [*keys, *(_sorted(sf.col(name), each) for name, each in order)]
-        arrived = together.sortWithinPartitions(*sorting) if sorting else together
+        arrived = together(rows, hash_of(rows, query.layout.keys.names) if keys else None, sorting)
         functions = [call.function for part in query.parts for call in part.query.opening.calls]
         return arrived.mapInArrow(mapping(OverFold(query), step_name("over", functions)), results)
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from foldflight.client.logs import set_up
 from foldflight.errors import RejectedError
-from foldflight.spark.versions import FILE_MANAGER
+from foldflight.spark.versions import FILE_MANAGER, is_spark
 
 __all__ = ["advise", "check_provider", "configure", "session_table", "watched"]
 
@@ -70,6 +70,7 @@ def configure(
     """Set what queries of a session need and profit from, and print each setting that changes.
 
     Call it before the queries are started. It works in classic PySpark and in Spark Connect, and may be called again.
+    In a session of Sail it sets nothing.
 
     Args:
         spark: The session.
@@ -88,7 +89,10 @@ def configure(
     for name, number in (("row_bytes", row_bytes), ("partitions", 1 if partitions is None else partitions)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise RejectedError("SIGNATURE", f"{name} is a number of 1 or more, and here it is {number!r}")
-    changed = {}
+    changed: dict[str, str] = {}
+    if not is_spark(spark):
+        print("Sail needs none of the settings that foldflight sets in Spark")  # noqa: T201
+        return changed
     for setting in _wanted(row_bytes, partitions, local_checkpoints=local_checkpoints):
         before = spark.conf.get(setting.name, None)
         if before != setting.value:
@@ -123,7 +127,8 @@ def advise(df: DataFrame) -> None:
     """Log once in a process, when a query is planned, that its session measures batches."""
     if _advised:
         return
-    if df.sparkSession.conf.get(_BATCH_BYTES, str(_NOT_MEASURED)) != str(_NOT_MEASURED):
+    session = df.sparkSession
+    if is_spark(session) and session.conf.get(_BATCH_BYTES, str(_NOT_MEASURED)) != str(_NOT_MEASURED):
         _advised.append(True)
         set_up(_LOGGER, logging.WARNING).warning(
             "Spark measures each batch for Python after each row in this session, which makes queries two to three "
@@ -157,8 +162,14 @@ def check_provider(df: DataFrame) -> None:
     """Refuse a session whose state store cannot hold a state table.
 
     Raises:
-        RejectedError: SETTINGS, naming the call that helps.
+        RejectedError: SETTINGS, naming the call that helps, or that the engine has no streams.
     """
+    if not is_spark(df.sparkSession):
+        raise RejectedError(
+            "SETTINGS",
+            "Sail has no state store for streams; run streams on Spark 4.0 or later. Batches, over, SQL, scalar and "
+            "table functions work on Sail",
+        )
     found = df.sparkSession.conf.get(_PROVIDER, "")
     if found != _ROCKSDB:
         raise RejectedError(

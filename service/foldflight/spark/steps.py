@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.engine.query.layout import DEAD_LETTER
@@ -16,12 +18,13 @@ from foldflight.engine.query.query import Query
 from foldflight.spark.attempts import attempt
 from foldflight.spark.deadletters import letter_type
 from foldflight.spark.settings import watched
-from foldflight.spark.versions import nullable, spark_type
+from foldflight.spark.versions import is_spark, nullable, spark_type
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 
-__all__ = ["mapping", "spark_schema", "step_name", "step_of"]
+__all__ = ["hash_of", "mapping", "spark_schema", "step_name", "step_of", "together"]
 
 _NAME_LENGTH_MAX = 100
+_PLACE = "__place"
 
 
 def step_name(step: str, functions: Sequence[str]) -> str:
@@ -44,11 +47,46 @@ def mapping(
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         use_local_folders()
         with attempt(step):
-            yield from task(watched(batches))
+            yield from task(watched(_without_place(batches)))
         freeze_garbage_collector()
 
     run.__name__ = name
     return run
+
+
+def hash_of(rows: DataFrame, keys: Sequence[str]) -> Column:
+    """Return the hash of the keys of rows, by which equal keys come to one partition.
+
+    The hash that Sail repartitions by differs between 0.0 and -0.0, and its xxhash64 between NaNs of different bits.
+    """
+    found = {field.name: field.dataType for field in rows.schema}
+    return sf.xxhash64(
+        *(
+            sf.nanvl(name, sf.lit(math.nan)) if isinstance(found[name], (st.FloatType, st.DoubleType)) else name
+            for name in keys
+        )
+    )
+
+
+def together(rows: DataFrame, hashed: Column | None, order: Sequence[Column]) -> DataFrame:
+    """Return rows with those of equal hash in one partition, and each partition in an order.
+
+    Args:
+        rows: The rows.
+        hashed: The hash of each row; None: all rows are in one partition.
+        order: The order within a partition, or nothing for any order. Rows of one hash are together in it.
+    """
+    if order and not is_spark(rows.sparkSession):
+        # Sail's optimiser removes a sort that none of its own operators needs, and a window function needs one.
+        window = Window.partitionBy(sf.lit(1) if hashed is None else hashed).orderBy(*order)
+        return rows.withColumn(_PLACE, sf.row_number().over(window))
+    parted = rows.repartition(1) if hashed is None else rows.repartition(hashed)
+    return parted.sortWithinPartitions(*order) if order else parted
+
+
+def _without_place(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.drop_columns([_PLACE]) if batch.schema.names[-1:] == [_PLACE] else batch
 
 
 def step_of(query: Query, step: str) -> str:

@@ -6,6 +6,8 @@ import gc
 import os
 import sys
 
+from pyspark import TaskContext
+
 from foldflight.engine.keys.overflow import keep_files_in
 
 __all__ = ["freeze_garbage_collector", "hide_traceback", "use_local_folders"]
@@ -17,8 +19,11 @@ def freeze_garbage_collector() -> None:
     """Exclude permanent objects (modules, functions, compiled code) from garbage collection.
 
     Call it at the end of each task. Spark's worker runs a full garbage collection after each task. With pyarrow, NumPy
-    and numba loaded it takes 50 ms, which is longer than many tasks, and it delays the next task.
+    and numba loaded it takes 50 ms, which is longer than many tasks, and it delays the next task. Outside Spark's
+    workers, as in Sail, the process is the user's, and nothing happens.
     """
+    if TaskContext.get() is None:
+        return
     if len(sys.modules) > _modules_frozen[0]:
         gc.collect()
         gc.freeze()

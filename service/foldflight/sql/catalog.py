@@ -24,7 +24,7 @@ from foldflight.spark.carrier import result_types
 from foldflight.spark.columns import text_of
 from foldflight.spark.mapping import declared_udf
 from foldflight.spark.types import check_udf, result_type
-from foldflight.spark.versions import PLAIN_AGGREGATES, PLAIN_TABLES, spark_type
+from foldflight.spark.versions import PLAIN_AGGREGATES, PLAIN_TABLES, is_spark, spark_type
 from foldflight.sql.calls import AGGREGATES
 from foldflight.sql.lists import ListFold
 from foldflight.sql.text import Span, SqlError, Text, quoted
@@ -371,6 +371,13 @@ class Catalog:
             raise RejectedError(
                 "SIGNATURE",
                 f"Spark has a function {entry.name} of its own, which it would call; choose another name",
+                function=entry.name,
+            )
+        if entry.is_table and not is_spark(spark):
+            raise RejectedError(
+                "SIGNATURE",
+                f"Sail has no CREATE TEMPORARY FUNCTION, by which SQL calls the table function {entry.name}; use "
+                "join_lateral",
                 function=entry.name,
             )
         if entry.has_plain_calls:

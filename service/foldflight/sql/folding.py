@@ -6,7 +6,7 @@
 
 Names are never resolved here. Keys, arguments and conditions are evaluated by Spark where they stand. Where an item
 contains a key, the key is replaced by a column of the result, and Spark is asked whether the item with the key put back
-is the same expression (`DataFrame.sameSemantics`). Whatever cannot be proven raises `CannotFoldError`.
+is the same expression (`same_plan`). Whatever cannot be proven raises `CannotFoldError`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from foldflight.client.functions import OrderKey
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.spark.columns import column_named
 from foldflight.spark.frame import group_by
+from foldflight.spark.versions import same_plan
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery
@@ -786,7 +787,7 @@ class _Above:
             one, other = (analysis.frame(analysis.below(fold.query, fold.block, text, fold.edits)) for text in texts)
         except REFUSALS as error:
             raise CannotFoldError(f"an item that is not made of keys and aggregates: {said(error)}") from None
-        if not one.sameSemantics(other):
+        if not same_plan(one, other):
             raise CannotFoldError("an item that looks like a key and is another expression")
 
     def _is_whole(self, span: Span, key: _Key) -> bool:

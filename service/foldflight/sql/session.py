@@ -21,7 +21,7 @@ from foldflight.client.logs import set_up
 from foldflight.engine.over.stream import idle_us_of
 from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
-from foldflight.spark.versions import formatted, quiet
+from foldflight.spark.versions import formatted, is_spark, quiet
 from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, refusal
 from foldflight.sql.blocks import parse
 from foldflight.sql.calls import calls_in
@@ -154,6 +154,8 @@ def register(spark: SparkSession, functions: Functions, names: Mapping[str, str]
     chosen = {name: name for name in functions if _has_fixed_types(functions[name])} if names is None else dict(names)
     if names is None:
         _leave_out_those_of_spark(spark, functions, chosen)
+        if not is_spark(spark):
+            _leave_out_tables(functions, chosen)
         _tell_those_without_arguments(functions)
     for function, name in chosen.items():
         handle = functions[function]
@@ -187,6 +189,18 @@ def _leave_out_those_of_spark(spark: SparkSession, functions: Functions, chosen:
             ", ".join(left),
             left[0],
             f"my_{left[0]}",
+        )
+
+
+def _leave_out_tables(functions: Functions, chosen: dict[str, str]) -> None:
+    """Leave out table functions, for which Sail has no statement, and log it."""
+    left = [name for name in chosen if functions[name].info.kind is FunctionKind.TABLE]
+    for name in left:
+        del chosen[name]
+    if left:
+        set_up("foldflight.sql", logging.WARNING).warning(
+            "SQL of Sail cannot call table functions, so these are not registered: %s; use join_lateral",
+            ", ".join(left),
         )
 
 

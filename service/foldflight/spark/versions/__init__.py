@@ -16,7 +16,15 @@ from foldflight.spark.versions.facts import (
     newer_grammar,
     require,
 )
-from foldflight.spark.versions.sessions import condition_of, contexts_of, formatted, message_of, quiet
+from foldflight.spark.versions.sessions import (
+    condition_of,
+    contexts_of,
+    formatted,
+    is_spark,
+    message_of,
+    quiet,
+    same_plan,
+)
 from foldflight.spark.versions.states import FILE_MANAGER, StatefulProcessor, transform_with_state
 from foldflight.spark.versions.types import (
     UNCOMPARABLE,
@@ -44,11 +52,13 @@ __all__ = [
     "contexts_of",
     "formatted",
     "here",
+    "is_spark",
     "message_of",
     "newer_grammar",
     "nullable",
     "quiet",
     "require",
+    "same_plan",
     "spark_type",
     "transform_with_state",
     "type_named",

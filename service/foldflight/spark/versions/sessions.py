@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.sql_formatter import SQLStringFormatter
 
-__all__ = ["condition_of", "contexts_of", "formatted", "message_of", "quiet"]
+__all__ = ["condition_of", "contexts_of", "formatted", "is_spark", "message_of", "quiet", "same_plan"]
 
 # The logger to which PySpark 4 writes each error of a query, with the stack trace of the JVM.
 _QUERY_CONTEXT_LOGGER: Final = "SQLQueryContextLogger"
@@ -64,3 +65,16 @@ def formatted(spark: Any, text: str, values: Mapping[str, Any]) -> Iterator[str]
         yield formatter.format(text, **values)
     finally:
         formatter.clear()
+
+
+def is_spark(session: SparkSession) -> bool:
+    """Return whether Spark runs the queries of a session, and not Sail, which speaks the protocol of Spark Connect.
+
+    Each Spark has a folder of tables, also where nobody has set one.
+    """
+    return session.conf.get("spark.sql.warehouse.dir") is not None
+
+
+def same_plan(one: DataFrame, other: DataFrame) -> bool:
+    """Return whether two queries are known to be the same. Sail cannot compare queries."""
+    return is_spark(one.sparkSession) and one.sameSemantics(other)

@@ -1,0 +1,187 @@
+"""Sail runs batches, OVER, SQL, scalar and table functions; `make test-sail` runs these tests with it.
+
+Its tasks are threads of one process, and its optimiser knows nothing of Spark's promises about order and partitions.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as sf
+
+from foldflight import connect, udaf, udf, udtf
+from foldflight.client import Functions
+from foldflight.errors import RejectedError
+from foldflight.spark import configure, group_by, join_lateral, over, register, sql, with_columns
+from foldflight.testing import run_over
+from tests.spark import spark_functions
+from tests.spark.test_batch import SCHEMA, by_key, mixed, oracle, random_rows
+from tests.spark_sessions import has_spark
+
+if has_spark():
+    pytest.skip("make test-sail runs these tests, with the client that Sail needs", allow_module_level=True)
+
+SEEDS = range(6)
+
+
+@udf
+def doubled(x: int) -> int:
+    return 2 * x
+
+
+@udtf
+def pieces(s: str, sep: str = "-") -> list[str]:
+    return s.split(sep)
+
+
+@udaf
+class FailsAtZero:
+    def create_accumulator(self) -> list[int]:
+        return [0]
+
+    def accumulate(self, acc: list[int], v: int) -> None:
+        acc[0] += 1 // v
+
+    def get_value(self, acc: list[int]) -> int:
+        return acc[0]
+
+
+@pytest.fixture(scope="module")
+def ours() -> Functions:
+    return connect([spark_functions, doubled, pieces, FailsAtZero])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_batches(classic: Any, functions: Any, seed: int) -> None:
+    """Calls over unusual keys, of one and of two phases, are those of the author's class, embedded and remote."""
+    rows = random_rows(3_000, seed)
+    df = classic.createDataFrame(rows, SCHEMA).repartition(5)
+    calls = mixed(functions)
+    assert by_key(group_by(df, "k", "x").agg(**calls), 2) == oracle(rows)
+    merged = {name: calls[name] for name in ("average", "large", "n", "total")}
+    expected = {
+        key: tuple(dict(zip(calls, row, strict=True))[name] for name in merged) for key, row in oracle(rows).items()
+    }
+    assert by_key(group_by(df, "k", "x").agg(**merged), 2) == expected
+    everything = oracle([("", 0.0, *row[2:]) for row in rows])
+    assert by_key(group_by(df).agg(**calls), 0) == {(): everything["", 0.0]}
+
+
+def test_four_threads_fold_at_once(classic: Any, functions: Any) -> None:
+    """Tasks that run as threads of one process do not share accumulators: many groups, three times."""
+    df = classic.range(0, 400_000, 1, 8).select(
+        (sf.col("id") % 5_003).alias("k"), sf.col("id").alias("v"), (sf.col("id") % 7).cast("int").alias("w")
+    )
+    expected = {
+        (row.k,): (row.n, row.total)
+        for row in df.groupBy("k").agg(sf.count("v").alias("n"), sf.sum("v").alias("total")).collect()
+    }
+    for _ in range(3):
+        calls = {"n": functions["count"]("v"), "total": functions["sum"]("v")}
+        assert by_key(group_by(df, "k").agg(**calls), 1) == expected
+
+
+def test_retractions_come_after_the_rows_that_they_undo(classic: Any, functions: Any) -> None:
+    """Rows with kinds of a plan of one phase are sorted, although Sail drops sorts within partitions."""
+    chosen = random.Random(3)
+    rows = [(f"k{chosen.randrange(9)}", number) for number in range(900)]
+    kinds = [("+I", *row) for row in rows] + [("-D", *row) for row in rows if row[1] % 3 == 0]
+    chosen.shuffle(kinds)
+    df = classic.createDataFrame(kinds, "kind string, k string, v bigint").repartition(6)
+    calls = {"n": functions["count"]("v").distinct(), "all": functions["count"]()}
+    kept = Counter(key for key, number in rows if number % 3)
+    assert by_key(group_by(df, "k", row_kind="kind").agg(**calls), 1) == {(key,): (n, n) for key, n in kept.items()}
+    assert by_key(group_by(df, row_kind="kind").agg(**calls), 0) == {(): (kept.total(), kept.total())}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_frames(classic: Any, ours: Functions, seed: int) -> None:
+    """OVER gives what `run_over` computes from the same rows."""
+    chosen = random.Random(seed)
+    rows = [
+        {
+            "id": number,
+            "k": chosen.choice(["a", "b", None]),
+            "o": chosen.choice([None, *range(20)]),
+            "v": chosen.randrange(100),
+        }
+        for number in range(600)
+    ]
+    calls = {
+        "rows": ours["sum"]("v").rows(-3, 1),
+        "range": ours["sum"]("v").range(-2, 0),
+        "running": ours["weighted_avg"]("v", "id"),
+    }
+    order = ["o", "id"]
+    df = classic.createDataFrame(
+        [tuple(row.values()) for row in rows], "id int, k string, o int, v bigint"
+    ).repartition(7)
+    framed = {"rows": calls["rows"], "running": calls["running"]}
+    expected = run_over(framed, rows, keys=["k"], order_by=order)
+    found = over(df, "k", order_by=order).agg(**framed).orderBy("id").collect()
+    assert [row.asDict() for row in found] == sorted(expected, key=lambda row: row["id"])
+    expected = run_over({"range": calls["range"]}, rows, keys=["k"], order_by=["o"])
+    found = over(df, "k", order_by="o").agg(range=calls["range"]).orderBy("id").collect()
+    assert [row.asDict() for row in found] == sorted(expected, key=lambda row: row["id"])
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("SELECT k, weighted_avg(v, w) a FROM orders GROUP BY k", [("ann", 30), ("bob", 7)]),
+        (
+            "SELECT k, weighted_avg(v, w) FILTER (WHERE w > 1) a, count(*) FROM orders GROUP BY ROLLUP (k)",
+            [(None, 20, 3), ("ann", 40, 2), ("bob", 7, 1)],
+        ),
+        ("SELECT weighted_avg(v, w) a FROM orders HAVING weighted_avg(v, w) > 1", [(18,)]),
+        ("WITH t AS (SELECT k, weighted_avg(v, w) a FROM orders GROUP BY k) SELECT max(a) FROM t", [(30,)]),
+        (
+            "SELECT k, weighted_avg(v, w) OVER (PARTITION BY k ORDER BY v) a FROM orders",
+            [("ann", 10), ("ann", 30), ("bob", 7)],
+        ),
+        ("SELECT k, doubled(CAST(w AS BIGINT)) a FROM orders", [("ann", 2), ("ann", 4), ("bob", 6)]),
+        ("SELECT weighted_avg(doubled(v), w) a FROM orders", [(37,)]),
+    ],
+)  # fmt: skip
+def test_statements(classic: Any, ours: Functions, statement: str, expected: list[tuple[Any, ...]]) -> None:
+    """SQL with functions: GROUP BY, FILTER, ROLLUP, HAVING, common tables, OVER and scalar functions."""
+    orders = classic.createDataFrame([("ann", 10, 1), ("ann", 40, 2), ("bob", 7, 3)], "k STRING, v BIGINT, w INT")
+    orders.createOrReplaceTempView("orders")
+    register(classic, ours)
+    assert sorted(map(tuple, sql(classic, statement).collect()), key=repr) == sorted(expected, key=repr)
+
+
+def test_scalar_and_table_functions(classic: Any, ours: Functions) -> None:
+    """They map the rows of all partitions, as columns, as rows, and as UDFs that several threads use at once."""
+    df = classic.range(0, 50_000, 1, 8)
+    assert with_columns(df, y=ours["doubled"]("id")).agg(sf.sum("y")).collect() == [(50_000 * 49_999,)]
+    words = classic.createDataFrame([("a-b",), ("c",)], "s string")
+    assert sorted(row[1] for row in join_lateral(words, ours["pieces"]("s")).collect()) == ["a", "b", "c"]
+    register(classic, ours)
+    df.createOrReplaceTempView("numbers")
+    for _ in range(3):
+        assert sql(classic, "SELECT sum(doubled(id)), sum(doubled(id + 1)) FROM numbers").collect() == [
+            (50_000 * 49_999, 50_000 * 50_001)
+        ]
+
+
+def test_an_error_of_a_function_names_its_line(classic: Any, ours: Functions) -> None:
+    """The text of the error has the function, the group and the author's line."""
+    df = classic.createDataFrame([("a", 1), ("b", 0)], "k string, v bigint")
+    with pytest.raises(Exception, match="fails_at_zero") as caught:
+        group_by(df, "k").agg(x=ours["fails_at_zero"]("v")).collect()
+    assert "1 // v" in str(caught.value)
+
+
+def test_streams_are_refused_and_nothing_is_set(
+    classic: Any, ours: Functions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stream is refused with the reason when its query is built, and `configure` sets nothing."""
+    stream = classic.readStream.format("rate").load()
+    with pytest.raises(RejectedError, match="Sail has no state store for streams"):
+        group_by(stream, "value").agg(n=ours["count"]())
+    assert configure(classic, partitions=2) == {}
+    assert "Sail needs none of the settings" in capsys.readouterr().out

@@ -54,6 +54,24 @@ def test_in_all_places(both: Any, plans_of: Any) -> None:
         sql(both, "SELECT next_of(1)")
 
 
+def test_types_of_arguments_are_checked_when_a_statement_is_planned(db: Any) -> None:
+    """In each clause, nested, and beside aggregates: the error has the place of the argument, and no row is read."""
+    sql(db, TIMES)
+    for text, column in [
+        ("SELECT times(v, k) FROM hav", 17),
+        ("SELECT v FROM hav WHERE times(times(k, 2), 2) > 1", 37),
+        ("SELECT my_sum(times(v, k)) FROM hav", 24),
+        ("CREATE TEMP VIEW x AS SELECT v FROM (SELECT v, times(k, v) FROM hav)", 54),
+    ]:
+        with pytest.raises(
+            SqlError, match=r"(?s)times takes BIGINT .*this is STRING; write CAST\(k AS BIGINT"
+        ) as refused:
+            sql(db, text)
+        assert (refused.value.code, f"column {column})" in str(refused.value)) == ("SCHEMA_MISMATCH", True)
+    with pytest.raises(SqlError, match="higher order function"):  # what Spark refuses where it stands is left to it
+        sql(db, "SELECT transform(array(k), x -> times(x, 2)) FROM hav WHERE v = 1")
+
+
 @since_spark("4.0", "a table function in plain SQL")
 def test_table_functions(both: Any) -> None:
     """LATERAL, LATERAL VIEW and FROM; arguments are cast by Spark; a type of rows with one column."""
@@ -85,8 +103,10 @@ def test_types_are_those_declared(db: Any) -> None:
     sql(db, f"CREATE OR REPLACE FUNCTION same(BIGINT) RETURNS BIGINT LANGUAGE python AS '{MODULE}:same'")
     found = sql(db, "SELECT same(CAST(1 AS TINYINT)) AS a, same(NULL) AS b")
     assert (values(found), found.dtypes) == ([(1, None)], [("a", "bigint"), ("b", "bigint")])
+    with pytest.raises(SqlError, match=r"takes BIGINT for its argument value, and this is STRING; write CAST\('x' AS"):
+        sql(db, "SELECT same('x')")
     with pytest.raises(Exception, match="takes BIGINT for its argument value and was given STRING; cast it"):
-        sql(db, "SELECT same('x')").collect()
+        db.sql("SELECT same('x')").collect()
 
 
 def test_commas_within_types(db: Any) -> None:

@@ -7,20 +7,28 @@ arguments, `scale(x, factor => 2)`, and table functions in LATERAL VIEW, for whi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
+import pyarrow as pa
+
+from foldflight.engine.query.convert import without_nullability
 from foldflight.errors import RejectedError
+from foldflight.functions import can_widen, parse_type
 from foldflight.functions.query.literals import check_names
-from foldflight.spark.versions import PLAIN_TABLES
-from foldflight.sql.analysis import Analysis
+from foldflight.spark.columns import spark_name
+from foldflight.spark.versions import PLAIN_TABLES, arrow_type
+from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError
+from foldflight.sql.blocks import ParsedQuery
 from foldflight.sql.calls import ParsedCall, calls_in
 from foldflight.sql.catalog import MapEntry
 from foldflight.sql.meaning import given_arguments, is_expression
 from foldflight.sql.text import Span, Text
 
-__all__ = ["rewrite_mapped"]
+__all__ = ["check_types", "rewrite_mapped"]
 
+_EXPRESSIONS: Final = ("SELECT", "WHERE", "GROUP BY", "HAVING")
 _BEFORE_TABLES: Final = ("FROM", "JOIN", "LATERAL", ",")
 
 
@@ -52,6 +60,55 @@ def rewrite_mapped(analysis: Analysis) -> bool:
             found = True
             _rewrite(analysis, call, entry, columns, literals)
     return found
+
+
+def check_types(analysis: Analysis, query: ParsedQuery) -> None:
+    """Refuse arguments of scalar functions that do not fit, where Spark can tell their types.
+
+    It is asked once for each SELECT. Elsewhere, and for arguments that it refuses where they stand, the function itself
+    refuses them when it gets rows.
+
+    Raises:
+        SqlError: SCHEMA_MISMATCH, at the argument.
+    """
+    text, catalog = analysis.text, analysis.catalog
+    for each in query.walk():
+        for block in each.blocks:
+            calls = [
+                call
+                for name in _EXPRESSIONS
+                for call in calls_in(text, block.clause(name), catalog.mapped, skip=block.inner, nested=True)
+                if not catalog.mapped[call.name].is_table and is_expression(text, call)
+            ]
+            given = {call: given_arguments(analysis, call, catalog.mapped[call.name].handle.info)[0] for call in calls}
+            spans = [span for spans in given.values() for span in spans]
+            if not spans:
+                continue
+            try:
+                rows = partial(analysis.below, each, block, edits=analysis.edits, filtered=False)
+                fields = analysis.types(rows, [analysis.edits.render(span) for span in spans])
+                types = [arrow_type(field.dataType) for field in fields]
+            except (CannotFoldError, RejectedError, *REFUSALS):
+                continue
+            found = iter(zip(spans, map(without_nullability, types), strict=True))
+            for call, columns in given.items():
+                _check_arguments(analysis, catalog.mapped[call.name], [next(found) for _ in columns])
+
+
+def _check_arguments(analysis: Analysis, entry: MapEntry, given: Sequence[tuple[Span, pa.DataType]]) -> None:
+    info = entry.handle.info
+    known = info.taking([type_ for _, type_ in given]).input_types
+    is_own = info.input_types is not None and tuple(map(parse_type, info.input_types)) == entry.types
+    wanted = tuple(map(parse_type, known)) if is_own and known is not None else entry.types
+    for place, ((span, type_), other) in enumerate(zip(given, wanted, strict=False)):
+        if not can_widen(type_, other):
+            name = spark_name(other)
+            raise analysis.text.error(
+                f"{entry.name} takes {name} for its argument {entry.arguments[place].name}, and this is "
+                f"{spark_name(type_)}; write CAST({analysis.text.slice(span)} AS {name})",
+                span,
+                code="SCHEMA_MISMATCH",
+            )
 
 
 def _is_call(text: Text, call: ParsedCall, entry: MapEntry) -> bool:

@@ -26,11 +26,11 @@ from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, ref
 from foldflight.sql.blocks import parse
 from foldflight.sql.calls import calls_in
 from foldflight.sql.catalog import Catalog, Entry, MapEntry, catalog_of, plain_sql
-from foldflight.sql.mapping import rewrite_mapped
+from foldflight.sql.mapping import check_types, rewrite_mapped
 from foldflight.sql.meaning import uses_functions
 from foldflight.sql.planner import Plan, Planner
 from foldflight.sql.statements import done, name_of, run_statement
-from foldflight.sql.text import Span, Text, quoted, tokens
+from foldflight.sql.text import Span, SqlError, Text, quoted, tokens
 
 __all__ = ["column", "emit_of", "enable", "register", "split_statements", "sql"]
 
@@ -103,6 +103,8 @@ def sql(
     analysis = Analysis(spark, catalog, whole, args)
     _refuse_script(whole, catalog)
     is_rewritten = rewrite_mapped(analysis)
+    if (query_at := _query_start(whole, span)) is not None and uses_functions(whole, catalog.mapped):
+        _check_mapped(analysis, Span(query_at, span.stop))
     is_plain = emit is None and not uses_functions(whole, catalog.names) and not _has_windows(whole)
     start = None if is_plain else _query_start(whole, span)
     if stream and start is None:
@@ -394,6 +396,15 @@ def _query_start(text: Text, span: Span) -> int | None:
         if word == "(" and text.upper(place + 1) in ("SELECT", "WITH", "(") and is_first:
             return place
     return None
+
+
+def _check_mapped(analysis: Analysis, span: Span) -> None:
+    """Check the types of arguments of scalar functions. A query that is not understood is left to Spark."""
+    try:
+        query = parse(analysis.text, span)
+    except SqlError:
+        return
+    check_types(analysis, query)
 
 
 def _without_aggregates(analysis: Analysis, args: Any, *, is_rewritten: bool) -> DataFrame:

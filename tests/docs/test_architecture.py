@@ -17,6 +17,7 @@ from foldflight.client import Functions, close_connections
 from foldflight.engine.batch.tasks import PartialFold
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query
+from foldflight.exchange import frames as exchange_frames
 from foldflight.exchange.codec import Encoder
 from foldflight.exchange.frames import Chunk
 from foldflight.functions import Call
@@ -176,3 +177,18 @@ def test_little_work_costs_few_calls(work, modules, calls):
     found = getattr(call_counts, work)()
     assert len(found) <= modules, found
     assert found.total() <= calls, found
+
+
+def test_the_glossary_has_each_term_once():
+    """The terms are few and sorted, each has one meaning, and the classes that the page names are made of them."""
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", TEXT.partition("## Glossary")[2], re.MULTILINE)[1:]
+    terms = [term for term, _ in rows]
+    assert terms == sorted(set(terms))
+    assert 30 < len(terms) <= 40
+    assert [term for term, meaning in rows if ";" in meaning or "," in term] == []
+    words = {word for term in terms for word in term.split()}
+    frames = {name for name, value in vars(exchange_frames).items() if isinstance(value, type)}
+    named = {name for name in re.findall(r"`([A-Z][a-z]+[A-Za-z]*)`", TEXT) if not name.endswith("Error")} - frames
+    assert len(named) > 10
+    parts = {name: {part.lower().removesuffix("s") for part in re.findall("[A-Z][a-z]+", name)} for name in named}
+    assert [name for name in sorted(named) if not parts[name] & words] == []

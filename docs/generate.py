@@ -19,6 +19,7 @@ from foldflight.server.ops.metrics import metrics_table
 from foldflight.server.run.settings import settings_table
 from foldflight.spark.metrics import stream_metrics_table
 from foldflight.spark.settings import session_table
+from foldflight.spark.versions.facts import versions_table
 from foldflight.sql import statements, windows
 
 ROOT = Path(__file__).parents[1]
@@ -57,10 +58,24 @@ table.
 {metrics}"""
 
 SPARK = """\
-# Settings of a Spark session and metrics of streams
+# Versions of Spark, settings of a session and metrics of streams
 
-The tables on this page are written by `docs/generate.py` from `service/foldflight/spark/settings.py` and
-`service/foldflight/spark/metrics.py`.
+The tables on this page are written by `docs/generate.py` from `service/foldflight/spark/versions/facts.py`,
+`service/foldflight/spark/settings.py` and `service/foldflight/spark/metrics.py`.
+
+## Versions
+
+{versions}
+What a version cannot do is refused when the query is built, with the version that can and the remedy. The code asks
+PySpark what it has, not for its version, because platforms backport changes; only the grammar of SQL cannot be asked
+for.
+
+foldflight needs Python 3.11 or newer. PySpark says that it supports Python up to 3.11 in version 3.5, up to 3.13 in
+4.0, and up to 3.14 from 4.1 on. The tests of all versions run on Python 3.11.
+
+Before 4.1 Spark has no UDFs over Arrow arrays. There, `with_columns` passes all columns of the DataFrame through
+Python; in SQL a function is called for each row, with the same results but slowly. 3.5 passes a NULL where arithmetic
+fails unless `spark.sql.ansi.enabled` is set, which is the default of later versions.
 
 ## Settings
 
@@ -255,7 +270,7 @@ def server_page() -> str:
 
 def spark_page() -> str:
     """Return the page of settings of a session and of metrics of streams."""
-    return SPARK.format(settings=session_table(), metrics=stream_metrics_table())
+    return SPARK.format(versions=versions_table(), settings=session_table(), metrics=stream_metrics_table())
 
 
 def errors_page() -> str:

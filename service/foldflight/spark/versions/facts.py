@@ -116,7 +116,7 @@ FILTERED_WINDOWS: Final = Feature(
     plural=False,
 )
 PIPES: Final = Feature(
-    "the operator `|>` in SQL", "4.0", lambda: _is_at_least("4.0"), "write the query with SELECT", plural=False
+    "SQL with pipes", "4.0", lambda: _is_at_least("4.0"), "write the query with SELECT", plural=False
 )
 _GRAMMAR: Final = ((QUALIFY, "QUALIFY"), (FILTERED_WINDOWS, "FILTER"), (PIPES, "|>"))
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
 
-from foldflight import Functions, RejectedError
+from foldflight import Functions, RejectedError, connect
 from foldflight.spark import enable, register, sql
 from foldflight.sql import SqlError
 from foldflight.sql.calls import GRAMMAR
@@ -214,3 +214,12 @@ def test_names_of_items_are_stable(db: Any, plan: str) -> None:
     assert sql(db, f"SELECT {', '.join(items)} FROM hav", plan=plan).columns == list(items.values())
     lambdas = "SELECT my_sum(transform(array(v), x -> x + 1)[0]) FROM hav"
     assert "#" not in sql(db, lambdas, plan=plan).columns[0]
+
+
+def test_words_of_grammar_are_told(db: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A function that is registered under such a word can be called in backquotes only, which the log says."""
+    functions = connect("embedded:")
+    with caplog.at_level("WARNING", "foldflight.sql"):
+        register(db, functions, {"sum": "key"})
+    assert "key: a word of SQL's grammar, so a call needs backquotes: `key`(...)" in caplog.text
+    assert values(sql(db, "SELECT `key`(v) FROM hav")) == [(11,)]

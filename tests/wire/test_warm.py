@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -106,8 +107,9 @@ def test_a_partial_fold_holds_more_groups_where_they_are_numbers(monkeypatch: py
 
 
 def test_the_gauge_follows_the_fold() -> None:
-    """If compiled code is abandoned (a sum beyond 64 bits), the function is shown as interpreted after the barrier."""
-    with serving(listed_functions, http_port=0, compiled_folder="off") as server:
+    """If compiled code is abandoned (a sum beyond 64 bits), gauge and log show it after the barrier."""
+    log = io.StringIO()
+    with serving(listed_functions, http_port=0, compiled_folder="off", log_stream=log) as server:
         assert server.probes.http_port is not None
         port = server.probes.http_port
         warm(server, listed_functions.Plain)
@@ -119,3 +121,4 @@ def test_the_gauge_follows_the_fold() -> None:
             exchange.chunk(rows((0, 0, big), (0, 0, big), (0, 0, -big)))
             assert end_epoch(exchange, 1)["output_0"].to_pylist() == [big]
             assert eventually(lambda: shown(0) in page(port, "/metrics")[1])
+            assert eventually(lambda: "a function left compiled code and is slower now" in log.getvalue())

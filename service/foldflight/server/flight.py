@@ -25,10 +25,11 @@ from foldflight.adapters.wire import (
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Decoder, Encoder, Message, decode, decode_open, encode
-from foldflight.exchange.frames import Chunk, Entries, FunctionInfo, Limits, Log, Open
+from foldflight.exchange.frames import Barrier, Chunk, Entries, FunctionInfo, Limits, Log, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import encode_info
 from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.fold import Mode
 from foldflight.functions.author.mapping import MapFunction
 from foldflight.functions.registry import unknown_function
 from foldflight.lift import lift_text, listed_lift
@@ -45,7 +46,7 @@ from foldflight.server.stream import check_columns, received, schema_of, send
 from foldflight.shipping.bundles import REGISTER_ACTION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from foldflight.compiler import Programs
     from foldflight.exchange.frames import Frame, Wanted
@@ -332,6 +333,7 @@ class FlightServer(FlightBase):
                 yield frame
 
         questions.put = put
+        modes: Sequence[Mode] = running.exchange.folds
         for message in messages:
             frame = decode_frame(message)
             self._check_size(message)
@@ -343,6 +345,8 @@ class FlightServer(FlightBase):
                     _log_records(running.logger, reply)
                 send(writer, encode_reply(reply))
             running.account.count(message, frame, time.monotonic() - started_s)
+            if isinstance(frame, Barrier):
+                modes = _tell_those_that_left(running, modes)
 
     def _function(self, context: Any, name: str) -> AnyFunction:
         check_allowed(context, [name])
@@ -432,6 +436,15 @@ class _Questions:
     def ask(self, wanted: Wanted) -> Iterator[Frame]:
         """Send a question, and yield the frames of its answer."""
         return self.put(wanted)
+
+
+def _tell_those_that_left(running: Running, before: Sequence[Mode]) -> Sequence[Mode]:
+    """Log which calls have left compiled code since then, such as for a sum beyond 64 bits; return the modes of now."""
+    now = running.exchange.folds
+    for function, old, new in zip(running.opening.functions, before, now, strict=True):
+        if old is Mode.COMPILED and new is not old:
+            running.logger.warning("a function left compiled code and is slower now", function=function, mode=str(new))
+    return now
 
 
 def _log_records(logger: Logger, log: Log) -> None:

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
@@ -24,7 +24,7 @@ from foldflight.functions import FunctionKind, Registry
 from foldflight.spark.versions import formatted, is_spark, quiet
 from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, refusal
 from foldflight.sql.blocks import parse
-from foldflight.sql.calls import calls_in
+from foldflight.sql.calls import GRAMMAR, calls_in
 from foldflight.sql.catalog import Catalog, Entry, MapEntry, catalog_of, plain_sql
 from foldflight.sql.mapping import check_types, rewrite_mapped
 from foldflight.sql.meaning import uses_functions
@@ -159,6 +159,7 @@ def register(spark: SparkSession, functions: Functions, names: Mapping[str, str]
         if not is_spark(spark):
             _leave_out_tables(functions, chosen)
         _tell_those_without_arguments(functions)
+    _tell_words_of_grammar(chosen.values())
     for function, name in chosen.items():
         handle = functions[function]
         if handle.info.kind is FunctionKind.AGGREGATE:
@@ -203,6 +204,20 @@ def _leave_out_tables(functions: Functions, chosen: dict[str, str]) -> None:
         set_up("foldflight.sql", logging.WARNING).warning(
             "SQL of Sail cannot call table functions, so these are not registered: %s; use join_lateral",
             ", ".join(left),
+        )
+
+
+def _tell_words_of_grammar(names: Iterable[str]) -> None:
+    """Log which names are read as words of SQL, so that calls need backquotes."""
+    words = [name for name in names if name.lower() in GRAMMAR]
+    if words:
+        set_up("foldflight.sql", logging.WARNING).warning(
+            "%s: a word of SQL's grammar, so a call needs backquotes: `%s`(...); or register it under another name: "
+            "register(spark, functions, {%r: %r})",
+            ", ".join(words),
+            words[0],
+            words[0],
+            f"my_{words[0]}",
         )
 
 

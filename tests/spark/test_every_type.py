@@ -475,5 +475,5 @@ def test_numbers_are_widened_to_decimals_and_dates_to_timestamps(session: Any) -
     assert sql(session, "SELECT each_money_text(d) FROM amounts WHERE id = 1").collect() == [("1.50",)]
     with pytest.raises(PySparkException, match=r"OVERFLOW: the argument d is [012].500001, which does not"):
         group_by(df.withColumn("d", df.d + Decimal("0.000001")), "id").agg(x=f["money"]("d")).collect()
-    with pytest.raises(PySparkException, match=r"OVERFLOW: the argument id is 100, which does not fit DECIMAL\(4, 2"):
+    with pytest.raises(PySparkException, match=r"OVERFLOW: the argument id is 10[012], which does not fit"):
         with_columns(df.selectExpr("id + 100 AS id"), x=f["money_text"]("id")).collect()

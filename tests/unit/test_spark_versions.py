@@ -93,6 +93,14 @@ def test_other_arrow_types_have_the_types_of_pyspark(type_: pa.DataType) -> None
         assert versions.spark_type(type_) == from_arrow_type(type_)
 
 
+def test_members_become_nullable() -> None:
+    """Also inside of others; old versions of PySpark have no function for it."""
+    inner = st.StructType([st.StructField("x", st.ArrayType(st.LongType(), containsNull=False), nullable=False)])
+    given = st.MapType(st.StringType(), inner, valueContainsNull=False)
+    found = st.StructType([st.StructField("x", st.ArrayType(st.LongType()))])
+    assert versions.nullable(given) == st.MapType(st.StringType(), found)
+
+
 def test_timestamps_are_in_utc_or_without_zone() -> None:
     """The zone is an argument of PySpark 4.2's own table, and the kind of a time without zone depends on a default."""
     assert versions.arrow_type(st.TimestampType()) == pa.timestamp("us", "UTC")

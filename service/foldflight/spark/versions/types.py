@@ -88,8 +88,14 @@ def nullable(type_: st.DataType) -> st.DataType:
 
     PySpark cannot convert the type of `array()`, an array of NULL whose elements are not nullable.
     """
-    found: st.DataType = type_._as_nullable()  # noqa: SLF001 - its public name is newer than 4.1
-    return found
+    if isinstance(type_, st.ArrayType):
+        return st.ArrayType(nullable(type_.elementType))
+    if isinstance(type_, st.MapType):
+        return st.MapType(nullable(type_.keyType), nullable(type_.valueType))
+    if isinstance(type_, st.StructType):
+        fields = [st.StructField(each.name, nullable(each.dataType), metadata=each.metadata) for each in type_]
+        return st.StructType(fields)
+    return type_
 
 
 def spark_type(type_: pa.DataType) -> st.DataType:

@@ -14,8 +14,9 @@ from foldflight import Lists
 from foldflight.fold.aggregate import tables
 from foldflight.fold.aggregate.vectorised import vectorised
 from foldflight.fold.rows import Column, Rows
-from foldflight.functions import Registry, lists
+from foldflight.functions import Registry
 from foldflight.functions.author.udaf import udaf
+from foldflight.functions.types import lists
 from tests.laws.alike import bits, interpreted
 
 SLOTS = 3

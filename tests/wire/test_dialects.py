@@ -22,7 +22,8 @@ from databend_udf.client import UDFClient
 
 from bench.environments import NotInstalledError, arrow_udf_server
 from foldflight import Registry, udaf, udf, udtf
-from foldflight.server import dialects, exchanges
+from foldflight.adapters.wire import calls, wire_adapter_of
+from foldflight.server import exchanges
 from foldflight.server.run.lifecycle import Server, serving
 from tests import map_functions
 
@@ -540,11 +541,11 @@ def test_the_account_of_a_call(server: Server, client: Any) -> None:
 def test_a_mistake_of_ours_is_no_bad_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     """Values that cannot be read are the caller's; any other exception passes, as it is no mistake of the caller."""
     function = Registry.load([udf(lambda x: x, input_types=["BIGINT"], result_type="BIGINT", name="same")])["same"]
-    call = dialects.MapCall(dialects.dialect_of("same")[0], function, pa.schema({"x": pa.int64()}))
+    call = calls.MapCall(wire_adapter_of("same")[0], function, pa.schema({"x": pa.int64()}))
 
     def mistaken(*_: object) -> None:
         raise AttributeError("mistake")
 
-    monkeypatch.setattr(dialects, "_read", mistaken)
+    monkeypatch.setattr(calls, "_read", mistaken)
     with pytest.raises(AttributeError, match="mistake"):
         call._argument(0, pa.array([1]))

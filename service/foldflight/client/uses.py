@@ -51,10 +51,17 @@ class Use:
 
     @property
     def columns(self) -> Iterator[object]:
-        """The columns among its arguments, and among those of the uses that are its arguments."""
-        for argument in self.arguments:
+        """The columns among its arguments, and among those of the uses that are its arguments, each use once."""
+        todo = list(reversed(self.arguments))
+        seen: set[int] = set()
+        while todo:
+            argument = todo.pop()
             inner = argument.use if isinstance(argument, UseMember) else argument
-            yield from inner.columns if isinstance(inner, Use) else [inner]
+            if not isinstance(inner, Use):
+                yield inner
+            elif id(inner) not in seen:
+                seen.add(id(inner))
+                todo += reversed(inner.arguments)
 
     def __getitem__(self, member: str) -> UseMember:
         """Return one member of the result, as an argument of another use: a column of a table function."""

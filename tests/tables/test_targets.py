@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -243,6 +244,20 @@ def test_a_package_that_is_missing(module: str, package: str, tmp_path: Path, mo
     }
     with pytest.raises(RejectedError, match=rf"needs .*: pip install 'foldflight\[{package}\]'"):
         targets[module].prepare()
+
+
+def test_a_database_in_another_encoding(database: PostgresDatabase) -> None:
+    """Texts are converted to the encoding of the database; a character that it lacks is an error with its key."""
+    name = f"latin_{uuid.uuid4().hex}"
+    with psycopg.connect(database.base, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    latin = PostgresDatabase(f"{database.base.rpartition('/')[0]}/{name}", "s")
+    columns = pa.schema([("key", pa.string()), ("value", pa.string())])
+    target = latin.opened("t", columns, ["key"])
+    error = refused(target, columns, ("a", "é"), ("b", "😀"))
+    assert error.group == {"key": "b"}
+    target.apply("q", 0, [changes_of([{"key": "ä", "value": "é"}], columns)])
+    assert latin.rows("t") == [{"key": "ä", "value": "é"}]
 
 
 def test_the_index_over_the_keys(database: PostgresDatabase) -> None:

@@ -198,7 +198,9 @@ class PostgresTable:
                         group=shown_key(zeros, self._keys, 0),
                     )
         try:
-            with connection.cursor() as cursor, cursor.copy(f"COPY {table} FROM STDIN") as copy:
+            # Arrow's texts are UTF-8, whatever the encoding of the connection is.
+            copying = f"COPY {table} FROM STDIN (ENCODING 'UTF8')"
+            with connection.cursor() as cursor, cursor.copy(copying) as copy:
                 copy.write(copy_text(rows))
         except psycopg.DataError as error:
             place = _PLACE.search(error.diag.context or "")

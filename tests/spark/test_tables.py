@@ -141,6 +141,17 @@ def test_a_large_epoch_comes_in_parts(classic: Any, tmp_path: Path) -> None:
     assert target.bytes < 4 * max(sizes)
 
 
+def test_a_checkpoint_that_is_older_than_the_table(classic: Any, tmp_path: Path) -> None:
+    """Spark would form the later epochs anew, from other rows, and the table would skip them."""
+    pq.write_table(pa.table({"key": [1]}), tmp_path / "rows.parquet")
+    stream = classic.readStream.schema("key BIGINT").parquet(str(tmp_path / "*.parquet"))
+    target = Recorded()
+    target.epochs[1] = []
+    with pytest.raises(Exception, match=r"table Recorded has epochs up to 1 of the query .* goes on with epoch 0"):
+        written(stream, target, tmp_path, keys=["key"])
+    assert target.epochs == {1: []}
+
+
 def test_windows_that_close(classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path) -> None:
     """In append mode the table has the windows that are closed, also after epochs without any."""
     start = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)

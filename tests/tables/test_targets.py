@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import math
@@ -14,6 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import psycopg
 import pyarrow as pa
 import pytest
@@ -314,6 +316,48 @@ def test_a_file_that_another_process_has_open(tmp_path: Path) -> None:
         process.communicate()
     target.apply("q", 0, [changes_of([{"key": "a", "value": 1}], PAIRS)])
     assert file.rows("t") == [{"key": "a", "value": 1}]
+
+
+def test_a_file_that_is_read_in_the_same_process(tmp_path: Path) -> None:
+    """A reader in the notebook of the driver makes the file unavailable only as long as it reads."""
+    file = DuckDBFile(tmp_path / "read.duckdb")
+    target = file.opened("t", PAIRS, ["key"])
+    with (
+        duckdb.connect(str(file.path), read_only=True),
+        pytest.raises(RetryableError, match=r"table t in .* is not available"),
+    ):
+        target.apply("q", 0, [])
+    target.apply("q", 0, [])
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_an_epoch_twice_at_once_in_duckdb(epoch: int, tmp_path: Path) -> None:
+    """Of two threads of one process that apply the same epoch, one changes the table."""
+    file = DuckDBFile(tmp_path / "twice.duckdb")
+    target = file.opened("t", PAIRS, ["key"])
+    changes = changes_of([{"key": "a", "value": 1}], PAIRS)
+    for before in range(epoch):
+        target.apply("q", before, [])
+
+    def meanwhile() -> Iterator[pa.Table]:
+        with contextlib.suppress(RetryableError):
+            file.opened("t", PAIRS, ["key"]).apply("q", epoch, [changes])
+        yield changes
+
+    with contextlib.suppress(RetryableError):
+        target.apply("q", epoch, meanwhile())
+    target.apply("q", epoch, [changes])
+    assert file.rows("t") == [{"key": "a", "value": 1}]
+
+
+def test_epochs_belong_to_a_table(kind: Kind) -> None:
+    """A query that goes on with another table finds no epoch of its own there."""
+    kind.opened("one", PAIRS, ["key"]).apply("q", 3, [])
+    other = kind.opened("other", PAIRS, ["key"])
+    assert other.last_epoch("q") is None
+    other.apply("q", 3, [changes_of([{"key": "a", "value": 1}], PAIRS)])
+    assert kind.rows("other") == [{"key": "a", "value": 1}]
+    assert (kind.opened("one", PAIRS, ["key"]).last_epoch("q"), other.last_epoch("q")) == (3, 3)
 
 
 def test_another_writer_of_a_delta_table(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ class DuckDBTable:
         self._create, self._add_columns = create, add_columns
         self._table = quoted(table)
         self._epochs = quoted((*table[:-1], "foldflight_epochs"))
+        self._name_in_schema = table[-1].lower()  # names in DuckDB have no case
 
     def prepare(self) -> None:
         """Create the table, or check its columns and add those that it lacks."""
@@ -54,7 +55,8 @@ class DuckDBTable:
             connection.begin()
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {self._epochs} "
-                "(query VARCHAR, table_name VARCHAR, epoch BIGINT, committed_at TIMESTAMPTZ)"
+                "(query VARCHAR, table_name VARCHAR, epoch BIGINT, committed_at TIMESTAMPTZ, "
+                "PRIMARY KEY (query, table_name))"
             )
             connection.register(_CHANGES, self._columns.empty_table())
             if not self._exists(connection):
@@ -81,18 +83,22 @@ class DuckDBTable:
             last = self._last_epoch(connection, query)
             if last is not None and last >= epoch:
                 return
+            # Another thread that has the same epoch in work conflicts with this row, here or at the commit.
+            connection.execute(
+                f"INSERT INTO {self._epochs} (epoch, query, table_name, committed_at) VALUES (?, ?, ?, now())"
+                if last is None
+                else f"UPDATE {self._epochs} SET epoch = ?, committed_at = now() WHERE query = ? AND table_name = ?",
+                [epoch, query, self._name_in_schema],
+            )
             for part in changes:
                 connection.register(_CHANGES, part)
                 connection.execute(statement)
                 connection.unregister(_CHANGES)
-            connection.execute(f"DELETE FROM {self._epochs} WHERE query = ?", [query])
-            values = [query, ".".join(self._parts), epoch]
-            connection.execute(f"INSERT INTO {self._epochs} VALUES (?, ?, ?, now())", values)
             connection.commit()
 
     def _last_epoch(self, connection: duckdb.DuckDBPyConnection, query: str) -> int | None:
-        found = connection.execute(f"SELECT max(epoch) FROM {self._epochs} WHERE query = ?", [query])
-        last: int | None = found.fetchall()[0][0]
+        select = f"SELECT max(epoch) FROM {self._epochs} WHERE query = ? AND table_name = ?"
+        last: int | None = connection.execute(select, [query, self._name_in_schema]).fetchall()[0][0]
         return last
 
     def _exists(self, connection: duckdb.DuckDBPyConnection) -> bool:
@@ -111,8 +117,8 @@ class DuckDBTable:
         try:
             with duckdb.connect(self._path) as connection:
                 yield connection
-        except (duckdb.IOException, duckdb.TransactionException) as error:
-            # Another process has the file open, or another query in this one has changed the same rows.
+        except (duckdb.IOException, duckdb.ConnectionException, duckdb.TransactionException) as error:
+            # Another process has the file open, or this one for reading only, or a query in it changes the same rows.
             raise RetryableError("UNREACHABLE", f"table {self.name} is not available: {error}") from error
         except duckdb.Error as error:
             raise RejectedError("SCHEMA_MISMATCH", f"table {self.name} refuses the changes: {error}") from error

@@ -64,6 +64,7 @@ class PostgresTable:
         self._create, self._add_columns = create, add_columns
         self._table = quoted(table)
         self._epochs = quoted((*table[:-1], "foldflight_epochs"))
+        self._name_in_schema = table[-1]
         self._takes_null_keys = False
 
     def prepare(self) -> None:
@@ -80,8 +81,8 @@ class PostgresTable:
             # Two queries that create the same table at once would fail.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('foldflight'))")
             connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {self._epochs} (query text PRIMARY KEY, table_name text NOT NULL, "
-                "epoch bigint NOT NULL, committed_at timestamptz NOT NULL)"
+                f"CREATE TABLE IF NOT EXISTS {self._epochs} (query text, table_name text, epoch bigint NOT NULL, "
+                "committed_at timestamptz NOT NULL, PRIMARY KEY (query, table_name))"
             )
             found = self._found(connection)
             if not found:
@@ -113,7 +114,8 @@ class PostgresTable:
 
     def last_epoch(self, query: str) -> int | None:
         with self._connected() as connection:
-            row = connection.execute(f"SELECT epoch FROM {self._epochs} WHERE query = %s", [query]).fetchone()
+            select = f"SELECT epoch FROM {self._epochs} WHERE query = %s AND table_name = %s"
+            row = connection.execute(select, [query, self._name_in_schema]).fetchone()
             return None if row is None else row[0]
 
     def apply(self, query: str, epoch: int, changes: Iterable[pa.Table]) -> None:
@@ -121,9 +123,10 @@ class PostgresTable:
         with self._connected() as connection, connection.transaction():
             # The row is also the lock: another driver of the same query waits here, and then finds the epoch.
             marked = connection.execute(
-                f"INSERT INTO {self._epochs} AS kept VALUES (%s, %s, %s, now()) ON CONFLICT (query) DO UPDATE "
-                "SET epoch = EXCLUDED.epoch, committed_at = EXCLUDED.committed_at WHERE kept.epoch < EXCLUDED.epoch",
-                [query, self.name, epoch],
+                f"INSERT INTO {self._epochs} AS kept VALUES (%s, %s, %s, now()) ON CONFLICT (query, table_name) "
+                "DO UPDATE SET epoch = EXCLUDED.epoch, committed_at = EXCLUDED.committed_at "
+                "WHERE kept.epoch < EXCLUDED.epoch",
+                [query, self._name_in_schema, epoch],
             )
             if not marked.rowcount:
                 return

@@ -224,7 +224,7 @@ class Sink:
         """Return whether the table has an epoch already.
 
         Raises:
-            RejectedError: SETTINGS, if it lacks an epoch before.
+            RejectedError: SETTINGS, if it lacks an epoch before, or has a later one.
         """
         target, query = self._table, self._query
         if isinstance(target, CatalogTable) or query is None:
@@ -239,7 +239,15 @@ class Sink:
                 "between are lost. Start with a new checkpoint and an empty table. If the table was filled in another "
                 "way until now, leave out create=True once",
             )
-        return last is not None and last >= epoch
+        if last is not None and last > epoch:
+            # Spark formed the later epochs anew, from other rows than those that the table has.
+            raise RejectedError(
+                "SETTINGS",
+                f"table {self._name} has epochs up to {last} of the query {query}, whose checkpoint goes on with epoch "
+                f"{epoch}: the checkpoint is older than the table, for example a copy, or two drivers use it. Stop the "
+                "other driver, or start with a new checkpoint and an empty table",
+            )
+        return last == epoch
 
     def _apply(self, changes: DataFrame, epoch: int, rows: int) -> None:
         target, query = self._table, self._query

@@ -268,6 +268,35 @@ class Own:
         return float(self.total)
 
 
+@udaf(input_types=["BIGINT"], result_type="STRING", skip_nulls=True)
+class Worst:
+    """The greatest of texts of which none is an argument."""
+
+    def create_accumulator(self) -> str | None:
+        return None
+
+    def accumulate(self, accumulator, value):
+        text = "bad" if value > 3 else "ok"
+        return text if accumulator is None or text > accumulator else accumulator
+
+    def get_value(self, accumulator):
+        return accumulator
+
+
+@udaf(input_types=["DOUBLE"], result_type="DOUBLE", skip_nulls=True)
+class Zeros:
+    """Its start, 0.0, is not replaced by -0.0."""
+
+    def create_accumulator(self) -> float:
+        return 0.0
+
+    def accumulate(self, accumulator, value):
+        return max(accumulator, value) if value <= 0.0 else accumulator
+
+    def get_value(self, accumulator):
+        return accumulator
+
+
 LIFTED = [
     Products,
     Narrow,
@@ -280,6 +309,8 @@ LIFTED = [
     Longest,
     Pairs,
     Own,
+    Worst,
+    Zeros,
 ]
 
 
@@ -323,5 +354,20 @@ REFUSED = {
     "min and max": refused("if x > 0:\n    a.m = max(a.m, x)\nelse:\n    a.m = min(a.m, x)", "at once"),
     "wrong candidate": refused("if x > a.m:\n    a.m = x + 1", "something other"),
     "try": refused("try:\n    a.n += x\nexcept ValueError:\n    pass", "`try`"),
+    "truth value set to None": refused("if x < 0:\n    a.b = None", "becomes None"),
+    "truth value set to a number": refused("if x < 0:\n    a.b = 5", "becomes 5"),
+    "integer set to a float": refused("if x < 0:\n    a.n = 2.0", "not of its type int64"),
+    "integer set to a truth value": refused("if x < 0:\n    a.n = True", "not of its type int64"),
+    "integer set beyond its type": refused("if x < 0:\n    a.n = 9223372036854775808", "not of its type int64"),
+    "amount of a thousand bits": refused(f"a.n += {10**400}", "512 bits"),
+    "effect of a target": refused("self.merge(a, a).n += x", "the result of a call"),
+    "two guards": refused(
+        "if x == x:\n    if a.n == a.m or x > a.f:\n        a.f = x\n    a.n += 1\n    a.m += 2",
+        "depends on other fields",
+        ("DOUBLE",),
+    ),
+    "a zero that replaces a zero": refused("if x == x:\n    a.f = max(x, a.f)", "0.0 or -0.0", ("DOUBLE",)),
+    "NaN in itself": refused("if x in (x, 1.0):\n    a.n += 1", "may be NaN", ("DOUBLE",)),
+    "private name": refused("a.n += __hidden", "Python changes within a class"),
     "global": refused("global MOVED\na.n += x", "`global`"),
 }

@@ -106,7 +106,7 @@ class Refused:
     def get_value(self, a):
         return a.n
 """
-    path = tmp_path / f"{name.replace(' ', '_')}.py"
+    path = tmp_path / f"refused_{name.replace(' ', '_')}.py"  # not the name of a module of Python
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -134,7 +134,7 @@ def test_a_reason_names_the_authors_line(tmp_path):
     function = known(module.Refused)
     _, why = lifted_of(lift_text(function.bind(function.input_types, {})))
     line = path.read_text().splitlines().index("        a.n += x // 2") + 1
-    assert f"(accumulate, line.py:{line})" in why
+    assert f"(accumulate, refused_line.py:{line})" in why
 
 
 def test_a_source_that_has_changed_is_not_taken(tmp_path):
@@ -167,6 +167,44 @@ def test_a_retract_that_is_not_the_inverse_is_refused(tmp_path):
         assert spec.loader is not None
         spec.loader.exec_module(module)
         assert "not the inverse" in lift_of(module.Refused).unretractable
+
+
+def imported(path: Any, text: str) -> Any:
+    """Return the module of a text."""
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("    def merge(self, a, other):", "    k = 1\n    def merge(self, a, other):\n        self.k = 2", "merge"),
+        ("    n: int", "    n: Annotated[int, 'TINYINT']", "starts as 300, which does not fit int8"),
+    ],
+)
+def test_what_the_class_says_is_refused(tmp_path, old, new, reason):
+    """An attribute of the class that a method assigns, and a start that its type does not hold."""
+    body = "a.n += x * self.k" if reason == "merge" else "a.n += x"
+    _, path = module_of(tmp_path, reason.split()[0], body, ["BIGINT"])
+    text = "from typing import Annotated\n" + path.read_text().replace(old, new, 1)
+    if "300" in reason:
+        text = text.replace("= 0, 0, 0.0, False", "= 300, 0, 0.0, False")
+    function = known(imported(path, text).Refused)
+    lift, why = lifted_of(lift_text(function.bind(function.input_types, {})))
+    assert lift is None
+    assert reason in why
+
+
+def test_a_start_stays_in_the_place_of_an_equal_value():
+    """`max(0.0, -0.0)` is 0.0."""
+    type_ = known(lifted_functions.Zeros).bind([pa.float64()], {}).state_type
+    states = Plan.of(lift_of(lifted_functions.Zeros)).states([pa.array([-0.0])], type_, 1)
+    assert str(states[0].as_py()) == "0.0"
 
 
 def test_narrow_columns_need_fewer_sums():

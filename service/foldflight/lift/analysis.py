@@ -8,6 +8,7 @@ possible relation of the two. Everything else is refused, because its result cou
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -173,6 +174,8 @@ class _Subject:
             kind = None if kinds is None else kinds[0]
             if value != NONE and value.kind != kind and not (value.kind == "int" and _holds_whole(self.types[name])):
                 raise Refused(f"{_named(name)} starts as {value.value!r}, which is not of its type {self.types[name]}")
+            if not _fits(value.value, self.types[name]):
+                raise Refused(f"{_named(name)} starts as {_shown(value)}, which does not fit {self.types[name]}")
             starts[name] = value.value
         return starts
 
@@ -335,9 +338,14 @@ class _Subject:
             return Field(name, "keep", self.starts[name])
         if any(part.value != put[0].value for part in put):
             raise Refused(f"{_named(name)} is set to different values, so it depends on the order of rows")
-        if put[0].value == NONE:
-            raise Refused(f"{_named(name)} is set to None")
+        self._check_constant(name, put[0].value)
         return Field(name, "set", self.starts[name], tuple(put))
+
+    def _check_constant(self, name: str, value: Expr) -> None:
+        """Refuse a constant that the state does not hold as it is."""
+        wanted = kind_of(self.types[name])
+        if wanted is None or value.kind != wanted[0] or not _fits(value.value, self.types[name]):
+            raise Refused(f"{_named(name)} is set to {_shown(value)}, which is not of its type {self.types[name]}")
 
     def _check_sum(self, name: str, parts: Sequence[Part]) -> None:
         start = self.starts[name]
@@ -357,6 +365,8 @@ class _Subject:
                 if effect.facts.get(before, held) is held:
                     if after != before and not after.is_const:
                         raise Refused(f"{_named(name)} depends on other fields")
+                    if after.kind != "bool":
+                        raise Refused(f"{_named(name)} is a truth value and becomes {_shown(after)}")
                     results[held].add(held if after == before else bool(after.value))
         if results == {True: {True}, False: {False}}:
             return None
@@ -524,6 +534,8 @@ class _Held:
         """Return whether a fact about the accumulator holds; None if it is not about this field."""
         names = {each.parts[0] for each in fact.walk() if each.op == "field"}
         if names <= set(self.guards):
+            if len(names) > 1:
+                raise self._refused("depends on other fields")
             (name,) = names
             return self._of_guard(fact, name, relation)
         if names != {self.name}:
@@ -593,6 +605,8 @@ class _Held:
     def _monoid(self, case: _Case, value: Expr) -> Monoid | None:
         """Return whether the rows of a case are compared for the least or the greatest value; None if both fit."""
         takes = {relation: self.takes(case, value, relation) for relation in self.relations(case, value)}
+        if not self.guarded and self.start == 0.0 and value.kind == "float" and takes.get("equal"):
+            raise self._refused(f"starts as {self.start} and takes an equal value, 0.0 or -0.0")
         if takes.get("empty") is False:
             raise self._refused("does not take the first value")
         fitting: list[Monoid] = []
@@ -648,6 +662,19 @@ def _field_types(bound: BoundFunction) -> dict[str, pa.DataType]:
 def _holds_whole(type_: pa.DataType) -> bool:
     """Return whether a type holds integers."""
     return pa.types.is_signed_integer(type_) or (pa.types.is_decimal128(type_) and type_.scale == 0)
+
+
+def _fits(value: Any, type_: pa.DataType) -> bool:
+    """Return whether a type holds a constant."""
+    try:
+        pa.scalar(decimal.Decimal(value) if pa.types.is_decimal(type_) and value is not None else value, type_)
+    except (pa.ArrowException, OverflowError):
+        return False
+    return True
+
+
+def _shown(value: Expr) -> str:
+    return repr(value.value) if value.is_const else f"a {value.kind}"
 
 
 def _named(name: str) -> str:

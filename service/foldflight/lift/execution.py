@@ -243,6 +243,9 @@ class _Frame:
         self.line = code.co_firstlineno
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             raise self.refused("it is a generator or coroutine")
+        private = next((each for each in map(_private, ast.walk(self.source.node)) if each), "")
+        if private:
+            raise self.refused(f"it uses {private}, a name that Python changes within a class")
         self.bind()
         try:
             self.block(self.source.node.body)
@@ -305,6 +308,8 @@ class _Frame:
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self.assign(target, self.value(value))
             case ast.AugAssign(target=target, op=op, value=value):
+                if any(isinstance(each, ast.Call) for each in ast.walk(target)):
+                    raise self.refused(f"it assigns {ast.unparse(target)}, the result of a call")
                 before = self.value(_loaded(target))
                 self.assign(target, self.binary(op, before, self.value(value), statement))
             case ast.If(test=test, body=then, orelse=otherwise):
@@ -457,7 +462,7 @@ class _Frame:
         cls = type(owner.of)
         _plain_attributes(cls, self)
         held = vars(owner.of) if hasattr(owner.of, "__dict__") else {}
-        if name not in held:
+        if name not in held and type(inspect.getattr_static(cls, name, None)) not in _CONSTANTS:
             return self.of_class(owner, cls, name)
         if hasattr(type(inspect.getattr_static(cls, name, None)), "__set__"):
             raise self.refused(f"{cls.__name__}.{name} is a property")
@@ -466,7 +471,7 @@ class _Frame:
                 plain = getattr(function, "__func__", function)
                 if isinstance(plain, FunctionType) and method != "__init__" and _may_assign(plain, name):
                     raise self.refused(f"self.{name} is assigned in {method}, so it is not the same for all rows")
-        return self.constant(held[name], f"self.{name}")
+        return self.constant(held[name], f"self.{name}") if name in held else self.of_class(owner, cls, name)
 
     # --- operators ------------------------------------------------------------------------------------------------
 
@@ -562,6 +567,8 @@ class _Frame:
             case ast.In() | ast.NotIn():
                 if not isinstance(right, Tuple):
                     raise self.refused(f"it looks into something other than a tuple in {ast.unparse(node)!r}")
+                if any(each == left and isinstance(each, Expr) and each.kind == "float" for each in right.items):
+                    raise self.refused(f"it looks for a float, which may be NaN, in itself in {ast.unparse(node)!r}")
                 is_in = any(self.running.decide(self.equal(left, each, node)) for each in right.items)
                 return const(is_in is isinstance(op, ast.In))
             case ast.Eq():
@@ -687,6 +694,15 @@ class _Frame:
                 made.attributes[each.name] = self.constant(each.default, each.name)
             else:
                 raise Raised(f"TypeError: {made.cls.__name__} is created without {each.name} ({self.where})")
+
+
+def _private(node: ast.AST) -> str:
+    """Return the name of a node if Python puts the name of the class before it."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=str(name)):
+            return name if name.startswith("__") and not name.endswith("__") else ""
+        case _:
+            return ""
 
 
 def _is_odd(value: Any) -> bool:

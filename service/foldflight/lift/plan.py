@@ -26,6 +26,8 @@ __all__ = ["Aggregate", "Overflowed", "Plan", "Unfit"]
 ROWS_MAX: Final = (1 << 31) - 1
 _LIMB: Final = 32
 _END: Final = 1 << 63
+# No state holds amounts beyond this, and floats, which estimate the totals, hold the factors of all others.
+_AMOUNT_END: Final = 1 << 512
 # Totals below this are computed in 64-bit integers; the float that estimates them is wrong by far less.
 _FAST_MAX: Final = float(1 << 61)
 
@@ -163,7 +165,8 @@ class Plan:
         value = aggregate.cases[0].value
         if value.kind in ("int", "float", "bool"):
             return {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}[value.kind]
-        return next(type_ for type_ in inputs if str(type_) == value.kind)
+        # A text may be a constant of the author, and then no argument needs to be one.
+        return next((type_ for type_ in inputs if str(type_) == value.kind), pa.string())
 
     def states(self, results: Sequence[pa.Array], type_: pa.DataType, count: int) -> pa.Array:
         """Return n states.
@@ -203,7 +206,7 @@ class Plan:
         if not field.competes:
             return pc.fill_null(column, pa.scalar(field.start, type_))
         kept = [
-            field.start if value is None or _replaces(field.monoid, field.start, value) else value
+            value if value is not None and _replaces(field.monoid, value, field.start) else field.start
             for value in column.to_pylist()
         ]
         return pa.array(kept, type_)
@@ -266,6 +269,8 @@ def _aggregates(field: Field, *, has_kinds: bool) -> list[tuple[Aggregate, int, 
         case "min" | "max":
             return [(Aggregate(field.monoid, field.parts), 0, 1)]
     amounts = {each.value for each in field.parts}
+    if any(max(-each.low, each.high) >= _AMOUNT_END for each in amounts):
+        raise Refused("it adds integers that may exceed 512 bits")
     if not has_kinds and len(amounts) == 1 and (amount := next(iter(amounts))).is_const:
         return [(Aggregate("count", tuple(Part(each.when, const(1)) for each in field.parts)), 0, amount.value)]
     cases: dict[int, list[Part]] = {}

@@ -280,6 +280,10 @@ def test_merging_into_a_table_of_the_catalogue(classic: Any) -> None:
             table = connection.sql("FROM totals").fetchall()
             kept = {("a", 1, 5, 2, "kept"), (None, 1, 9, 9, ""), (None, 2, None, 1, None)}
             assert (len(table), set(table)) == (3, kept)
+    names = ["new", "last", "`"]
+    odd = classic.createDataFrame([("+U", "a", "b", "c"), ("-D", "d", "e", None)], ["row_kind", *names])
+    assert netted(odd, names, "odd").columns == odd.columns
+    assert sorted(map(tuple, netted(odd, names, "odd").collect())) == sorted(map(tuple, odd.collect()))
     twice = netted(classic.createDataFrame([NETTED[0], NETTED[0]], CHANGES), KEYS, "totals")
     with pytest.raises(
         Exception, match="table totals: one epoch has several new rows with the same key; keys: name, shop"

@@ -57,6 +57,16 @@ def test_two_new_rows_of_one_key_are_refused() -> None:
         assert caught.value.group == {"k": "a", "n": 1}
 
 
+def test_keys_have_any_name() -> None:
+    """Also those of numbers, and those that columns of a computation might have."""
+    names = ["setting", "setting_sum", "row_kind_sum", "1", "0"]
+    rows = [{"row_kind": kind, **dict.fromkeys(names, value)} for kind, value in (("+U", "a"), ("-D", "b"))]
+    assert netted(pa.Table.from_pylist(rows), names, "t").to_pylist() == rows
+    with pytest.raises(RejectedError, match="2 new rows") as caught:
+        netted(pa.Table.from_pylist([rows[0]] * 2), names, "t")
+    assert caught.value.group == dict.fromkeys(names, "a")
+
+
 @pytest.mark.parametrize(
     ("held", "wanted", "fits"),
     [

@@ -22,7 +22,6 @@ __all__ = ["DELETE", "Target", "is_key", "missing_columns", "netted", "shown_key
 DELETE: Final = RowKind.DELETE.short
 _SETS: Final = (RowKind.INSERT.short, RowKind.UPDATE_AFTER.short)
 _TAKES: Final = (RowKind.UPDATE_BEFORE.short, DELETE)
-_SETTING: Final = "setting"
 
 
 @runtime_checkable
@@ -88,17 +87,20 @@ def netted(changes: pa.Table, keys: Sequence[str], table: str) -> pa.Table:
         )
     schema = pa.schema([field.with_nullable(True) for field in changes.schema])
     new = changes.filter(setting).cast(schema)
-    found = changes.select(keys).append_column(_SETTING, pc.cast(setting, pa.int32()))
-    counts = found.group_by(list(keys), use_threads=False).aggregate([(_SETTING, "sum")])
-    sums = counts[f"{_SETTING}_sum"]
-    several = counts.filter(pc.greater(sums, 1))
-    if several.num_rows:
+    # Numbers as names, since a key may have any name but that of the row kind.
+    numbers = [str(number) for number in range(len(keys))]
+    found = changes.select(keys).rename_columns(numbers).append_column(ROW_KIND, pc.cast(setting, pa.int32()))
+    counts = found.group_by(numbers, use_threads=False).aggregate([(ROW_KIND, "sum")])
+    sums = counts[f"{ROW_KIND}_sum"]
+    counts = counts.select(numbers).rename_columns(list(keys))
+    several = pc.greater(sums, 1)
+    if pc.any(several).as_py():
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"table {table}: one epoch has {several[f'{_SETTING}_sum'][0].as_py()} new rows with the same key, and "
+            f"table {table}: one epoch has {sums.filter(several)[0].as_py()} new rows with the same key, and "
             "their order is not known. Name all columns of the query that identify a row in keys=[...], or aggregate "
             "the changes first",
-            group=shown_key(several, keys, 0),
+            group=shown_key(counts.filter(several), keys, 0),
         )
     gone = counts.filter(pc.equal(sums, 0))
     if not gone.num_rows:

@@ -73,11 +73,10 @@ def netted(changes: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
     sets = sf.col(ROW_KIND).isin("+I", "+U")
     names = [quoted(key, "`") for key in keys]
     several = sf.lit(f"table {table}: one epoch has several new rows with the same key; keys: {', '.join(keys)}")
-    last = changes.groupBy(*names).agg(
-        sf.max_by(sf.struct("*"), sets).alias("last"),
-        sf.count_if(sets).alias("new"),
-    )
-    checked = last.where(sf.when(sf.col("new") > 1, sf.raise_error(several).isNull()).otherwise(sf.lit(True)))
-    kind = sf.when(sf.col("new") > 0, sf.col(f"last.{ROW_KIND}")).otherwise(sf.lit(DELETE)).alias(ROW_KIND)
-    others = [sf.col(f"last.{quoted(name, '`')}") for name in changes.columns if name != ROW_KIND]
+    found = sf.struct(sf.max_by(sf.struct("*"), sets).alias("last"), sf.count_if(sets).alias("new"))
+    grouped = changes.groupBy(*names).agg(found.alias(ROW_KIND))  # the one name that no key has
+    new, last = sf.col(f"{ROW_KIND}.new"), f"{ROW_KIND}.last"
+    checked = grouped.where(sf.when(new > 1, sf.raise_error(several).isNull()).otherwise(sf.lit(True)))
+    kind = sf.when(new > 0, sf.col(f"{last}.{ROW_KIND}")).otherwise(sf.lit(DELETE)).alias(ROW_KIND)
+    others = [sf.col(f"{last}.{quoted(name, '`')}") for name in changes.columns if name != ROW_KIND]
     return checked.select(kind, *others)

@@ -9,6 +9,7 @@ import math
 import struct
 import subprocess
 import sys
+import traceback
 import uuid
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
@@ -22,6 +23,7 @@ import pytest
 
 from examples import json_target
 from foldflight import RejectedError, RetryableError
+from foldflight.spark.tables.address import Address
 from foldflight.spark.tables.postgres import PostgresTable
 from foldflight.testing import TARGET_COLUMNS, TARGET_KEYS, check_target
 from tests.postgres import MISSING, programs
@@ -246,6 +248,54 @@ def test_a_package_that_is_missing(module: str, package: str, tmp_path: Path, mo
     }
     with pytest.raises(RejectedError, match=rf"needs .*: pip install 'foldflight\[{package}\]'"):
         targets[module].prepare()
+
+
+@pytest.mark.parametrize(
+    ("url", "found", "table"),
+    [
+        ("postgresql:///db?table=t", "postgresql:///db", "t"),
+        ("postgresql://a@h1:1,h2:2/db?table=s.t&sslmode=require", "postgresql://a@h1:1,h2:2/db?sslmode=require", "s.t"),
+        ("postgresql://h/db?options=-c%20x%3D1&table=a%20b", "postgresql://h/db?options=-c%20x%3D1", "a b"),
+        ("postgresql://me:p[#x+@h/db?table=t&password=a+b", "postgresql://me:p[#x+@h/db?password=a+b", "t"),
+    ],
+)
+def test_libpq_gets_the_url_as_it_is(url: str, found: str, table: str) -> None:
+    """Only the name of the table is taken out."""
+    address = Address.of(url)
+    assert (address.scheme, address.url, ".".join(address.named_table())) == ("postgresql", found, table)
+
+
+def test_paths_of_files() -> None:
+    """A path may have characters of URLs."""
+    assert Address.of("duckdb:///tmp/a#b%20@c.duckdb?table=t").local_path() == "/tmp/a#b @c.duckdb"
+    for url in ("duckdb:tmp", "duckdb://tmp/x"):
+        with pytest.raises(RejectedError, match="absolute path behind three slashes"):
+            Address.of(url).local_path()
+
+
+@pytest.mark.parametrize("url", ["me:se%zzcret@h/db", "me:se@cret@h/db", "me:se/cret@h/db", "me:secret@h/db?nothing=1"])
+def test_a_url_with_a_password_is_not_shown(url: str) -> None:
+    """A URL that libpq cannot read is refused, and the error tells how to write it."""
+    target = PostgresTable(f"postgresql://{url}", ("t",), PAIRS, ["key"], create=True, add_columns=False)
+    with pytest.raises(RejectedError, match=r"table t: libpq cannot read the URL .* as %XX") as caught:
+        target.prepare()
+    shown = "".join(traceback.format_exception(caught.value, chain=True))
+    assert "cret" not in shown
+
+
+def test_a_user_who_cannot_create_tables(database: PostgresDatabase) -> None:
+    """Tables that exist are enough."""
+    database.opened("t", PAIRS, ["key"])
+    user = f"u{uuid.uuid4().hex}"
+    database.run(
+        f"CREATE USER {user}; GRANT USAGE ON SCHEMA {database.schema} TO {user};"
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {database.schema} TO {user}"
+    )
+    url = f"{database.base}?user={user}"
+    target = PostgresTable(url, (database.schema, "t"), PAIRS, ["key"], create=False, add_columns=False)
+    target.prepare()
+    target.apply("q", 0, [changes_of([{"key": "a", "value": 1}], PAIRS)])
+    assert database.rows("t") == [{"key": "a", "value": 1}]
 
 
 def test_a_database_in_another_encoding(database: PostgresDatabase) -> None:

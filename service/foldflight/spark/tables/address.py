@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+from typing import Final, NamedTuple, Self
+from urllib.parse import unquote
 
 from foldflight.errors import RejectedError
 
 __all__ = ["Address"]
 
 KINDS = "duckdb:///path?table=t, postgresql://user@host/db?table=t or delta:///path"
+_TABLE: Final = "table="
 
 
 class Address(NamedTuple):
@@ -18,13 +19,13 @@ class Address(NamedTuple):
     Args:
         scheme: The kind of target: `duckdb`, `postgresql`, `delta`.
         url: The URL without the name of the table.
-        path: Its path, for files.
+        location: What follows the scheme, without parameters: `///path` for files.
         table: The name of the table in its parts: schema and table, or table. None if the URL names none.
     """
 
     scheme: str
     url: str
-    path: str
+    location: str
     table: tuple[str, ...] | None
 
     @classmethod
@@ -34,15 +35,16 @@ class Address(NamedTuple):
         Raises:
             RejectedError: SETTINGS, if it names a table in a wrong way.
         """
-        parts = urlsplit(url)
-        options = parse_qsl(parts.query, keep_blank_values=True)
-        names = [value for name, value in options if name == "table"]
+        # The rest stays as it is: libpq has its own rules for user, password, hosts and parameters.
+        place, _, query = url.partition("?")
+        options = query.split("&") if query else []
+        names = [unquote(option.removeprefix(_TABLE)) for option in options if option.startswith(_TABLE)]
         if len(names) > 1 or not all(names):
             raise RejectedError("SETTINGS", f"the URL of a target names its table once, as in {KINDS}")
-        rest = urlencode([(name, value) for name, value in options if name != "table"])
-        shorter = SplitResult(parts.scheme, parts.netloc, parts.path, rest, "").geturl()
+        rest = "&".join(option for option in options if not option.startswith(_TABLE))
+        scheme, _, location = place.partition(":")
         table = tuple(names[0].split(".")) if names else None
-        return cls(parts.scheme, shorter, unquote(parts.path), table)
+        return cls(scheme, f"{place}?{rest}" if rest else place, unquote(location), table)
 
     def named_table(self) -> tuple[str, ...]:
         """Return the name of the table.
@@ -60,8 +62,8 @@ class Address(NamedTuple):
         Raises:
             RejectedError: SETTINGS, if the URL names a host or no absolute path.
         """
-        if urlsplit(self.url).netloc or not self.path.startswith("/"):
+        if not self.location.startswith("///"):
             raise RejectedError(
                 "SETTINGS", f"the target {self.scheme} has an absolute path behind three slashes, as in {KINDS}"
             )
-        return self.path
+        return self.location.removeprefix("//")

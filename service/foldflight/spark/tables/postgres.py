@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -80,10 +80,11 @@ class PostgresTable:
         with self._connected() as connection, connection.transaction():
             # Two queries that create the same table at once would fail.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('foldflight'))")
-            connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {self._epochs} (query text, table_name text, epoch bigint NOT NULL, "
-                "committed_at timestamptz NOT NULL, PRIMARY KEY (query, table_name))"
-            )
+            if not self._exists(connection, self._epochs):  # IF NOT EXISTS needs the right to create in any case
+                connection.execute(
+                    f"CREATE TABLE {self._epochs} (query text, table_name text, epoch bigint NOT NULL, "
+                    "committed_at timestamptz NOT NULL, PRIMARY KEY (query, table_name))"
+                )
             found = self._found(connection)
             if not found:
                 if not self._create:
@@ -97,6 +98,9 @@ class PostgresTable:
             for field in missing_columns(self.name, self._columns, found, add_columns=self._add_columns):
                 connection.execute(f"ALTER TABLE {self._table} ADD COLUMN {quoted(field.name)} {wanted[field.name]}")
             self._check_index(connection)
+
+    def _exists(self, connection: psycopg.Connection[Any], table: str) -> bool:
+        return connection.execute("SELECT to_regclass(%s)", [table]).fetchone() != (None,)
 
     def _found(self, connection: psycopg.Connection[Any]) -> dict[str, pa.DataType | str]:
         return {name: type_of(type_) for name, type_ in connection.execute(_COLUMNS, [self._table])}
@@ -219,11 +223,26 @@ class PostgresTable:
     def _listed(self, names: Sequence[str]) -> str:
         return ", ".join(map(quoted, names))
 
+    def _options(self) -> dict[str, Any]:
+        """Return the parameters of the connection. An error does not show the URL, which may have a password."""
+        psycopg = _psycopg()
+        authority, _, path = self._url.partition("://")[2].partition("?")[0].partition("/")
+        if authority.count("@") < 2 and "@" not in path:
+            with suppress(psycopg.ProgrammingError):  # its text may have the password
+                options: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(self._url)
+                return options
+        raise RejectedError(
+            "SETTINGS",
+            f"table {self.name}: libpq cannot read the URL of the database, which is like postgresql://user:password@"
+            "host/db?name=value. Write special characters of user and password as %XX, as urllib.parse.quote with "
+            "safe='' does, and give only parameters of libpq. The URL is not shown, because it may have a password",
+        )
+
     @contextmanager
     def _connected(self) -> Iterator[psycopg.Connection[Any]]:
         psycopg = _psycopg()
+        options = self._options()
         try:
-            options = psycopg.conninfo.conninfo_to_dict(self._url)
             with psycopg.connect(**{**_LOST_S, **options}, autocommit=True) as connection:
                 yield connection
         except psycopg.OperationalError as error:

@@ -230,6 +230,22 @@ class Pair(NamedTuple):
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", skip_nulls=True)
+class Forgetful:
+    """None is its new accumulator, so it does not lift."""
+
+    def create_accumulator(self) -> int | None:
+        return 0
+
+    def accumulate(self, accumulator, value):
+        if value != 3 and accumulator is not None:
+            return accumulator + value
+        return None
+
+    def get_value(self, accumulator):
+        return accumulator
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", skip_nulls=True)
 class Pairs:
     def __init__(self, factor: int = 3):
         self.factor = factor
@@ -283,6 +299,38 @@ class Worst:
         return accumulator
 
 
+class Small:
+    value: Annotated[int, "SMALLINT"]
+
+    def __init__(self):
+        self.value = 0
+
+
+@udaf(input_types=["INT"], result_type="BIGINT", skip_nulls=True)
+class Highest:
+    """Values that do not fit the field and are less than its start."""
+
+    def create_accumulator(self) -> Small:
+        return Small()
+
+    def accumulate(self, accumulator, value):
+        accumulator.value = max(accumulator.value, value)
+
+    def get_value(self, accumulator):
+        return accumulator.value
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", skip_nulls=True)
+class Squares(_Summed):
+    """Its totals may be beyond what the sums hold, which is an error."""
+
+    def accumulate(self, accumulator, value):
+        accumulator.total += value * value
+
+    def retract(self, accumulator, value):
+        accumulator.total -= value * value
+
+
 @udaf(input_types=["DOUBLE"], result_type="DOUBLE", skip_nulls=True)
 class Zeros:
     """Its start, 0.0, is not replaced by -0.0."""
@@ -311,6 +359,8 @@ LIFTED = [
     Own,
     Worst,
     Zeros,
+    Highest,
+    Squares,
 ]
 
 

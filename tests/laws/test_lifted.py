@@ -207,6 +207,24 @@ def test_a_start_stays_in_the_place_of_an_equal_value():
     assert str(states[0].as_py()) == "0.0"
 
 
+def test_none_is_an_accumulator():
+    """It is not the sign of one that did not change, where the accumulator may be None."""
+    function = known(lifted_functions.Forgetful)
+    lift, why = lifted_of(lift_text(function.bind([pa.int64()], {})))
+    assert lift is None
+    assert "set" in why
+
+
+def test_a_class_lifts_as_it_is_declared():
+    """The same class that skips NULL and that does not."""
+    skipping = known(lifted_functions.Spread)
+    lifts = [
+        lifted_of(lift_text(each.bind([pa.int64()], {})))[0] for each in (skipping, replace(skipping, skip_nulls=False))
+    ]
+    assert lifts[0] is not None
+    assert lifts[0] != lifts[1]
+
+
 def test_narrow_columns_need_fewer_sums():
     """A BIGINT argument over INT columns is one sum; over BIGINT it is cut."""
     lift = lift_of(lifted_functions.Products)

@@ -226,7 +226,7 @@ class _Subject:
         """Return the fields after a method was called for a row."""
         accumulator = self._accumulator(run)
         returned = run.call(method, [accumulator, *self.arguments])
-        if not (returned == NONE and (isinstance(accumulator, Record) or self._may_be_none)):
+        if returned != NONE or self.bound.function.returns != "may":
             accumulator = returned
         if accumulator == NONE and not self._may_be_none:
             raise Raised("the method returns None in the place of the accumulator")

@@ -19,12 +19,12 @@ _UNKNOWN: Final = "the server does not tell; it is of an older version"
 
 
 _KNOWN_MAX: Final = 1024
-_known: dict[tuple[type, str], str] = {}
+_known: dict[tuple[type, str, bool], str] = {}
 
 
 def lift_text(bound: BoundFunction) -> str:
     """Return a JSON document with the `Lift` of a call, or with the reason why it has none."""
-    key = (bound.function.cls, bound.fingerprint)
+    key = (bound.function.cls, bound.fingerprint, bound.function.skip_nulls)
     if key not in _known:
         while len(_known) >= _KNOWN_MAX:
             _known.pop(next(iter(_known)), None)

@@ -71,7 +71,7 @@ class Aggregate:
     cases: tuple[Part, ...]
 
     def of_rows(self, rows: Sequence[Sequence[Any]], signs: Sequence[int]) -> Any:
-        """Return the aggregate of rows as an engine computes it. Raises OverflowError if a step leaves 64 bits."""
+        """Return the aggregate of rows as an engine computes it. Raises OverflowError if a step wraps around."""
         values = []
         for row, sign in zip(rows, signs, strict=True):
             for each in self.cases:
@@ -83,6 +83,8 @@ class Aggregate:
         if self.kind in ("sum", "wide sum"):
             total = sum(values)
             if not -_END <= total < _END:
+                if self.kind == "wide sum":
+                    return None
                 raise OverflowError(f"the sum is {total}")
             return total
         kept = None
@@ -194,6 +196,12 @@ class Plan:
         if field.monoid == "sum":
             return _whole(field.name, _totals(field.start, limbs, columns), type_)
         (column,) = columns
+        if field.start is not None and field.competes and field.monoid != "set":
+            kept = [
+                value if value is not None and _replaces(field.monoid, value, field.start) else field.start
+                for value in column.to_pylist()
+            ]
+            return _whole(field.name, kept, type_) if pa.types.is_integer(type_) else pa.array(kept, type_)
         if field.monoid == "set":
             put = pa.scalar(field.parts[0].value.value, type_)
             return pc.if_else(pc.greater(column, 0), put, pa.scalar(field.start, type_))
@@ -201,15 +209,7 @@ class Plan:
             column = _whole(field.name, column.cast(pa.int64()), type_)
         if column.type != type_:
             column = column.cast(type_)
-        if field.start is None:
-            return column
-        if not field.competes:
-            return pc.fill_null(column, pa.scalar(field.start, type_))
-        kept = [
-            value if value is not None and _replaces(field.monoid, value, field.start) else field.start
-            for value in column.to_pylist()
-        ]
-        return pa.array(kept, type_)
+        return column if field.start is None else pc.fill_null(column, pa.scalar(field.start, type_))
 
 
 def _repeated(value: Any, count: int, type_: pa.DataType) -> pa.Array:

@@ -25,7 +25,7 @@ from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold import BoundCall, Fold, Options, Resources, StateSigner, bind_calls
 from foldflight.functions import AnyFunction, Call, Function, MapFunction, Registry, RowKind, function_of
 from foldflight.functions.types.shape import views_in
-from foldflight.lift import Plan, Unfit, evaluate, lift_text, lifted_of
+from foldflight.lift import Overflowed, Plan, Unfit, evaluate, lift_text, lifted_of
 from foldflight.shipping.pickling import unpickled_copy
 from foldflight.testing.maplaws import MAP_LAWS, MapSubject
 from foldflight.testing.views import KeptViews
@@ -467,6 +467,8 @@ def _lifted(subject: _Subject, rows: Rows, cut: int) -> str | None:
     columns = [pa.array([result], plan.type_of(place, subject.types)) for place, result in enumerate(results)]
     try:
         found = plan.states(columns, subject.calls[0].bound.state_type, 1)[0].as_py()
+    except Overflowed:
+        return None  # an error that names the fold, and no wrong state
     except Unfit as unfit:
         if isinstance(expected, FoldflightError) and expected.code == "OVERFLOW":
             return None

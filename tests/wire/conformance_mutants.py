@@ -389,15 +389,15 @@ def unknown_kinds_insert(patch: Patch) -> None:
 
 @breaks("filter")
 def rows_of_unknown_filters_count(patch: Patch) -> None:
-    mask = fold._mask
+    mask = fold.Fold._mask
 
-    def lax(batch: pa.RecordBatch, call: Any, rows: Any) -> Any:
+    def lax(self: fold.Fold, batch: pa.RecordBatch, call: Any, rows: Any) -> Any:
         if call.call.filter is not None:
             place = batch.schema.get_field_index(call.call.filter)
             batch = batch.set_column(place, batch.schema.field(place), pc.fill_null(batch.column(place), True))
-        return mask(batch, call, rows)
+        return mask(self, batch, call, rows)
 
-    patch.setattr(fold, "_mask", lax)
+    patch.setattr(fold.Fold, "_mask", lax)
 
 
 @breaks("distinct")

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.client import OpenExchange
+from foldflight.client.exchange import DirectExchange
 from foldflight.client.flight import FlightLink
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
@@ -70,7 +71,7 @@ def environment(*, tests: bool = True) -> dict[str, str]:
 def opened_apart(server: ServerProcess, opening: Open) -> OpenExchange:
     """Open an exchange over a separate TCP connection, like another client process."""
     client = fl.FlightClient(server.url, generic_options=[("grpc.use_local_subchannel_pool", 1)])
-    return FlightLink(opening, client, server.url, deadline_s=DEADLINE_S, token=None)
+    return DirectExchange(opening, FlightLink(opening, client, server.url, deadline_s=DEADLINE_S, token=None))
 
 
 class ServerProcess:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from foldflight.client import FlightTransport, OpenExchange, close_connections
+from foldflight.client.exchange import DirectExchange
 from foldflight.client.flight import FlightLink
 from foldflight.errors import RetryableError
 from foldflight.functions.query.call import Call
@@ -175,8 +176,9 @@ def test_all_processes_may_be_told_to_end(spawn: Spawn) -> None:
             os.kill(pid, signal.SIGTERM)
         assert eventually(lambda: '"exchanges": 1, "drain_s"' in server.log.read_text())
         assert count_rows(exchange, 1, 2) == [3]
-        assert isinstance(exchange, FlightLink)
-        assert exchange.reopen
+        assert isinstance(exchange, DirectExchange)
+        assert isinstance(exchange._link, FlightLink)
+        assert exchange._link.reopen
     assert server.process.wait(30) == EXIT_DRAINED
 
 

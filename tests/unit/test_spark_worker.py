@@ -4,6 +4,7 @@ import gc
 import sys
 import types
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -15,8 +16,17 @@ from foldflight.spark.steps import mapping
 @pytest.fixture(autouse=True)
 def unfrozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(worker, "_modules_frozen", [0])
+    monkeypatch.setattr(worker, "TaskContext", SimpleNamespace(get=object))  # as in a task of Spark
     yield
     gc.unfreeze()
+
+
+def test_a_process_of_the_user_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside a task of Spark, as in Sail, nothing is frozen."""
+    monkeypatch.setattr(worker, "TaskContext", SimpleNamespace(get=lambda: None))
+    gc.unfreeze()
+    worker.freeze_garbage_collector()
+    assert gc.get_freeze_count() == 0
 
 
 def test_the_collector_passes_over_what_a_task_has_imported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,8 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
         )
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    yield {"classic": spark, "connect": f"sc://127.0.0.1:{port}"}
+    server = {"connect": f"sc://127.0.0.1:{port}"} if SPARK >= (4, 0) else {}
+    yield {"classic": spark, **server}
     spark.stop()
     if before is None:
         del os.environ["PYTHONPATH"]

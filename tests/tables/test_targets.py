@@ -144,6 +144,25 @@ def test_values_of_all_types(kind: Kind) -> None:
     kind.opened("types", WHOLE, ["key"])  # its columns fit the query that made it
 
 
+def test_intervals(kind: Kind) -> None:
+    """PostgreSQL and DuckDB have a type for them, also for keys; Delta has none."""
+    columns = pa.schema([("key", pa.duration("us")), ("took", pa.duration("us"))])
+    times = [dt.timedelta(days=40, microseconds=1), -dt.timedelta(days=3, seconds=7)]
+    if isinstance(kind, DeltaFiles):
+        with pytest.raises(RejectedError, match=r"Delta has no type for the column key .*duration.*CAST"):
+            kind.opened("times", columns, ["key"])
+        return
+    for epoch in range(2):  # the second time the table is there
+        rows = [{"key": each, "took": (epoch + 1) * each} for each in times]
+        kind.opened("times", columns, ["key"]).apply("q", epoch, [changes_of(rows, columns)])
+    if isinstance(kind, DuckDBFile):
+        with duckdb.connect(str(kind.path)) as connection:  # its intervals have no Python type by way of Arrow
+            found = connection.sql("FROM times").fetchall()
+    else:
+        found = [(row["key"], row["took"]) for row in kind.rows("times")]
+    assert sorted(found) == sorted((each, 2 * each) for each in times)
+
+
 def test_a_column_is_added(kind: Kind) -> None:
     """With add_columns, a table gets the columns that the query has and it lacks; others are refused."""
     narrow = pa.schema([("key", pa.int32()), ("text", pa.string())])

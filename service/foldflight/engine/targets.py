@@ -162,6 +162,8 @@ def _holds(type_: pa.DataType, values: pa.DataType) -> bool:
         return whole and type_.scale >= values.scale
     if types.is_timestamp(type_) and types.is_timestamp(values):
         return (type_.tz is None) == (values.tz is None)
+    if types.is_interval(type_) and types.is_duration(values):  # the INTERVAL of DuckDB
+        return True
     if types.is_struct(type_) and types.is_struct(values):
         names = [field.name for field in type_] == [field.name for field in values]
         return names and all(_holds(type_[at].type, values[at].type) for at in range(len(list(type_))))

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pyarrow as pa
+from pyarrow import types
 
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE, missing_columns
@@ -41,6 +42,13 @@ class DeltaTable:
     def prepare(self) -> None:
         """Create the table, or check its columns and add those that it lacks."""
         deltalake = _deltalake()
+        for field in self._columns:
+            if types.is_duration(field.type):
+                raise RejectedError(
+                    "SCHEMA_MISMATCH",
+                    f"table {self.name}: Delta has no type for the column {field.name} of the query, {field.type}; "
+                    "convert it in the query, for example with CAST(... AS BIGINT)",
+                )
         with self._errors():
             if not deltalake.DeltaTable.is_deltatable(self._path):
                 if not self._create:
@@ -49,8 +57,8 @@ class DeltaTable:
                 deltalake.DeltaTable.create(self._path, schema=nullable)
             table = deltalake.DeltaTable(self._path)
             found = pa.schema(table.schema().to_arrow())
-            types = {field.name: field.type for field in found}
-            missing = missing_columns(self.name, self._columns, types, add_columns=self._add_columns)
+            fields = {field.name: field.type for field in found}
+            missing = missing_columns(self.name, self._columns, fields, add_columns=self._add_columns)
             if missing:
                 added = pa.schema([field.with_nullable(True) for field in missing])
                 table.alter.add_columns(deltalake.Schema.from_arrow(added).fields)

@@ -132,7 +132,8 @@ def test_a_large_epoch_comes_in_parts(classic: Any, tmp_path: Path) -> None:
     pq.write_table(pa.table({"key": pa.array(range(rows)), "text": ["x" * 100] * rows}), tmp_path / "rows.parquet")
     stream = classic.readStream.schema("key BIGINT, text STRING").parquet(str(tmp_path / "*.parquet"))
     target = Recorded(failures=2)
-    written(stream, target, tmp_path, keys=["key"], part_rows=2000)
+    checkpoint = tmp_path / "[a] {b} *"  # no pattern
+    written(stream, target, tmp_path, keys=["key"], part_rows=2000, checkpoint=checkpoint)
     (parts,) = target.epochs.values()
     counts, sizes = zip(*parts, strict=True)
     assert sum(counts) == rows

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -288,7 +289,8 @@ class Sink:
 
 def query_id(batch: DataFrame, checkpoint: str) -> str:
     """Return the id of a query, which Spark stores in the checkpoint when the query is first started."""
-    stored = batch.sparkSession.read.text(f"{checkpoint}/metadata", wholetext=True).head()
+    path = re.sub(r"[\\*?{}\[\]]", r"\\\g<0>", checkpoint)  # Spark reads patterns of paths
+    stored = batch.sparkSession.read.text(f"{path}/metadata", wholetext=True).head()
     if stored is None:
         raise RejectedError("SETTINGS", f"the checkpoint {checkpoint} has no metadata with the query's id")
     return str(json.loads(stored[0])["id"])

@@ -153,6 +153,19 @@ def test_a_checkpoint_that_is_older_than_the_table(classic: Any, tmp_path: Path)
     assert target.epochs == {1: []}
 
 
+def test_a_new_query_begins_with_an_empty_table(classic: Any, file: DuckDBFile, tmp_path: Path) -> None:
+    """Rows of another query would stay for ever: a deleted checkpoint is refused, and other rows may be allowed."""
+    pq.write_table(pa.table({"key": [1]}), tmp_path / "rows.parquet")
+    stream = classic.readStream.schema("key BIGINT").parquet(str(tmp_path / "*.parquet"))
+    file.opened("t", pa.schema([("key", pa.int64())]), ["key"])
+    file.run("INSERT INTO t VALUES (7)")
+    for checkpoint in (tmp_path / "one", tmp_path / "other"):
+        with pytest.raises(Exception, match=r"table t in .* has rows already, and a query with a new checkpoint"):
+            written(stream, file.url("t"), tmp_path, keys=["key"], checkpoint=checkpoint)
+    written(stream, file.url("t"), tmp_path, keys=["key"], checkpoint=checkpoint, create=False)
+    assert sorted(row["key"] for row in file.rows("t")) == [1, 7]
+
+
 def test_windows_that_close(classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path) -> None:
     """In append mode the table has the windows that are closed, also after epochs without any."""
     start = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)

@@ -419,6 +419,17 @@ def test_an_epoch_twice_at_once_in_duckdb(epoch: int, tmp_path: Path) -> None:
     assert file.rows("t") == [{"key": "a", "value": 1}]
 
 
+def test_whether_a_table_has_rows(kind: Kind) -> None:
+    """It has none at first, and none after all are deleted."""
+    target = kind.opened("t", PAIRS, ["key"])
+    changes = changes_of([{"key": "a", "value": 1}], PAIRS)
+    found = [target.has_rows()]
+    for epoch, row_kind in enumerate(("+I", "-D")):
+        target.apply("q", epoch, [changes.set_column(0, "row_kind", pa.array([row_kind]))])
+        found.append(target.has_rows())
+    assert found == [False, True, False]
+
+
 def test_epochs_belong_to_a_table(kind: Kind) -> None:
     """A query that goes on with another table finds no epoch of its own there."""
     kind.opened("one", PAIRS, ["key"]).apply("q", 3, [])

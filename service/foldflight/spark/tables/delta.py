@@ -63,6 +63,11 @@ class DeltaTable:
                 added = pa.schema([field.with_nullable(True) for field in missing])
                 table.alter.add_columns(deltalake.Schema.from_arrow(added).fields)
 
+    def has_rows(self) -> bool:
+        """Return whether the table has any rows, by the statistics of its files."""
+        with self._errors():
+            return bool(_deltalake().DeltaTable(self._path).count())
+
     def last_epoch(self, query: str) -> int | None:
         with self._errors():
             version: int | None = _deltalake().DeltaTable(self._path).transaction_version(_APPLICATION + query)

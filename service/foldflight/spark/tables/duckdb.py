@@ -72,6 +72,11 @@ class DuckDBTable:
                 connection.execute(f"ALTER TABLE {self._table} ADD COLUMN {quoted(field.name)} {names[field.name]}")
             connection.commit()
 
+    def has_rows(self) -> bool:
+        """Return whether the table has any rows."""
+        with self._connected() as connection:
+            return connection.execute(f"SELECT 1 FROM {self._table} LIMIT 1").fetchone() is not None
+
     def last_epoch(self, query: str) -> int | None:
         with self._connected() as connection:
             return self._last_epoch(connection, query)

@@ -116,6 +116,11 @@ class PostgresTable:
             )
         self._takes_null_keys = any(found)
 
+    def has_rows(self) -> bool:
+        """Return whether the table has any rows."""
+        with self._connected() as connection:
+            return connection.execute(f"SELECT FROM {self._table} LIMIT 1").fetchone() is not None
+
     def last_epoch(self, query: str) -> int | None:
         with self._connected() as connection:
             select = f"SELECT epoch FROM {self._epochs} WHERE query = %s AND table_name = %s"

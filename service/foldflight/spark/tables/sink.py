@@ -39,6 +39,7 @@ __all__ = ["Sink", "write_table"]
 AVAILABLE_NOW: Final = "available now"
 _PART_ROWS: Final = 500_000
 _PAUSE_S: Final = (0.1, 5.0)  # the first pause after a lost connection, and the longest
+_OURS: Final = (DuckDBTable, PostgresTable, DeltaTable)
 _Answer = TypeVar("_Answer")
 _logger = logging.getLogger("foldflight.spark.tables")
 
@@ -81,7 +82,8 @@ def write_table(
             Default: one epoch after the other.
         output_mode: "append" for closed windows (`emit="append"`).
         name: The query's name.
-        create: Whether to create the table, with the columns of the query, if it does not exist.
+        create: Whether to create the table, with the columns of the query, if it does not exist. It has only rows of
+            this query then, so a query with a new checkpoint refuses a table that has rows.
         add_columns: Whether to add columns of the query that the table lacks.
         part_rows: How many rows of an epoch the driver holds at a time, about.
         patience_s: How long an epoch is tried again while the table is not available, in seconds.
@@ -195,7 +197,7 @@ class Sink:
         """Create or check the table. With Spark Connect only the server may reach it, so there the first epoch does."""
         if isinstance(self._table, CatalogTable):
             self._table.prepare(changes)
-        elif isinstance(self._table, (DuckDBTable, PostgresTable, DeltaTable)):
+        elif isinstance(self._table, _OURS):
             self._table.prepare()
         self._is_prepared = True
 
@@ -231,6 +233,8 @@ class Sink:
         if isinstance(target, CatalogTable) or query is None:
             return False
         last = self._patiently(lambda: target.last_epoch(query))
+        if last is None and epoch == 0 and self._is_own:
+            self._check_empty()
         lacks = epoch > 0 and self._is_own if last is None else last < epoch - 1
         if lacks:
             found = "no epoch" if last is None else f"epochs up to {last}"
@@ -249,6 +253,16 @@ class Sink:
                 "other driver, or start with a new checkpoint and an empty table",
             )
         return last == epoch
+
+    def _check_empty(self) -> None:
+        table = self._table
+        if isinstance(table, _OURS) and self._patiently(table.has_rows):
+            raise RejectedError(
+                "SETTINGS",
+                f"table {self._name} has rows already, and a query with a new checkpoint begins with an empty table: "
+                "of the rows that it has, those that the query never mentions would stay. Go on with the checkpoint of "
+                "before, or empty the table. If the other rows are to stay there, leave out create=True",
+            )
 
     def _apply(self, changes: DataFrame, epoch: int, rows: int) -> None:
         target, query = self._table, self._query

@@ -187,7 +187,7 @@ def test_the_search_finds_a_guide_and_a_setting(page: Page, site: str) -> None:
     """The search box finds words of guides and of the reference."""
     page.goto(f"{site}/index.html")
     for word, found in (
-        ("Debezium", "Aggregate database changes into a table"),
+        ("Debezium", "Database changes into a table"),
         ("fold_s_max", "Settings and metrics"),
     ):
         page.locator(".sidebar-search").fill(word)

@@ -207,6 +207,18 @@ def test_a_start_stays_in_the_place_of_an_equal_value():
     assert str(states[0].as_py()) == "0.0"
 
 
+def test_a_declared_signature_is_refused(tmp_path):
+    """Python calls the code, with its own parameters and defaults."""
+    import inspect
+
+    module, _ = module_of(tmp_path, "signature", "a.n += x", ["BIGINT"])
+    module.Refused.accumulate.__signature__ = inspect.signature(module.Refused.accumulate)
+    function = known(module.Refused)
+    lift, why = lifted_of(lift_text(function.bind(function.input_types, {})))
+    assert lift is None
+    assert "__signature__" in why
+
+
 def test_none_is_an_accumulator():
     """It is not the sign of one that did not change, where the accumulator may be None."""
     function = known(lifted_functions.Forgetful)

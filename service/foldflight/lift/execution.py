@@ -255,6 +255,8 @@ class _Frame:
 
     def bind(self) -> None:
         """Bind the arguments to the parameters."""
+        if "__signature__" in vars(self.function):
+            raise self.refused("it has a __signature__, which may not be that of its code")
         try:
             bound = inspect.signature(self.function, follow_wrapped=False).bind(*self.arguments, **self.named)
         except TypeError as error:

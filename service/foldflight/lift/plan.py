@@ -26,8 +26,9 @@ __all__ = ["Aggregate", "Overflowed", "Plan", "Unfit"]
 ROWS_MAX: Final = (1 << 31) - 1
 _LIMB: Final = 32
 _END: Final = 1 << 63
-# No state holds amounts beyond this, and floats, which estimate the totals, hold the factors of all others.
-_AMOUNT_END: Final = 1 << 512
+# No state holds amounts beyond this. The expressions of a product grow with the power of its factors: those of
+# BIGINT**3 have about two thousand parts, and those of BIGINT**4 are too many for an engine.
+_AMOUNT_END: Final = 1 << 192
 # Totals below this are computed in 64-bit integers; the float that estimates them is wrong by far less.
 _FAST_MAX: Final = float(1 << 61)
 
@@ -270,7 +271,7 @@ def _aggregates(field: Field, *, has_kinds: bool) -> list[tuple[Aggregate, int, 
             return [(Aggregate(field.monoid, field.parts), 0, 1)]
     amounts = {each.value for each in field.parts}
     if any(max(-each.low, each.high) >= _AMOUNT_END for each in amounts):
-        raise Refused("it adds integers that may exceed 512 bits")
+        raise Refused("it adds integers that may exceed 192 bits")
     if not has_kinds and len(amounts) == 1 and (amount := next(iter(amounts))).is_const:
         return [(Aggregate("count", tuple(Part(each.when, const(1)) for each in field.parts)), 0, amount.value)]
     cases: dict[int, list[Part]] = {}

@@ -9,6 +9,7 @@ import math
 import struct
 import subprocess
 import sys
+import threading
 import traceback
 import uuid
 from collections.abc import Iterable, Iterator
@@ -397,6 +398,25 @@ def test_a_file_that_is_read_in_the_same_process(tmp_path: Path) -> None:
     ):
         target.apply("q", 0, [])
     target.apply("q", 0, [])
+
+
+def test_queries_take_turns_in_duckdb(tmp_path: Path) -> None:
+    """A file is opened by one thread at a time; the other one waits for the end of the epoch."""
+    file = DuckDBFile(tmp_path / "turns.duckdb")
+    one, other = (file.opened(name, PAIRS, ["key"]) for name in ("one", "other"))
+    thread = threading.Thread(target=other.apply, args=("b", 0, []))
+    waited = []
+
+    def meanwhile() -> Iterator[pa.Table]:
+        thread.start()
+        thread.join(0.5)
+        waited.append(thread.is_alive())
+        yield changes_of([{"key": "a", "value": 1}], PAIRS)
+
+    one.apply("a", 0, meanwhile())
+    thread.join()
+    assert waited == [True]
+    assert (one.last_epoch("a"), other.last_epoch("b")) == (0, 0)
 
 
 @pytest.mark.parametrize("epoch", [0, 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["DuckDBTable"]
 
 _CHANGES: Final = "foldflight_changes"
+# DuckDB fails now and then if one thread opens a file while another one closes it, so queries take turns.
+_OPEN: Final = threading.RLock()
 
 
 class DuckDBTable:
@@ -120,7 +123,7 @@ class DuckDBTable:
         """Yield a connection, which is closed after the block. What is not committed then is rolled back."""
         duckdb = _duckdb()
         try:
-            with duckdb.connect(self._path) as connection:
+            with _OPEN, duckdb.connect(self._path) as connection:
                 yield connection
         except (duckdb.IOException, duckdb.ConnectionException, duckdb.TransactionException) as error:
             # Another process has the file open, or this one for reading only, or a query in it changes the same rows.

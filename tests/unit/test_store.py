@@ -25,7 +25,7 @@ from examples.weighted_avg import WeightedAvg
 from foldflight.compiler import Programs
 from foldflight.compiler.store import LoopStore
 from foldflight.fold.aggregate.calls import bind_calls
-from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold import Fold, Options, Resources
 from foldflight.functions import Call, Registry
 
 lines = []
@@ -38,7 +38,8 @@ registry = Registry.load([WeightedAvg])
 with event.install_recorder("numba:compile") as recorder:
     how = str(programs.warm(registry["weighted_avg"]))
 columns = pa.schema([("v", pa.int64()), ("w", pa.int32())])
-fold = Fold(bind_calls(registry, [Call("weighted_avg", ("v", "w"))], columns), accelerator=programs)
+calls = bind_calls(registry, [Call("weighted_avg", ("v", "w"))], columns)
+fold = Fold(calls, Options(), Resources(accelerator=programs))
 fold.fold(pa.record_batch([pa.array([1, 3]), pa.array([1, 3], pa.int32())], schema=columns))
 print(json.dumps({"compiled": len(recorder.buffer), "how": how, "lines": lines, "kinds": fold.kinds,
                   "outputs": fold.collect().column("output_0").to_pylist()}))

@@ -54,6 +54,7 @@ def test_in_all_places(both: Any, plans_of: Any) -> None:
         sql(both, "SELECT next_of(1)")
 
 
+@since_spark("4.0", "the refusal of a UDF in a higher order function")
 def test_types_of_arguments_are_checked_when_a_statement_is_planned(db: Any) -> None:
     """In each clause, nested, and beside aggregates: the error has the place of the argument, and no row is read."""
     sql(db, TIMES)

@@ -103,6 +103,7 @@ def test_beam(engine: Engine) -> None:
 
 # Adapts classes that derive from the engine's own base class, and folds them from code that needs no engine.
 PROGRAM = """
+import re
 import {package}
 from {module} import {names}
 from foldflight import connect
@@ -112,7 +113,8 @@ from foldflight.testing import run_epochs
 for cls, options in {classes}:
     function = aggregate_of(cls, **options)
     assert any(base.__module__.startswith("{package}") for base in cls.__mro__), cls.__mro__
-    assert b"{package}" not in pickled([function]), function.name
+    # Our own adapter may be named after the engine.
+    assert not re.search(rb"(?<!adapters[./]){package}", pickled([function])), function.name
     columns = list(function.input_names)
     rows = [dict(zip(columns, [each] * len(columns))) for each in {rows}]
     epochs = run_epochs({{"it": connect(function)[function.name](*columns)}}, [rows, rows])

@@ -70,9 +70,11 @@ def formatted(spark: Any, text: str, values: Mapping[str, Any]) -> Iterator[str]
 def is_spark(session: SparkSession) -> bool:
     """Return whether Spark runs the queries of a session, and not Sail, which speaks the protocol of Spark Connect.
 
-    Each Spark has a folder of tables, also where nobody has set one.
+    Each Spark has a folder of tables, also where nobody has set one. A session that is not one of Connect need not be
+    asked, which saves a call for each query that is planned.
     """
-    return session.conf.get("spark.sql.warehouse.dir") is not None
+    is_remote = type(session).__module__.startswith("pyspark.sql.connect.")
+    return not is_remote or session.conf.get("spark.sql.warehouse.dir") is not None
 
 
 def same_plan(one: DataFrame, other: DataFrame) -> bool:

@@ -9,6 +9,7 @@ batch; UDFs over iterators would need a process and a trip for each call.
 
 from __future__ import annotations
 
+import threading
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
@@ -149,10 +150,14 @@ class _Epochs:
 
 
 class _HeldEpochs:
-    """An exchange that lives as long as the function that a worker holds: for one task, which calls it many times."""
+    """An exchange that lives as long as the function that a worker holds: for one task, which calls it many times.
+
+    Tasks of Sail are threads of one process and share the function, so they take turns.
+    """
 
     def __init__(self, fold: ListFold) -> None:
         self._fold = fold
+        self._turn = threading.Lock()
         self._epochs: _Epochs | None = None
 
     def __reduce__(self) -> tuple[type[_HeldEpochs], tuple[ListFold]]:
@@ -160,10 +165,11 @@ class _HeldEpochs:
 
     def fold(self, lengths: Any, columns: Sequence[pa.Array]) -> pa.Array:
         """Return the results of n lists, given their lengths and the columns of all their rows."""
-        if self._epochs is None:
-            self._epochs = _Epochs(self._fold, columns)
-            weakref.finalize(self, self._epochs.close)
-        return self._epochs.fold(lengths, columns)
+        with self._turn:
+            if self._epochs is None:
+                self._epochs = _Epochs(self._fold, columns)
+                weakref.finalize(self, self._epochs.close)
+            return self._epochs.fold(lengths, columns)
 
 
 def _udf(

@@ -54,7 +54,7 @@ def batch_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) 
 
 
 def _by_key(query: Query, arrived: DataFrame, final: FinalFold) -> DataFrame:
-    hashed = arrived.withColumn(HASH, hash_of(arrived, query.layout.keys.names))
+    hashed = arrived.withColumn(HASH, hash_of(query.layout.keys))
     order = [sf.col(HASH), *_retractions_last(query)] if final.needs_order else []
     return together(hashed, sf.col(HASH), order)
 

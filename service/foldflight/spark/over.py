@@ -178,7 +178,7 @@ class OverFrame:
         keys = [sf.col(name) for name in query.layout.keys.names]
         order = zip(query.layout.order.names, self.order, strict=True)
         sorting = [*keys, *(_sorted(sf.col(name), each) for name, each in order)]
-        arrived = together(rows, hash_of(rows, query.layout.keys.names) if keys else None, sorting)
+        arrived = together(rows, hash_of(query.layout.keys) if keys else None, sorting)
         functions = [call.function for part in query.parts for call in part.query.opening.calls]
         return arrived.mapInArrow(mapping(OverFold(query), step_name("over", functions)), results)
 

@@ -54,17 +54,13 @@ def mapping(
     return run
 
 
-def hash_of(rows: DataFrame, keys: Sequence[str]) -> Column:
-    """Return the hash of the keys of rows, by which equal keys come to one partition.
+def hash_of(keys: pa.Schema) -> Column:
+    """Return the hash of keys, by which equal ones come to one partition.
 
     The hash that Sail repartitions by differs between 0.0 and -0.0, and its xxhash64 between NaNs of different bits.
     """
-    found = {field.name: field.dataType for field in rows.schema}
     return sf.xxhash64(
-        *(
-            sf.nanvl(name, sf.lit(math.nan)) if isinstance(found[name], (st.FloatType, st.DoubleType)) else name
-            for name in keys
-        )
+        *(sf.nanvl(key.name, sf.lit(math.nan)) if pa.types.is_floating(key.type) else key.name for key in keys)
     )
 
 

@@ -23,6 +23,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = url.replace(f":{parts.port}/", f":{self._listener.getsockname()[1]}/")
         self._open: list[socket.socket] = []
+        self._lock = threading.Lock()
         self._commit: bool | None = None
         self._swallows = False
 
@@ -39,9 +40,11 @@ class Proxy:
             thread.join()
 
     def cut(self) -> None:
-        """End all connections."""
-        while self._open:
-            with contextlib.suppress(OSError), self._open.pop() as end:
+        """End all connections that are open now, and none that a client opens when it notices."""
+        with self._lock:
+            ends, self._open = self._open, []
+        for end in ends:
+            with contextlib.suppress(OSError), end:
                 end.shutdown(socket.SHUT_RDWR)
 
     def cut_at_commit(self, *, sends_it: bool) -> None:
@@ -55,7 +58,8 @@ class Proxy:
             except OSError:
                 return
             server = socket.create_connection(self._server)
-            self._open += [client, server]
+            with self._lock:
+                self._open += [client, server]
             for source, sink in ((client, server), (server, client)):
                 self._threads.append(threading.Thread(target=self._forward, args=(source, sink)))
                 self._threads[-1].start()

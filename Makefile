@@ -82,9 +82,9 @@ EXTRAS = $(addprefix --extra=,$(shell sed -n '/^\[project.opt/,/^\[project.scr/s
 lock: ## Resolve the requirements again (LOCK_ARGS=--upgrade: to the newest versions)
 	python3.11 -m venv $(VENV)-lock
 	$(VENV)-lock/bin/pip install --quiet pip-tools
-	$(COMPILE) --output-file=requirements.txt pyproject.toml
+	$(COMPILE) --extra=otel --output-file=requirements.txt pyproject.toml
 	$(COMPILE) $(EXTRAS) --constraint=requirements.txt --output-file=requirements-dev.txt pyproject.toml
-	$(COMPILE) --extra=demo --constraint=requirements-dev.txt --output-file=requirements-spark.txt pyproject.toml
+	$(COMPILE) --extra=demo --extra=otel --constraint=requirements-dev.txt --output-file=requirements-spark.txt pyproject.toml
 	$(COMPILE) --build-deps-for=wheel --only-build-deps --constraint=requirements-dev.txt \
 		--output-file=requirements-build.txt pyproject.toml
 	for engine in beam flink; do \

@@ -25,7 +25,7 @@ test-all: $(STAMP) ## Run all tests, with all examples of those that generate th
 	$(BIN)/pytest --hypothesis-profile=thorough
 
 # What all plans have in common: batch, OVER, scalar functions and SQL; and streams, which Spark 3.5 does not have.
-SURFACE := $(addprefix tests/spark/test_,versions.py batch.py over.py mapping.py) tests/sql/test_functions.py \
+SURFACE := $(addprefix tests/spark/test_,versions.py batch.py over.py scalar.py) tests/sql/test_functions.py \
 	tests/unit/test_spark_versions.py $(if $(filter 3.5,$(SPARK)),,$(addprefix tests/spark/test_,stream.py stream_windows.py))
 
 test-spark: $(STAMP) ## Run the main tests of Spark and SQL on an older Spark (SPARK=3.5, 4.0, 4.1 or 4.2)

@@ -19,12 +19,12 @@ from bench import (
     flink,
     fold,
     gallery,
-    mapping,
     memory,
     numeric,
     over,
     report,
     sail,
+    scalar,
     spark_batch,
     spark_stream,
     sql,
@@ -49,7 +49,7 @@ SUITES = {
         sql,
         spark_stream,
         views,
-        mapping,
+        scalar,
         flink,
     )
 }

@@ -10,7 +10,7 @@ from arrow_udf import UdfServer, udf, udtf
 
 @udf(input_types=["BIGINT", "INT"], result_type="BIGINT")
 def scored(v, w):
-    """Measured by bench/mapping.py."""
+    """Measured by bench/scalar.py."""
     return v * w + 7
 
 

@@ -1,4 +1,4 @@
-"""The most common functions with their scalar and their vectorised methods; and the mapping of keys to slots."""
+"""The most common functions with their scalar and their vectorised methods; and the numbers of keys."""
 
 from __future__ import annotations
 

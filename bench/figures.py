@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import flink, mapping, report, spark_batch, spark_stream
+from bench import flink, report, scalar, spark_batch, spark_stream
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -37,10 +37,10 @@ _TABLE: dict[tuple[str, str], tuple[str, Mapping[str, Sequence[str]], Mapping[st
         {"in Spark": (flink.OURS,)},
         {"PyFlink SQL": ("PyFlink sql, streaming",), "PyFlink UDAF": tuple(flink.GENERALS)},
     ),
-    (mapping.SUITE, mapping.EXTERNAL): (
+    (scalar.SUITE, scalar.EXTERNAL): (
         "a scalar function, by arrow-udf's protocol",
-        {"on a server": (mapping.OUR_DOOR,)},
-        {"arrow-udf's server": (mapping.ARROW_UDF_SERVER,)},
+        {"on a server": (scalar.OUR_DOOR,)},
+        {"arrow-udf's server": (scalar.ARROW_UDF_SERVER,)},
     ),
 }
 _BLOCK = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->\n)", re.DOTALL)

@@ -65,7 +65,7 @@ def vectorised(value, weight):
 
 
 def scored(v, w):
-    """The function of bench/mapping.py, for numbers and for columns of pandas."""
+    """The function of bench/scalar.py, for numbers and for columns of pandas."""
     return v * w + 7
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from bench import builtins, exchange, flink, fold, mapping, memory, over, sail, spark_batch, spark_stream, sql, views
+from bench import builtins, exchange, flink, fold, memory, over, sail, scalar, spark_batch, spark_stream, sql, views
 from bench.data import Figure
 
 MORE_IS_BETTER = "rows/s"
@@ -21,7 +21,7 @@ _OVERVIEW = {
     (spark_batch.SUITE, "1,000,000 groups"): "a batch in Spark, 1,000,000 groups",
     (spark_stream.SUITE, "500,000 rows an epoch, 100,000 groups"): "a stream in Spark, 500,000 rows an epoch",
     (flink.SUITE, flink.WITHOUT_START): "CSV files, 1,000 groups, in Spark and in Flink, without the start",
-    (mapping.SUITE, mapping.EXTERNAL): "a scalar function behind arrow-udf's protocol",
+    (scalar.SUITE, scalar.EXTERNAL): "a scalar function behind arrow-udf's protocol",
 }
 # A picture is shown as wide as the text of a README, about 850 pixels: its text has about 14 of them.
 _WIDTH, _LINE, _FONT, _DPI = 8.5, 0.21, 10, 200
@@ -80,12 +80,12 @@ GOALS = (
     Goal(views.SUITE, views.entries_of(views.LARGEST), views.entries_of(views.SMALLEST), 1.3, (views.TOUCHED,)),
     Goal(views.SUITE, views.VIEW, views.DICT, 1 / 1.2, (views.SMALL,)),
     Goal(views.SUITE, views.VIEW, views.IN_STATES, 1, (views.DISTINCT_SMALL,)),
-    Goal(mapping.SUITE, mapping.INTERPRETED, mapping.SPARK_UDF, 1, ("one function",)),
-    Goal(mapping.SUITE, mapping.VECTORISED, mapping.SPARK_ARROW, 0.95, ("one function",)),
-    Goal(mapping.SUITE, mapping.COMPILED, mapping.SPARK_UDF, 2, ("one function",)),
-    Goal(mapping.SUITE, mapping.REMOTE, mapping.INTERPRETED, 0.8, ("one function",)),
-    Goal(mapping.SUITE, mapping.THREE, mapping.SPARK_THREE, 2, ("three functions",)),
-    Goal(mapping.SUITE, mapping.THREE_COMPILED, mapping.SPARK_THREE, 2, ("three functions",)),
+    Goal(scalar.SUITE, scalar.INTERPRETED, scalar.SPARK_UDF, 1, ("one function",)),
+    Goal(scalar.SUITE, scalar.VECTORISED, scalar.SPARK_ARROW, 0.95, ("one function",)),
+    Goal(scalar.SUITE, scalar.COMPILED, scalar.SPARK_UDF, 2, ("one function",)),
+    Goal(scalar.SUITE, scalar.REMOTE, scalar.INTERPRETED, 0.8, ("one function",)),
+    Goal(scalar.SUITE, scalar.THREE, scalar.SPARK_THREE, 2, ("three functions",)),
+    Goal(scalar.SUITE, scalar.THREE_COMPILED, scalar.SPARK_THREE, 2, ("three functions",)),
     *(Goal(flink.SUITE, flink.OURS, general, 100) for general in flink.GENERALS),
 )
 # The base of the ratios in the tables. If a case does not have it, the first subject is the base.

@@ -40,7 +40,7 @@ __version__ = "0.1.0"
 
 
 def _make_spark_udf(info: FunctionInfo, transport: Transport, literals: Mapping[str, Any]) -> Any:
-    from foldflight.spark.mapping import spark_udf  # PySpark is optional, and takes long to import
+    from foldflight.spark.scalar import spark_udf  # PySpark is optional, and takes long to import
 
     return spark_udf(info, transport, literals)
 

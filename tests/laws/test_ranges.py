@@ -1,4 +1,4 @@
-"""Results outside the range of their type: every way of folding and mapping refuses them with OVERFLOW."""
+"""Results outside the range of their type: every way of folding, and scalar functions, refuses them with OVERFLOW."""
 
 from __future__ import annotations
 

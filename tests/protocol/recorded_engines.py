@@ -27,7 +27,7 @@ import pyarrow as pa
 from foldflight.client import Functions, OpenExchange
 from foldflight.client.failover import SurvivingExchange
 from foldflight.client.link import Link, Resolve
-from foldflight.engine.batch.mapping import MapQuery, Steps
+from foldflight.engine.batch.scalar import ScalarQuery, Steps
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.query.query import StreamOptions
 from foldflight.errors import RetryableError
@@ -42,7 +42,7 @@ from foldflight.fold import StateSigner
 from foldflight.functions import Call, Registry
 from foldflight.testing import run_epochs, run_over
 from foldflight.testing.overstream import run_over_epochs
-from tests import map_functions
+from tests import scalar_functions
 from tests.laws.stream_engine import StreamEngine
 from tests.spark import spark_functions
 
@@ -68,7 +68,7 @@ class Tape:
 
 def registry() -> Registry:
     """Return the functions of the recorded servers."""
-    maps = map_functions.multiply, map_functions.score, map_functions.split
+    maps = scalar_functions.multiply, scalar_functions.score, scalar_functions.split
     return Registry.load([spark_functions, *maps])
 
 
@@ -352,7 +352,7 @@ def mapped(functions: Functions) -> Any:
     found = []
     for use in (functions["multiply"](functions["score"]("text", "a"), "a"), functions["split"]("text")):
         steps = Steps(lambda column, _: str(column))
-        query = MapQuery.of(functions.transport, steps, {"out": steps.add(use)}, columns)
+        query = ScalarQuery.of(functions.transport, steps, {"out": steps.add(use)}, columns)
         found += [answer.to_pylist() for _, answer in query.answers(blocks)]
     return found
 

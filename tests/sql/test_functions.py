@@ -13,7 +13,7 @@ import pytest
 from foldflight import RejectedError, connect, udaf, udf, udtf
 from foldflight.spark import enable, register, sql
 from foldflight.sql import SqlError
-from tests import map_functions
+from tests import scalar_functions
 from tests.spark_sessions import since_spark
 from tests.sql import sql_functions
 from tests.sql.test_statements import values
@@ -211,7 +211,7 @@ def test_functions_of_a_server(db: Any) -> None:
     """USING LINK names a function of a server; its declared types are checked."""
     from foldflight.server.run.lifecycle import serving
 
-    with serving(map_functions) as server:
+    with serving(scalar_functions) as server:
         link = f"USING LINK '{server.url}'"
         sql(db, f"CREATE OR REPLACE FUNCTION product_of(BIGINT, BIGINT) RETURNS BIGINT AS 'multiply' {link}")
         sql(db, f"CREATE OR REPLACE FUNCTION split_of(STRING) RETURNS TABLE (word STRING, at INT) AS 'split' {link}")
@@ -225,7 +225,7 @@ def test_functions_are_registered(db: Any, caplog: pytest.LogCaptureFixture) -> 
     """`register` makes scalar and table functions known; those with names of Spark's functions need another one."""
     session = db.newSession()
     with caplog.at_level(logging.WARNING, "foldflight.sql"):
-        register(session, connect(map_functions))
+        register(session, connect(scalar_functions))
     assert "Spark has functions named split, so these are not registered" in caplog.text
     assert "register(spark, functions, {'split': 'my_split'})" in caplog.text
     assert "needs an argument, so these are not registered: forty_two; give them one" in caplog.text
@@ -234,7 +234,7 @@ def test_functions_are_registered(db: Any, caplog: pytest.LogCaptureFixture) -> 
         (6, "a")
     ]
     with pytest.raises(RejectedError, match="a function split of its own"):
-        register(session, connect(map_functions), {"split": "split"})
+        register(session, connect(scalar_functions), {"split": "split"})
     with pytest.raises(RejectedError, match="depend on its arguments; declare them: CREATE FUNCTION"):
         register(session, connect(sql_functions), {"same": "same"})
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from foldflight.cli.main import cli
 
-MODULE = "tests.map_functions"
+MODULE = "tests.scalar_functions"
 
 
 def test_functions_are_listed_with_their_kind() -> None:

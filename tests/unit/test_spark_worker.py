@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight.spark import worker
-from foldflight.spark.steps import mapping
+from foldflight.spark.steps import arrow_function
 
 
 @pytest.fixture(autouse=True)
@@ -34,9 +34,9 @@ def test_the_collector_passes_over_what_a_task_has_imported(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "a_new_module", types.ModuleType("a_new_module"))
     worker.freeze_garbage_collector()
     gc.unfreeze()
-    list(mapping(iter, "step")(iter([])))
+    list(arrow_function(iter, "step")(iter([])))
     assert gc.get_freeze_count() == 0
     monkeypatch.setitem(sys.modules, "another_new_module", types.ModuleType("another_new_module"))
     batch = pa.record_batch({"v": [1, 2]})
-    assert list(mapping(iter, "step")(iter([batch]))) == [batch]
+    assert list(arrow_function(iter, "step")(iter([batch]))) == [batch]
     assert gc.get_freeze_count() > 10_000

@@ -13,7 +13,7 @@ import pytest
 from foldflight import FunctionContext, Registry, RejectedError, connect, udaf, udf, udtf
 from foldflight.functions import FunctionKind, function_of
 from foldflight.shipping.pickling import unpickled_copy
-from tests import map_functions
+from tests import scalar_functions
 
 
 @dataclass
@@ -69,7 +69,7 @@ def test_table_functions_declare_their_columns() -> None:
 
 def test_direct_arguments_are_those_of_init() -> None:
     """Names, defaults and types are checked before anything runs."""
-    scale = connect(map_functions)["scale"]
+    scale = connect(scalar_functions)["scale"]
     assert scale.info.signature == "scale(x DOUBLE, factor => 2.0, offset => 0) -> DOUBLE"
     with pytest.raises(RejectedError, match="did you mean factor"):
         scale("x", factr=3.0)
@@ -174,30 +174,30 @@ def test_a_registry_has_all_kinds() -> None:
             return accumulator
 
     with pytest.raises(RejectedError, match=r"two functions are named multiply: .*map_functions.multiply"):
-        Registry.load([map_functions.multiply, Multiply])
+        Registry.load([scalar_functions.multiply, Multiply])
 
-    @functools.wraps(map_functions.multiply)
+    @functools.wraps(scalar_functions.multiply)
     def wrapper(*arguments):
         return 0
 
     assert function_of(wrapper) is None, "functools.wraps copies the mark, not the function"
-    kinds = {name: function.kind for name, function in Registry.load([map_functions]).items()}
+    kinds = {name: function.kind for name, function in Registry.load([scalar_functions]).items()}
     assert (kinds["multiply"], kinds["split"], kinds["sum"]) == ("scalar", "table", "aggregate")
 
 
 def test_functions_are_pickled_by_value() -> None:
     """A pickled function contains its code, and the author's function is unchanged."""
-    for target in (map_functions.multiply, map_functions.Scale, map_functions.split):
+    for target in (scalar_functions.multiply, scalar_functions.Scale, scalar_functions.split):
         (there,) = unpickled_copy([function_of(target)])
         assert there.signature == described(target)
         assert there.target is not target
-    (there,) = unpickled_copy([function_of(map_functions.multiply)])
+    (there,) = unpickled_copy([function_of(scalar_functions.multiply)])
     assert there.bind([pa.int64()] * 2, {}).instantiate().eval(6, 7) == 42
 
 
 def test_the_other_kind_of_query_is_named() -> None:
     """An aggregate as the argument of a scalar function is refused; nested calls have a readable repr."""
-    functions = connect(map_functions)
+    functions = connect(scalar_functions)
     with pytest.raises(RejectedError, match="aggregate first"):
         functions["multiply"]("x", functions["sum"]("y"))
     assert repr(functions["score"](functions["normalise"]("t"), "a")) == "score(normalise('t'), 'a')"
@@ -206,6 +206,6 @@ def test_the_other_kind_of_query_is_named() -> None:
 
 def test_a_context_is_given_to_open() -> None:
     """`open` gets the context before the first row."""
-    verbs = function_of(map_functions.Counting).bind([pa.int64()], {}).instantiate()
+    verbs = function_of(scalar_functions.Counting).bind([pa.int64()], {}).instantiate()
     verbs.open(FunctionContext("counting"))
     assert verbs.eval(3) == 3

@@ -25,7 +25,7 @@ from foldflight import Registry, udaf, udf, udtf
 from foldflight.adapters.wire import calls, wire_adapter_of
 from foldflight.server import exchanges
 from foldflight.server.run.lifecycle import Server, serving
-from tests import map_functions
+from tests import scalar_functions
 
 _EXCHANGE = "/arrow.flight.protocol.FlightService/DoExchange"
 # What arrow-udf's Rust client sends: the schema and one batch of two BIGINT columns without names, (3, 5), (NULL, 7).
@@ -118,7 +118,7 @@ def series(n):
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with serving(
-        map_functions,
+        scalar_functions,
         third,
         tagged,
         after,
@@ -541,7 +541,7 @@ def test_the_account_of_a_call(server: Server, client: Any) -> None:
 def test_a_mistake_of_ours_is_no_bad_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     """Values that cannot be read are the caller's; any other exception passes, as it is no mistake of the caller."""
     function = Registry.load([udf(lambda x: x, input_types=["BIGINT"], result_type="BIGINT", name="same")])["same"]
-    call = calls.MapCall(wire_adapter_of("same")[0], function, pa.schema({"x": pa.int64()}))
+    call = calls.ScalarCall(wire_adapter_of("same")[0], function, pa.schema({"x": pa.int64()}))
 
     def mistaken(*_: object) -> None:
         raise AttributeError("mistake")

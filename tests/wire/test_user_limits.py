@@ -209,11 +209,11 @@ def test_a_program_is_the_largest_while_it_works(spawn: Spawn) -> None:
     server = spawn(modules="tests.wire.limit_functions", memory_limit="600MiB")
     columns = pa.schema([("count", pa.int64())])
     program = Open((), columns, steps=(Step("many_texts", (StepArgument(column="count"),)),), outputs=(0,))
-    with opened_apart(server, HOARDING) as aggregate, opened_apart(server, program) as mapping:
+    with opened_apart(server, HOARDING) as aggregate, opened_apart(server, program) as scalar:
         hoard(aggregate)
-        mapping.chunk(pa.RecordBatch.from_arrays([pa.array([10, 1_000_000])], schema=columns))
+        scalar.chunk(pa.RecordBatch.from_arrays([pa.array([10, 1_000_000])], schema=columns))
         with pytest.raises(RejectedError, match="return fewer or smaller values for one row") as caught:
-            mapping.mapped()
+            scalar.mapped()
         assert (caught.value.code, caught.value.function) == ("LIMIT", "many_texts")
         assert caught.value.row == "count=1000000"
         hoard(aggregate, first=2)

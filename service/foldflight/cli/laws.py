@@ -17,7 +17,7 @@ from rich.text import Text
 from foldflight.adapters.java import java_functions
 from foldflight.client.connect import EMBEDDED
 from foldflight.errors import FoldflightError, RejectedError
-from foldflight.functions import AnyFunction, MapFunction, Registry
+from foldflight.functions import AnyFunction, Registry, ScalarFunction
 
 if TYPE_CHECKING:
     from foldflight.testing import LawResult  # imports Hypothesis, which a server does not need
@@ -105,9 +105,9 @@ def _chosen(functions: Sequence[AnyFunction], names: Sequence[str]) -> Sequence[
 def _results(function: AnyFunction, literals: dict[str, Any], examples: int, progress: Progress) -> list[LawResult]:
     """Check a function, with a bar that shows how many of its laws are through."""
     from foldflight.testing.laws import LAWS, iterate_laws
-    from foldflight.testing.maplaws import MAP_LAWS
+    from foldflight.testing.scalarlaws import SCALAR_LAWS
 
-    laws = MAP_LAWS if isinstance(function, MapFunction) else LAWS
+    laws = SCALAR_LAWS if isinstance(function, ScalarFunction) else LAWS
     bar = progress.add_task(function.name, total=len(laws))
     try:
         results = []

@@ -44,7 +44,7 @@ def function_text(info: FunctionInfo) -> Text:
     folding = info.folding
     how = "" if folding is None else folding.mode
     if info.kind is not FunctionKind.AGGREGATE:
-        return _described(info, _map_facts(info, how))
+        return _described(info, _scalar_facts(info, how))
     retracts = "retracts in any order" if info.invertible else "retracts" if info.retract else "append-only"
     facts = [f"version {info.version}", retracts, "merges" if info.merge else "no merge", f"{info.codec} state", how]
     if info.lift and lifted_of(info.lift)[0] is not None:
@@ -54,7 +54,7 @@ def function_text(info: FunctionInfo) -> Text:
     return _described(info, facts)
 
 
-def _map_facts(info: FunctionInfo, how: str) -> list[str]:
+def _scalar_facts(info: FunctionInfo, how: str) -> list[str]:
     """Return the facts about a scalar or table function."""
     kind = f"{info.kind} function" + (f" ({info.vectorised} columns)" if info.vectorised else "")
     return [kind, f"version {info.version}", "" if info.deterministic else "not deterministic", how]

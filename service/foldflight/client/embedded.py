@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from foldflight.client.link import Resolve
     from foldflight.exchange.frames import Frame, Wanted
     from foldflight.fold import Mode
-    from foldflight.functions.author.mapping import AnyFunction
+    from foldflight.functions.author.scalar import AnyFunction
 
 __all__ = ["EmbeddedTransport", "ShippedFunctions"]
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from foldflight.client.exchange import OpenExchange
     from foldflight.client.link import Resolve
-    from foldflight.functions.author.mapping import AnyFunction
+    from foldflight.functions.author.scalar import AnyFunction
 
 __all__ = ["FlightTransport", "close_connections"]
 

@@ -21,7 +21,7 @@ __all__ = ["Use", "UseMember", "uses_in"]
 class Use:
     """One use of a scalar or table function; made by calling a `FunctionHandle`.
 
-    It may be the argument of another use: `f["score"](f["normalise"]("text"), "a")` is evaluated as one program,
+    It may be the argument of another use: `f["score"](f["normalise"]("text"), "a")` is evaluated as one expression,
     without a trip to Spark in between. A use that appears twice in a query is evaluated once.
 
     Args:

@@ -18,7 +18,7 @@ from foldflight.compiler.kernels import Plan
 from foldflight.compiler.kinds import Refused
 from foldflight.compiler.records import RecordField, RecordLayout
 from foldflight.fold.moments import MOMENTS, moment_of
-from foldflight.functions.author.mapping import MapVerbs
+from foldflight.functions.author.scalar import ScalarMethods
 from foldflight.functions.author.spec import BoundFunction, Verbs
 from foldflight.functions.types.shape import Nullable, may_be_none
 from foldflight.functions.types.sql import sql_name
@@ -103,7 +103,7 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
     return plan, Start(fresh[0], attribute_record(parameters, attributes))
 
 
-def own_attributes(verbs: Verbs | MapVerbs) -> dict[str, Any]:
+def own_attributes(verbs: Verbs | ScalarMethods) -> dict[str, Any]:
     """Return the attributes of the author's instance; none for a function, or a class that is its own accumulator."""
     method = verbs.get_value if isinstance(verbs, Verbs) else verbs.eval
     return getattr(getattr(method, "__self__", None), "__dict__", {})

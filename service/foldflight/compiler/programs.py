@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from foldflight.compiler.compiled import Compiled
-from foldflight.compiler.mapping import CompiledScalar, MapProgram, map_plan_of
 from foldflight.compiler.program import NO_NUMBA, Program, Uncompiled, lacks_numba, why_not
+from foldflight.compiler.scalar import CompiledScalar, ScalarProgram, scalar_plan_of
 from foldflight.errors import RejectedError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.aggregate.tables import fresh_table
-from foldflight.fold.mapping.mapper import Scalar
-from foldflight.fold.mapping.scalar import InterpretedScalar
 from foldflight.fold.mode import Folding, Mode
-from foldflight.functions.author.mapping import AnyFunction, BoundMap, MapFunction, MapVerbs
+from foldflight.fold.scalar.evaluation import Scalar
+from foldflight.fold.scalar.scalar import InterpretedScalar
+from foldflight.functions.author.scalar import AnyFunction, BoundScalar, ScalarFunction, ScalarMethods
 from foldflight.functions.author.spec import BoundFunction, Function, Verbs
 from foldflight.functions.types.shape import views_in
 
@@ -36,8 +36,8 @@ __all__ = ["HOT_ROWS", "LoopStore", "Programs"]
 HOT_ROWS: Final = 1 << 18
 _KNOWN_MAX: Final = 256
 _logger: Final = logging.getLogger(__name__)
-_Bound: TypeAlias = BoundFunction | BoundMap
-_Verbs: TypeAlias = Verbs | MapVerbs
+_Bound: TypeAlias = BoundFunction | BoundScalar
+_Verbs: TypeAlias = Verbs | ScalarMethods
 _Key: TypeAlias = tuple[Any, str]  # an author's class or function and the fingerprint of its binding
 
 
@@ -60,7 +60,7 @@ class _Kept:
     function: AnyFunction
     own: dict[str, Any]
     lookups: Lookups
-    program: Program | MapProgram
+    program: Program | ScalarProgram
 
     def serves(self, bound: _Bound, verbs: _Verbs) -> bool:
         """Return whether making the program again would give the same program."""
@@ -165,7 +165,7 @@ class Programs:
         self._decide(bound, found)
         return found
 
-    def program(self, bound: _Bound, verbs: _Verbs, *, complete: bool = False) -> Program | MapProgram | Uncompiled:
+    def program(self, bound: _Bound, verbs: _Verbs, *, complete: bool = False) -> Program | ScalarProgram | Uncompiled:
         """Return the compiled code of a function, or the reason why there is none.
 
         Args:
@@ -184,7 +184,7 @@ class Programs:
             return Uncompiled(why_not(error))
         return program
 
-    def _made(self, bound: _Bound, verbs: _Verbs) -> Program | MapProgram:
+    def _made(self, bound: _Bound, verbs: _Verbs) -> Program | ScalarProgram:
         from foldflight.compiler.digest import digest_of
         from foldflight.compiler.kernels import Kernels
         from foldflight.compiler.lookups import Lookups
@@ -195,9 +195,9 @@ class Programs:
         digest = digest_of(plan, lookups)
         place = None if self._store is None else functools.partial(self._store.loop, digest)
         kernels = self._kernels.get(digest) or Kernels(plan, place, lambda: digest_of(plan, Lookups()) == digest)
-        program: Program | MapProgram
-        if isinstance(bound, BoundMap):
-            program = MapProgram(bound.function.name, kernels, start, self._log_refused)
+        program: Program | ScalarProgram
+        if isinstance(bound, BoundScalar):
+            program = ScalarProgram(bound.function.name, kernels, start, self._log_refused)
         else:
             program = Program(kernels, start.fresh, start.instance, self._log_refused)
         _remember(self._kernels, digest, kernels)
@@ -235,21 +235,21 @@ class Programs:
 
     def folding(self, function: AnyFunction) -> Folding:
         """Return how a function is folded, as far as is known without compiling it."""
-        if isinstance(function, MapFunction) and function.vectorised is not None:
+        if isinstance(function, ScalarFunction) and function.vectorised is not None:
             return Folding(Mode.VECTORISED)
-        if isinstance(function, MapFunction) and function.is_table:
+        if isinstance(function, ScalarFunction) and function.is_table:
             return Folding(Mode.INTERPRETED)
         if isinstance(function, Function) and function.adapter:
             return Folding(Mode.INTERPRETED, f"its class is adapted from {function.adapter}")
         if isinstance(function, Function) and function.language == "java":
             return _folding_in_java(function)
-        if not isinstance(function, MapFunction) and function.bundled:
+        if not isinstance(function, ScalarFunction) and function.bundled:
             return Folding(Mode.BUNDLED)
         if isinstance(function, Function) and (views := views_in(function.shape)):
             return Folding(Mode.INTERPRETED, f"its accumulator has views: {', '.join(views)}")
         if function.compile is False:
             return Folding(Mode.INTERPRETED, "compile=False")
-        if isinstance(function, MapFunction):
+        if isinstance(function, ScalarFunction):
             return self._compilable(function, _fixed(function))
         if function.capabilities.codec != "typed":
             return Folding(Mode.INTERPRETED, f"its states are not typed: {function.capabilities.codec_reason}")
@@ -273,7 +273,7 @@ class Programs:
             _remember(self._prechecked, key, None)
         return Folding(Mode.COMPILED_WHEN_HOT)
 
-    def _decide(self, bound: _Bound, found: Program | MapProgram | Uncompiled) -> Folding:
+    def _decide(self, bound: _Bound, found: Program | ScalarProgram | Uncompiled) -> Folding:
         """Remember how a function is folded, and log it the first time."""
         if isinstance(found, Uncompiled):
             folding = Folding(Mode.INTERPRETED, found.reason)
@@ -314,9 +314,9 @@ def _precheck(bound: _Bound) -> Uncompiled | None:
 def _plan_of(bound: _Bound, verbs: _Verbs) -> tuple[Plan, Any]:
     from foldflight.compiler.plan import plan_of
 
-    if isinstance(bound, BoundMap):
-        assert isinstance(verbs, MapVerbs)
-        return map_plan_of(bound, verbs)
+    if isinstance(bound, BoundScalar):
+        assert isinstance(verbs, ScalarMethods)
+        return scalar_plan_of(bound, verbs)
     assert isinstance(verbs, Verbs)
     return plan_of(bound, verbs)
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from foldflight.fold.evaluator import Request
 from foldflight.fold.mode import Folding, Mode
 from foldflight.functions.author.context import LogRecord
-from foldflight.functions.author.mapping import AnyFunction
+from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import Function, FunctionKind
 from foldflight.functions.types.sql import needs_zone, parse_type, sql_name
 from foldflight.functions.types.views import ViewSpec

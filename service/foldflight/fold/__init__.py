@@ -7,8 +7,8 @@ from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.evaluator import BoundRequest, Evaluator, HeldView, Options, Request, Resources, Unanswered
 from foldflight.fold.evaluators import bind
 from foldflight.fold.failures import ERROR, ERROR_TYPE
-from foldflight.fold.mapping.bound import ROW
 from foldflight.fold.mode import Folding, Mode
+from foldflight.fold.scalar.bound import ROW
 from foldflight.fold.signing import StateSigner
 
 __all__ = [

@@ -7,9 +7,9 @@ from typing import Protocol
 from foldflight.errors import RejectedError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted
-from foldflight.fold.mapping.mapper import Scalar
-from foldflight.fold.mapping.scalar import InterpretedScalar
-from foldflight.functions.author.mapping import BoundMap
+from foldflight.fold.scalar.evaluation import Scalar
+from foldflight.fold.scalar.scalar import InterpretedScalar
+from foldflight.functions.author.scalar import BoundScalar
 from foldflight.functions.author.spec import BoundFunction
 
 __all__ = ["Accelerator", "accelerated", "demand_accelerated", "mapped"]
@@ -32,7 +32,7 @@ class Accelerator(Protocol):
             RejectedError: SIGNATURE, for a function that is declared `compile=True` and cannot be compiled.
         """
 
-    def demand(self, bound: BoundFunction | BoundMap) -> None:
+    def demand(self, bound: BoundFunction | BoundScalar) -> None:
         """Compile a function that is declared `compile=True`; do nothing for all others.
 
         A function whose `open` may change its instance is not checked here. It is compiled when an exchange opens.
@@ -66,7 +66,7 @@ def accelerated(inner: Interpreted, accelerator: Accelerator | None) -> Accumula
     return inner
 
 
-def demand_accelerated(bound: BoundFunction | BoundMap, accelerator: Accelerator | None) -> None:
+def demand_accelerated(bound: BoundFunction | BoundScalar, accelerator: Accelerator | None) -> None:
     """Call `Accelerator.demand`. Without an accelerator, refuse every function declared `compile=True`.
 
     Raises:

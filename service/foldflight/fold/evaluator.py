@@ -3,7 +3,7 @@
 A `Request` is bound to functions and columns, which gives a `BoundRequest`; it has the content of `Opened`. Opening
 that gives an `Evaluator`, which takes rows and states.
 
-A new kind of evaluator is a folder next to `aggregate/` and `mapping/`, and an entry in `evaluators.py`.
+A new kind of evaluator is a folder next to `aggregate/` and `scalar/`, and an entry in `evaluators.py`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Request(Options):
     Args:
         calls: The calls; call i has the columns `state_i` and `output_i` in the results.
         columns: The schema of the chunks: optionally `slot` int32 and `kind` int8, then argument and filter columns.
-        steps: A program of scalar and table functions, instead of calls.
+        steps: Expressions of scalar and table functions, instead of calls.
         outputs: The numbers of the steps whose results are outputs.
     """
 

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from foldflight.errors import RejectedError
 from foldflight.fold.aggregate.bound import BoundAggregates
 from foldflight.fold.evaluator import BoundRequest, Request
-from foldflight.fold.mapping.bound import BoundProgram
+from foldflight.fold.scalar.bound import BoundExpressions
 from foldflight.functions.registry import Registry
 
 __all__ = ["EVALUATORS", "bind"]
@@ -27,7 +27,7 @@ class Binding(Protocol):
         """
 
 
-EVALUATORS: Final[tuple[Binding, ...]] = (BoundProgram, BoundAggregates)
+EVALUATORS: Final[tuple[Binding, ...]] = (BoundExpressions, BoundAggregates)
 
 
 def bind(request: Request, registry: Registry, *, where: str = "here") -> BoundRequest:

@@ -2,7 +2,7 @@
 
 from foldflight.functions.author.bundled import Applied, Segment
 from foldflight.functions.author.context import FunctionContext, LogRecord, MetricSink, NullMetrics
-from foldflight.functions.author.mapping import AnyFunction, BoundMap, MapFunction, MapVerbs
+from foldflight.functions.author.scalar import AnyFunction, BoundScalar, ScalarFunction, ScalarMethods
 from foldflight.functions.author.spec import BoundFunction, Capabilities, Function, FunctionKind, Parameter, Verbs
 from foldflight.functions.author.udaf import aggregate_of, function_of, udaf
 from foldflight.functions.author.udf import udf, udtf
@@ -19,7 +19,7 @@ __all__ = [
     "AnyFunction",
     "Applied",
     "BoundFunction",
-    "BoundMap",
+    "BoundScalar",
     "Call",
     "Capabilities",
     "ExactSum",
@@ -30,8 +30,6 @@ __all__ = [
     "ListView",
     "Lists",
     "LogRecord",
-    "MapFunction",
-    "MapVerbs",
     "MapView",
     "MetricSink",
     "NullMetrics",
@@ -39,6 +37,8 @@ __all__ = [
     "Parameter",
     "Registry",
     "RowKind",
+    "ScalarFunction",
+    "ScalarMethods",
     "Segment",
     "Step",
     "StepArgument",

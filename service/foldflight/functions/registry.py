@@ -10,7 +10,7 @@ from types import ModuleType
 
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.functions import builtin
-from foldflight.functions.author.mapping import AnyFunction, MapFunction
+from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
 from foldflight.functions.author.spec import Function
 from foldflight.functions.author.udaf import function_of
 
@@ -95,7 +95,7 @@ def _built_in() -> list[AnyFunction]:
 
 
 def _functions_in(source: object) -> list[AnyFunction]:
-    if isinstance(source, (Function, MapFunction)):
+    if isinstance(source, (Function, ScalarFunction)):
         return [source]
     if isinstance(source, str):
         source = import_module(source)

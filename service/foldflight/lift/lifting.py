@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 from foldflight.errors import RejectedError
-from foldflight.functions.author.mapping import AnyFunction
+from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import BoundFunction, Function
 from foldflight.lift.analysis import lift_of
 from foldflight.lift.plan import Plan

@@ -42,7 +42,7 @@ class Account:
         }
         self._groups = self._state_bytes = self._bytes_since = self._saves = 0
         self._returns_states = opening.returns.states
-        self._is_mapping = opening.maps
+        self._is_scalar = opening.maps
         # States that consist of numbers have a fixed size.
         self._grows = any(_grows(field.type) for field in exchange.opened.schema if field.name.startswith("state_"))
         self._isolated: Counter[str] = Counter()
@@ -97,7 +97,7 @@ class Account:
                 self._metrics.fold_seconds.observe(seconds)
                 self._metrics.chunk_bytes.observe(message.batch_bytes + len(message.metadata))
                 self._count_rows(frame.batch)
-                if self._is_mapping:
+                if self._is_scalar:
                     self._count_isolated()
                     self._show_folds()
             case Barrier():

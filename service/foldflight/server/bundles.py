@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import RejectedError
-from foldflight.functions.author.mapping import AnyFunction
+from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import Registered
 from foldflight.functions.registry import Registry
 from foldflight.server.keys import BundleKeys, check_allowed, check_state_keys

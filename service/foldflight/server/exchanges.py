@@ -180,8 +180,8 @@ class Running:
     def weight(self) -> tuple[int, int, int]:
         """An estimate of the size of the exchange, to find the largest one: bytes, then groups, then rows.
 
-        A program of steps keeps nothing between chunks. While it evaluates one, it may use what the process has grown
-        by since then.
+        An exchange of expressions keeps nothing between chunks. While it evaluates one, it may use what the process has
+        grown by since then.
         """
         held, groups, rows = self.account.weight
         if self.opening.maps and self._step is not None and not self._step.is_over:

@@ -30,7 +30,7 @@ from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import encode_info
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold import Mode
-from foldflight.functions.author.mapping import MapFunction
+from foldflight.functions.author.scalar import ScalarFunction
 from foldflight.functions.registry import unknown_function
 from foldflight.lift import lift_text, listed_lift
 from foldflight.server.bundles import Bundles
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from foldflight.compiler import Programs
     from foldflight.exchange.frames import Frame, Wanted
     from foldflight.fold.signing import StateSigner
-    from foldflight.functions.author.mapping import AnyFunction
+    from foldflight.functions.author.scalar import AnyFunction
     from foldflight.functions.registry import Registry
     from foldflight.server.exchanges import Running
     from foldflight.server.ops.logs import Logger
@@ -170,7 +170,7 @@ class FlightServer(FlightBase):
             adapter, name, takes_lists = wire_adapter_of(_function_name(descriptor))
             function = self._function(context, name)
             info = self._flight_of(name)
-            if not takes_lists and not isinstance(function, MapFunction):
+            if not takes_lists and not isinstance(function, ScalarFunction):
                 return info
             _check_kind(function, takes_lists=takes_lists)
             count = len(function.input_names)
@@ -458,7 +458,7 @@ def _log_records(logger: Logger, log: Log) -> None:
 
 def _check_kind(function: AnyFunction, *, takes_lists: bool) -> None:
     """Raise RejectedError SIGNATURE if the path of an external function is that of another kind of functions."""
-    if takes_lists == (not isinstance(function, MapFunction)):
+    if takes_lists == (not isinstance(function, ScalarFunction)):
         return
     if takes_lists:
         message = f"{function.name} is a {function.kind} function, which takes single rows: leave out aggregate:"

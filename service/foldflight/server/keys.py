@@ -33,7 +33,7 @@ from foldflight.server.edge import to_flight_error
 from foldflight.server.run.settings import SECRET_BYTES_MIN, SETTINGS
 
 if TYPE_CHECKING:
-    from foldflight.functions.author.mapping import AnyFunction
+    from foldflight.functions.author.scalar import AnyFunction
     from foldflight.server.ops.logs import Logger
     from foldflight.server.ops.metrics import Metrics
     from foldflight.server.run.settings import Settings

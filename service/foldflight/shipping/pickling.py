@@ -21,7 +21,7 @@ from foldflight.functions.author.spec import Function
 from foldflight.shipping.bundles import Bundle, made_here, seal, unpickled
 
 if TYPE_CHECKING:
-    from foldflight.functions.author.mapping import AnyFunction
+    from foldflight.functions.author.scalar import AnyFunction
 
 __all__ = ["bundle_of", "pickled", "unpickled_copy"]
 

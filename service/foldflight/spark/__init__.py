@@ -17,8 +17,8 @@ from foldflight.spark.cdc import DELTA_CHANGES, from_canal, from_debezium, from_
 from foldflight.spark.deadletters import dead_letters, results
 from foldflight.spark.frame import GroupedFrame, group_by
 from foldflight.spark.lateral import join_lateral
-from foldflight.spark.mapping import with_columns
 from foldflight.spark.over import OverFrame, over
+from foldflight.spark.scalar import with_columns
 from foldflight.spark.settings import configure
 from foldflight.spark.stored import check_checkpoint, state_table
 from foldflight.spark.tables import Target, write_table

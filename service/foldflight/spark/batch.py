@@ -26,7 +26,7 @@ from foldflight.engine.batch.tasks import FinalFold, PartialFold
 from foldflight.engine.query.layout import HASH, KIND, REAL, RETRACTING
 from foldflight.engine.query.query import Query
 from foldflight.spark.lifted import lifted_result
-from foldflight.spark.steps import hash_of, mapping, spark_schema, step_of, together
+from foldflight.spark.steps import arrow_function, hash_of, spark_schema, step_of, together
 
 __all__ = ["batch_result"]
 
@@ -46,11 +46,11 @@ def batch_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) 
     if merges:
         partial = PartialFold(query, query.bounds)
         schema = spark_schema(query, rows, partial.output)
-        arrived = rows.mapInArrow(mapping(partial, step_of(query, "fold_partial")), schema)
+        arrived = rows.mapInArrow(arrow_function(partial, step_of(query, "fold_partial")), schema)
     final = FinalFold(query, merges=merges)
     parted = _by_key(query, arrived, final) if query.layout.names else _in_one(query, arrived, final.input)
     step = step_of(query, "merge" if merges else "fold")
-    return parted.mapInArrow(mapping(final, step), spark_schema(query, rows, query.layout.results, outputs))
+    return parted.mapInArrow(arrow_function(final, step), spark_schema(query, rows, query.layout.results, outputs))
 
 
 def _by_key(query: Query, arrived: DataFrame, final: FinalFold) -> DataFrame:

@@ -417,7 +417,7 @@ def _column_of_use(df: DataFrame, use: Use, role: str, holds: Column | None = No
         RejectedError: SIGNATURE for table functions, functions whose type depends on the arguments, and functions
             that are not deterministic, since Spark may compute the column more than once.
     """
-    from foldflight.spark.mapping import spark_udf  # that module resolves its arguments with this one
+    from foldflight.spark.scalar import spark_udf  # that module resolves its arguments with this one
 
     if not use.function.deterministic:
         raise RejectedError(

@@ -16,15 +16,15 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.client import Use
-from foldflight.engine.batch.mapping import MapQuery, Steps, transport_of
+from foldflight.engine.batch.scalar import ScalarQuery, Steps, transport_of
 from foldflight.engine.query.blocks import gather
 from foldflight.engine.query.convert import convert
 from foldflight.engine.query.layout import DEAD_LETTER
 from foldflight.errors import RejectedError
 from foldflight.fold import ERROR, ROW
 from foldflight.spark.columns import Columns, column_named, text_of
-from foldflight.spark.mapping import ERROR_CARRIER, SPARK, OnError, check_frame, check_kinds, chunk_schema, letter_of
-from foldflight.spark.steps import mapping, step_name
+from foldflight.spark.scalar import ERROR_CARRIER, SPARK, OnError, check_frame, check_kinds, chunk_schema, letter_of
+from foldflight.spark.steps import arrow_function, step_name
 from foldflight.spark.types import arrow_fields
 from foldflight.spark.versions import nullable, spark_type
 
@@ -76,7 +76,7 @@ def join_lateral(
     output = steps.add(use, outer=outer)
     schema = columns.rows().schema
     fields = arrow_fields(schema, columns.roles())
-    query = MapQuery.of(
+    query = ScalarQuery.of(
         transport_of({use.function.name: use}),
         steps,
         {use.function.name: output},
@@ -101,7 +101,7 @@ def join_lateral(
     found = [st.StructField(each.name, nullable(each.dataType), metadata=each.metadata) for each in df.schema.fields]
     results = st.StructType([*found, *added])
     joined = rows.mapInArrow(
-        mapping(task, step_name("lateral", [each.function for each in query.opening.steps])), results
+        arrow_function(task, step_name("lateral", [each.function for each in query.opening.steps])), results
     )
     if not isolates:
         return joined
@@ -111,7 +111,7 @@ def join_lateral(
     return joined.withColumn(DEAD_LETTER, letter_of(sf.col(ERROR), read)).drop(ERROR)
 
 
-def _renamed(query: MapQuery, use: Use) -> MapQuery:
+def _renamed(query: ScalarQuery, use: Use) -> ScalarQuery:
     """Return the query with the alias of the use as the name of its only column."""
     if use.name is None:
         return query
@@ -140,13 +140,13 @@ class _Lateral:
     """The task of one partition, for mapInArrow.
 
     Args:
-        query: The program.
+        query: The expressions.
         rows: The columns from Spark: those that are kept, then the arguments.
         kept: How many are kept.
         isolates: Whether errors are isolated.
     """
 
-    query: MapQuery
+    query: ScalarQuery
     rows: pa.Schema
     kept: int
     isolates: bool = field(kw_only=True)

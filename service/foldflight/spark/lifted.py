@@ -24,7 +24,7 @@ from foldflight.engine.batch.lifted import ROWS, LiftedFold, aggregate_name
 from foldflight.engine.query.layout import KIND, LIVE, RETRACTING
 from foldflight.engine.query.query import Query
 from foldflight.lift import Aggregate, Expr, Failure, Plan
-from foldflight.spark.steps import mapping, spark_schema, step_of
+from foldflight.spark.steps import arrow_function, spark_schema, step_of
 
 __all__ = ["lifted_result"]
 
@@ -75,7 +75,7 @@ def lifted_result(query: Query, rows: DataFrame) -> DataFrame:
     arguments = with_parts.select(*keys, *(column.alias(name) for name, column in limbs.items()))
     grouped = arguments.groupBy(*keys).agg(*aggregates)
     ordered = grouped.select(*task.input.names)
-    return ordered.mapInArrow(mapping(task, step_of(query, "lifted")), spark_schema(query, rows, layout.results))
+    return ordered.mapInArrow(arrow_function(task, step_of(query, "lifted")), spark_schema(query, rows, layout.results))
 
 
 _AGGREGATIONS: Final = {

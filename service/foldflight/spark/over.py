@@ -41,7 +41,7 @@ from foldflight.spark.columns import (
 from foldflight.spark.frame import SPARK, check_buckets, listed, named_outputs, one_transport, refuse_doubles
 from foldflight.spark.overstream import over_stream
 from foldflight.spark.settings import advise, check_provider
-from foldflight.spark.steps import hash_of, mapping, step_name, together
+from foldflight.spark.steps import arrow_function, hash_of, step_name, together
 from foldflight.spark.types import arrow_fields, check_keys
 from foldflight.spark.versions import arrow_type, nullable, spark_type
 from foldflight.spark.windows import WATERMARK
@@ -180,7 +180,7 @@ class OverFrame:
         sorting = [*keys, *(_sorted(sf.col(name), each) for name, each in order)]
         arrived = together(rows, hash_of(query.layout.keys) if keys else None, sorting)
         functions = [call.function for part in query.parts for call in part.query.opening.calls]
-        return arrived.mapInArrow(mapping(OverFold(query), step_name("over", functions)), results)
+        return arrived.mapInArrow(arrow_function(OverFold(query), step_name("over", functions)), results)
 
     def explain(self, /, *aliased: Aggregate, **named: Aggregate) -> None:
         """Print the query of `agg`: each call with its frame, how that is folded, and why. Raises its errors."""

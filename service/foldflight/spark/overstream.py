@@ -35,7 +35,7 @@ from foldflight.spark.bucketed import (
     observed,
     run_cache,
 )
-from foldflight.spark.steps import mapping, step_name
+from foldflight.spark.steps import arrow_function, step_name
 from foldflight.spark.versions import transform_with_state
 
 __all__ = ["over_stream"]
@@ -54,11 +54,13 @@ def over_stream(over: StreamedOver, rows: DataFrame, schema: st.StructType) -> D
     keys = [sf.col(name) for name in layout.keys.names]
     bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(over.buckets)) if keys else sf.lit(0)
     with_bucket = rows.select("*", bucket.cast("int").alias(BUCKET))
-    packed = with_bucket.mapInArrow(mapping(Pack(layout.rows, query.bounds), step_name("pack", functions)), PACKED)
+    packed = with_bucket.mapInArrow(
+        arrow_function(Pack(layout.rows, query.bounds), step_name("pack", functions)), PACKED
+    )
     processor = OverProcessor(over)
     folded = transform_with_state(packed.groupBy(BUCKET), processor, FOLDED, "Append", "EventTime")
     blobs = observed(folded, layout.key_names, query.outputs.names)
-    outputs = blobs.mapInArrow(mapping(Unpack(query.results), step_name("over", functions)), schema)
+    outputs = blobs.mapInArrow(arrow_function(Unpack(query.results), step_name("over", functions)), schema)
     setattr(outputs, OPERATOR, processor)
     return outputs
 

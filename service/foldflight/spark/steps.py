@@ -21,7 +21,7 @@ from foldflight.spark.settings import watched
 from foldflight.spark.versions import is_spark, nullable, spark_type
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 
-__all__ = ["hash_of", "mapping", "spark_schema", "step_name", "step_of", "together"]
+__all__ = ["arrow_function", "hash_of", "spark_schema", "step_name", "step_of", "together"]
 
 _NAME_LENGTH_MAX = 100
 _PLACE = "__place"
@@ -33,7 +33,7 @@ def step_name(step: str, functions: Sequence[str]) -> str:
     return f"{step}[{textwrap.shorten(names, _NAME_LENGTH_MAX, placeholder=' ...')}]"
 
 
-def mapping(
+def arrow_function(
     task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], name: str
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Wrap a task as a plain function for mapInArrow.

@@ -31,7 +31,7 @@ from foldflight.errors import RejectedError
 from foldflight.spark.bucketed import OPERATOR
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.overstream import OverProcessor
-from foldflight.spark.steps import mapping
+from foldflight.spark.steps import arrow_function
 from foldflight.spark.versions import spark_type
 
 __all__ = ["LIVE_ROWS", "StateFigures", "StoredTable", "check_checkpoint", "state_table"]
@@ -202,7 +202,12 @@ class StoredTable:
         manifests = _variable(spark, checkpoint, chosen, batch, "manifest")
         manifests = manifests.select(_bucket(), sf.col("value.data").alias(_DATA))
         schema = st.StructType([st.StructField(_DATA, st.BinaryType())])
-        found = manifests.mapInArrow(mapping(_generations, "read_functions"), schema).distinct().sort(_DATA).collect()
+        found = (
+            manifests.mapInArrow(arrow_function(_generations, "read_functions"), schema)
+            .distinct()
+            .sort(_DATA)
+            .collect()
+        )
         generations = [pa.ipc.read_schema(pa.py_buffer(bytes(row[_DATA]))) for row in found]
         return cls(spark, checkpoint, chosen, batch, with_older(layout, generations), views)
 
@@ -251,7 +256,7 @@ class StoredTable:
         """Return the size of the table in its checkpoint."""
         manifests = self._read("manifest").select(_bucket(), sf.col("value.data").alias(_DATA))
         types = st.StructType([st.StructField(name, st.LongType()) for name in _FIGURES])
-        figures = manifests.mapInArrow(mapping(_measure, "measure_state"), types).where("runs > 0")
+        figures = manifests.mapInArrow(arrow_function(_measure, "measure_state"), types).where("runs > 0")
         total = figures.agg(sf.count("*"), *(sf.coalesce(sf.sum(name), sf.lit(0)) for name in _FIGURES[1:])).head()
         return StateFigures(*(total or (0, 0, 0, 0)))
 

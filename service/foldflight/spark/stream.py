@@ -46,7 +46,7 @@ from foldflight.spark.bucketed import (
     observed,
     run_cache,
 )
-from foldflight.spark.steps import mapping, spark_schema, step_of
+from foldflight.spark.steps import arrow_function, spark_schema, step_of
 from foldflight.spark.versions import transform_with_state
 
 __all__ = ["stream_result"]
@@ -71,7 +71,7 @@ def stream_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(count)) if keys else sf.lit(0)
     with_bucket = rows.select("*", bucket.cast("int").alias(BUCKET))
     step = "fold_partial" if query.folds_before_shuffle.taken else "pack"
-    packed = with_bucket.mapInArrow(mapping(_packing(query), step_of(query, step)), PACKED)
+    packed = with_bucket.mapInArrow(arrow_function(_packing(query), step_of(query, step)), PACKED)
     table = TableLayout(
         keys=layout.keys,
         states=layout.states,
@@ -90,7 +90,7 @@ def stream_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     )
     results, schema = _results(query, rows, outputs)
     blobs = observed(folded, layout.names, layout.outputs.names)
-    changes = blobs.mapInArrow(mapping(Unpack(results), step_of(query, "changelog")), schema)
+    changes = blobs.mapInArrow(arrow_function(Unpack(results), step_of(query, "changelog")), schema)
     setattr(changes, OPERATOR, processor)
     return changes
 

@@ -22,14 +22,14 @@ from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Call, Function, FunctionKind, Order, Registry, parse_type
 from foldflight.spark.carrier import result_types
 from foldflight.spark.columns import text_of
-from foldflight.spark.mapping import declared_udf
+from foldflight.spark.scalar import declared_udf
 from foldflight.spark.types import check_udf, result_type
 from foldflight.spark.versions import PLAIN_AGGREGATES, PLAIN_TABLES, is_spark, spark_type
 from foldflight.sql.calls import AGGREGATES
 from foldflight.sql.lists import ListFold
 from foldflight.sql.text import Span, SqlError, Text, quoted
 
-__all__ = ["Catalog", "Entry", "MapEntry", "catalog_of", "plain_sql"]
+__all__ = ["Catalog", "Entry", "ScalarEntry", "catalog_of", "plain_sql"]
 
 _PREFIX: Final = "foldflight__"
 _STRUCT: Final = "named_struct"
@@ -78,7 +78,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class MapEntry:
+class ScalarEntry:
     """One scalar or table function of a catalogue.
 
     Args:
@@ -98,7 +98,7 @@ class MapEntry:
     statement: str = ""
 
     @classmethod
-    def of(cls, name: str, handle: FunctionHandle, where: str) -> MapEntry:
+    def of(cls, name: str, handle: FunctionHandle, where: str) -> ScalarEntry:
         """Return the entry for a function with the types that its author declared. Raises RejectedError SIGNATURE."""
         info = handle.info
         if info.input_types is None or info.result_type is None:
@@ -151,7 +151,7 @@ class Catalog:
     """
 
     entries: dict[str, Entry] = field(default_factory=dict)
-    mapped: dict[str, MapEntry] = field(default_factory=dict)
+    mapped: dict[str, ScalarEntry] = field(default_factory=dict)
     connection: Mapping[str, Any] = field(default_factory=dict)
     file: Path | None = None
     _udfs: dict[tuple[Any, ...], str] = field(default_factory=dict)
@@ -353,7 +353,7 @@ class Catalog:
             self._of_spark = frozenset([*listed, *_UNLISTED])
         return self._of_spark
 
-    def register_map(self, spark: SparkSession, entry: MapEntry) -> None:
+    def register_scalar(self, spark: SparkSession, entry: ScalarEntry) -> None:
         """Add a scalar or table function. All SQL of the session knows it, if it needs no direct arguments.
 
         Raises:
@@ -384,13 +384,13 @@ class Catalog:
             self._define(spark, entry)
         self.mapped[entry.name] = entry
 
-    def _define(self, spark: SparkSession, entry: MapEntry) -> None:
+    def _define(self, spark: SparkSession, entry: ScalarEntry) -> None:
         """Make a function known to Spark under its name, in place of the one of this name."""
         name = quoted(entry.name)
-        udf = None if entry.is_table else self._map_udf(entry, {})
+        udf = None if entry.is_table else self._scalar_udf(entry, {})
         if entry.is_table and not PLAIN_TABLES.has():
             return
-        rows = self.mapped_udf(spark, entry, {}) if entry.is_table else ""
+        rows = self.scalar_udf(spark, entry, {}) if entry.is_table else ""
         if entry.name in self.mapped:  # scalar and table functions have names of their own in Spark
             plain_sql(spark, f"DROP TEMPORARY FUNCTION IF EXISTS {name}")
         if udf is not None:
@@ -405,18 +405,18 @@ class Catalog:
             f"RETURN SELECT * FROM inline({rows}({arguments}))",
         )
 
-    def mapped_udf(self, spark: SparkSession, entry: MapEntry, literals: Mapping[str, Any]) -> str:
+    def scalar_udf(self, spark: SparkSession, entry: ScalarEntry, literals: Mapping[str, Any]) -> str:
         """Return Spark's name of a function with these direct arguments; a table function gives arrays of rows."""
         key = (entry, repr(sorted(literals.items())))
         if key not in self._udfs:
             name = self._udf_name(entry.name)
-            spark.udf.register(name, self._map_udf(entry, literals))
+            spark.udf.register(name, self._scalar_udf(entry, literals))
             self._udfs[key] = name
             self._written[name] = _Written(entry.name, len(entry.types), distinct=False, order=(), literals=literals)
         return self._udfs[key]
 
     @staticmethod
-    def _map_udf(entry: MapEntry, literals: Mapping[str, Any]) -> Any:
+    def _scalar_udf(entry: ScalarEntry, literals: Mapping[str, Any]) -> Any:
         known = entry.handle.info.input_types
         inputs = () if known is not None and tuple(map(parse_type, known)) == entry.types else entry.types
         return declared_udf(entry.handle.info, entry.handle.transport, inputs, entry.returns, literals)
@@ -460,7 +460,7 @@ class Catalog:
 
     def statements(self) -> dict[str, str]:
         """Return the CREATE statements of the functions that statements made, by name."""
-        known: list[Entry | MapEntry] = [*self.entries.values(), *self.mapped.values()]
+        known: list[Entry | ScalarEntry] = [*self.entries.values(), *self.mapped.values()]
         return {entry.name: entry.statement for entry in known if entry.statement}
 
     def is_alias(self, name: str) -> bool:

@@ -25,10 +25,10 @@ from foldflight.spark.versions import formatted, is_spark, quiet
 from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, refusal
 from foldflight.sql.blocks import parse
 from foldflight.sql.calls import GRAMMAR, calls_in
-from foldflight.sql.catalog import Catalog, Entry, MapEntry, catalog_of, plain_sql
-from foldflight.sql.mapping import check_types, rewrite_mapped
+from foldflight.sql.catalog import Catalog, Entry, ScalarEntry, catalog_of, plain_sql
 from foldflight.sql.meaning import uses_functions
 from foldflight.sql.planner import Plan, Planner
+from foldflight.sql.scalar import check_types, rewrite_scalar
 from foldflight.sql.statements import done, name_of, run_statement
 from foldflight.sql.text import Span, SqlError, Text, quoted, tokens
 
@@ -102,7 +102,7 @@ def sql(
             raise whole.error(error.message, Span(0, 1)) from None
     analysis = Analysis(spark, catalog, whole, args)
     _refuse_script(whole, catalog)
-    is_rewritten = rewrite_mapped(analysis)
+    is_rewritten = rewrite_scalar(analysis)
     if (query_at := _query_start(whole, span)) is not None and uses_functions(whole, catalog.mapped):
         _check_mapped(analysis, Span(query_at, span.stop))
     is_plain = emit is None and not uses_functions(whole, catalog.names) and not _has_windows(whole)
@@ -166,7 +166,7 @@ def register(spark: SparkSession, functions: Functions, names: Mapping[str, str]
             catalog.release(name.lower())
             catalog.register(spark, Entry.of(name, handle, "registered"))
         else:
-            catalog.register_map(spark, MapEntry.of(name, handle, "registered"))
+            catalog.register_scalar(spark, ScalarEntry.of(name, handle, "registered"))
 
 
 def _has_fixed_types(handle: FunctionHandle) -> bool:

@@ -55,7 +55,7 @@ from foldflight.functions import (
 )
 from foldflight.spark.columns import spark_name
 from foldflight.sql.calls import GRAMMAR
-from foldflight.sql.catalog import Catalog, Entry, MapEntry
+from foldflight.sql.catalog import Catalog, Entry, ScalarEntry
 from foldflight.sql.text import Span, SqlError, Text, Token, quoted
 
 __all__ = ["done", "name_of", "run_statement"]
@@ -271,8 +271,8 @@ def _create(
                 entry = Entry(declared.name, handle, declared.types, where, statement, declared.append_only)
                 catalog.register(spark, entry)
             else:
-                mapped = MapEntry(declared.name, handle, declared.types, declared.returns, where, statement)
-                catalog.register_map(spark, mapped)
+                mapped = ScalarEntry(declared.name, handle, declared.types, declared.returns, where, statement)
+                catalog.register_scalar(spark, mapped)
     except SqlError:
         raise
     except RejectedError as error:

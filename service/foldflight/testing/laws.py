@@ -23,11 +23,11 @@ from hypothesis.errors import Flaky, NoSuchExample
 from foldflight.client.process import PROGRAMS
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold import BoundCall, Fold, Options, Resources, StateSigner, bind_calls
-from foldflight.functions import AnyFunction, Call, Function, MapFunction, Registry, RowKind, function_of
+from foldflight.functions import AnyFunction, Call, Function, Registry, RowKind, ScalarFunction, function_of
 from foldflight.functions.types.shape import views_in
 from foldflight.lift import Overflowed, Plan, Unfit, evaluate, lift_text, lifted_of
 from foldflight.shipping.pickling import unpickled_copy
-from foldflight.testing.maplaws import MAP_LAWS, MapSubject
+from foldflight.testing.scalarlaws import SCALAR_LAWS, ScalarSubject
 from foldflight.testing.views import KeptViews
 
 __all__ = ["LAWS", "LawResult", "check_laws", "hostile_rows", "iterate_laws", "rows_of"]
@@ -72,13 +72,13 @@ def check_laws(
         examples: How many inputs each law is tried on.
 
     Returns:
-        One result for each law of `LAWS`, or of `MAP_LAWS` for a scalar or table function.
+        One result for each law of `LAWS`, or of `SCALAR_LAWS` for a scalar or table function.
 
     Raises:
         RejectedError: SIGNATURE, if `function` is not a function, its direct arguments are wrong, it refers to
             something that cannot be pickled, or it is declared `compile=True` and cannot be compiled.
     """
-    known = function if isinstance(function, (Function, MapFunction)) else function_of(function)
+    known = function if isinstance(function, (Function, ScalarFunction)) else function_of(function)
     if known is None:
         raise RejectedError("SIGNATURE", f"{function!r} is not a function; decorate it with @udaf, @udf or @udtf")
     return list(iterate_laws(known, literals=literals, examples=examples))
@@ -88,10 +88,10 @@ def iterate_laws(
     function: AnyFunction, *, literals: Mapping[str, Any] | None = None, examples: int = 100
 ) -> Iterator[LawResult]:
     """Check the laws of a function one by one, as `check_laws` does, and yield each result when it is there."""
-    if isinstance(function, MapFunction):
-        mapped = MapSubject(function, dict(literals or {}))
+    if isinstance(function, ScalarFunction):
+        mapped = ScalarSubject(function, dict(literals or {}))
         inputs = _Inputs(rows_of(mapped.types, nulls=True), examples=examples)
-        for each in MAP_LAWS:
+        for each in SCALAR_LAWS:
             reason = each.needs(mapped)
             if reason is None:
                 yield _tried(each.name, partial(each.holds, mapped), inputs)

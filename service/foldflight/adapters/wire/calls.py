@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from foldflight.adapters.wire.adapter import WireAdapter, is_list
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, Forget, Frame, Open, Returns
-from foldflight.functions.author.mapping import MapFunction
+from foldflight.functions.author.scalar import ScalarFunction
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.call import Call
 from foldflight.functions.query.step import Step, StepArgument
@@ -22,7 +22,7 @@ from foldflight.functions.types.sql import check_plain, sql_name
 from foldflight.functions.types.values import CastError, cast_results, to_python
 
 if TYPE_CHECKING:
-    from foldflight.functions.author.mapping import AnyFunction
+    from foldflight.functions.author.scalar import AnyFunction
 
 __all__ = ["StatelessCall", "stateless_call"]
 
@@ -33,8 +33,8 @@ _COUNTS: Final = "counts"
 def stateless_call(adapter: WireAdapter, function: AnyFunction, columns: pa.Schema) -> StatelessCall:
     """Return the call of a function. Raises the errors of `StatelessCall`."""
     return (
-        MapCall(adapter, function, columns)
-        if isinstance(function, MapFunction)
+        ScalarCall(adapter, function, columns)
+        if isinstance(function, ScalarFunction)
         else GroupCall(adapter, function, columns)
     )
 
@@ -137,8 +137,8 @@ class StatelessCall(ABC):
         return RejectedError("SCHEMA_MISMATCH", message, function=self.function.name)
 
 
-class MapCall(StatelessCall):
-    """A scalar or table function: a program of one step."""
+class ScalarCall(StatelessCall):
+    """A scalar or table function: an expression of one step."""
 
     def __init__(self, adapter: WireAdapter, function: AnyFunction, columns: pa.Schema) -> None:
         super().__init__(adapter, function, columns)

@@ -15,7 +15,7 @@ from foldflight.fold.aggregate.counted import counted_shape
 from foldflight.fold.aggregate.distinct import ROWS, Distinct, RowsShape, key_type
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.failures import ERROR, ERROR_TYPE, user_failure
-from foldflight.functions.author.mapping import BoundMap
+from foldflight.functions.author.scalar import BoundScalar
 from foldflight.functions.author.spec import BoundFunction, Function
 from foldflight.functions.query.call import Call
 from foldflight.functions.query.step import Step
@@ -136,7 +136,7 @@ def bind_calls(
     return [_bind(registry, call, schema, where, keeps_views=keeps_views) for call in calls]
 
 
-def demand_instance(bound: BoundFunction | BoundMap) -> None:
+def demand_instance(bound: BoundFunction | BoundScalar) -> None:
     """Instantiate the author's class to check its direct arguments, and drop the instance.
 
     Raises:

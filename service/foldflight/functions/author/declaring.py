@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, TypeVar
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.author.mapping import MapFunction
+from foldflight.functions.author.scalar import ScalarFunction
 from foldflight.functions.author.spec import Declared, Function, Parameter
 from foldflight.functions.query.literals import names_values
 from foldflight.functions.types.shape import Shape, Untyped, shape_of_annotation
@@ -22,7 +22,7 @@ from foldflight.functions.types.sql import is_spark_type, parse_type, type_varia
 __all__ = ["REGISTERED", "Inputs", "SignatureBuilder", "snake_case"]
 
 REGISTERED: Final = "__foldflight_function__"
-F = TypeVar("F", Function, MapFunction)
+F = TypeVar("F", Function, ScalarFunction)
 Inputs = Sequence[str | pa.DataType] | Callable[..., Sequence[Any]]
 
 

@@ -14,7 +14,7 @@ from foldflight.functions.author.adapters import AdaptedForm, Adapter, adapter_o
 from foldflight.functions.author.bundled import Applied, BundledForm, Segment, arguments_of
 from foldflight.functions.author.declaring import REGISTERED, Inputs, SignatureBuilder, snake_case
 from foldflight.functions.author.forms import VERBS, AccumulatorForm, ClassForm
-from foldflight.functions.author.mapping import AnyFunction, MapFunction
+from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
 from foldflight.functions.author.spec import Capabilities, Declared, Function, Parameter, Verbs
 from foldflight.functions.types.shape import (
     Nullable,
@@ -239,7 +239,7 @@ def aggregate_of(
 def function_of(target: object) -> AnyFunction | None:
     """Return the function that `udaf`, `udf` or `udtf` registered for this object; None for any other object."""
     found = vars(target).get(REGISTERED) if isinstance(target, (type, types.FunctionType)) else None
-    if isinstance(found, MapFunction):
+    if isinstance(found, ScalarFunction):
         # functools.wraps copies the attributes of what it wraps.
         return found if found.target is target or isinstance(target, type) else None
     return found if isinstance(found, Function) else None

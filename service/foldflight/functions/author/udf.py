@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions.author.declaring import REGISTERED, Inputs, SignatureBuilder, snake_case
-from foldflight.functions.author.mapping import MapFunction, Vectorised
+from foldflight.functions.author.scalar import ScalarFunction, Vectorised
 from foldflight.functions.author.spec import Declared
 from foldflight.functions.types.sql import parse_type, sql_name, type_variables
 
@@ -122,7 +122,7 @@ def udf(
         builder.check()
         return builder.attach(
             builder.of_both_kinds(
-                lambda: builder.map_function(
+                lambda: builder.scalar_function(
                     builder.inputs(input_types),
                     builder.result(result_type),
                     version=version,
@@ -193,7 +193,7 @@ def udtf(
         builder.check()
         return builder.attach(
             builder.of_both_kinds(
-                lambda: builder.map_function(
+                lambda: builder.scalar_function(
                     builder.inputs(input_types),
                     builder.table(result_types),
                     version=version,
@@ -267,7 +267,7 @@ class _MapBuilder(SignatureBuilder):
         except TypeError:
             raise self.error(f".{verb} has wrong parameters", f"write {verb}({parameters})") from None
 
-    def map_function(
+    def scalar_function(
         self,
         inputs: Any,
         result: Any,
@@ -276,7 +276,7 @@ class _MapBuilder(SignatureBuilder):
         skip_nulls: bool,
         deterministic: bool,
         compile: bool | Literal["auto"],  # noqa: A002 - as in `udf`
-    ) -> MapFunction:
+    ) -> ScalarFunction:
         """Return the function, after the checks that need its types."""
         if not callable(inputs):
             try:
@@ -284,7 +284,7 @@ class _MapBuilder(SignatureBuilder):
             except TypeError:
                 raise self.not_taken(len(inputs)) from None
         self.check_variables(inputs, result)
-        return MapFunction(
+        return ScalarFunction(
             name=self.name,
             is_table=isinstance(self, _TableBuilder),
             declared_version=version if callable(version) else str(version),
@@ -322,7 +322,7 @@ class _MapBuilder(SignatureBuilder):
         every = len(inspect.signature(self.takes()[0]).parameters)
         return arguments + every - len(self.argument_parameters())
 
-    def attach(self, function: MapFunction) -> Any:
+    def attach(self, function: ScalarFunction) -> Any:
         """Attach the function to the author's function or class, and return that."""
         setattr(self.cls, REGISTERED, function)
         return self.cls
@@ -347,7 +347,7 @@ class _ScalarBuilder(_MapBuilder):
         if inspect.isgeneratorfunction(method):
             raise self.error(f"{shown} is a generator", "return one value, or use @udtf for several rows")
 
-    def map_function(self, inputs: Any, result: Any, **options: Any) -> MapFunction:
+    def scalar_function(self, inputs: Any, result: Any, **options: Any) -> ScalarFunction:
         if self.vectorised is not None:
             if options["compile"] is True:
                 raise self.error(" is declared vectorised and compile=True", "choose one")
@@ -356,7 +356,7 @@ class _ScalarBuilder(_MapBuilder):
             raise self.error(
                 " is vectorised and has no arguments", "leave vectorised out; it cannot know how many rows"
             )
-        return super().map_function(inputs, result, **options)
+        return super().scalar_function(inputs, result, **options)
 
     def inferred(self, annotation: Any, where: str) -> pa.DataType:
         if self.vectorised is not None and where not in (", input_types", ", result_type"):

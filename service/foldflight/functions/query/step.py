@@ -1,4 +1,4 @@
-"""One use of a scalar or table function in a program of steps."""
+"""One use of a scalar or table function in an expression."""
 
 from __future__ import annotations
 

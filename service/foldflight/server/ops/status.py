@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from foldflight.fold import Folding
-    from foldflight.functions.author.mapping import AnyFunction
+    from foldflight.functions.author.scalar import AnyFunction
     from foldflight.functions.registry import Registry
 
 __all__ = ["BY_FUNCTION", "FLEET_PATH", "OWN_PATH", "STATUS_ACTION", "Status", "fleet_of"]

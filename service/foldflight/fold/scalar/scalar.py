@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError
 from foldflight.fold.failures import user_failure
-from foldflight.fold.mapping.mapper import Instance, Scalar, cast, null_rows
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Rows
+from foldflight.fold.scalar.evaluation import Instance, Scalar, cast, null_rows
 from foldflight.functions.types.columns import number_format
 from foldflight.functions.types.sql import can_widen, sql_name
 from foldflight.functions.types.values import cast_arguments

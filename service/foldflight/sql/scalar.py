@@ -22,17 +22,17 @@ from foldflight.spark.versions import PLAIN_TABLES, arrow_type
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError
 from foldflight.sql.blocks import ParsedQuery
 from foldflight.sql.calls import ParsedCall, calls_in
-from foldflight.sql.catalog import MapEntry
+from foldflight.sql.catalog import ScalarEntry
 from foldflight.sql.meaning import given_arguments, is_expression
 from foldflight.sql.text import Span, Text
 
-__all__ = ["check_types", "rewrite_mapped"]
+__all__ = ["check_types", "rewrite_scalar"]
 
 _EXPRESSIONS: Final = ("SELECT", "WHERE", "GROUP BY", "HAVING")
 _BEFORE_TABLES: Final = ("FROM", "JOIN", "LATERAL", ",")
 
 
-def rewrite_mapped(analysis: Analysis) -> bool:
+def rewrite_scalar(analysis: Analysis) -> bool:
     """Check the calls of scalar and table functions, and return whether some of them had to be rewritten.
 
     Raises:
@@ -95,7 +95,7 @@ def check_types(analysis: Analysis, query: ParsedQuery) -> None:
                 _check_arguments(analysis, catalog.mapped[call.name], [next(found) for _ in columns])
 
 
-def _check_arguments(analysis: Analysis, entry: MapEntry, given: Sequence[tuple[Span, pa.DataType]]) -> None:
+def _check_arguments(analysis: Analysis, entry: ScalarEntry, given: Sequence[tuple[Span, pa.DataType]]) -> None:
     info = entry.handle.info
     known = info.taking([type_ for _, type_ in given]).input_types
     is_own = info.input_types is not None and tuple(map(parse_type, info.input_types)) == entry.types
@@ -111,7 +111,7 @@ def _check_arguments(analysis: Analysis, entry: MapEntry, given: Sequence[tuple[
             )
 
 
-def _is_call(text: Text, call: ParsedCall, entry: MapEntry) -> bool:
+def _is_call(text: Text, call: ParsedCall, entry: ScalarEntry) -> bool:
     """Return whether a call is one, rather than the name of a relation with its columns."""
     if entry.is_table:
         return text.upper(call.span.start - 1) in _BEFORE_TABLES
@@ -119,13 +119,13 @@ def _is_call(text: Text, call: ParsedCall, entry: MapEntry) -> bool:
 
 
 def _rewrite(
-    analysis: Analysis, call: ParsedCall, entry: MapEntry, columns: tuple[Span, ...], literals: Mapping[str, Any]
+    analysis: Analysis, call: ParsedCall, entry: ScalarEntry, columns: tuple[Span, ...], literals: Mapping[str, Any]
 ) -> None:
     """Write `udf(x)` for `scale(x, factor => 2)`, and `inline(udf(x))` for a table function.
 
     The columns stay ranges of their own, because they may have calls that are rewritten, too.
     """
-    udf = analysis.catalog.mapped_udf(analysis.spark, entry, literals)
+    udf = analysis.catalog.scalar_udf(analysis.spark, entry, literals)
     begin, end = (f"inline({udf}", "))") if entry.is_table else (udf, ")")
     analysis.edits.replace(Span(call.span.start, call.span.start + 1), begin)
     first = call.arguments[0].start

@@ -8,15 +8,15 @@ import pytest
 
 from foldflight.exchange.failover.journal import Journal, JournalEntry
 from foldflight.exchange.slots import NO_SLOTS, Slots
-from tests.simulation.mapping import run_mapping_seed
+from tests.simulation.scalar import run_scalar_seed
 
 
-def test_mapping_seeds() -> None:
+def test_scalar_seeds() -> None:
     """Each chunk is answered once, in order and right, whatever servers do."""
     harms: Counter[str] = Counter()
     answers = replays = 0
     for seed in range(40):
-        report = run_mapping_seed(seed)
+        report = run_scalar_seed(seed)
         harms += report.harms
         answers, replays = answers + report.commits, replays + report.stats.replays
     assert answers > 150
@@ -26,16 +26,16 @@ def test_mapping_seeds() -> None:
 
 
 @pytest.mark.slow
-def test_many_mapping_seeds() -> None:
+def test_many_scalar_seeds() -> None:
     """The same, a thousand times."""
     for seed in range(40, 1000):
-        run_mapping_seed(seed)
+        run_scalar_seed(seed)
 
 
 def test_a_calm_world_sends_nothing_twice() -> None:
     """Without faults no server is lost and no row is sent again."""
     for seed in range(8):
-        report = run_mapping_seed(seed, is_calm=True)
+        report = run_scalar_seed(seed, is_calm=True)
         assert (report.stats.losses, report.stats.rows_refolded, report.retries) == (0, 0, 0)
 
 
@@ -51,7 +51,7 @@ def test_a_mistake_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fails(seed: int) -> bool:
         try:
-            run_mapping_seed(seed)
+            run_scalar_seed(seed)
         except (AssertionError, ValueError):
             return True
         return False

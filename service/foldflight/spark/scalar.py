@@ -3,7 +3,7 @@
     df > one iterator arrow UDF over the argument columns > the output, or a struct of several > a column for each
 
 Only the arguments travel to Python. Spark goes on to prune columns and to push filters down, and the other columns keep
-their metadata, such as a watermark. The program of all nested functions is evaluated in one trip.
+their metadata, such as a watermark. The expressions of all nested functions are evaluated in one trip.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.client import Aggregate, OpenExchange, Transport, Use, UseMember, uses_in
-from foldflight.engine.batch.mapping import MapQuery, Steps, transport_of
+from foldflight.engine.batch.scalar import ScalarQuery, Steps, transport_of
 from foldflight.engine.keys.logs import forward
 from foldflight.engine.query.blocks import gather
 from foldflight.engine.query.convert import convert, without_nullability
@@ -41,7 +41,7 @@ from foldflight.functions.types.sql import sql_name
 from foldflight.spark.attempts import attempt
 from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, column_named, spark_name, text_of
-from foldflight.spark.steps import mapping, step_name
+from foldflight.spark.steps import arrow_function, step_name
 from foldflight.spark.types import arrow_fields, check_udf
 from foldflight.spark.versions import ARROW_UDFS, arrow_udf, nullable, spark_type
 from foldflight.spark.worker import freeze_garbage_collector
@@ -188,7 +188,7 @@ def _mapped(history: _History) -> DataFrame:
     outputs = {name: steps.add(use) for name, use in uses.items()}
     rows = columns.rows()
     chunk = chunk_schema(arrow_fields(rows.schema, columns.roles()), columns.shown)
-    query = MapQuery.of(transport_of(uses), steps, outputs, chunk, isolates=isolates, types=SPARK)
+    query = ScalarQuery.of(transport_of(uses), steps, outputs, chunk, isolates=isolates, types=SPARK)
     pickle.dumps(query)  # Spark pickles it again later, but its error would not name the function
     name = step_name("map", query.opening.functions)
     members = [pa.field(f"output_{place}", field.type) for place, field in enumerate(query.outputs)]
@@ -199,7 +199,7 @@ def _mapped(history: _History) -> DataFrame:
     results = columns.result_types(given, rows.schema, query.outputs.types)
     results += map(spark_type, types.types[len(results) :])
     if not ARROW_UDFS.has():
-        return _mapped_rows(history, columns, _Rows(query, types), results, name)
+        return _scalar_rows(history, columns, _Rows(query, types), results, name)
     is_alone = len(members) == 1
     for type_, use in zip(results, uses.values(), strict=False):
         check_udf(type_, use.function.name)
@@ -217,7 +217,7 @@ def _mapped(history: _History) -> DataFrame:
     return mapped.withColumns(added).drop(_MAPPED)
 
 
-def _mapped_rows(
+def _scalar_rows(
     history: _History, columns: Columns, task: _Rows, results: Sequence[st.DataType], name: str
 ) -> DataFrame:
     """Return the DataFrame with the outputs, where Spark has no UDFs over Arrow arrays: all columns go to Python.
@@ -234,7 +234,7 @@ def _mapped_rows(
     found = [st.StructField(each.name, nullable(each.dataType), metadata=each.metadata) for each in df.schema.fields]
     own = [f"{_MAPPED}_{place}" for place in range(len(task.types))]
     added = [*map(st.StructField, own, results)]
-    mapped = rows.mapInArrow(mapping(task, name), st.StructType([*found, *added]))
+    mapped = rows.mapInArrow(arrow_function(task, name), st.StructType([*found, *added]))
     outputs = {output: sf.col(each) for output, each in zip(history.uses, own, strict=False)}
     if history.on_error == "isolate":
         read = Columns(mapped)
@@ -249,13 +249,13 @@ class _Rows:
     """The task of one partition, for mapInArrow.
 
     Args:
-        query: The program.
+        query: The expressions.
         types: The outputs.
         rows: The columns from Spark: those that are kept, then the arguments.
         kept: How many are kept.
     """
 
-    query: MapQuery
+    query: ScalarQuery
     types: pa.Schema
     rows: pa.Schema = field(default_factory=lambda: pa.schema([]))
     kept: int = 0
@@ -293,7 +293,7 @@ def chunk_schema(fields: pa.Schema, shown: Sequence[str]) -> pa.Schema:
     return pa.schema([field.with_name(name) for field, name in zip(fields, shown, strict=True)])
 
 
-def _evaluated(query: MapQuery, types: pa.Schema, batches: Iterator[Any]) -> Iterator[pa.Array]:
+def _evaluated(query: ScalarQuery, types: pa.Schema, batches: Iterator[Any]) -> Iterator[pa.Array]:
     """Yield the outputs of Spark's batches: of one output its values, of several structs.
 
     The lengths agree with the input in total only.

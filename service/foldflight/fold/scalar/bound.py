@@ -13,13 +13,13 @@ from foldflight.fold.accelerator import Accelerator, demand_accelerated
 from foldflight.fold.aggregate.calls import check_fingerprint, demand_instance
 from foldflight.fold.evaluator import Request, Resources
 from foldflight.fold.failures import ERROR, ERROR_TYPE
-from foldflight.fold.mapping.program import OpenProgram
-from foldflight.functions.author.mapping import BoundMap, MapFunction
+from foldflight.fold.scalar.expressions import OpenExpressions
+from foldflight.functions.author.scalar import BoundScalar, ScalarFunction
 from foldflight.functions.query.step import Step, StepArgument
 from foldflight.functions.registry import Registry, unknown_function
 from foldflight.functions.types.sql import is_larger_than
 
-__all__ = ["ROW", "BoundProgram", "BoundStep"]
+__all__ = ["ROW", "BoundExpressions", "BoundStep"]
 
 ROW: Final = "row"
 """The column of answers with the number of the row of the chunk. Answers have it if a step is a table function."""
@@ -39,7 +39,7 @@ class BoundStep:
     """
 
     step: Step
-    bound: BoundMap
+    bound: BoundScalar
 
     can_retract = can_merge = can_migrate = is_invertible = False
     views = ()
@@ -55,7 +55,7 @@ class BoundStep:
         return self.bound.input_types
 
 
-class BoundProgram:
+class BoundExpressions:
     """The steps of an exchange, bound to functions and columns.
 
     Args:
@@ -102,9 +102,9 @@ class BoundProgram:
             demand_instance(each.bound)
             demand_accelerated(each.bound, accelerator)
 
-    def open(self, resources: Resources) -> OpenProgram:
-        """Return the program, with each function opened. Raises the errors of `OpenProgram`."""
-        return OpenProgram(
+    def open(self, resources: Resources) -> OpenExpressions:
+        """Return the expressions, with each function opened. Raises the errors of `OpenExpressions`."""
+        return OpenExpressions(
             [each.step for each in self.calls],
             [each.bound for each in self.calls],
             self.request,
@@ -133,7 +133,7 @@ class BoundProgram:
         if step.function not in registry:
             raise unknown_function(step.function, registry, self._where)
         function = registry[step.function]
-        if not isinstance(function, MapFunction):
+        if not isinstance(function, ScalarFunction):
             raise RejectedError(
                 "SIGNATURE",
                 f"{step.function} is an aggregate function, not a scalar or table function; use it in a group_by",

@@ -17,13 +17,13 @@ from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import Declared, Function, FunctionKind, Parameter, Registered, literal_texts
 from foldflight.functions.types.sql import sql_name
 
-__all__ = ["AnyFunction", "BoundMap", "MapFunction", "MapVerbs", "Vectorised"]
+__all__ = ["AnyFunction", "BoundScalar", "ScalarFunction", "ScalarMethods", "Vectorised"]
 
 Vectorised = Literal["arrow", "numpy", "pandas"]
 
 
 @dataclass(frozen=True)
-class MapVerbs:
+class ScalarMethods:
     """The methods of one instance of an author's class, or the author's function as `eval`.
 
     `eval` takes the arguments of one row or, if the function is vectorised, whole columns.
@@ -35,7 +35,7 @@ class MapVerbs:
 
 
 @dataclass(frozen=True)
-class MapFunction(Registered):
+class ScalarFunction(Registered):
     """A registered scalar or table function.
 
     Args:
@@ -70,7 +70,7 @@ class MapFunction(Registered):
     vectorised: Vectorised | None = None
     parameters: tuple[Parameter, ...] = ()
     compile: bool | Literal["auto"] = "auto"
-    zoned: MapFunction | None = field(default=None, compare=False, repr=False)
+    zoned: ScalarFunction | None = field(default=None, compare=False, repr=False)
     defaults: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
@@ -101,7 +101,7 @@ class MapFunction(Registered):
         """Whether it is a class with `open`, which may change the instance before the first row."""
         return isinstance(self.target, type) and getattr(self.target, "open", None) is not None
 
-    def bind(self, argument_types: Sequence[pa.DataType], literals: Mapping[str, Any]) -> BoundMap:
+    def bind(self, argument_types: Sequence[pa.DataType], literals: Mapping[str, Any]) -> BoundScalar:
         """Fix the types and direct arguments of one call.
 
         Args:
@@ -121,7 +121,7 @@ class MapFunction(Registered):
                 f"{self.name} is a table function, but its result_types are {result}; return a dict of columns",
                 function=self.name,
             )
-        return BoundMap(
+        return BoundScalar(
             function=self,
             version=version,
             input_types=inputs,
@@ -130,12 +130,12 @@ class MapFunction(Registered):
         )
 
 
-AnyFunction: TypeAlias = Function | MapFunction
+AnyFunction: TypeAlias = Function | ScalarFunction
 """A registered function of any kind."""
 
 
 @dataclass(frozen=True)
-class BoundMap:
+class BoundScalar:
     """A scalar or table function with the types and direct arguments of one call.
 
     Args:
@@ -146,7 +146,7 @@ class BoundMap:
         literals: The direct arguments.
     """
 
-    function: MapFunction
+    function: ScalarFunction
     version: str
     input_types: tuple[pa.DataType, ...]
     result_type: pa.DataType
@@ -165,10 +165,10 @@ class BoundMap:
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
-    def instantiate(self) -> MapVerbs:
+    def instantiate(self) -> ScalarMethods:
         """Return the methods of a new instance of the author's class, or the author's function."""
         target = self.function.target
         if not isinstance(target, type):
-            return MapVerbs(target)
+            return ScalarMethods(target)
         instance: Any = target(**self.literals)
-        return MapVerbs(instance.eval, getattr(instance, "open", None), getattr(instance, "close", None))
+        return ScalarMethods(instance.eval, getattr(instance, "open", None), getattr(instance, "close", None))

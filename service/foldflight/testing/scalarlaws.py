@@ -14,15 +14,15 @@ import pyarrow as pa
 from foldflight.client.process import PROGRAMS_AT_ONCE
 from foldflight.errors import RejectedError
 from foldflight.fold import ERROR, ROW, Accelerator, Mode, Request, Resources, bind
-from foldflight.functions import MapFunction, Registry, Step, StepArgument
+from foldflight.functions import Registry, ScalarFunction, Step, StepArgument
 from foldflight.shipping.pickling import unpickled_copy
 
-__all__ = ["MAP_LAWS", "MapLaw", "MapSubject"]
+__all__ = ["SCALAR_LAWS", "ScalarLaw", "ScalarSubject"]
 
 Rows = Sequence[Any]
 
 
-class MapSubject:
+class ScalarSubject:
     """One use of a scalar or table function, which evaluates rows.
 
     Args:
@@ -33,9 +33,9 @@ class MapSubject:
         RejectedError: SIGNATURE for wrong direct arguments, or SCHEMA_MISMATCH if no argument types are found.
     """
 
-    def __init__(self, function: MapFunction, literals: Mapping[str, Any]) -> None:
+    def __init__(self, function: ScalarFunction, literals: Mapping[str, Any]) -> None:
         (there,) = unpickled_copy([function])
-        assert isinstance(there, MapFunction)
+        assert isinstance(there, ScalarFunction)
         self.function = there
         self.types = _argument_types(there, literals)
         names = [f"argument_{place}" for place in range(len(self.types))]
@@ -47,22 +47,22 @@ class MapSubject:
 
     def results(self, *parts: Rows, accelerator: Accelerator | None = None) -> list[list[Any]]:
         """Evaluate rows in these parts. Return for each row its results or its error, as text."""
-        program = self._bound.open(Resources(accelerator=accelerator))
+        opened = self._bound.open(Resources(accelerator=accelerator))
         try:
             found: list[list[Any]] = []
             for rows in parts:
-                found += self._of(program.chunk(self._chunk(rows)), len(rows))
+                found += self._of(opened.chunk(self._chunk(rows)), len(rows))
             return found
         finally:
-            program.close()
+            opened.close()
 
     def mode(self) -> Mode:
         """Return how the function is evaluated if it is compiled at once where possible."""
-        program = self._bound.open(Resources(accelerator=PROGRAMS_AT_ONCE))
+        opened = self._bound.open(Resources(accelerator=PROGRAMS_AT_ONCE))
         try:
-            return program.kinds[0]
+            return opened.kinds[0]
         finally:
-            program.close()
+            opened.close()
 
     def _chunk(self, rows: Rows) -> pa.RecordBatch:
         if not self.types:
@@ -83,7 +83,7 @@ class MapSubject:
         return found
 
 
-def _argument_types(function: MapFunction, literals: Mapping[str, Any]) -> list[pa.DataType]:
+def _argument_types(function: ScalarFunction, literals: Mapping[str, Any]) -> list[pa.DataType]:
     function.check_literals(literals)
     if function.input_types is not None:
         return list(function.input_types)
@@ -105,34 +105,34 @@ def _differing(one: Sequence[Any], other: Sequence[Any], what: str) -> str | Non
     return None
 
 
-def _again(subject: MapSubject, rows: Rows, _: int) -> str | None:
+def _again(subject: ScalarSubject, rows: Rows, _: int) -> str | None:
     return _differing(subject.results(rows), subject.results(rows), "when called again")
 
 
-def _splits(subject: MapSubject, rows: Rows, cut: int) -> str | None:
+def _splits(subject: ScalarSubject, rows: Rows, cut: int) -> str | None:
     at = cut % (len(rows) + 1)
     return _differing(subject.results(rows), subject.results(rows[:at], rows[at:]), f"when split at {at}")
 
 
-def _order(subject: MapSubject, rows: Rows, _: int) -> str | None:
+def _order(subject: ScalarSubject, rows: Rows, _: int) -> str | None:
     return _differing(subject.results(rows), subject.results(rows[::-1])[::-1], "in the opposite order")
 
 
-def _compiled(subject: MapSubject, rows: Rows, _: int) -> str | None:
+def _compiled(subject: ScalarSubject, rows: Rows, _: int) -> str | None:
     return _differing(subject.results(rows), subject.results(rows, accelerator=PROGRAMS_AT_ONCE), "when compiled")
 
 
-def _needs_deterministic(subject: MapSubject) -> str | None:
+def _needs_deterministic(subject: ScalarSubject) -> str | None:
     return None if subject.function.deterministic else "it is not deterministic"
 
 
-def _needs_compiled(subject: MapSubject) -> str | None:
+def _needs_compiled(subject: ScalarSubject) -> str | None:
     if subject.mode() is Mode.COMPILED:
         return None
     return "it is vectorised" if subject.function.vectorised else "it is not compiled"
 
 
-class MapLaw(NamedTuple):
+class ScalarLaw(NamedTuple):
     """One law.
 
     Args:
@@ -142,13 +142,13 @@ class MapLaw(NamedTuple):
     """
 
     name: str
-    holds: Callable[[MapSubject, Rows, int], str | None]
-    needs: Callable[[MapSubject], str | None]
+    holds: Callable[[ScalarSubject, Rows, int], str | None]
+    needs: Callable[[ScalarSubject], str | None]
 
 
-MAP_LAWS = (
-    MapLaw("repeated calls agree", _again, _needs_deterministic),
-    MapLaw("any split of the rows", _splits, _needs_deterministic),
-    MapLaw("rows in any order", _order, _needs_deterministic),
-    MapLaw("compiled code agrees", _compiled, _needs_compiled),
+SCALAR_LAWS = (
+    ScalarLaw("repeated calls agree", _again, _needs_deterministic),
+    ScalarLaw("any split of the rows", _splits, _needs_deterministic),
+    ScalarLaw("rows in any order", _order, _needs_deterministic),
+    ScalarLaw("compiled code agrees", _compiled, _needs_compiled),
 )

@@ -22,7 +22,7 @@ from tests.simulation.running import Report, SimulatedTransport, judged, run_par
 from tests.simulation.workloads import LIMITS, limits_of
 from tests.simulation.world import World
 
-__all__ = ["run_mapping_seed"]
+__all__ = ["run_scalar_seed"]
 
 _COLUMNS: Final = pa.schema([("v", pa.int64())])
 
@@ -88,7 +88,7 @@ class _Partition:
                 yield exchange
 
 
-def run_mapping_seed(seed: int, *, is_calm: bool = False) -> Report:
+def run_scalar_seed(seed: int, *, is_calm: bool = False) -> Report:
     """Run what follows from a seed.
 
     Args:

@@ -15,18 +15,18 @@ from foldflight.fold.failures import Failures, user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows
 from foldflight.functions.author.context import FunctionContext
-from foldflight.functions.author.mapping import BoundMap
+from foldflight.functions.author.scalar import BoundScalar
 from foldflight.functions.types.values import CastError, cast_results
 
-__all__ = ["Instance", "Mapper", "Scalar", "cast", "cast_around", "null_rows"]
+__all__ = ["Evaluation", "Instance", "Scalar", "cast", "cast_around", "null_rows"]
 
 _WINDOW: Final = 256
 
 
-class Mapper(ABC):
+class Evaluation(ABC):
     """Evaluates one step."""
 
-    bound: BoundMap
+    bound: BoundScalar
 
     @property
     @abstractmethod
@@ -38,7 +38,7 @@ class Mapper(ABC):
         """Close the function. Raises FunctionError USER_CODE."""
 
 
-class Scalar(Mapper):
+class Scalar(Evaluation):
     """Evaluates a scalar function: one value for each row."""
 
     @abstractmethod
@@ -50,7 +50,7 @@ class Scalar(Mapper):
         """
 
 
-class Instance(Mapper):
+class Instance(Evaluation):
     """An opened instance of the author's class, or the author's function.
 
     Args:
@@ -62,7 +62,7 @@ class Instance(Mapper):
         FunctionError: USER_CODE, if the class cannot be instantiated or its `open` raises.
     """
 
-    def __init__(self, bound: BoundMap, context: FunctionContext, failures: Failures) -> None:
+    def __init__(self, bound: BoundScalar, context: FunctionContext, failures: Failures) -> None:
         self.bound = bound
         self.name = bound.function.name
         self.failures = failures

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError
 from foldflight.fold.failures import Failures
-from foldflight.fold.mapping.mapper import Instance, cast_around
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Rows, Slots
+from foldflight.fold.scalar.evaluation import Instance, cast_around
 from foldflight.functions.author.context import FunctionContext
-from foldflight.functions.author.mapping import BoundMap
+from foldflight.functions.author.scalar import BoundScalar
 from foldflight.functions.types.values import CastError
 
 __all__ = ["ROWS_MAX", "Part", "TableInstance"]
@@ -58,7 +58,7 @@ class TableInstance(Instance):
         outer: Whether a row without results becomes one row of NULLs.
     """
 
-    def __init__(self, bound: BoundMap, context: FunctionContext, failures: Failures, *, outer: bool) -> None:
+    def __init__(self, bound: BoundScalar, context: FunctionContext, failures: Failures, *, outer: bool) -> None:
         super().__init__(bound, context, failures)
         self._outer = outer
         self._names = [field.name for field in bound.result_type]

@@ -1,4 +1,4 @@
-"""Programs of scalar and table functions over both transports; on servers that die, drain and refuse."""
+"""Expressions of scalar and table functions over both transports; on servers that die, drain and refuse."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import pytest
 from foldflight import connect
 from foldflight.client import EmbeddedTransport, FlightTransport, close_connections
 from foldflight.client.functions import Functions
-from foldflight.engine.batch import mapping
-from foldflight.engine.batch.mapping import MapQuery, Steps, transport_of
+from foldflight.engine.batch import scalar
+from foldflight.engine.batch.scalar import ScalarQuery, Steps, transport_of
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
-from foldflight.fold.mapping import table
+from foldflight.fold.scalar import table
 from foldflight.functions import Registry, Step, StepArgument
 from foldflight.server.run.lifecycle import Server, serving
 from foldflight.testing import run_epochs
-from tests import map_functions
+from tests import scalar_functions
 from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess
 
-MODULE = "tests.map_functions"
+MODULE = "tests.scalar_functions"
 COLUMNS = pa.schema([("x", pa.int64()), ("t", pa.string())])
 X, T = StepArgument(column="x"), StepArgument(column="t")
 PROGRAM = Open(
@@ -42,7 +42,7 @@ PROGRAM = Open(
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serving(map_functions, message_bytes_max=1 << 16) as running:
+    with serving(scalar_functions, message_bytes_max=1 << 16) as running:
         yield running
     close_connections()
 
@@ -50,7 +50,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture(params=["embedded", "flight"])
 def transport(request: pytest.FixtureRequest) -> Any:
     if request.param == "embedded":
-        return EmbeddedTransport(Registry.load([map_functions]), state_key=b"k" * 32)
+        return EmbeddedTransport(Registry.load([scalar_functions]), state_key=b"k" * 32)
     found = request.getfixturevalue("server")
     return FlightTransport([found.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
 
@@ -65,9 +65,9 @@ def expected(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     found = []
     for place, row in enumerate(batch.to_pylist()):
         text = None if row["t"] is None else row["t"].strip().lower()
-        for word, at in map_functions.split(text):
+        for word, at in scalar_functions.split(text):
             found.append(
-                {"row": place, "output_0": map_functions.score(text, row["x"]), "output_1": {"word": word, "at": at}}
+                {"row": place, "output_0": scalar_functions.score(text, row["x"]), "output_1": {"word": word, "at": at}}
             )
     return found
 
@@ -166,8 +166,8 @@ def test_another_server_takes_over_in_the_middle(fork: Callable[..., ServerProce
 
 
 def test_functions_that_take_too_long_are_interrupted() -> None:
-    """fold_s_max holds for mapping: the error names the function and the row."""
-    with serving(map_functions, fold_s_max=0.5) as server:
+    """fold_s_max holds for scalar functions: the error names the function and the row."""
+    with serving(scalar_functions, fold_s_max=0.5) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
         opening = Open((), COLUMNS, steps=(Step("sleepy", (X,)),), outputs=(0,))
         with transport.open(opening) as exchange:
@@ -180,7 +180,7 @@ def test_functions_that_take_too_long_are_interrupted() -> None:
 
 
 def test_isolated_rows_are_counted(server: Server) -> None:
-    """Rows that fail are in the metrics, and so are rows and calls of mapping functions."""
+    """Rows that fail are in the metrics, and so are rows and calls of scalar functions."""
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
     opening = Open((), COLUMNS, steps=(Step("ratio", (X, X)),), outputs=(0,), isolate_errors=True)
     with transport.open(opening) as exchange:
@@ -198,7 +198,7 @@ def test_tokens_are_those_of_each_function(tmp_path: Any) -> None:
     """A token that allows one function does not open a program with another one, nor an external call of it."""
     tokens = tmp_path / "tokens"
     tokens.write_text("a-token-of-one-function-0000000000 multiply\n")
-    with serving(map_functions, tokens_file=str(tokens)) as server:
+    with serving(scalar_functions, tokens_file=str(tokens)) as server:
         transport = FlightTransport(
             [server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT, token="a-token-of-one-function-0000000000"
         )
@@ -220,11 +220,11 @@ def test_functions_are_shipped(server: Server) -> None:
         return 3 * x
 
     key = "a bundle key of thirty-two bytes!"
-    with serving(map_functions, bundle_keys=key) as accepting:
+    with serving(scalar_functions, bundle_keys=key) as accepting:
         functions = connect(accepting.url, bundle_key=key).register(tripled)
         use = functions["multiply"](functions["tripled"]("x"), "x")
         steps = Steps(lambda column, _: str(column))
-        query = MapQuery.of(transport_of({"m": use}), steps, {"m": steps.add(use)}, COLUMNS)
+        query = ScalarQuery.of(transport_of({"m": use}), steps, {"m": steps.add(use)}, COLUMNS)
         answers = [
             answer.to_pylist() for _, answer in query.answers([rows((2, None)), rows((3, None)), rows((4, None))])
         ]
@@ -234,12 +234,12 @@ def test_functions_are_shipped(server: Server) -> None:
 
 def test_blocks_are_as_large_as_their_answers_allow(monkeypatch: pytest.MonkeyPatch, transport: Any) -> None:
     """The engine holds an answer as a whole: rows that become many are sent in small blocks, others in large ones."""
-    monkeypatch.setattr(mapping, "_TABLE_ANSWER_ROWS", 1 << 13)
+    monkeypatch.setattr(scalar, "_TABLE_ANSWER_ROWS", 1 << 13)
     functions = Functions(transport)
     use = functions["repeated"]("x", "times")
     columns = pa.schema([("x", pa.int64()), ("times", pa.int64())])
     steps = Steps(lambda column, _: str(column))
-    query = MapQuery.of(transport, steps, {"r": steps.add(use)}, columns)
+    query = ScalarQuery.of(transport, steps, {"r": steps.add(use)}, columns)
     times = [1] * 9000 + [100] * 2000
     block = pa.RecordBatch.from_arrays([pa.array(range(len(times))), pa.array(times)], schema=columns)
     found, sizes = [], []

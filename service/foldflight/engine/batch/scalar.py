@@ -1,6 +1,6 @@
-"""Scalar and table functions over blocks of rows: nested uses become one program of steps, which a task drives.
+"""Scalar and table functions over blocks of rows: nested uses become the steps of one exchange, which a task drives.
 
-uses > Steps (columns by name) > MapQuery.of (described, pinned) > MapQuery.answers (blocks in, outputs out)
+uses > Steps (columns by name) > ScalarQuery.of (described, pinned) > ScalarQuery.answers (blocks in, outputs out)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open
 from foldflight.functions import Step, StepArgument
 
-__all__ = ["MapQuery", "Steps", "transport_of"]
+__all__ = ["ScalarQuery", "Steps", "transport_of"]
 
 # A block that is remote travels while another one is evaluated. More exchanges gain little and take up servers' places.
 _REMOTE_EXCHANGES: Final = 2
@@ -114,8 +114,8 @@ def transport_of(uses: Mapping[str, Use]) -> Transport:
 
 
 @dataclass(frozen=True)
-class MapQuery:
-    """A program of scalar and table functions, resolved and checked.
+class ScalarQuery:
+    """Expressions of scalar and table functions, resolved and checked.
 
     Args:
         transport: The connection to the functions.
@@ -142,8 +142,8 @@ class MapQuery:
         *,
         isolates: bool = False,
         types: HostTypes = ARROW,
-    ) -> MapQuery:
-        """Describe a program through the transport, and check it.
+    ) -> ScalarQuery:
+        """Describe expressions through the transport, and check it.
 
         Args:
             transport: The connection to the functions.

@@ -1,4 +1,4 @@
-"""Scalar and table functions for the tests of mapping: each kind, and those that fail in each way."""
+"""Scalar and table functions for their tests: each kind, and those that fail in each way."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from pyspark.sql import Row
 from pyspark.sql import functions as sf
 
 from foldflight import RejectedError, connect
-from foldflight.spark import dead_letters, group_by, join_lateral, mapping, results, with_columns
+from foldflight.spark import dead_letters, group_by, join_lateral, results, scalar, with_columns
 from foldflight.spark.errors import error_of
-from tests import map_functions
+from tests import scalar_functions
 from tests.spark_sessions import since_spark
 
 ROWS = [(1, 4, " Ab cD "), (2, None, None), (3, 6, ""), (-4, 7, "x y x")]
@@ -26,20 +26,20 @@ COLUMNS = "a bigint, b bigint, text string"
 def map_server() -> Iterator[str]:
     from foldflight.server.run.lifecycle import serving
 
-    with serving(map_functions) as server:
+    with serving(scalar_functions) as server:
         yield server.url
 
 
 @pytest.fixture(params=["embedded", "remote"])
 def functions(request: pytest.FixtureRequest) -> Any:
     if request.param == "embedded":
-        return connect(map_functions)
+        return connect(scalar_functions)
     return connect(request.getfixturevalue("map_server"))
 
 
 @pytest.fixture(scope="module")
 def embedded() -> Any:
-    return connect(map_functions)
+    return connect(scalar_functions)
 
 
 def plan_of(df: Any) -> str:
@@ -61,7 +61,7 @@ def test_scalar_functions_nest(spark: Any, functions: Any) -> None:
     ).collect()
     for row, (a, b, text) in zip(found, ROWS, strict=True):
         clean = None if text is None else text.strip().lower()
-        expected = (a, b, text, map_functions.multiply(a, b), map_functions.score(clean, a), clean, 42, a * 0.5)
+        expected = (a, b, text, scalar_functions.multiply(a, b), scalar_functions.score(clean, a), clean, 42, a * 0.5)
         assert tuple(row) == expected
 
 
@@ -235,7 +235,7 @@ def test_mistakes_are_refused_at_once(classic: Any, embedded: Any) -> None:
         "Spark cannot resolve the argument 'z'": lambda: with_columns(df, m=f["multiply"]("a", "z")),
         "takes BIGINT for its argument y and was given STRING": lambda: with_columns(df, m=f["multiply"]("a", "text")),
         "has several columns; name one": lambda: join_lateral(df, f["pairs"](f["split"]("text"))),
-        "come from two connections": lambda: with_columns(df, m=f["same"](connect(map_functions)["same"]("a"))),
+        "come from two connections": lambda: with_columns(df, m=f["same"](connect(scalar_functions)["same"]("a"))),
         "takes a use of a table function": lambda: join_lateral(df, f["same"]("a")),
         "rename or drop it": lambda: join_lateral(df.withColumn("WORD", sf.lit(1)), f["split"]("text")),
         "an alias names one": lambda: join_lateral(df, f["split"]("text").alias("w")),
@@ -297,13 +297,13 @@ def test_a_udf_with_several_types_keeps_its_exchanges(monkeypatch: pytest.Monkey
     """One UDF over BIGINT and over INT columns of one query opens an exchange for each, not for each batch."""
     transport, opened = embedded.transport, []
     opens = transport.open
-    monkeypatch.setattr(mapping, "_open_calls", {})
+    monkeypatch.setattr(scalar, "_open_calls", {})
     monkeypatch.setattr("pyspark.TaskContext.get", lambda: SimpleNamespace(taskAttemptId=lambda: 7))
     monkeypatch.setattr(transport, "open", lambda opening: opened.append(opening) or opens(opening))
-    call = mapping._OneCall(transport, "multiply", ("x", "y"), {}, (), pa.int64(), False, "a token of this test")
+    call = scalar._OneCall(transport, "multiply", ("x", "y"), {}, (), pa.int64(), False, "a token of this test")
     for _ in range(3):
         assert call.values([pa.array([3]), pa.array([5])]).to_pylist() == [15]
         assert call.values([pa.array([3]), pa.array([5], pa.int32())]).to_pylist() == [15]
     assert len(opened) == 2
-    for _, exchange in mapping._open_calls.values():
+    for _, exchange in scalar._open_calls.values():
         exchange.close()

@@ -1,4 +1,4 @@
-"""A program of steps over the rows of a chunk. It has no state."""
+"""Expressions over the rows of a chunk, evaluated in steps. They have no state."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from foldflight.errors import FoldflightError, FunctionError
 from foldflight.fold.accelerator import mapped
 from foldflight.fold.evaluator import Request, Resources, Stateless
 from foldflight.fold.failures import ERROR, Failures
-from foldflight.fold.mapping.mapper import Mapper, Scalar
-from foldflight.fold.mapping.scalar import InterpretedScalar, VectorisedScalar
-from foldflight.fold.mapping.table import Part, TableInstance
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Rows, Slots
+from foldflight.fold.scalar.evaluation import Evaluation, Scalar
+from foldflight.fold.scalar.scalar import InterpretedScalar, VectorisedScalar
+from foldflight.fold.scalar.table import Part, TableInstance
 from foldflight.functions.author.context import FunctionContext
-from foldflight.functions.author.mapping import BoundMap
+from foldflight.functions.author.scalar import BoundScalar
 from foldflight.functions.query.step import Step, StepArgument
 from foldflight.functions.types.values import exact_types
 
-__all__ = ["OpenProgram"]
+__all__ = ["OpenExpressions"]
 
 # As for aggregates, the precision of decimals suffices for a product of two DECIMAL(38).
 _EXACT: Final = decimal.Context(prec=76)
 
 
-class OpenProgram(Stateless):
+class OpenExpressions(Stateless):
     """The opened steps of one exchange.
 
     If errors are isolated, a row for which a function raises has NULL outputs, and its first error in `error`. After
-    any other error the program is in an undefined state and must be closed.
+    any other error the evaluation is in an undefined state and must be closed.
 
     Args:
         steps: The steps.
@@ -57,7 +57,7 @@ class OpenProgram(Stateless):
     def __init__(
         self,
         steps: Sequence[Step],
-        bound: Sequence[BoundMap],
+        bound: Sequence[BoundScalar],
         request: Request,
         schema: pa.Schema,
         resources: Resources,
@@ -69,7 +69,7 @@ class OpenProgram(Stateless):
         self._outputs = request.outputs
         self._wanted = _wanted_after(steps, request.outputs)
         self._deterministic = {each.function.name: each.function.is_deterministic for each in bound}
-        self._mappers: list[Scalar | TableInstance] = []
+        self._evaluations: list[Scalar | TableInstance] = []
         try:
             for step, each in zip(steps, bound, strict=True):
                 context = FunctionContext(
@@ -78,14 +78,14 @@ class OpenProgram(Stateless):
                     metrics=resources.metrics,
                     log=resources.log,
                 )
-                self._mappers.append(self._opened(step, each, context, resources))
+                self._evaluations.append(self._opened(step, each, context, resources))
         except FoldflightError:
             with contextlib.suppress(FunctionError):  # the first error is the cause
                 self.close()
             raise
 
     def _opened(
-        self, step: Step, bound: BoundMap, context: FunctionContext, resources: Resources
+        self, step: Step, bound: BoundScalar, context: FunctionContext, resources: Resources
     ) -> Scalar | TableInstance:
         if bound.function.is_table:
             return TableInstance(bound, context, self.failures, outer=step.outer)
@@ -102,7 +102,7 @@ class OpenProgram(Stateless):
     @property
     def kinds(self) -> tuple[Mode, ...]:
         """The current mode of each step."""
-        return tuple(each.kind for each in self._mappers)
+        return tuple(each.kind for each in self._evaluations)
 
     def chunk(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the outputs of n rows. Only table functions answer in several parts.
@@ -141,20 +141,20 @@ class OpenProgram(Stateless):
             if state is None:
                 waiting.pop()
                 continue
-            for step, mapper in zip(self._steps[place:], self._mappers[place:], strict=True):
-                rows = state.arguments(step, mapper)
-                self._refuse_misfits(mapper, rows)
-                if isinstance(mapper, TableInstance):
-                    waiting.append(self._expanded(place, state, mapper.parts(rows)))
+            for step, evaluation in zip(self._steps[place:], self._evaluations[place:], strict=True):
+                rows = state.arguments(step, evaluation)
+                self._refuse_misfits(evaluation, rows)
+                if isinstance(evaluation, TableInstance):
+                    waiting.append(self._expanded(place, state, evaluation.parts(rows)))
                     break
-                state.results[place] = mapper.values(rows)
+                state.results[place] = evaluation.values(rows)
                 place += 1
             else:
                 yield self._answer(state)
 
-    def _refuse_misfits(self, mapper: Mapper, rows: Rows) -> None:
+    def _refuse_misfits(self, evaluation: Evaluation, rows: Rows) -> None:
         """Record the error of each row with an argument that does not fit its type, or raise the first one."""
-        for index, error in rows.misfits(mapper.bound.function.name, None):
+        for index, error in rows.misfits(evaluation.bound.function.name, None):
             error.slot = int(rows.slots[index])
             if not self.failures.take(error):
                 error.slot = None
@@ -190,12 +190,12 @@ class OpenProgram(Stateless):
     def close(self) -> None:
         """Close all functions. The first error is raised after all have been closed."""
         errors: list[FunctionError] = []
-        for mapper in self._mappers:
+        for evaluation in self._evaluations:
             try:
-                mapper.close()
+                evaluation.close()
             except FunctionError as error:
                 errors.append(error)
-        self._mappers = []
+        self._evaluations = []
         if errors:
             raise errors[0]
 
@@ -227,24 +227,24 @@ class _Rows:
         self._batch = batch
         self._known: dict[tuple[StepArgument, str], Column] = {}
 
-    def arguments(self, step: Step, mapper: Mapper) -> Rows:
+    def arguments(self, step: Step, evaluation: Evaluation) -> Rows:
         """Return the rows with the arguments of a step."""
         return Rows(
             self.rows,
             None,
-            [self.argument(each, mapper, at) for at, each in enumerate(step.arguments)],
+            [self.argument(each, evaluation, at) for at, each in enumerate(step.arguments)],
         )
 
-    def argument(self, argument: StepArgument, mapper: Mapper, place: int) -> Column:
+    def argument(self, argument: StepArgument, evaluation: Evaluation, place: int) -> Column:
         """Return an argument of a step, cast to its declared type.
 
         Steps with the same argument share its Python values, unless they are mutable (lists, maps): a function could
         change those.
         """
-        type_ = mapper.bound.input_types[place]
+        type_ = evaluation.bound.input_types[place]
         known = self._known.get((argument, str(type_)))
         if known is None:
-            names = mapper.bound.function.input_names
+            names = evaluation.bound.function.input_names
             shown = argument.column if argument.step is None else names[place] if place < len(names) else str(place)
             known = Column.cast(shown or "", self._array(argument), type_)
             if exact_types(type_) is not None:

@@ -16,22 +16,22 @@ import pyarrow as pa
 
 from foldflight.compiler.compiled import RAISED, columns_of
 from foldflight.compiler.program import Uncompiled, room_for_results, why_not
-from foldflight.fold.mapping.mapper import Scalar, null_rows
-from foldflight.fold.mapping.scalar import InterpretedScalar
 from foldflight.fold.mode import Mode
 from foldflight.fold.moments import from_numbers, moment_of
 from foldflight.fold.rows import Rows
-from foldflight.functions.author.mapping import BoundMap, MapVerbs
+from foldflight.fold.scalar.evaluation import Scalar, null_rows
+from foldflight.fold.scalar.scalar import InterpretedScalar
+from foldflight.functions.author.scalar import BoundScalar, ScalarMethods
 
 if TYPE_CHECKING:
     from foldflight.compiler.kernels import Kernels, Plan  # brings numba
 
-__all__ = ["CompiledScalar", "MapProgram", "map_plan_of"]
+__all__ = ["CompiledScalar", "ScalarProgram", "scalar_plan_of"]
 
 _HOOKS: Final = ("__getattr__", "__getattribute__", "__setattr__")
 
 
-class MapProgram:
+class ScalarProgram:
     """The compiled code of one scalar function with direct arguments.
 
     Args:
@@ -87,28 +87,28 @@ class CompiledScalar(Scalar):
         RejectedError: The errors of `find`.
     """
 
-    def __init__(self, inner: InterpretedScalar, find: Callable[[int], MapProgram | Uncompiled | None]) -> None:
+    def __init__(self, inner: InterpretedScalar, find: Callable[[int], ScalarProgram | Uncompiled | None]) -> None:
         self.inner = inner
         self.bound = inner.bound
         self._find = find
-        self._found: MapProgram | Uncompiled | None = find(0)
+        self._found: ScalarProgram | Uncompiled | None = find(0)
         self._progress = np.zeros(1, np.int64)
 
     @property
     def kind(self) -> Mode:
-        return Mode.COMPILED if isinstance(self._found, MapProgram) else self.inner.kind
+        return Mode.COMPILED if isinstance(self._found, ScalarProgram) else self.inner.kind
 
     def values(self, rows: Rows) -> pa.Array:
         if self._found is None:
             self._found = self._find(len(rows))
-        if not isinstance(self._found, MapProgram):
+        if not isinstance(self._found, ScalarProgram):
             return self.inner.values(rows)
         mask = self.inner.asked(rows)
         if mask is not None:
             return null_rows(self._values(rows.kept(mask), self._found), mask)
         return self._values(rows, self._found)
 
-    def _values(self, rows: Rows, program: MapProgram) -> pa.Array:
+    def _values(self, rows: Rows, program: ScalarProgram) -> pa.Array:
         columns, valid = columns_of(rows, program.arguments)
         loop = None if columns is None else program.mapped(nulls=bool(valid))
         if loop is None:
@@ -135,7 +135,7 @@ class _Function:
     """The class in the plan of a function that is not a method."""
 
 
-def map_plan_of(bound: BoundMap, verbs: MapVerbs) -> tuple[Plan, Any]:
+def scalar_plan_of(bound: BoundScalar, verbs: ScalarMethods) -> tuple[Plan, Any]:
     """Return the plan of a scalar function and the attributes of its instance. Raises Refused with the reason."""
     from foldflight.compiler.kernels import Plan
     from foldflight.compiler.kinds import Refused

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from foldflight.client.process import PROGRAMS_AT_ONCE
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold import Mode, Request, Resources, bind
-from foldflight.fold.mapping import mapper, table
+from foldflight.fold.scalar import evaluation, table
 from foldflight.functions import FunctionContext, Registry, Step, StepArgument, udf, udtf
 from foldflight.functions.types.values import cast_results
 from foldflight.testing import check_laws
 from foldflight.testing.laws import rows_of
-from tests import map_functions as functions
+from tests import scalar_functions as functions
 
 COLUMNS = pa.schema([("x", pa.int64()), ("y", pa.int64()), ("t", pa.string())])
 ROWS = st.lists(
@@ -455,7 +455,7 @@ def test_many_wrong_results_cost_a_window_each(monkeypatch: pytest.MonkeyPatch, 
         scanned.append(len(values))
         return cast_results(values, type_)
 
-    monkeypatch.setattr(mapper, "cast_results", counting)
+    monkeypatch.setattr(evaluation, "cast_results", counting)
     if is_table:
         function = udtf(input_types=["BIGINT"], result_types={"n": "INT"}, name="wide")(lambda x: [(x,), (1,)])
     else:

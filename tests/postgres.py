@@ -14,10 +14,11 @@ from pathlib import Path
 
 from tests.wire.kit import eventually
 
-__all__ = ["MISSING", "private_postgres", "programs"]
+__all__ = ["MISSING", "WITH_PASSWORD", "private_postgres", "programs"]
 
 MISSING = "PostgreSQL is not installed: apt-get install postgresql"
 USER = "foldflight"
+WITH_PASSWORD = "with_password"  # a user who must give a password, if a test creates it
 
 
 def programs() -> Path | None:
@@ -50,6 +51,8 @@ def private_postgres() -> Iterator[str]:
             **owner,
         )
         assert made.returncode == 0, made.stderr
+        access = data / "pg_hba.conf"
+        access.write_text(f"host all {WITH_PASSWORD} all scram-sha-256\n{access.read_text()}")
         options = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "fsync": "off"}
         command = [binaries / "postgres", "-D", data, *(f"--{name}={value}" for name, value in options.items())]
         with (folder / "log").open("w") as log:

@@ -109,9 +109,10 @@ EXPLANATIONS: Final = {
         "Install a release of foldflight on both sides that has the same version of the protocol.",
     ),
     "UNAUTHENTICATED": Explanation(
-        "The server requires a token, and the call has none, a wrong one, or one that does not permit the function.",
+        "The server requires a token, and the call has none, a wrong one, or one that does not permit the function. Or "
+        "the database of a table that a stream writes does not let the user in.",
         "Pass `token=...` to `connect`, or set FOLDFLIGHT_CLIENT_TOKEN for commands. The operator lists the permitted "
-        "functions of a token in the tokens file.",
+        "functions of a token in the tokens file. For a database, correct user and password of the target's URL.",
     ),
     "LIMIT": Explanation(
         "Something exceeds a bound of the server: the size of a message or state, the states of an exchange, its "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,23 @@ def test_a_checkpoint_that_is_older_than_the_table(classic: Any, tmp_path: Path)
     with pytest.raises(Exception, match=r"table Recorded has epochs up to 1 of the query .* goes on with epoch 0"):
         written(stream, target, tmp_path, keys=["key"])
     assert target.epochs == {1: []}
+
+
+def test_a_checkpoint_that_is_one_epoch_older(classic: Any, file: DuckDBFile, tmp_path: Path) -> None:
+    """Its next epoch has the number of the table's last one, and other rows. A repeat of Spark has the same offsets."""
+    (tmp_path / "input").mkdir()
+    stream = classic.readStream.schema("key BIGINT").parquet(str(tmp_path / "input"))
+    for epoch in range(2):
+        pq.write_table(pa.table({"key": [epoch]}), tmp_path / "input" / f"{epoch}.parquet")
+        written(stream, file.url("t"), tmp_path, keys=["key"])
+        shutil.copytree(tmp_path / "checkpoint", tmp_path / f"after {epoch}")
+    pq.write_table(pa.table({"key": [2]}), tmp_path / "input" / "2.parquet")
+    for _again in range(2):  # also when the refused epoch is repeated
+        with pytest.raises(Exception, match=r"table t in .* has epoch 1 of the query .* with other rows than those of"):
+            written(stream, file.url("t"), tmp_path, keys=["key"], checkpoint=tmp_path / "after 0")
+    (tmp_path / "after 1" / "commits" / "1").unlink()
+    written(stream, file.url("t"), tmp_path, keys=["key"], checkpoint=tmp_path / "after 1")
+    assert sorted(row["key"] for row in file.rows("t")) == [0, 1, 2]
 
 
 def test_a_new_query_begins_with_an_empty_table(classic: Any, file: DuckDBFile, tmp_path: Path) -> None:

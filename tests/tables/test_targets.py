@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import json
 import math
+import select
 import struct
 import subprocess
 import sys
@@ -24,10 +25,11 @@ import pytest
 
 from examples import json_target
 from foldflight import RejectedError, RetryableError
+from foldflight.engine.targets import offsets_name
 from foldflight.spark.tables.address import Address
 from foldflight.spark.tables.postgres import PostgresTable
 from foldflight.testing import TARGET_COLUMNS, TARGET_KEYS, check_target
-from tests.postgres import MISSING, programs
+from tests.postgres import MISSING, WITH_PASSWORD, programs
 from tests.tables.kinds import DeltaFiles, DuckDBFile, Kind, PostgresDatabase
 
 
@@ -316,6 +318,65 @@ def test_a_user_who_cannot_create_tables(database: PostgresDatabase) -> None:
     target.prepare()
     target.apply("q", 0, [changes_of([{"key": "a", "value": 1}], PAIRS)])
     assert database.rows("t") == [{"key": "a", "value": 1}]
+
+
+def test_a_user_who_may_not_log_in(database: PostgresDatabase) -> None:
+    """A wrong password or database is an error of its own, which is not tried again and does not show the password."""
+    place = database.base.partition("@")[2].partition("/")[0]
+    database.run(f"CREATE USER {WITH_PASSWORD} PASSWORD 'right'")
+
+    def said(login: str, base: str) -> tuple[str, str]:
+        target = PostgresTable(
+            f"postgresql://{login}@{place}/{base}", ("t",), PAIRS, ["key"], create=True, add_columns=False
+        )
+        with pytest.raises(RejectedError) as caught:
+            target.prepare()
+        assert "secret" not in str(caught.value)
+        return caught.value.code, caught.value.message
+
+    cases = {
+        "wrong password": (f"{WITH_PASSWORD}:secret", "postgres", "UNAUTHENTICATED"),
+        "no password": (WITH_PASSWORD, "postgres", "UNAUTHENTICATED"),
+        "no such user": ("missing:secret", "postgres", "UNAUTHENTICATED"),
+        "no such database": (f"{WITH_PASSWORD}:right", "missing", "SETTINGS"),
+    }
+    for login, base, code in cases.values():
+        found, message = said(login, base)
+        assert found == code
+        user = login.partition(":")[0]
+        assert f"the user {user} " in message
+        assert base in message
+    database.run(f"DROP USER {WITH_PASSWORD}")
+
+
+@pytest.mark.parametrize("sqlstate", ["25P03", "57P01", "08006", "53300", "25006"])
+def test_connections_that_the_server_ends(database: PostgresDatabase, sqlstate: str) -> None:
+    """What a server says when it ends a connection, or is a standby, is no mistake: the epoch is tried again."""
+    target = database.opened("t", PAIRS, ["key"])
+    name = psycopg.errors.lookup(sqlstate).__name__
+
+    def end() -> None:
+        with target._connected() as opened:
+            if sqlstate == "25P03":
+                opened.execute("SET idle_in_transaction_session_timeout = 1")
+                opened.execute("BEGIN")
+                select.select([opened.fileno()], [], [], 30)  # until the server says that it ends the connection
+                opened.execute("SELECT 1")
+            else:
+                opened.execute(f"DO $$ BEGIN RAISE EXCEPTION '{name}' USING ERRCODE = '{sqlstate}'; END $$")
+
+    with pytest.raises(RetryableError, match=r"the database of table .* does not answer"):
+        end()
+
+
+def test_the_offsets_of_an_epoch(kind: Kind) -> None:
+    """A table stores a digest of the offsets beside the epoch: the last one, whatever its number is."""
+    target = kind.opened("t", PAIRS, ["key"])
+    assert target.last_epoch(offsets_name("q")) is None
+    for epoch, offsets in enumerate((2**63 - 1, 3, 0)):
+        target.apply("q", epoch, [changes_of([{"key": "a", "value": epoch}], PAIRS)], offsets)
+        target.apply("q", epoch, [], 5)  # the epoch is there already
+        assert (target.last_epoch("q"), target.last_epoch(offsets_name("q"))) == (epoch, offsets)
 
 
 def test_a_database_in_another_encoding(database: PostgresDatabase) -> None:

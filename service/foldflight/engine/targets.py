@@ -17,7 +17,7 @@ from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
 
-__all__ = ["DELETE", "Target", "is_key", "missing_columns", "netted", "shown_key"]
+__all__ = ["DELETE", "Target", "is_key", "missing_columns", "netted", "offsets_name", "shown_key"]
 
 DELETE: Final = RowKind.DELETE.short
 _SETS: Final = (RowKind.INSERT.short, RowKind.UPDATE_AFTER.short)
@@ -53,6 +53,14 @@ class Target(Protocol):
                 key or not, and `-D` deletes it. In rows with `-D`, the columns that are no keys may be NULL.
         """
         ...
+
+
+def offsets_name(query: str) -> str:
+    """Return the name under which a table stores the digest of the offsets of a query's last epoch.
+
+    It is stored like an epoch, beside the epoch of the query, so tables of older versions need no new column.
+    """
+    return f"{query}/offsets"
 
 
 def is_key(type_: pa.DataType) -> bool:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from foldflight.engine.query.layout import ROW_KIND
-from foldflight.engine.targets import DELETE, missing_columns
+from foldflight.engine.targets import DELETE, missing_columns, offsets_name
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.spark.tables.statements import quoted
 
@@ -73,7 +73,7 @@ class DeltaTable:
             version: int | None = _deltalake().DeltaTable(self._path).transaction_version(_APPLICATION + query)
             return version
 
-    def apply(self, query: str, epoch: int, changes: Iterable[pa.Table]) -> None:
+    def apply(self, query: str, epoch: int, changes: Iterable[pa.Table], offsets: int | None = None) -> None:
         deltalake = _deltalake()
         with self._errors():
             table = deltalake.DeltaTable(self._path)
@@ -81,8 +81,10 @@ class DeltaTable:
             if last is not None and last >= epoch:
                 return
             parts = list(changes)
+            stored = {query: epoch} if offsets is None else {query: epoch, offsets_name(query): offsets}
             commit = deltalake.CommitProperties(
-                app_transactions=[deltalake.Transaction(_APPLICATION + query, epoch)], max_commit_retries=0
+                app_transactions=[deltalake.Transaction(_APPLICATION + each, stored[each]) for each in stored],
+                max_commit_retries=0,
             )
             if parts:
                 self._merge(table, pa.concat_tables(parts), commit)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from foldflight.engine.targets import missing_columns
+from foldflight.engine.targets import missing_columns, offsets_name
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.spark.tables.statements import merge_statement, quoted
 
@@ -84,7 +84,7 @@ class DuckDBTable:
         with self._connected() as connection:
             return self._last_epoch(connection, query)
 
-    def apply(self, query: str, epoch: int, changes: Iterable[pa.Table]) -> None:
+    def apply(self, query: str, epoch: int, changes: Iterable[pa.Table], offsets: int | None = None) -> None:
         statement = merge_statement(self._table, _CHANGES, self._keys, self._columns.names)
         with self._connected() as connection:
             connection.begin()
@@ -92,17 +92,23 @@ class DuckDBTable:
             if last is not None and last >= epoch:
                 return
             # Another thread that has the same epoch in work conflicts with this row, here or at the commit.
-            connection.execute(
-                f"INSERT INTO {self._epochs} (epoch, query, table_name, committed_at) VALUES (?, ?, ?, now())"
-                if last is None
-                else f"UPDATE {self._epochs} SET epoch = ?, committed_at = now() WHERE query = ? AND table_name = ?",
-                [epoch, query, self._name_in_schema],
-            )
+            self._store(connection, query, epoch, is_new=last is None)
+            if offsets is not None:
+                name = offsets_name(query)
+                self._store(connection, name, offsets, is_new=self._last_epoch(connection, name) is None)
             for part in changes:
                 connection.register(_CHANGES, part)
                 connection.execute(statement)
                 connection.unregister(_CHANGES)
             connection.commit()
+
+    def _store(self, connection: duckdb.DuckDBPyConnection, query: str, epoch: int, *, is_new: bool) -> None:
+        connection.execute(
+            f"INSERT INTO {self._epochs} (epoch, query, table_name, committed_at) VALUES (?, ?, ?, now())"
+            if is_new
+            else f"UPDATE {self._epochs} SET epoch = ?, committed_at = now() WHERE query = ? AND table_name = ?",
+            [epoch, query, self._name_in_schema],
+        )
 
     def _last_epoch(self, connection: duckdb.DuckDBPyConnection, query: str) -> int | None:
         select = f"SELECT max(epoch) FROM {self._epochs} WHERE query = ? AND table_name = ?"

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from foldflight.engine.query.layout import ROW_KIND
-from foldflight.engine.targets import DELETE, missing_columns, shown_key
-from foldflight.errors import RejectedError, RetryableError
+from foldflight.engine.targets import DELETE, missing_columns, offsets_name, shown_key
+from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.spark.tables.copytext import ZERO, copy_text, postgres_type, type_of
 from foldflight.spark.tables.statements import quoted
 
@@ -25,6 +25,14 @@ __all__ = ["PostgresTable"]
 _NEW, _GONE = '"foldflight_new"', '"foldflight_gone"'
 _NULLS_NOT_DISTINCT: Final = 150000  # UNIQUE NULLS NOT DISTINCT came with PostgreSQL 15
 _LOST_S: Final = {"connect_timeout": 10, "tcp_user_timeout": 60_000}  # the second is in milliseconds
+# SQLSTATEs of a server that ends connections, has no more of them, or is a standby: another attempt may succeed.
+_LOST: Final = ("08", "53", "57P0", "25P03", "25P04", "25006")
+# libpq has no SQLSTATE for a connection that is refused, so these are the texts of PostgreSQL and of PgBouncer.
+_NO_LOGIN: Final = re.compile(
+    r'authentication failed|role ".*" (?:does not exist|is not permitted)|no password supplied'
+    r"|pg_hba\.conf|no such user"
+)
+_NO_DATABASE: Final = re.compile(r'database ".*" does not exist|permission denied for database|no such database')
 _PLACE: Final = re.compile(r"line (\d+)(?:, column ([^:]+))?")
 _COLUMNS: Final = """
     SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
@@ -127,7 +135,7 @@ class PostgresTable:
             row = connection.execute(select, [query, self._name_in_schema]).fetchone()
             return None if row is None else row[0]
 
-    def apply(self, query: str, epoch: int, changes: Iterable[pa.Table]) -> None:
+    def apply(self, query: str, epoch: int, changes: Iterable[pa.Table], offsets: int | None = None) -> None:
         names = self._listed(self._columns.names)
         with self._connected() as connection, connection.transaction():
             # The row is also the lock: another driver of the same query waits here, and then finds the epoch.
@@ -139,6 +147,12 @@ class PostgresTable:
             )
             if not marked.rowcount:
                 return
+            if offsets is not None:
+                connection.execute(
+                    f"INSERT INTO {self._epochs} VALUES (%s, %s, %s, now()) ON CONFLICT (query, table_name) "
+                    "DO UPDATE SET epoch = EXCLUDED.epoch, committed_at = EXCLUDED.committed_at",
+                    [offsets_name(query), self._name_in_schema, offsets],
+                )
             connection.execute(
                 f"CREATE TEMPORARY TABLE {_NEW} ON COMMIT DROP AS SELECT {names} FROM {self._table} WITH NO DATA"
             )
@@ -248,18 +262,43 @@ class PostgresTable:
         psycopg = _psycopg()
         options = self._options()
         try:
-            with psycopg.connect(**{**_LOST_S, **options}, autocommit=True) as connection:
-                yield connection
+            connection = psycopg.connect(**{**_LOST_S, **options}, autocommit=True)
         except psycopg.OperationalError as error:
-            raise RetryableError(
-                "UNREACHABLE", f"the database of table {self.name} does not answer: {error}"
-            ) from error
+            raise self._not_connected(error, options) from error
+        try:
+            with connection:
+                yield connection
         except psycopg.Error as error:
+            if isinstance(error, psycopg.OperationalError) or (error.sqlstate or "").startswith(_LOST):
+                raise self._unreachable(error) from error
             said = [error.diag.message_primary or str(error), error.diag.message_detail, error.diag.message_hint]
             column = f", column {error.diag.column_name}" if error.diag.column_name else ""
             raise RejectedError(
                 "SCHEMA_MISMATCH", f"table {self.name}{column}: {'; '.join(filter(None, said))}"
             ) from error
+
+    def _not_connected(self, error: psycopg.OperationalError, options: dict[str, Any]) -> FoldflightError:
+        """Return the error of a connection that was not made, without the password."""
+        names = {each.keyword.decode(): each.val for each in _psycopg().pq.Conninfo.get_defaults()}
+        user, base = (options.get(name) or (names[name] or b"").decode() for name in ("user", "dbname"))
+        said, database = str(error), base or user
+        # pgconn knows about the password in any language.
+        if _NO_LOGIN.search(said) or (error.pgconn is not None and error.pgconn.needs_password):
+            return RejectedError(
+                "UNAUTHENTICATED",
+                f"the database of table {self.name} does not let the user {user} into {database}: {said}. Correct user "
+                "and password of the URL (with %XX), of ~/.pgpass or PGPASSWORD, or the user's rights",
+            )
+        if _NO_DATABASE.search(said):
+            return RejectedError(
+                "SETTINGS",
+                f"table {self.name}: the user {user} cannot use the database {database}: {said}. Correct the name "
+                "behind the host in the URL, or create the database",
+            )
+        return self._unreachable(error)
+
+    def _unreachable(self, error: psycopg.Error) -> RetryableError:
+        return RetryableError("UNREACHABLE", f"the database of table {self.name} does not answer: {error}")
 
 
 def _psycopg() -> Any:

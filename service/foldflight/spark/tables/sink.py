@@ -8,6 +8,7 @@ Spark computes it again.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
@@ -24,7 +25,7 @@ from pyspark.sql.streaming import StreamingQuery  # type: ignore[attr-defined, u
 
 from foldflight.client.logs import log_event
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
-from foldflight.engine.targets import Target, is_key, netted
+from foldflight.engine.targets import Target, is_key, netted, offsets_name
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.spark.tables.address import KINDS, Address
 from foldflight.spark.tables.catalog import CatalogTable
@@ -32,7 +33,7 @@ from foldflight.spark.tables.delta import DeltaTable
 from foldflight.spark.tables.duckdb import DuckDBTable
 from foldflight.spark.tables.postgres import PostgresTable
 from foldflight.spark.tables.statements import quoted
-from foldflight.spark.versions import arrow_type
+from foldflight.spark.versions import TABLES, arrow_type, require
 
 __all__ = ["Sink", "write_table"]
 
@@ -95,6 +96,7 @@ def write_table(
         RejectedError: SETTINGS, MODULE or SCHEMA_MISMATCH, before anything is written.
         RetryableError: UNREACHABLE, if the table is not available.
     """
+    require(TABLES, TABLES.what)
     if isinstance(keys, str) or not keys:
         raise RejectedError("SETTINGS", "keys=[...] are the columns that identify a row of the table, at least one")
     if not changes.isStreaming:
@@ -208,7 +210,8 @@ class Sink:
             self._patiently(lambda: self.prepare(batch))
         if self._query is None:
             self._query = query_id(batch, self._checkpoint)
-        if self._has(epoch):
+        offsets = offsets_digest(batch, self._checkpoint, epoch) if isinstance(self._table, _OURS) else None
+        if self._has(epoch, offsets):
             # The states of the epoch may not be committed yet: this is done by reading all rows.
             batch.write.format("noop").mode("overwrite").save()
             self._log("table_epoch_repeated", epoch=epoch)
@@ -217,17 +220,21 @@ class Sink:
         changes.persist()  # so that the tasks compute it once, beside each other, and not for each part
         try:
             rows = changes.count()
-            self._apply(changes, epoch, rows)
+            self._apply(changes, epoch, rows, offsets)
         finally:
             changes.unpersist()
         seconds = time.monotonic() - start_s
         self._log("table_epoch", epoch=epoch, rows=rows, seconds=round(seconds, 3), rows_per_s=round(rows / seconds))
 
-    def _has(self, epoch: int) -> bool:
+    def _has(self, epoch: int, offsets: int | None) -> bool:
         """Return whether the table has an epoch already.
 
+        Args:
+            epoch: The number of the epoch.
+            offsets: The digest of its offsets.
+
         Raises:
-            RejectedError: SETTINGS, if it lacks an epoch before, or has a later one.
+            RejectedError: SETTINGS, if it lacks an epoch before, has a later one, or an epoch of other rows.
         """
         target, query = self._table, self._query
         if isinstance(target, CatalogTable) or query is None:
@@ -252,7 +259,24 @@ class Sink:
                 f"{epoch}: the checkpoint is older than the table, for example a copy, or two drivers use it. Stop the "
                 "other driver, or start with a new checkpoint and an empty table",
             )
-        return last == epoch
+        return last == epoch and self._is_repeat(query, epoch, offsets)
+
+    def _is_repeat(self, query: str, epoch: int, offsets: int | None) -> bool:
+        """Check that the last epoch of the table is this one, of the same rows.
+
+        Spark writes the offsets of an epoch, with the time, before it runs the epoch, and repeats it with the same.
+        """
+        target = self._table
+        if isinstance(target, _OURS):
+            stored = self._patiently(lambda: target.last_epoch(offsets_name(query)))
+            if stored is not None and stored != offsets:
+                raise RejectedError(
+                    "SETTINGS",
+                    f"table {self._name} has epoch {epoch} of the query {query} with other rows than those of the "
+                    "checkpoint: the checkpoint is older than the table, for example a copy, or two drivers use "
+                    "copies of it. Stop the other driver, or start with a new checkpoint and an empty table",
+                )
+        return True
 
     def _check_empty(self) -> None:
         table = self._table
@@ -264,14 +288,17 @@ class Sink:
                 "before, or empty the table. If the other rows are to stay there, leave out create=True",
             )
 
-    def _apply(self, changes: DataFrame, epoch: int, rows: int) -> None:
+    def _apply(self, changes: DataFrame, epoch: int, rows: int, offsets: int | None) -> None:
         target, query = self._table, self._query
         if isinstance(target, CatalogTable):
             if rows:
                 target.merge(changes)
         elif query is not None:
             count = -(-rows // self._part_rows)
-            self._patiently(lambda: target.apply(query, epoch, self._parts(changes, count)))
+            if isinstance(target, _OURS):
+                self._patiently(lambda: target.apply(query, epoch, self._parts(changes, count), offsets))
+            else:
+                self._patiently(lambda: target.apply(query, epoch, self._parts(changes, count)))
 
     def _parts(self, batch: DataFrame, count: int) -> Iterator[pa.Table]:
         part = sf.pmod(sf.xxhash64(*(quoted(key, "`") for key in self._keys)), sf.lit(count))
@@ -303,8 +330,19 @@ class Sink:
 
 def query_id(batch: DataFrame, checkpoint: str) -> str:
     """Return the id of a query, which Spark stores in the checkpoint when the query is first started."""
+    return str(json.loads(_stored(batch, checkpoint, "metadata"))["id"])
+
+
+def offsets_digest(batch: DataFrame, checkpoint: str, epoch: int) -> int:
+    """Return a digest of the offsets of an epoch, which Spark stores before it runs the epoch; 63 bits."""
+    digest = hashlib.blake2b(_stored(batch, checkpoint, f"offsets/{epoch}").encode(), digest_size=8).digest()
+    return int.from_bytes(digest) >> 1
+
+
+def _stored(batch: DataFrame, checkpoint: str, name: str) -> str:
+    """Return the text of a file of the checkpoint. Spark reads it, because only Spark knows its file system."""
     path = re.sub(r"[\\*?{}\[\]]", r"\\\g<0>", checkpoint)  # Spark reads patterns of paths
-    stored = batch.sparkSession.read.text(f"{path}/metadata", wholetext=True).head()
-    if stored is None:
-        raise RejectedError("SETTINGS", f"the checkpoint {checkpoint} has no metadata with the query's id")
-    return str(json.loads(stored[0])["id"])
+    found = batch.sparkSession.read.text(f"{path}/{name}", wholetext=True).head()
+    if found is None:
+        raise RejectedError("SETTINGS", f"the file {name} of the checkpoint {checkpoint} is empty")
+    return str(found[0])

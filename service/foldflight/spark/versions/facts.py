@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyspark
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
@@ -24,6 +25,7 @@ __all__ = [
     "PLAIN_AGGREGATES",
     "PLAIN_TABLES",
     "STREAMS",
+    "TABLES",
     "VERSIONS",
     "Feature",
     "here",
@@ -72,6 +74,13 @@ STREAMS: Final = Feature(
     "4.0",
     lambda: _has_module("pyspark.sql.streaming.stateful_processor"),
     "run the query over batches, for example in foreachBatch",
+)
+TABLES: Final = Feature(
+    "`write_table`",
+    "4.0",
+    lambda: hasattr(DataFrame, "toArrow"),
+    "write the changes yourself, in foreachBatch",
+    plural=False,
 )
 CONNECT: Final = Feature(
     "Spark Connect",
@@ -126,6 +135,7 @@ FEATURES: Final = (
     MAPS,
     STATEMENTS,
     STREAMS,
+    TABLES,
     CONNECT,
     PLAIN_TABLES,
     ARROW_UDFS,

@@ -56,7 +56,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-class Links(html.parser.HTMLParser):
+class Connections(html.parser.HTMLParser):
     """What a page links to, and the anchors that it has."""
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ def test_each_link_inside_the_site_leads_somewhere(built: Path) -> None:
     """
     pages = {}
     for path in built.rglob("*.html"):
-        pages[path] = Links()
+        pages[path] = Connections()
         pages[path].feed(path.read_text(encoding="utf-8"))
     assert len(pages) > 50
     broken = []

@@ -25,8 +25,8 @@ from typing import Any
 import pyarrow as pa
 
 from foldflight.client import Functions, OpenExchange
+from foldflight.client.connection import Connection, Resolve
 from foldflight.client.failover import SurvivingExchange
-from foldflight.client.link import Link, Resolve
 from foldflight.engine.batch.scalar import ScalarQuery, Steps
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.query.query import StreamOptions
@@ -53,7 +53,7 @@ KEY = b"the key of the recorded states"
 
 @dataclass
 class Tape:
-    """The messages of one link.
+    """The messages of one connection.
 
     Args:
         opening: What opened it.
@@ -79,8 +79,8 @@ def server_of(opening: bytes, ask: Callable[[Wanted], Iterable[Frame]], limits: 
     )
 
 
-class RecordingLink(Link):
-    """A link to a server's end in a thread. It writes down all messages."""
+class RecordingConnection(Connection):
+    """A connection to a server's end in a thread. It writes down all messages."""
 
     def __init__(self, opening: Open, resolve: Resolve | None, tape: Tape, limits: Limits, writes: int | None) -> None:
         super().__init__(opening, resolve)
@@ -134,8 +134,8 @@ class RecordingLink(Link):
         self._thread.join()
 
 
-class PlayedLink(Link):
-    """A link to the recorded server: it demands the messages of the recorded engine."""
+class PlayedConnection(Connection):
+    """A connection to the recorded server: it demands the messages of the recorded engine."""
 
     def __init__(self, opening: Open, resolve: Resolve | None, tape: Tape, writes: int | None) -> None:
         super().__init__(opening, resolve)
@@ -171,13 +171,13 @@ def assert_same(now: Message, before: Message, sender: Role) -> None:
 
 
 class Transport:
-    """A transport whose links are recorded or played.
+    """A transport whose connections are recorded or played.
 
     Args:
-        tapes: What is played, by link; None to record.
+        tapes: What is played, by connection; None to record.
         limits: The bounds of the server.
         bounds: The bounds of failover.
-        writes: After how many messages of the engine a link is lost, by its number.
+        writes: After how many messages of the engine a connection is lost, by its number.
     """
 
     current: Transport
@@ -209,13 +209,13 @@ class Transport:
         coordinator = Coordinator(open, urls, circuits, bounds=self._bounds, now_s=clock.now_s)
         return SurvivingExchange(open, coordinator, lambda _, opening: self._dial(opening, resolve), clock)
 
-    def _dial(self, opening: Open, resolve: Resolve | None) -> Link:
+    def _dial(self, opening: Open, resolve: Resolve | None) -> Connection:
         number = len(self.tapes)
         if self._played is None:
             self.tapes.append(Tape(encode_open(opening)))
-            return RecordingLink(opening, resolve, self.tapes[-1], self._limits, self._writes.get(number))
+            return RecordingConnection(opening, resolve, self.tapes[-1], self._limits, self._writes.get(number))
         self.tapes.append(next(self._played))
-        return PlayedLink(opening, resolve, self.tapes[-1], self._writes.get(number))
+        return PlayedConnection(opening, resolve, self.tapes[-1], self._writes.get(number))
 
 
 class _Still:
@@ -410,7 +410,7 @@ class Scenario:
         run: Runs it, and returns what came out.
         limits: The bounds of the server.
         bounds: The bounds of failover.
-        writes: After how many messages of the engine a link is lost, by its number.
+        writes: After how many messages of the engine a connection is lost, by its number.
     """
 
     run: Callable[[Functions], Any]
@@ -419,7 +419,7 @@ class Scenario:
     writes: dict[int, int] = field(default_factory=dict)
 
     def result(self, tapes: list[Tape] | None) -> tuple[str, list[Tape]]:
-        """Run it with links that are played, or recorded; return what came out, as text, and the tapes."""
+        """Run it with connections that are played, or recorded; return what came out, as text, and the tapes."""
         transport = Transport(tapes, self.limits, self.bounds, self.writes)
         found = self.run(Functions(transport))  # type: ignore[arg-type]
         return repr(found), transport.tapes

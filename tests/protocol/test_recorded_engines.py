@@ -17,7 +17,7 @@ RECORDED = read()
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_engines_write_what_they_wrote(name: str) -> None:
-    """With the recorded answers, each engine sends the same bytes on the same links, and gets the same results."""
+    """With the recorded answers, each engine sends the same bytes on the same connections and gets the same results."""
     result, tapes = RECORDED[name]
     now, played = SCENARIOS[name].result(tapes)
     assert now == result
@@ -42,7 +42,7 @@ def test_servers_answer_as_they_answered(name: str) -> None:
         server = server_of(tape.opening, ask, SCENARIOS[name].limits)
         replies.append(server.opened)
         for message in asked:
-            # A recorded link that was lost has an answer less than this server.
+            # A recorded connection that was lost has an answer less than this server.
             replies.extend(server.handle(decode(message, Role.ENGINE)))
         server.close()
         for reply, recorded in zip(replies, tape.server, strict=False):

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from foldflight.client import OpenExchange
+from foldflight.client.connection import Resolve
 from foldflight.client.failover import SurvivingExchange
-from foldflight.client.link import Resolve
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.coordinator import Coordinator

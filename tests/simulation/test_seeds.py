@@ -106,12 +106,12 @@ def _remember_what_was_forgotten(self: KeptStates, slots: Any) -> None:
 
 
 def _deliver_again(coordinator: Coordinator, answer: Any, logs: Any, *, reopen: bool) -> Any:
-    coordinator._link.awaited.answered = False
+    coordinator._connection.awaited.answered = False
     return ANSWERED(coordinator, answer, logs, reopen=reopen)
 
 
 def _forget_that_states_were_given(coordinator: Coordinator, answer: Any, logs: Any, *, reopen: bool) -> Any:
-    coordinator._link.is_restored = False
+    coordinator._connection.is_restored = False
     return ANSWERED(coordinator, answer, logs, reopen=reopen)
 
 
@@ -120,7 +120,7 @@ def _take_none_for_failed(results: Any) -> Any:
 
 
 def _take_no_states_along(coordinator: Coordinator, answer: Any, logs: Any, *, reopen: bool) -> Any:
-    if coordinator._link.awaited.frame == Checkpoint(if_reopen=True) and reopen:
+    if coordinator._connection.awaited.frame == Checkpoint(if_reopen=True) and reopen:
         answer = Saved(answer.states.slice(0, 0))
     return ANSWERED(coordinator, answer, logs, reopen=reopen)
 

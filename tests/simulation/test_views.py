@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foldflight.client.link import Link
+from foldflight.client.connection import Connection
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.aggregate.kept import KeptList, KeptMap
 from tests.simulation.viewing import run_views_seed
@@ -19,15 +19,15 @@ def run_block(seeds: range, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     An answer is late if its server is lost before it gets it.
     """
     done: Counter[str] = Counter()
-    entries_for = Link._entries_for
+    entries_for = Connection._entries_for
 
-    def counting(link: Link, wanted: Any) -> Any:
+    def counting(connection: Connection, wanted: Any) -> Any:
         done["questions"] += 1
         done["late"] += 1
-        yield from entries_for(link, wanted)
+        yield from entries_for(connection, wanted)
         done["late"] -= 1
 
-    monkeypatch.setattr(Link, "_entries_for", counting)
+    monkeypatch.setattr(Connection, "_entries_for", counting)
     for seed in seeds:
         report = run_views_seed(seed)
         done += report.harms

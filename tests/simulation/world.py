@@ -1,8 +1,8 @@
-"""Simulated servers, links and a clock in one process, determined by a seed.
+"""Simulated servers, connections and a clock in one process, determined by a seed.
 
 The fold, both ends of the exchange, the codec, the coordinator and `SurvivingExchange` are the real ones. Only the
-network is simulated: a link is a queue in each direction, each step lets one server handle one message, and time is a
-number. Each step may inject a fault until the time `heals_at_s`.
+network is simulated: a connection is a queue in each direction, each step lets one server handle one message, and time
+is a number. Each step may inject a fault until the time `heals_at_s`.
 
 Each seed has its own selection of faults and its own rate, because some faults hide others.
 
@@ -19,7 +19,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from foldflight.client.link import Link, Resolve
+from foldflight.client.connection import Connection, Resolve
 from foldflight.errors import FoldflightError, RetryableError
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open
 from foldflight.exchange.frames import Entries, Frame, Limits, Open
@@ -29,7 +29,7 @@ from foldflight.exchange.serving import ServerExchange
 from foldflight.fold import StateSigner
 from foldflight.functions import Registry
 
-__all__ = ["EngineCrashed", "SimulatedLink", "StuckError", "World"]
+__all__ = ["EngineCrashed", "SimulatedConnection", "StuckError", "World"]
 
 _DEADLINE_S: Final = 1.0
 _IDLE_S_MAX: Final = 5.0
@@ -181,7 +181,7 @@ class _Server:
 
 
 class World:
-    """Servers, links and a clock.
+    """Servers, connections and a clock.
 
     Args:
         seed: Determines everything that happens.
@@ -363,11 +363,12 @@ class World:
             stream.outbound.append(error if told is None else told)
             self._end(server, stream)
 
-    # -- links -------------------------------------------------------------------------------------------------------
+    # -- connections
+    # -------------------------------------------------------------------------------------------------------
 
-    def dial(self, url: str, opening: Open, *, resolve: Resolve | None = None) -> SimulatedLink:
-        """Open a link to a server. Raises the errors of a client."""
-        return SimulatedLink(self, url, opening, resolve)
+    def dial(self, url: str, opening: Open, *, resolve: Resolve | None = None) -> SimulatedConnection:
+        """Open a connection to a server. Raises the errors of a client."""
+        return SimulatedConnection(self, url, opening, resolve)
 
     def open_stream(self, url: str, opening: Open) -> _Stream:
         """Open an exchange on a server. Raises RetryableError if the server refuses it or does not answer."""
@@ -413,8 +414,8 @@ class World:
                 self._end(server, stream)
 
 
-class SimulatedLink(Link):
-    """A link to a simulated server."""
+class SimulatedConnection(Connection):
+    """A connection to a simulated server."""
 
     def __init__(self, world: World, url: str, opening: Open, resolve: Resolve | None = None) -> None:
         super().__init__(opening, resolve)

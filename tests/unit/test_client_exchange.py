@@ -1,4 +1,4 @@
-"""The link to one server: the splitting of large chunks."""
+"""The connection to one server: the splitting of large chunks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 import pyarrow as pa
 
 from foldflight import connect
-from foldflight.client.link import Link
+from foldflight.client.connection import Connection
 from foldflight.exchange.frames import SLOT_BYTES, Chunk, Frame, Open
 from foldflight.functions import Call
 
 
-class Written(Link):
-    """A link that keeps what is written, to a server that takes messages up to a size."""
+class Written(Connection):
+    """A connection that keeps what is written, to a server that takes messages up to a size."""
 
     def __init__(self, opening: Open, message_bytes_max: int) -> None:
         super().__init__(opening)
@@ -34,9 +34,9 @@ class Written(Link):
 
 def parts_of(rows: pa.RecordBatch, message_bytes_max: int) -> list[pa.RecordBatch]:
     """Return the batches of the messages in which a chunk is sent."""
-    link = Written(Open((Call("count"),), rows.schema), message_bytes_max)
-    assert not link.send(Chunk(rows))
-    return [frame.batch for frame in link.written if isinstance(frame, Chunk)]
+    connection = Written(Open((Call("count"),), rows.schema), message_bytes_max)
+    assert not connection.send(Chunk(rows))
+    return [frame.batch for frame in connection.written if isinstance(frame, Chunk)]
 
 
 def test_rows_without_columns_are_cut_too() -> None:

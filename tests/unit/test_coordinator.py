@@ -14,13 +14,13 @@ from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.steps import (
     AwaitAnswer,
-    CutLink,
+    CutConnection,
     Deliver,
     FailoverBounds,
     GiveUp,
-    LeaveLink,
+    LeaveConnection,
     LogEvent,
-    OpenLink,
+    OpenConnection,
     Rest,
     SendFrame,
 )
@@ -106,8 +106,8 @@ def lost(error: FoldflightError) -> Event:
 def test_an_exchange_without_trouble() -> None:
     """Frames are sent as they come, results are awaited when they are wanted, and there are no other instructions."""
     telling = Telling(("grpc://a",))
-    (open_link,) = telling.tell(STARTED)
-    assert isinstance(open_link, OpenLink)
+    (open_connection,) = telling.tell(STARTED)
+    assert isinstance(open_connection, OpenConnection)
     assert telling.tell(accepted(opened())) == []
     assert telling.tell(given(CHUNK)) == [SendFrame(CHUNK)]
     assert telling.tell(SENT) == []
@@ -137,8 +137,8 @@ def test_another_server_gets_the_states_and_the_frames_since() -> None:
     telling.tell(given(CHUNK), SENT, given(Barrier(2)), SENT, WANTED)
     telling.tell(answered(results(slot_2=12)))
     telling.tell(given(Forget(pa.array([0], pa.int32()))), SENT, given(CHUNK))
-    cut, open_link = telling.tell(lost(GONE))
-    assert (cut, open_link.url) == (CutLink(), "grpc://b")
+    cut, open_connection = telling.tell(lost(GONE))
+    assert (cut, open_connection.url) == (CutConnection(), "grpc://b")
     (send,) = telling.tell(accepted(opened("t")))
     assert isinstance(send.frame, States)
     assert send.frame.batch.to_pydict() == {"slot": [0, 2], "state_0": [5, 12]}
@@ -187,14 +187,14 @@ def test_answers_come_once() -> None:
 
 
 def test_a_server_that_asks_is_left_at_the_barrier() -> None:
-    """After its last results the link is ended in the regular way; the next frame opens another exchange."""
+    """After its last results the connection is ended in the regular way; the next frame opens another exchange."""
     telling = Telling().begun()
     telling.tell(given(CHUNK), SENT, given(Barrier(1)), SENT, WANTED)
     deliver, leave = telling.tell(answered(results(slot_0=5, slot_2=6), reopen=True))
     assert isinstance(deliver, Deliver)
-    assert leave == LeaveLink()
-    (open_link,) = telling.tell(given(CHUNK))
-    assert isinstance(open_link, OpenLink)
+    assert leave == LeaveConnection()
+    (open_connection,) = telling.tell(given(CHUNK))
+    assert isinstance(open_connection, OpenConnection)
     assert telling.coordinator.stats.losses == 0
 
 
@@ -206,9 +206,9 @@ def test_a_server_that_drains_is_left_within_an_epoch() -> None:
     telling.now_s += 1.0
     assert telling.tell(given(CHUNK)) == [SendFrame(ASKING)]
     assert telling.tell(SENT) == [AwaitAnswer(ASKING)]
-    leave, open_link = telling.tell(answered(Saved(results(slot_0=5, slot_2=6)), reopen=True))
-    assert leave == LeaveLink()
-    assert open_link.url == "grpc://b"
+    leave, open_connection = telling.tell(answered(Saved(results(slot_0=5, slot_2=6)), reopen=True))
+    assert leave == LeaveConnection()
+    assert open_connection.url == "grpc://b"
     (send,) = telling.tell(accepted(opened("t")))
     assert send.frame.batch.to_pydict() == {"slot": [0, 2], "state_0": [5, 6]}
     assert telling.tell(SENT) == [SendFrame(CHUNK)]
@@ -234,8 +234,8 @@ def test_a_server_that_does_not_drain_is_asked_now_and_then() -> None:
         assert telling.tell(answered(Saved(results()))) == [SendFrame(CHUNK)]
         telling.tell(SENT)
     assert telling.coordinator.stats.checkpoints == 0
-    _, open_link = telling.tell(given(CHUNK), lost(GONE))
-    assert isinstance(open_link, OpenLink)
+    _, open_connection = telling.tell(given(CHUNK), lost(GONE))
+    assert isinstance(open_connection, OpenConnection)
     sent = telling.tell(accepted(opened("t")))
     while sent and isinstance(sent[0], SendFrame):
         assert sent[0].frame is CHUNK
@@ -287,17 +287,17 @@ def test_a_server_that_cannot_give_its_states_is_kept_until_its_barrier() -> Non
     telling.tell(SENT)
     telling.now_s += 1.0
     assert telling.tell(given(CHUNK)) == [SendFrame(CHUNK)]
-    _, open_link = telling.tell(lost(GONE))
-    assert isinstance(open_link, OpenLink)
+    _, open_connection = telling.tell(lost(GONE))
+    assert isinstance(open_connection, OpenConnection)
 
 
 def test_a_checkpoint_says_it_too() -> None:
     """A draining server is left after a checkpoint that a bound has caused."""
     telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=10).begun()
     telling.tell(given(CHUNK), SENT, SENT, given(CHUNK))
-    leave, open_link = telling.tell(answered(Saved(results(slot_0=5, slot_2=6)), reopen=True))
-    assert leave == LeaveLink()
-    assert isinstance(open_link, OpenLink)
+    leave, open_connection = telling.tell(answered(Saved(results(slot_0=5, slot_2=6)), reopen=True))
+    assert leave == LeaveConnection()
+    assert isinstance(open_connection, OpenConnection)
 
 
 def test_forgetting_all_leaves_nothing_to_move() -> None:
@@ -320,8 +320,8 @@ def test_past_the_bound_a_checkpoint_is_asked_for() -> None:
     assert telling.tell(given(CHUNK)) == [AwaitAnswer(Checkpoint())]
     telling.tell(answered(Saved(results(slot_0=10, slot_2=12))))
     assert telling.tell(SENT) == []
-    (_, open_link) = telling.tell(given(Barrier(1)), lost(GONE))
-    assert isinstance(open_link, OpenLink)
+    (_, open_connection) = telling.tell(given(Barrier(1)), lost(GONE))
+    assert isinstance(open_connection, OpenConnection)
     (send,) = telling.tell(accepted(opened("t")))
     assert send.frame.batch.to_pydict() == {"slot": [0, 2], "state_0": [10, 12]}
     assert telling.tell(SENT) == [SendFrame(CHUNK)]
@@ -380,7 +380,7 @@ def test_what_cannot_be_kept_is_not_kept_for_ever(bounds: dict[str, int], answer
         telling.tell(given(CHUNK), SENT)
         assert telling.coordinator.held_bytes == 0
     cut, give_up = telling.tell(given(CHUNK), lost(GONE))
-    assert cut == CutLink()
+    assert cut == CutConnection()
     assert isinstance(give_up.error, RetryableError)
     assert why in give_up.error.message
 
@@ -392,8 +392,8 @@ def test_bare_exchanges_recover_when_all_is_forgotten() -> None:
     telling.tell(answered(Saved(results(), "LIMIT: too large")), SENT, WANTED)
     telling.tell(answered(results(slot_0=1, slot_2=2)))
     telling.tell(given(Forget(pa.array([0, 2], pa.int32()))), SENT, given(CHUNK))
-    _, open_link = telling.tell(lost(GONE))
-    assert isinstance(open_link, OpenLink)
+    _, open_connection = telling.tell(lost(GONE))
+    assert isinstance(open_connection, OpenConnection)
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_bare_exchanges_recover_when_all_is_forgotten() -> None:
 def test_what_is_wrong_with_the_job_is_raised(error: FoldflightError) -> None:
     """Errors of the job are raised without trying another server."""
     telling = Telling().begun()
-    assert telling.tell(given(CHUNK), lost(error)) == [CutLink(), GiveUp(error)]
+    assert telling.tell(given(CHUNK), lost(error)) == [CutConnection(), GiveUp(error)]
 
 
 @pytest.mark.parametrize(
@@ -422,8 +422,8 @@ def test_what_is_wrong_with_the_job_is_raised(error: FoldflightError) -> None:
 def test_what_is_wrong_with_a_server_is_not(error: FoldflightError) -> None:
     """A server that is lost, hangs, drains, is full or sends damaged frames is replaced."""
     telling = Telling().begun()
-    cut, open_link = telling.tell(given(CHUNK), lost(error))
-    assert (cut, type(open_link)) == (CutLink(), OpenLink)
+    cut, open_connection = telling.tell(given(CHUNK), lost(error))
+    assert (cut, type(open_connection)) == (CutConnection(), OpenConnection)
 
 
 def test_a_server_unlike_the_first_is_passed_over() -> None:
@@ -443,7 +443,7 @@ def test_the_first_refusal_is_the_jobs() -> None:
         telling = Telling()
         telling.tell(STARTED)
         error = RejectedError(code, "no")
-        assert telling.tell(lost(error)) == [CutLink(), GiveUp(error)]
+        assert telling.tell(lost(error)) == [CutConnection(), GiveUp(error)]
 
 
 def test_patience_and_back_off() -> None:
@@ -453,14 +453,14 @@ def test_patience_and_back_off() -> None:
     rests = []
     while True:
         cut, said = telling.tell(lost(RetryableError("OVERLOADED", "full")))
-        assert cut == CutLink()
+        assert cut == CutConnection()
         if isinstance(said, GiveUp):
             break
         assert isinstance(said, Rest)
         rests.append(said.until_s - telling.now_s)
         telling.now_s = said.until_s
         (again,) = telling.tell(RESTED)
-        assert isinstance(again, OpenLink)
+        assert isinstance(again, OpenConnection)
     assert rests == pytest.approx([min(0.1 * 2**doublings, 5.0) for doublings in range(len(rests))])
     assert 4 < len(rests) < 12
     assert said.error.code == "OVERLOADED"

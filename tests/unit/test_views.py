@@ -711,7 +711,7 @@ def test_a_checkpoint_that_exceeds_a_bound_ends_the_exchange() -> None:
 
 
 def test_entries_of_one_slot_may_exceed_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The link sends them in parts, and the part that says that they are all comes last."""
+    """The connection sends them in parts, and the part that says that they are all comes last."""
     small = dataclasses.replace(embedded._LIMITS, message_bytes_max=20_000)
     monkeypatch.setattr(embedded, "_LIMITS", small)
     transport = EmbeddedTransport(registry(ViewOperations), state_key=b"a key of sixteen bytes or more")

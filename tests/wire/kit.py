@@ -19,7 +19,7 @@ import pyarrow.flight as fl
 
 from foldflight.client import OpenExchange
 from foldflight.client.exchange import DirectExchange
-from foldflight.client.flight import FlightLink
+from foldflight.client.flight import FlightConnection
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions.query.call import Call
@@ -71,7 +71,7 @@ def environment(*, tests: bool = True) -> dict[str, str]:
 def opened_apart(server: ServerProcess, opening: Open) -> OpenExchange:
     """Open an exchange over a separate TCP connection, like another client process."""
     client = fl.FlightClient(server.url, generic_options=[("grpc.use_local_subchannel_pool", 1)])
-    return DirectExchange(opening, FlightLink(opening, client, server.url, deadline_s=DEADLINE_S, token=None))
+    return DirectExchange(opening, FlightConnection(opening, client, server.url, deadline_s=DEADLINE_S, token=None))
 
 
 class ServerProcess:

@@ -48,14 +48,14 @@ class Epoll:
 
 
 class Ends:
-    """A link with both of its outer ends."""
+    """A connection with both of its outer ends."""
 
     def __init__(self, client_bytes: int = 0) -> None:
         self.client, inner = connected(client_bytes)
         self.worker, upstream = connected()
         self.is_gone = threading.Event()
         self.inner, self.upstream = inner, upstream
-        self.link = relay._Link(inner, upstream, self.is_gone.set)
+        self.connection = relay._Connection(inner, upstream, self.is_gone.set)
 
     def carries(self) -> bool:
         self.client.sendall(b"a request")
@@ -86,7 +86,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 @pytest.fixture
 def ends() -> Iterator[Callable[..., Ends]]:
-    """Make links; their outer ends are closed after the test."""
+    """Make connections; their outer ends are closed after the test."""
     made: list[Ends] = []
 
     def make(client_bytes: int = 0) -> Ends:
@@ -100,17 +100,17 @@ def ends() -> Iterator[Callable[..., Ends]]:
 
 
 @pytest.fixture
-def carrier(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A carrier whose epoll can be told what to say."""
+def thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A thread of the relay whose epoll can be told what to say."""
     names = {name: getattr(select, name) for name in dir(select)}
     monkeypatch.setattr(relay, "select", SimpleNamespace(**{**names, "epoll": Epoll}))
-    running = relay._Carrier("carrier", make_logger(io.StringIO()))
+    running = relay._RelayThread("relay", make_logger(io.StringIO()))
     yield running
     running.close()
 
 
 @pytest.mark.parametrize("is_slow", [False, True])
-def test_the_last_bytes_of_a_worker_reach_its_client(carrier: Any, ends: Callable[..., Ends], is_slow: bool) -> None:
+def test_the_last_bytes_of_a_worker_reach_its_client(thread: Any, ends: Callable[..., Ends], is_slow: bool) -> None:
     """Bytes that arrived before a connection was reset are passed on, also to a client that reads late."""
     one = ends(2048 * is_slow)
     payload = b"an answer" * 6000
@@ -120,7 +120,7 @@ def test_the_last_bytes_of_a_worker_reach_its_client(carrier: Any, ends: Callabl
     poll = select.poll()
     poll.register(one.upstream, 0)
     assert poll.poll(DEADLINE_S * 1000)[0][1] & select.POLLHUP
-    carrier.carry(one.link)
+    thread.carry(one.connection)
     if is_slow:
         assert not one.is_gone.wait(0.3)
     assert read_all(one.client) == payload
@@ -128,48 +128,48 @@ def test_the_last_bytes_of_a_worker_reach_its_client(carrier: Any, ends: Callabl
 
 
 def test_a_client_that_never_reads_the_last_bytes_is_given_up(
-    carrier: Any, ends: Callable[..., Ends], monkeypatch: pytest.MonkeyPatch
+    thread: Any, ends: Callable[..., Ends], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link whose worker is gone does not stay for ever, and it is not polled in a busy loop."""
+    """A connection whose worker is gone does not stay for ever, and it is not polled in a busy loop."""
     monkeypatch.setattr(relay, "_LAST_BYTES_MS_MAX", 500)
     one = ends(2048)
-    carrier.carry(one.link)
+    thread.carry(one.connection)
     one.worker.sendall(b"an answer" * 6000)
     one.worker.close()
     assert one.is_gone.wait(60)
 
 
-def test_an_event_of_a_connection_that_has_ended_ends_no_other(carrier: Any, ends: Callable[..., Ends]) -> None:
+def test_an_event_of_a_connection_that_has_ended_ends_no_other(thread: Any, ends: Callable[..., Ends]) -> None:
     """A new connection may have the number of one that ended in the same batch of events."""
     one = ends()
-    wake = carrier._wake_read.fileno()
-    carrier._poll.first.append(lambda: [(wake, select.EPOLLIN), (one.inner.fileno(), select.EPOLLHUP)])
-    carrier.carry(one.link)
+    wake = thread._wake_read.fileno()
+    thread._poll.first.append(lambda: [(wake, select.EPOLLIN), (one.inner.fileno(), select.EPOLLHUP)])
+    thread.carry(one.connection)
     assert one.carries()
 
 
-def test_a_connection_that_cannot_be_watched_ends_alone(carrier: Any, ends: Callable[..., Ends]) -> None:
-    """The carrier goes on with the others."""
+def test_a_connection_that_cannot_be_watched_ends_alone(thread: Any, ends: Callable[..., Ends]) -> None:
+    """The thread goes on with the others."""
     bad, good = ends(), ends()
-    carrier._poll.refused.add(bad.upstream)
-    carrier.carry(bad.link)
+    thread._poll.refused.add(bad.upstream)
+    thread.carry(bad.connection)
     assert bad.is_gone.wait(DEADLINE_S)
     assert read_all(bad.client) == b""
-    carrier.carry(good.link)
+    thread.carry(good.connection)
     assert good.carries()
-    assert eventually(lambda: carrier.count == 1)
+    assert eventually(lambda: thread.count == 1)
 
 
-def test_connections_that_were_not_begun_are_closed(carrier: Any, ends: Callable[..., Ends]) -> None:
-    """A connection that arrives while the carrier ends is closed, too."""
+def test_connections_that_were_not_begun_are_closed(thread: Any, ends: Callable[..., Ends]) -> None:
+    """A connection that arrives while the thread ends is closed, too."""
     one = ends()
 
     def end() -> Batch:
-        carrier._is_closed = True
-        carrier._fresh.append(one.link)
+        thread._is_closed = True
+        thread._fresh.append(one.connection)
         return []
 
-    carrier._poll.first.append(end)
-    carrier._wake()
+    thread._poll.first.append(end)
+    thread._wake()
     assert one.is_gone.wait(DEADLINE_S)
     assert read_all(one.client) == b""

@@ -16,7 +16,7 @@ import pytest
 
 from foldflight.client import FlightTransport, OpenExchange, close_connections
 from foldflight.client.exchange import DirectExchange
-from foldflight.client.flight import FlightLink
+from foldflight.client.flight import FlightConnection
 from foldflight.errors import RetryableError
 from foldflight.functions.query.call import Call
 from foldflight.server.ops.logs import make_logger
@@ -177,8 +177,8 @@ def test_all_processes_may_be_told_to_end(spawn: Spawn) -> None:
         assert eventually(lambda: '"exchanges": 1, "drain_s"' in server.log.read_text())
         assert count_rows(exchange, 1, 2) == [3]
         assert isinstance(exchange, DirectExchange)
-        assert isinstance(exchange._link, FlightLink)
-        assert exchange._link.reopen
+        assert isinstance(exchange._connection, FlightConnection)
+        assert exchange._connection.reopen
     assert server.process.wait(30) == EXIT_DRAINED
 
 

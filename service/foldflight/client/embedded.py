@@ -13,8 +13,8 @@ import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from foldflight.client.connection import Connection, check_resolve
 from foldflight.client.exchange import DirectExchange
-from foldflight.client.link import Link, check_resolve
 from foldflight.client.process import PROGRAMS
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import FunctionInfo, Limits, Open, Opened
@@ -29,8 +29,8 @@ from foldflight.shipping.pickling import pickled
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from foldflight.client.connection import Resolve
     from foldflight.client.exchange import OpenExchange
-    from foldflight.client.link import Resolve
     from foldflight.exchange.frames import Frame, Wanted
     from foldflight.fold import Mode
     from foldflight.functions.author.scalar import AnyFunction
@@ -126,7 +126,7 @@ class EmbeddedTransport:
                 part_bytes_max=_LIMITS.message_bytes_max,  # nothing is sent, so nothing is gained by parts
             )
 
-        return DirectExchange(complete, EmbeddedLink(complete, serve, resolve))
+        return DirectExchange(complete, EmbeddedConnection(complete, serve, resolve))
 
     def _complete(self, opening: Open) -> Open:
         if not self._job_parameters:
@@ -139,8 +139,8 @@ class EmbeddedTransport:
         return _restore, (self._shipped, self._state_key, self._job_parameters)
 
 
-class EmbeddedLink(Link):
-    """A link to a `ServerExchange` in this process."""
+class EmbeddedConnection(Connection):
+    """A connection to a `ServerExchange` in this process."""
 
     def __init__(
         self,

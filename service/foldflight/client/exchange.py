@@ -12,7 +12,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, EngineFrame, Entries, Forget, States
 
 if TYPE_CHECKING:
-    from foldflight.client.link import Link
+    from foldflight.client.connection import Connection
     from foldflight.exchange.engine import Answer, Saved
     from foldflight.exchange.frames import Open, Opened
     from foldflight.fold import Mode
@@ -26,7 +26,8 @@ class OpenExchange(abc.ABC):
 
     Every method may raise any error of foldflight. After an error only `close` may be called.
 
-    It has two forms: a `DirectExchange` has one link, and a `SurvivingExchange` moves from link to link.
+    It has two forms: a `DirectExchange` has one connection, and a `SurvivingExchange` moves from connection to
+    connection.
 
     Args:
         opening: The Open frame of the exchange.
@@ -43,7 +44,7 @@ class OpenExchange(abc.ABC):
         # The answers that have arrived and have not been taken, oldest first, with the frames that they answer.
         self._arrived: list[tuple[EngineFrame, Answer]] = []
         self._logs: list[LogRecord] = []
-        self._link: Link | None = None
+        self._connection: Connection | None = None
         self.is_over = False
 
     # -- implemented by subclasses -----------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ class OpenExchange(abc.ABC):
     @property
     def modes(self) -> Sequence[Mode | None]:
         """The mode of each call: embedded that of now, on a server that of opening. None if a server did not tell."""
-        return self.opened.modes if self._link is None else self._link.modes
+        return self.opened.modes if self._connection is None else self._connection.modes
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -150,16 +151,16 @@ class OpenExchange(abc.ABC):
     def close(self) -> None:
         """End the exchange and release its resources. It is safe to call this twice and after an error."""
         self.is_over = True
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def cut(self) -> None:
         """End the exchange at once, even if answers are due."""
         self.is_over = True
-        link, self._link = self._link, None
-        if link is not None:
-            link.cut()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.cut()
 
     def __enter__(self) -> Self:
         return self
@@ -176,23 +177,23 @@ class DirectExchange(OpenExchange):
 
     Args:
         opening: The Open frame of the exchange.
-        link: The open link to the server.
+        connection: The open connection to the server.
     """
 
-    def __init__(self, opening: Open, link: Link) -> None:
+    def __init__(self, opening: Open, connection: Connection) -> None:
         super().__init__(opening)
-        self.opened = link.opened
-        self._link: Link | None = link
+        self.opened = connection.opened
+        self._connection: Connection | None = connection
         self._awaited: EngineFrame | None = None  # the last frame, if its answer is due
 
     def send(self, frame: EngineFrame) -> None:
         """Send the frame of a verb, after the answer to an earlier one has arrived."""
         if self._awaited is not None:
             self._await_answer()
-        if self._link is None:
+        if self._connection is None:
             raise closed_error()
         try:
-            if self._link.send(frame):
+            if self._connection.send(frame):
                 self._awaited = frame
         except BaseException:
             self.cut()
@@ -200,17 +201,17 @@ class DirectExchange(OpenExchange):
 
     def _await_answer(self) -> bool:
         """Wait for the answer to the last frame. Return False if none is due."""
-        link, frame, self._awaited = self._link, self._awaited, None
-        if link is None:
+        connection, frame, self._awaited = self._connection, self._awaited, None
+        if connection is None:
             raise closed_error()
         if frame is None:
             return False
         try:
-            self._arrived.append((frame, link.answer()))
+            self._arrived.append((frame, connection.answer()))
         except BaseException:
             self.cut()
             raise
-        self._logs += link.take_logs()
+        self._logs += connection.take_logs()
         return True
 
 

@@ -1,4 +1,4 @@
-"""Failover with real links and a real clock: carry out the instructions of the coordinator."""
+"""Failover with real connections and a real clock: carry out the instructions of the coordinator."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from foldflight.client.logs import log_event, set_up
 from foldflight.errors import FoldflightError
 from foldflight.exchange.failover.steps import (
     AwaitAnswer,
-    CutLink,
+    CutConnection,
     Deliver,
     GiveUp,
     Instruction,
-    LeaveLink,
+    LeaveConnection,
     LogEvent,
-    OpenLink,
+    OpenConnection,
     Rest,
     SendFrame,
 )
@@ -24,7 +24,7 @@ from foldflight.exchange.failover.steps import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from foldflight.client.link import Link
+    from foldflight.client.connection import Connection
     from foldflight.exchange.failover.coordinator import Coordinator
     from foldflight.exchange.frames import EngineFrame, Open
 
@@ -49,7 +49,7 @@ class SurvivingExchange(OpenExchange):
     Args:
         opening: The Open frame of the exchange.
         coordinator: Makes all decisions.
-        dial: Opens a link to one server.
+        dial: Opens a connection to one server.
         clock: Tells the time, and sleeps.
 
     Raises:
@@ -57,7 +57,7 @@ class SurvivingExchange(OpenExchange):
     """
 
     def __init__(
-        self, opening: Open, coordinator: Coordinator, dial: Callable[[str, Open], Link], clock: Clock
+        self, opening: Open, coordinator: Coordinator, dial: Callable[[str, Open], Connection], clock: Clock
     ) -> None:
         super().__init__(opening)
         self.coordinator = coordinator
@@ -98,8 +98,8 @@ class SurvivingExchange(OpenExchange):
     def _execute(self, instruction: Instruction) -> list[Instruction]:
         """Carry out an instruction, and return those that follow."""
         match instruction:
-            case SendFrame() | AwaitAnswer() | OpenLink():
-                return self._use_link(instruction)
+            case SendFrame() | AwaitAnswer() | OpenConnection():
+                return self._use_connection(instruction)
             case Deliver():
                 self._logs += instruction.logs
                 if instruction.answer is not None:
@@ -107,39 +107,39 @@ class SurvivingExchange(OpenExchange):
             case Rest():
                 self._clock.rest_until(instruction.until_s)
                 return self.coordinator.rested()
-            case CutLink():
-                link, self._link = self._link, None
-                if link is not None:
-                    link.cut()
-            case LeaveLink():
-                link, self._link = self._link, None
-                if link is not None:
-                    link.close()
+            case CutConnection():
+                connection, self._connection = self._connection, None
+                if connection is not None:
+                    connection.cut()
+            case LeaveConnection():
+                connection, self._connection = self._connection, None
+                if connection is not None:
+                    connection.close()
             case LogEvent():
                 log_event(set_up(_LOGGER, logging.WARNING), logging.WARNING, instruction.event, instruction.fields)
             case GiveUp():
                 raise instruction.error
         return []
 
-    def _use_link(self, instruction: SendFrame | AwaitAnswer | OpenLink) -> list[Instruction]:
+    def _use_connection(self, instruction: SendFrame | AwaitAnswer | OpenConnection) -> list[Instruction]:
         """Carry out an instruction that waits for a server, and report its end."""
-        link, answer = self._link, None
+        connection, answer = self._connection, None
         try:
-            if isinstance(instruction, OpenLink):
-                link = self._link = self._dial(instruction.url, instruction.opening)
-            elif link is None:
-                raise AssertionError("the coordinator returned an instruction for a link, and there is none")
+            if isinstance(instruction, OpenConnection):
+                connection = self._connection = self._dial(instruction.url, instruction.opening)
+            elif connection is None:
+                raise AssertionError("the coordinator returned an instruction for a connection, and there is none")
             elif isinstance(instruction, SendFrame):
-                link.send(instruction.frame)
+                connection.send(instruction.frame)
             else:
-                answer = link.answer()
+                answer = connection.answer()
         except FoldflightError as error:
-            if link is not None and link.unresolved is not None:
+            if connection is not None and connection.unresolved is not None:
                 raise
             return self.coordinator.lost(error)
         if isinstance(instruction, SendFrame):
             return self.coordinator.sent()
         if answer is not None:
-            return self.coordinator.answered(answer, link.take_logs(), reopen=link.reopen)
-        self.opened = link.opened
-        return self.coordinator.accepted(link.opened)
+            return self.coordinator.answered(answer, connection.take_logs(), reopen=connection.reopen)
+        self.opened = connection.opened
+        return self.coordinator.accepted(connection.opened)

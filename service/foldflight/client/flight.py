@@ -1,7 +1,7 @@
 """The Flight transport: connections cached per process, a deadline on every step, round robin over several servers.
 
 `infos` and `describe` ask one server after another until one answers. An exchange survives the loss of its server: see
-`failover`. A `FlightLink` is its link to one server.
+`failover`. A `FlightConnection` is its connection to one server.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from foldflight.client.connection import Connection, check_resolve
 from foldflight.client.edge import translated
 from foldflight.client.failover import SurvivingExchange
-from foldflight.client.link import Link, check_resolve
 from foldflight.client.patience import Patience
 from foldflight.client.watchdog import Guard
 from foldflight.errors import RejectedError, RetryableError
@@ -37,8 +37,8 @@ from foldflight.shipping.pickling import bundle_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from foldflight.client.connection import Resolve
     from foldflight.client.exchange import OpenExchange
-    from foldflight.client.link import Resolve
     from foldflight.functions.author.scalar import AnyFunction
 
 __all__ = ["FlightTransport", "close_connections"]
@@ -172,11 +172,13 @@ class FlightTransport:
         coordinator = Coordinator(opening, self.urls, circuits, bounds=self._bounds, now_s=clock.now_s)
         return SurvivingExchange(opening, coordinator, functools.partial(self._dial, resolve=resolve), clock)
 
-    def _dial(self, url: str, opening: Open, *, resolve: Resolve | None) -> FlightLink:
+    def _dial(self, url: str, opening: Open, *, resolve: Resolve | None) -> FlightConnection:
         connections = _connections_of_this_process()
         try:
             client = connections.client(url, self._deadline_s, self._tls)
-            return FlightLink(opening, client, url, deadline_s=self._deadline_s, token=self._token, resolve=resolve)
+            return FlightConnection(
+                opening, client, url, deadline_s=self._deadline_s, token=self._token, resolve=resolve
+            )
         except Exception as error:
             known = translated(error, url=url, deadline_s=self._deadline_s)
             if known is error:
@@ -219,10 +221,10 @@ class FlightTransport:
             patience.rest_until(until_s, last)
 
 
-class FlightLink(Link):
+class FlightConnection(Connection):
     """One exchange over a DoExchange stream. After an error it is cancelled, so that the server frees it at once.
 
-    A link that is dropped without `close` is cancelled, too, with a ResourceWarning.
+    A connection that is dropped without `close` is cancelled, too, with a ResourceWarning.
     """
 
     def __init__(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from foldflight.client.connection import Resolve
     from foldflight.client.exchange import OpenExchange
-    from foldflight.client.link import Resolve
     from foldflight.exchange.frames import FunctionInfo, Open, Opened
 
 __all__ = ["Transport"]

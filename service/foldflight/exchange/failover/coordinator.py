@@ -5,8 +5,9 @@ returns. At most one of them waits for a server, and it is the last of its list.
 
 The rules:
 
-- There is one link at a time. A partial answer of a lost link is discarded, so an answer never mixes two servers.
-- The journal has everything that a lost server had: a new link gets its states, and then its frames again.
+- There is one connection at a time. A partial answer of a lost connection is discarded, so an answer never mixes two
+servers.
+- The journal has everything that a lost server had: a new connection gets its states, and then its frames again.
 - An answer that the engine already has is dropped when it arrives again. So each output is delivered once, even if the
   function is not deterministic.
 - A frame is sent only after all answers to earlier frames have arrived. Otherwise the server could block on writing an
@@ -33,15 +34,15 @@ from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.journal import Journal, JournalEntry
 from foldflight.exchange.failover.steps import (
     AwaitAnswer,
-    CutLink,
+    CutConnection,
     Deliver,
     FailoverBounds,
     FailoverStats,
     GiveUp,
     Instruction,
-    LeaveLink,
+    LeaveConnection,
     LogEvent,
-    OpenLink,
+    OpenConnection,
     Rest,
     SendFrame,
 )
@@ -69,7 +70,7 @@ _WITHOUT_CONTENT: Final = (None, Folded)
 
 
 @dataclass
-class _Link:
+class _Connection:
     """The connection of the exchange to one server."""
 
     url: str
@@ -118,9 +119,9 @@ class Coordinator:
         self._epoch: int | None = None  # of the last barrier
         self._due = 0  # answers that the engine does not have
         self._journal = Journal(returns_states=opening.returns.states)
-        self._link: _Link | None = None
+        self._connection: _Connection | None = None
         self._is_wanted = False  # the engine waits for an answer
-        self._is_needed = False  # the exchange needs a link
+        self._is_needed = False  # the exchange needs a connection
         self._is_saving = False  # an answer with states is due, so no checkpoint is needed
         self._no_failover_reason = ""  # why the exchange cannot move to another server; empty if it can
         self._losses = 0  # consecutive losses without an answer
@@ -133,7 +134,7 @@ class Coordinator:
         self._story: deque[str] = deque(maxlen=_STORY_STEPS)
 
     def story(self) -> tuple[str, ...]:
-        """Return the events of all links, oldest first, with seconds since the start of the exchange."""
+        """Return the events of all connections, oldest first, with seconds since the start of the exchange."""
         return tuple(self._story)
 
     @property
@@ -167,12 +168,12 @@ class Coordinator:
         slots = self._checked(frame)
         has_answer = self._opening.answer_to(frame) not in _WITHOUT_CONTENT
         self._due += has_answer
-        link = self._link
+        connection = self._connection
         if (
-            link is not None
+            connection is not None
             and isinstance(frame, (States, Chunk))
-            and self._now_s() - link.asked_at_s >= self._bounds.ask_s
-            and self._may_ask(link)
+            and self._now_s() - connection.asked_at_s >= self._bounds.ask_s
+            and self._may_ask(connection)
         ):
             self._append(JournalEntry(Checkpoint(if_reopen=True), has_answer=True))
         self._append(JournalEntry(frame, has_answer), slots)
@@ -195,15 +196,15 @@ class Coordinator:
             self._append(JournalEntry(Checkpoint(), has_answer=True))
         return self._next()
 
-    def _may_ask(self, link: _Link) -> bool:
+    def _may_ask(self, connection: _Connection) -> bool:
         """Return whether the server may be asked if the exchange should reopen elsewhere."""
         # Only an engine that keeps views can commit the entries that a checkpoint returns.
         if self._opening.maps or self._opening.keeps_views:
             return False
-        if link.is_leaving or link.must_stay or self._no_failover_reason:
+        if connection.is_leaving or connection.must_stay or self._no_failover_reason:
             return False
         # The answer to a barrier or checkpoint reports it, too.
-        due = link.unsent if link.awaited is None else (link.awaited, *link.unsent)
+        due = connection.unsent if connection.awaited is None else (connection.awaited, *connection.unsent)
         return not any(isinstance(each.frame, (Barrier, Checkpoint)) for each in due)
 
     def _checked(self, frame: EngineFrame) -> Slots:
@@ -233,8 +234,8 @@ class Coordinator:
 
     def _append(self, entry: JournalEntry, slots: Slots = NO_SLOTS) -> None:
         self._journal.add(entry, slots)
-        if self._link is not None:
-            self._link.unsent.append(entry)
+        if self._connection is not None:
+            self._connection.unsent.append(entry)
 
     # -- what happened: the server's side ----------------------------------------------------------------------------
 
@@ -243,17 +244,17 @@ class Coordinator:
         refusal = self._refusal(opened)
         if refusal is not None:
             return self.lost(refusal)
-        self._start_link(opened)
+        self._start_connection(opened)
         return self._next()
 
     def sent(self) -> list[Instruction]:
         """The frame was sent."""
-        link = self._link
-        assert link is not None
-        entry = link.unsent.popleft()
+        connection = self._connection
+        assert connection is not None
+        entry = connection.unsent.popleft()
         entry.sent = True
         if entry.has_answer:
-            link.awaited = entry
+            connection.awaited = entry
         return self._next()
 
     def rested(self) -> list[Instruction]:
@@ -268,24 +269,24 @@ class Coordinator:
             logs: The log records of functions before it.
             reopen: Whether the server requests that the engine reopen the exchange elsewhere.
         """
-        link = self._open_link()
-        entry, link.awaited = link.awaited, None
+        connection = self._open_connection()
+        entry, connection.awaited = connection.awaited, None
         assert entry is not None
         frame = entry.frame
         if self._opening.maps:
-            link.is_leaving |= reopen
+            connection.is_leaving |= reopen
         elif isinstance(frame, (Barrier, Checkpoint)):
-            link.asked_at_s = self._now_s()
-            link.must_stay = reopen and isinstance(answer, Saved) and bool(answer.problem)
-            link.is_leaving |= reopen and not link.must_stay
-        if link.is_restored and entry.changed is not None:
-            link.is_restored = False
+            connection.asked_at_s = self._now_s()
+            connection.must_stay = reopen and isinstance(answer, Saved) and bool(answer.problem)
+            connection.is_leaving |= reopen and not connection.must_stay
+        if connection.is_restored and entry.changed is not None:
+            connection.is_restored = False
             answer = _select_slots(answer, entry.changed)
         if entry.answered:
             return self._next()
         entry.answered = True
         self._losses = 0
-        if isinstance(frame, Checkpoint) and frame.if_reopen and not link.is_leaving:
+        if isinstance(frame, Checkpoint) and frame.if_reopen and not connection.is_leaving:
             self._journal.drop_questions()
             return self._next()
         is_delivered = True
@@ -342,28 +343,28 @@ class Coordinator:
         self._no_failover_reason = why
         self._journal.clear()
 
-    # -- links -------------------------------------------------------------------------------------------------------
+    # -- connections -------------------------------------------------------------------------------------------------
 
     def _next(self) -> list[Instruction]:
-        """Return the next instructions: for the link, or to open one."""
-        link = self._link
-        if link is None:
+        """Return the next instructions: for the connection, or to open one."""
+        connection = self._connection
+        if connection is None:
             return self._connect() if self._is_needed else []
-        if link.is_leaving and link.awaited is None and not self._no_failover_reason:
-            self._record(f"left {link.url} at its request")
-            self._link = None
-            self._is_needed = any(not isinstance(entry.frame, Forget) for entry in link.unsent)
-            return [LeaveLink(), *self._next()]
-        if not link.unsent and not link.is_caught_up:
-            link.is_caught_up = True
+        if connection.is_leaving and connection.awaited is None and not self._no_failover_reason:
+            self._record(f"left {connection.url} at its request")
+            self._connection = None
+            self._is_needed = any(not isinstance(entry.frame, Forget) for entry in connection.unsent)
+            return [LeaveConnection(), *self._next()]
+        if not connection.unsent and not connection.is_caught_up:
+            connection.is_caught_up = True
             self._unserved_since_s = None
             self._tried_urls.clear()
-            self._circuits.worked(link.url)
-        if link.awaited is not None and (link.unsent or self._is_wanted):
-            return [AwaitAnswer(link.awaited.frame)]
-        if link.unsent:
-            return [SendFrame(link.unsent[0].frame)]
-        return [] if self._lost_at_s is None else self._report_recovery(link)
+            self._circuits.worked(connection.url)
+        if connection.awaited is not None and (connection.unsent or self._is_wanted):
+            return [AwaitAnswer(connection.awaited.frame)]
+        if connection.unsent:
+            return [SendFrame(connection.unsent[0].frame)]
+        return [] if self._lost_at_s is None else self._report_recovery(connection)
 
     def _connect(self) -> list[Instruction]:
         now_s = self._now_s()
@@ -380,8 +381,8 @@ class Coordinator:
             if url is None:
                 return [self._give_up(f"no server took the exchange within {self._bounds.patience_s:g} s")]
         self._tried_urls.add(url)
-        self._link = _Link(url)
-        return [OpenLink(url, self._opening)]
+        self._connection = _Connection(url)
+        return [OpenConnection(url, self._opening)]
 
     def _refusal(self, opened: Opened) -> RejectedError | None:
         """Return the reason why a server cannot take over the exchange; None if it can."""
@@ -394,10 +395,10 @@ class Coordinator:
             "exchange began; deploy the same versions on all servers",
         )
 
-    def _start_link(self, opened: Opened) -> None:
-        link = self._open_link()
-        link.is_open = True
-        link.asked_at_s = self._now_s()
+    def _start_connection(self, opened: Opened) -> None:
+        connection = self._open_connection()
+        connection.is_open = True
+        connection.asked_at_s = self._now_s()
         if self.opened is None:
             # Every later server must have the same fingerprints. Open has them, so the server itself refuses others.
             self._opening = self._opening.pinned(opened.fingerprints)
@@ -406,14 +407,14 @@ class Coordinator:
             self.stats.rows_refolded += sum(entry.rows for entry in self._journal if entry.sent)
             states = self._journal.kept.to_batch()
             if states is not None:
-                link.is_restored = True
+                connection.is_restored = True
                 # Outputs in the middle of an epoch are not needed, and computing them may raise.
-                link.unsent.append(JournalEntry(States(states, unanswered=True), has_answer=False))
-            link.unsent.extend(self._journal)
-        self._record(f"opened {link.url} ({opened.server_id}), to send {len(link.unsent)} frames")
+                connection.unsent.append(JournalEntry(States(states, unanswered=True), has_answer=False))
+            connection.unsent.extend(self._journal)
+        self._record(f"opened {connection.url} ({opened.server_id}), to send {len(connection.unsent)} frames")
         self.opened = opened
 
-    def _report_recovery(self, link: _Link) -> list[Instruction]:
+    def _report_recovery(self, connection: _Connection) -> list[Instruction]:
         """Report to the operator, once after each interruption, that another server has taken over."""
         if self._lost_at_s is None or self._error is None:
             return []
@@ -421,7 +422,7 @@ class Coordinator:
         self.stats.stall_s_max = max(self.stats.stall_s_max, stall_s)
         again, self._reported_refolds = self.stats.rows_refolded - self._reported_refolds, self.stats.rows_refolded
         fields: dict[str, str | int | float] = {
-            "server": link.url,
+            "server": connection.url,
             "server_id": "" if self.opened is None else self.opened.server_id,
             "stall_s": round(stall_s, 3),
             "rows_sent_again": again,
@@ -432,47 +433,47 @@ class Coordinator:
         return [LogEvent("an exchange goes on at another server", fields)]
 
     def lost(self, error: FoldflightError) -> list[Instruction]:
-        """The link, or the attempt to open it, ended with an error."""
-        link, now_s = self._open_link(), self._now_s()
-        self._link = None
+        """The connection, or the attempt to open it, ended with an error."""
+        connection, now_s = self._open_connection(), self._now_s()
+        self._connection = None
         self._is_needed = True
         self._journal.drop_questions()
-        if not self._may_succeed_elsewhere(error, link):
-            return [CutLink(), GiveUp(error)]
-        self._circuits.failed(link.url, now_s)
-        self._tried_urls.add(link.url)
-        self._record(f"{'lost' if link.is_open else 'refused by'} {link.url}: {_summary(error)}")
+        if not self._may_succeed_elsewhere(error, connection):
+            return [CutConnection(), GiveUp(error)]
+        self._circuits.failed(connection.url, now_s)
+        self._tried_urls.add(connection.url)
+        self._record(f"{'lost' if connection.is_open else 'refused by'} {connection.url}: {_summary(error)}")
         if self._unserved_since_s is None:
             self._unserved_since_s = now_s
         if self._lost_at_s is None:
             self._lost_at_s = now_s
-        if link.is_open:
+        if connection.is_open:
             self._losses += 1
             self.stats.losses += 1
         self._error = error
         if self.opened is not None and self._no_failover_reason:
             return [
-                CutLink(),
+                CutConnection(),
                 self._give_up(f"the exchange could not move to another server: {self._no_failover_reason}"),
             ]
         if self._losses > self._bounds.losses_max:
-            return [CutLink(), self._give_up(f"{self._losses} servers were lost in a row without an answer")]
-        return [CutLink(), *self._connect()]
+            return [CutConnection(), self._give_up(f"{self._losses} servers were lost in a row without an answer")]
+        return [CutConnection(), *self._connect()]
 
-    def _may_succeed_elsewhere(self, error: FoldflightError, link: _Link) -> bool:
+    def _may_succeed_elsewhere(self, error: FoldflightError, connection: _Connection) -> bool:
         """Return whether another server may succeed. If not, the job itself must change."""
         if isinstance(error, RetryableError):
             return True
         if not isinstance(error, RejectedError):
             return False
-        if not link.is_open:
+        if not connection.is_open:
             # Fingerprints in all calls mean that some server accepted the same Open before. If no server has accepted
             # the token yet, the token itself is wrong.
             is_agreed = all(self._opening.fingerprints)
             return is_agreed and (error.code != "UNAUTHENTICATED" or self.opened is not None)
         # The engine checks its own frames, so BAD_FRAME means that a frame was damaged in transit. States that this
         # server cannot load were saved by another server.
-        return error.code == "BAD_FRAME" or (error.code == "STATE_MISMATCH" and link.is_restored)
+        return error.code == "BAD_FRAME" or (error.code == "STATE_MISMATCH" and connection.is_restored)
 
     def _give_up(self, why: str) -> GiveUp:
         error = self._error
@@ -480,10 +481,10 @@ class Coordinator:
             raise AssertionError("the coordinator gives up only after an error")
         return GiveUp(type(error)(error.code, f"{error.message}; {why}", story=self.story()))
 
-    def _open_link(self) -> _Link:
-        if self._link is None:
-            raise AssertionError("there is no link")
-        return self._link
+    def _open_connection(self) -> _Connection:
+        if self._connection is None:
+            raise AssertionError("there is no connection")
+        return self._connection
 
     def _record(self, what: str) -> None:
         self._story.append(f"{self._now_s() - self._started_at_s:.1f}s {what}"[:200])

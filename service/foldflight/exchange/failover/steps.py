@@ -12,15 +12,15 @@ from foldflight.functions.author.context import LogRecord
 
 __all__ = [
     "AwaitAnswer",
-    "CutLink",
+    "CutConnection",
     "Deliver",
     "FailoverBounds",
     "FailoverStats",
     "GiveUp",
     "Instruction",
-    "LeaveLink",
+    "LeaveConnection",
     "LogEvent",
-    "OpenLink",
+    "OpenConnection",
     "Rest",
     "SendFrame",
 ]
@@ -51,8 +51,8 @@ class FailoverStats:
     """The cost of failover so far.
 
     Args:
-        losses: Number of lost links.
-        replays: Number of links that took the exchange over, after a loss or at the request of a server.
+        losses: Number of lost connections.
+        replays: Number of connections that took the exchange over, after a loss or at the request of a server.
         rows_refolded: Number of rows that were sent again.
         checkpoints: Number of checkpoints that returned states.
         stall_s_max: The longest time from a loss until another server was up to date.
@@ -66,7 +66,7 @@ class FailoverStats:
 
 
 @dataclass(frozen=True)
-class OpenLink:
+class OpenConnection:
     """Open the exchange on this server, and report `accepted` or `lost`."""
 
     url: str
@@ -104,13 +104,13 @@ class Deliver:
 
 
 @dataclass(frozen=True)
-class CutLink:
-    """Cancel the link, and ignore everything that still arrives on it."""
+class CutConnection:
+    """Cancel the connection, and ignore everything that still arrives on it."""
 
 
 @dataclass(frozen=True)
-class LeaveLink:
-    """End the link in the regular way. All answers have arrived."""
+class LeaveConnection:
+    """End the connection in the regular way. All answers have arrived."""
 
 
 @dataclass(frozen=True)
@@ -133,4 +133,6 @@ class GiveUp:
     error: FoldflightError
 
 
-Instruction = OpenLink | SendFrame | AwaitAnswer | Rest | Deliver | CutLink | LeaveLink | LogEvent | GiveUp
+Instruction = (
+    OpenConnection | SendFrame | AwaitAnswer | Rest | Deliver | CutConnection | LeaveConnection | LogEvent | GiveUp
+)

@@ -65,7 +65,7 @@ class Relay:
         self._connections_max = connections_max(_FILES_SHARE, files_each=2)
         self._listener = listen("port", settings.host, settings.port)
         self.port: int = self._listener.getsockname()[1]
-        self._carriers = [_Carrier(f"foldflight-relay-{place}", logger) for place in range(len(targets))]
+        self._threads = [_RelayThread(f"foldflight-relay-{place}", logger) for place in range(len(targets))]
         self._acceptor = threading.Thread(target=self._accept, name="foldflight-accept", daemon=True)
         self._acceptor.start()
 
@@ -80,8 +80,8 @@ class Relay:
     def close(self) -> None:
         """Close the public port and all connections."""
         self.stop_accepting()
-        for carrier in self._carriers:
-            carrier.close()
+        for thread in self._threads:
+            thread.close()
 
     def _accept(self) -> None:
         while self._is_accepting:
@@ -113,7 +113,7 @@ class Relay:
             gone()
             self._logger.warning("worker not reachable", worker=target.index, problem=str(error))
             return
-        min(self._carriers, key=lambda carrier: carrier.count).carry(_Link(client, upstream, gone))
+        min(self._threads, key=lambda thread: thread.count).carry(_Connection(client, upstream, gone))
 
     def _choose(self) -> Target | None:
         with self._lock:
@@ -144,10 +144,10 @@ def _connecting(port: int) -> socket.socket:
     return upstream
 
 
-class _Link:
+class _Connection:
     """Two connected sockets, and the bytes that one has sent and the other has not taken yet.
 
-    The link ends when everything that one side had sent before it ended has been passed on.
+    The connection ends when everything that one side had sent before it ended has been passed on.
     """
 
     def __init__(self, client: socket.socket, upstream: socket.socket, gone: Callable[[], None]) -> None:
@@ -164,7 +164,7 @@ class _Link:
         return reads | writes or select.EPOLLRDHUP | select.EPOLLET
 
     def pump(self, side: socket.socket, events: int, buffer: memoryview) -> None:
-        """Pass on what can be passed on without blocking. Raise OSError when the link has ended."""
+        """Pass on what can be passed on without blocking. Raise OSError when the connection has ended."""
         if events & select.EPOLLOUT and side in self._due:
             self._pass_on(side, self._due.pop(side))
         if not events & ~select.EPOLLOUT:
@@ -202,13 +202,13 @@ class _Link:
             self._due[target] = memoryview(bytes(data[sent:]))
 
 
-class _Carrier:
-    """A thread that serves links."""
+class _RelayThread:
+    """A thread that serves connections."""
 
     def __init__(self, name: str, logger: Logger) -> None:
         self._logger = logger
-        self._fresh: deque[_Link] = deque()
-        self._links: dict[int, tuple[socket.socket, _Link]] = {}
+        self._fresh: deque[_Connection] = deque()
+        self._connections: dict[int, tuple[socket.socket, _Connection]] = {}
         self._is_closed = False
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
@@ -219,16 +219,16 @@ class _Carrier:
 
     @property
     def count(self) -> int:
-        """Approximate number of links."""
-        return len(self._links) // 2 + len(self._fresh)
+        """Approximate number of connections."""
+        return len(self._connections) // 2 + len(self._fresh)
 
-    def carry(self, link: _Link) -> None:
-        """Serve a link from now on."""
-        self._fresh.append(link)
+    def carry(self, connection: _Connection) -> None:
+        """Serve a connection from now on."""
+        self._fresh.append(connection)
         self._wake()
 
     def close(self) -> None:
-        """Close all links, and wait for the thread."""
+        """Close all connections, and wait for the thread."""
         self._is_closed = True
         self._wake()
         self._thread.join()
@@ -249,39 +249,39 @@ class _Carrier:
                 for number, events in self._poll.poll():
                     if number == self._wake_read.fileno():
                         is_woken = True
-                    elif number in self._links:  # otherwise its link has ended since the poll
-                        self._serve(*self._links[number], events, buffer)
+                    elif number in self._connections:  # otherwise its connection has ended since the poll
+                        self._serve(*self._connections[number], events, buffer)
                 # Only after all events of the poll: a new connection may have the number of one that has ended.
                 if is_woken:
                     self._begin()
-            for link in {link for _, link in self._links.values()} | set(self._fresh):
-                link.close()
+            for connection in {connection for _, connection in self._connections.values()} | set(self._fresh):
+                connection.close()
 
     def _begin(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._wake_read.recv(_BYTES_MAX)
         while self._fresh:
-            link = self._fresh.popleft()
+            connection = self._fresh.popleft()
             try:
-                for side in link.others:
-                    self._poll.register(side, link.awaited(side))
-                    self._links[side.fileno()] = side, link
+                for side in connection.others:
+                    self._poll.register(side, connection.awaited(side))
+                    self._connections[side.fileno()] = side, connection
             except OSError as error:  # for example, the limit of the user's watches is reached
                 self._logger.warning("connection not taken", problem=str(error))
-                self._end(link)
+                self._end(connection)
 
-    def _serve(self, side: socket.socket, link: _Link, events: int, buffer: memoryview) -> None:
+    def _serve(self, side: socket.socket, connection: _Connection, events: int, buffer: memoryview) -> None:
         try:
-            before = [link.awaited(each) for each in link.others]
-            link.pump(side, events, buffer)
-            for each, awaited in zip(link.others, before, strict=True):
-                if link.awaited(each) != awaited:
-                    self._poll.modify(each, link.awaited(each))
+            before = [connection.awaited(each) for each in connection.others]
+            connection.pump(side, events, buffer)
+            for each, awaited in zip(connection.others, before, strict=True):
+                if connection.awaited(each) != awaited:
+                    self._poll.modify(each, connection.awaited(each))
         except OSError:
-            self._end(link)
+            self._end(connection)
 
-    def _end(self, link: _Link) -> None:
-        for side in link.others:
-            if self._links.pop(side.fileno(), None) is not None:
+    def _end(self, connection: _Connection) -> None:
+        for side in connection.others:
+            if self._connections.pop(side.fileno(), None) is not None:
                 self._poll.unregister(side)
-        link.close()
+        connection.close()

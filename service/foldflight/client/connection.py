@@ -1,4 +1,4 @@
-"""The link of an exchange to one server: it writes frames, reads complete answers, and splits what is too large.
+"""The connection of an exchange to one server: it writes frames, reads complete answers, and splits what is too large.
 
 A message is sent only after all answers to earlier messages have been read. Otherwise the server could block on writing
 an answer while the engine blocks on writing a chunk. So the answer to at most one message is due.
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from foldflight.fold import Mode
     from foldflight.functions.author.context import LogRecord
 
-__all__ = ["Link", "Resolve", "check_resolve"]
+__all__ = ["Connection", "Resolve", "check_resolve"]
 
 Resolve: TypeAlias = "Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]"
 """Answers a question for entries of views: `slot` and the states with keys, to states with the entries."""
@@ -65,10 +65,10 @@ def check_resolve(opening: Open, resolve: Resolve | None) -> None:
         )
 
 
-class Link(abc.ABC):
+class Connection(abc.ABC):
     """The connection of an exchange to one server. A subclass transports the frames.
 
-    After an error the link is unusable: `cut` it.
+    After an error the connection is unusable: `cut` it.
 
     Args:
         opening: The Open frame of the exchange.
@@ -107,7 +107,7 @@ class Link(abc.ABC):
 
     @abc.abstractmethod
     def _end(self) -> None:
-        """Release the resources of the link. `_failed` tells whether the exchange ended with an error."""
+        """Release the resources of the connection. `_failed` tells whether the exchange ended with an error."""
 
     # -- the exchange ------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from foldflight.engine.keys.logs import forward
+from foldflight.client.logs import log_records
 from foldflight.functions.author.context import LogRecord
 
 
@@ -17,7 +17,7 @@ def test_records_become_log_lines(caplog: pytest.LogCaptureFixture) -> None:
         LogRecord("warning", "weighted_avg", "odd weight", {"weight": "-1"}, slot=3),
         LogRecord("debug", "", "100% of 3 records dropped"),
     ]
-    forward(records, lambda slot: {"origin": f"JFK {slot}"})
+    log_records(records, lambda slot: {"origin": f"JFK {slot}"})
     assert caplog.record_tuples == [
         ("foldflight.functions.weighted_avg", logging.WARNING, "odd weight weight=-1 origin='JFK 3'"),
         ("foldflight.functions", logging.DEBUG, "100% of 3 records dropped"),
@@ -32,5 +32,5 @@ def test_a_worker_without_logging_writes_to_standard_error(
     monkeypatch.setattr(ours, "parent", None)
     monkeypatch.setattr(ours, "handlers", [])
     monkeypatch.setattr(ours, "level", logging.NOTSET)
-    forward([LogRecord("info", "count", "hello")], lambda _: {})
+    log_records([LogRecord("info", "count", "hello")])
     assert "INFO foldflight.functions.count: hello" in capsys.readouterr().err

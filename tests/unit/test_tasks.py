@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foldflight import FunctionError, connect, udaf
+from foldflight.client import OpenExchange
 from foldflight.engine.batch import tasks
 from foldflight.engine.batch.tasks import FinalFold, PartialFold
 from foldflight.engine.keys import overflow
@@ -226,6 +227,22 @@ def test_groups_that_do_not_fit_are_passed_on() -> None:
     states, unfolded = folded_rows(partial_of(groups, TRANSPORT, "sum", group_bytes_max=100_000))
     assert states <= 20_000
     assert states + unfolded == 200_000
+
+
+def test_no_epoch_starts_after_the_last_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server is asked to forget the groups of an epoch only if rows of another one follow."""
+    forgotten: list[int] = []
+    forget = OpenExchange.forget
+
+    def noting(exchange: OpenExchange, slots: pa.Int32Array) -> None:
+        forgotten.append(len(slots))
+        forget(exchange, slots)
+
+    monkeypatch.setattr(OpenExchange, "forget", noting)
+    partial_of(np.array([1, 2, 1]), TRANSPORT, "sum")
+    assert forgotten == []
+    partial_of(np.arange(20_000) % 3, TRANSPORT, "sum", folded_bytes_max=1)
+    assert forgotten == [3, 3]  # after the first and the second of three epochs
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)

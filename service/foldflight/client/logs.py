@@ -8,9 +8,22 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["log_event", "set_up"]
+    from foldflight.functions.author.context import LogRecord
+
+__all__ = ["log_event", "log_records", "set_up"]
+
+_LEVELS = {
+    "debug": 10,
+    "info": 20,
+    "warning": 30,
+    "warn": 30,
+    "error": 40,
+    "exception": 40,
+    "critical": 50,
+    "fatal": 50,
+}
 
 
 def set_up(name: str, level: int) -> logging.Logger:
@@ -31,6 +44,25 @@ def log_event(logger: logging.Logger, level: int, event: str, fields: Mapping[st
     """Log an event with its fields, as `key=value` in the text and as attributes of the record."""
     text = " ".join([event, *(f"{key}={_shown(value)}" for key, value in fields.items())])
     logger.log(level, "%s", text, extra={"event": event, **fields})
+
+
+def log_records(records: Sequence[LogRecord], group_of: Callable[[int], Mapping[str, Any]] | None = None) -> None:
+    """Log the lines of functions under `foldflight.functions.<function>`, with the keys of their groups.
+
+    Args:
+        records: Lines logged by functions.
+        group_of: Returns the keys of a slot. None: there are no groups.
+    """
+    if not records:
+        return  # so that nothing is set up
+    ours = set_up("foldflight.functions", logging.INFO)
+    for record in records:
+        fields = dict(record.fields)
+        if record.slot is not None and group_of is not None:
+            fields |= {key: repr(value) for key, value in group_of(record.slot).items()}
+        text = " ".join([record.message, *(f"{key}={value}" for key, value in fields.items())])
+        logger = ours.getChild(record.function) if record.function else ours
+        logger.log(_LEVELS.get(record.level, logging.INFO), "%s", text)
 
 
 def _shown(value: object) -> str:

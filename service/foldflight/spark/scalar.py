@@ -23,8 +23,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.client import Aggregate, OpenExchange, Transport, Use, UseMember, uses_in
+from foldflight.client.logs import log_records
 from foldflight.engine.batch.scalar import ScalarQuery, Steps, transport_of
-from foldflight.engine.keys.logs import forward
 from foldflight.engine.query.blocks import gather
 from foldflight.engine.query.convert import convert, without_nullability
 from foldflight.engine.query.layout import DEAD_LETTER, REAL, ROW_KIND
@@ -527,7 +527,7 @@ class _OneCall:
         with self._exchange(schema) as exchange:
             exchange.chunk(pa.RecordBatch.from_arrays(arrays, schema=schema))
             answer = exchange.mapped()
-            forward(exchange.take_logs(), lambda _: {})
+            log_records(exchange.take_logs())
         self._check_kind(answer.schema.field("output_0").type)
         if self.is_table:
             return self._lists(answer, len(columns[0]))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from foldflight.engine.batch.tasks import FinalFold, Folding
-from foldflight.engine.keys.logs import naming_group
 from foldflight.engine.query.blocks import gather
 from foldflight.engine.query.layout import LIVE
 from foldflight.errors import FunctionError
@@ -76,8 +75,8 @@ class LiftedFold(FinalFold):
                 states.append(self._states(place, plan, block))
             except (Overflowed, Unfit) as error:
                 function = self.query.opening.calls[place].function
-                with naming_group(folding.groups.name):
-                    raise _overflow(function, error, int(slots[error.index])) from None
+                group = folding.groups.name(int(slots[error.index]))
+                raise _overflow(function, error, group) from None
         folding.exchange.states(slots, states)
 
     def _states(self, place: int, plan: Plan, block: pa.RecordBatch) -> pa.Array:
@@ -92,7 +91,7 @@ class LiftedFold(FinalFold):
         return plan.states(results, type_, block.num_rows)
 
 
-def _overflow(function: str, error: Overflowed | Unfit, slot: int) -> FunctionError:
+def _overflow(function: str, error: Overflowed | Unfit, group: dict[str, Any]) -> FunctionError:
     if isinstance(error, Unfit):
         text = f"its accumulator does not fit its state: {error}"
     else:
@@ -100,4 +99,4 @@ def _overflow(function: str, error: Overflowed | Unfit, slot: int) -> FunctionEr
             "a sum of the lifted plan could leave 64 bits: the group has 2**31 rows or more, or a total beyond 2**95; "
             "group_by(..., plan='fold') has no such bound"
         )
-    return FunctionError("OVERFLOW", text, function=function, slot=slot)
+    return FunctionError("OVERFLOW", text, function=function, group=group)

@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from foldflight.client import EmbeddedTransport, OpenExchange, Transport, Use, UseMember, uses_in
-from foldflight.engine.keys.logs import forward
+from foldflight.client.logs import log_records
 from foldflight.engine.query.blocks import BlockBounds, Pace
 from foldflight.engine.query.query import ARROW, HostTypes
 from foldflight.errors import RejectedError
@@ -217,7 +217,7 @@ class ScalarQuery:
     @staticmethod
     def _taken(exchange: OpenExchange, block: pa.RecordBatch, pace: Pace | None) -> tuple[pa.RecordBatch, pa.Table]:
         answer = exchange.mapped()
-        forward(exchange.take_logs(), lambda _: {})
+        log_records(exchange.take_logs())
         if pace is not None:
             pace.made(block.num_rows, answer.num_rows)
         return block, answer

@@ -93,8 +93,15 @@ class Folding:
         self._is_due = False
         opening = query.opening_for(states=states, outputs=outputs)
         self.exchange = GroupedExchange(query.transport, opening, query.layout)
-        self.groups = _Groups(query.layout)
-        self.exchange.begin(self.groups)
+        self._groups: _Groups | None = None
+
+    @property
+    def groups(self) -> _Groups:
+        """The groups of the epoch. The epoch starts when they are first used, so none starts after the last rows."""
+        if self._groups is None:
+            self._groups = _Groups(self._layout)
+            self.exchange.begin(self._groups)
+        return self._groups
 
     def barrier(self) -> None:
         """End the epoch. `take` returns its results."""
@@ -102,9 +109,8 @@ class Folding:
         self._is_due = True
 
     def renew(self) -> None:
-        """Start an epoch without groups."""
-        self.groups = _Groups(self._layout)
-        self.exchange.begin(self.groups)
+        """Let the next rows start an epoch without groups."""
+        self._groups = None
 
     def room(self, group_bytes: float, bounds: BlockBounds) -> int:
         """Return the number of groups that may be held, given the bytes of the key and the states of each."""
@@ -113,7 +119,7 @@ class Folding:
         return max(min(bounds.groups_max, room), 1)
 
     def take(self) -> Iterator[tuple[_Groups, pa.Table, HeldRows | None]]:
-        """Yield pending results, if any, with the groups and rows of their epoch, and start the next epoch."""
+        """Yield pending results, if any, with the groups and rows of their epoch, which is over then."""
         if not self._is_due:
             return
         self._is_due = False
@@ -205,15 +211,15 @@ class _PartialPartition:
         yield from self._results()
 
     def _fold(self, piece: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        folding, seen = self._folding, self._reduction
-        slots = folding.groups.slots(piece)
-        seen.rows, seen.groups = seen.rows + piece.num_rows, len(folding.groups)
+        folding, seen, groups = self._folding, self._reduction, self._folding.groups
+        slots = groups.slots(piece)
+        seen.rows, seen.groups = seen.rows + piece.num_rows, len(groups)
         are_many = seen.groups >= self._bounds.unfolded_groups_min
         if are_many and not seen.pays(self._room(), looks_ahead=self._looks_ahead):
             self._unseen = _UNSEEN_BLOCKS
             yield self._as_it_is(piece)
         else:
-            folding.groups.count(slots, piece)
+            groups.count(slots, piece)
             folding.exchange.chunk(slots, piece)
             self._is_open = True
             self._folded_bytes += piece.nbytes

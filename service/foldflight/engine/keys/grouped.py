@@ -20,12 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.client import OpenExchange, Transport
+from foldflight.client.logs import log_records
 from foldflight.engine.keys.deadletters import HeldRows
 from foldflight.engine.keys.hashes import Hashes, key_hashes
 from foldflight.engine.keys.index import KeyIndex
-from foldflight.engine.keys.logs import forward, naming_group
 from foldflight.engine.query.layout import EMIT, QueryLayout
-from foldflight.errors import RejectedError
+from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import Open, Opened
 from foldflight.fold import Mode
 
@@ -126,7 +126,7 @@ class GroupedExchange:
     @property
     def opened(self) -> Opened:
         """The server's answer to the Open command."""
-        with self._exchanging() as exchange:
+        with self.exchanging() as exchange:
             return exchange.opened
 
     @property
@@ -152,7 +152,7 @@ class GroupedExchange:
     def begin(self, groups: SlotNames, views: Views | None = None) -> None:
         """Drop the accumulators of the previous groups, and use the slots of `groups`."""
         if self._is_used and self._groups is not None:
-            with self._exchanging() as exchange:
+            with self.exchanging() as exchange:
                 exchange.forget(pa.array(np.arange(len(self._groups), dtype=np.int32)))
         self._is_used = False
         self._groups = groups
@@ -165,7 +165,7 @@ class GroupedExchange:
             self.held.add(slots, block)
         batch = self._layout.chunk_of(slots, block)
         self._is_used = True
-        with self._exchanging() as exchange:
+        with self.exchanging() as exchange:
             if self._views is not None:
                 for entries in self._views.entries_for(slots, block):
                     exchange.entries(entries)
@@ -177,7 +177,7 @@ class GroupedExchange:
         Only an engine that keeps the entries of views takes checkpoints itself, because it must commit the entries
         before it continues. None, too, if a state cannot be returned now; the barrier then raises the error.
         """
-        with self._exchanging() as exchange:
+        with self.exchanging() as exchange:
             if not exchange.wants_checkpoint:
                 return None
             exchange.checkpoint()
@@ -190,7 +190,7 @@ class GroupedExchange:
         """Fold n rows like `chunk`, and return the outputs after each row where `emit` is true (`Open.emits`)."""
         chunk = self._layout.chunk_of(slots, block)
         self._is_used = True
-        with self._exchanging() as exchange:
+        with self.exchanging() as exchange:
             exchange.chunk(chunk.append_column(EMIT, pa.array(emit)))
             return exchange.row_outputs()
 
@@ -204,7 +204,7 @@ class GroupedExchange:
         """
         batch = self._layout.states_of(slots, states, errors)
         self._is_used = True
-        with self._exchanging() as exchange:
+        with self.exchanging() as exchange:
             exchange.states(batch, unanswered=True)
 
     def outputs_of(
@@ -213,19 +213,19 @@ class GroupedExchange:
         """Merge n states of each call into n slots, like `states`, and return the resulting outputs of these slots."""
         batch = self._layout.states_of(slots, states, errors)
         self._is_used = True
-        with self._exchanging() as exchange:
+        with self.exchanging() as exchange:
             exchange.states(batch)
             return exchange.initial_outputs()
 
     def barrier(self) -> None:
         """End the epoch; `results` returns the changed slots."""
-        with self._exchanging() as exchange:
+        with self.exchanging() as exchange:
             exchange.barrier(self._epoch + 1)
             self._epoch += 1
 
     def results(self) -> pa.Table:
         """Wait for the results of the last barrier: the slots that changed, in the schema of `opened`."""
-        with self._exchanging() as exchange:
+        with self.exchanging() as exchange:
             return exchange.results(self._epoch)
 
     def close(self) -> None:
@@ -244,23 +244,29 @@ class GroupedExchange:
             exchange.__exit__(exception_type, *exception)
 
     @contextmanager
-    def _exchanging(self) -> Iterator[OpenExchange]:
+    def exchanging(self) -> Iterator[OpenExchange]:
         """Yield the open exchange, and add the keys of groups, which servers do not know, to errors and logs."""
         start_s = 0.0 if self._clock is None else self._clock()
         try:
-            with naming_group(self._name):
-                if self._exchange is None:
-                    answers = {"resolve": self._resolve} if self._opening.keeps_views else {}
-                    self._exchange = self._transport.open(self._opening, **answers)
-                yield self._exchange
-                forward(self._exchange.take_logs(), self._name)
+            if self._exchange is None:
+                answers = {"resolve": self._resolve} if self._opening.keeps_views else {}
+                self._exchange = self._transport.open(self._opening, **answers)
+            yield self._exchange
+            if logs := self._exchange.take_logs():
+                log_records(logs, self._name)
+        except FunctionError as error:
+            if error.slot is None or error.group is not None:
+                raise
+            raise error.with_group(self._name(error.slot)) from None
         finally:
             if self._clock is not None:
                 self.elapsed_s += self._clock() - start_s
 
     def _resolve(self, wanted: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         if self._views is None:
-            raise RejectedError("BAD_FRAME", "the server asks for entries of views, and no group is in use")
+            raise RejectedError(
+                "BAD_FRAME", "the server asks for entries of views, and the engine has given it whole states or none"
+            )
         return self._views.resolve(wanted)
 
     def _name(self, slot: int) -> dict[str, Any]:

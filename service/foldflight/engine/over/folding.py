@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import groupby
 from types import TracebackType
@@ -32,7 +32,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.client import OpenExchange
-from foldflight.engine.keys.logs import forward, naming_group
+from foldflight.engine.keys.grouped import GroupedExchange
 from foldflight.engine.over.frames import Positions
 from foldflight.engine.over.partitions import Store
 from foldflight.engine.over.query import Part, Way
@@ -67,7 +67,7 @@ class FrameFold(ABC):
         self._layout = part.query.layout
         self._slot_rows = _NONE  # for each slot in use, the position of a row of its partition
         self._store: Store | None = None
-        self._open: dict[int, OpenExchange] = {}  # by the identity of the Open command
+        self._open: dict[int, GroupedExchange] = {}  # by the identity of the Open command
 
     def begin(self, store: Store) -> None:
         """Use the rows of a store from here on."""
@@ -98,17 +98,20 @@ class FrameFold(ABC):
             stack.push(each.__exit__)
         stack.__exit__(exception_type, exception, trace)
 
-    @contextmanager
-    def _exchange(self, opening: Open) -> Iterator[OpenExchange]:
-        """Yield the open exchange, and add the keys of partitions to errors and logs."""
-        with naming_group(self._name):
-            key = id(opening)
-            if key not in self._open:
-                self._open[key] = self._part.query.transport.open(opening)
-            yield self._open[key]
-            forward(self._open[key].take_logs(), self._name)
+    def _exchange(self, opening: Open) -> AbstractContextManager[OpenExchange]:
+        """Return the open exchange, which adds the keys of partitions to errors and logs."""
+        key = id(opening)
+        if key not in self._open:
+            self._open[key] = GroupedExchange(self._part.query.transport, opening, self._layout)
+            self._open[key].begin(self)
+        return self._open[key].exchanging()
 
-    def _name(self, slot: int) -> dict[str, Any]:
+    def __len__(self) -> int:
+        """Return the number of slots in use."""
+        return len(self._slot_rows)
+
+    def name(self, slot: int) -> dict[str, Any]:
+        """Return the key of the partition of a slot, by the user's names."""
         assert self._store is not None
         if slot >= len(self._slot_rows):
             return {}

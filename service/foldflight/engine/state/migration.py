@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from foldflight.client import Transport
-from foldflight.engine.keys.logs import forward, naming_group
+from foldflight.engine.keys.grouped import GroupedExchange
 from foldflight.engine.query.blocks import BlockBounds, one_batch
 from foldflight.engine.query.layout import SLOT, CallView, QueryLayout
 from foldflight.engine.state.manifest import calls_of, other_query
@@ -99,17 +99,27 @@ class Migration:
     def _part(self, states: pa.RecordBatch, keys: pa.RecordBatch) -> pa.RecordBatch:
         slots = pa.array(np.arange(states.num_rows, dtype=np.int32))
         schema = pa.schema([pa.field(SLOT, pa.int32()), *states.schema])
-
-        def group(slot: int) -> dict[str, Any]:
-            return self.layout.group(keys.slice(slot, 1))
-
-        answers = {"resolve": _refuse} if self.opening.keeps_views else {}
-        with naming_group(group), self.transport.open(self.opening, **answers) as exchange:
-            exchange.states(pa.RecordBatch.from_arrays([slots, *states.columns], schema=schema))
-            exchange.barrier(1)
-            results = exchange.results(1)
-            forward(exchange.take_logs(), group)
+        with GroupedExchange(self.transport, self.opening, self.layout) as grouped:
+            grouped.begin(_Stored(self.layout, keys))
+            with grouped.exchanging() as exchange:
+                exchange.states(pa.RecordBatch.from_arrays([slots, *states.columns], schema=schema))
+                exchange.barrier(1)
+                results = exchange.results(1)
         return one_row_each(one_batch(results), self.views).select(self.layout.states.names)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The groups of n states that are converted, each in the slot of its position."""
+
+    layout: QueryLayout
+    keys: pa.RecordBatch
+
+    def __len__(self) -> int:
+        return self.keys.num_rows
+
+    def name(self, slot: int) -> dict[str, Any]:
+        return self.layout.group(self.keys.slice(slot, 1))
 
 
 def _of_one_version(call: Mapping[str, str], change: str, *, has_views: bool) -> str:
@@ -151,7 +161,3 @@ def _changed_fields(before: pa.DataType, now: pa.DataType) -> Iterator[str]:
     for name in new:
         if name in old and old[name] != new[name]:
             yield f"{name} was {sql_name(old[name])} and is {sql_name(new[name])}"
-
-
-def _refuse(wanted: pa.RecordBatch) -> NoReturn:  # noqa: ARG001 - as an engine that answers
-    raise RejectedError("BAD_FRAME", "a server asks for entries of views to migrate states that have all of them")

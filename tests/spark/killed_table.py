@@ -1,57 +1,61 @@
-"""A streaming query into a table, as a program that a test kills: `python -m tests.spark.killed_table FOLDER URL`.
+"""A streaming query into a table, as a program that a test kills: `python -m tests.spark.killed_table FOLDER`.
 
-It kills itself after an epoch whose number stands in a file of the folder, between the table's commit and Spark's.
+The folder has the pickled target, and the point and the epoch at which the program kills itself.
 """
 
 import os
+import pickle
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
 from foldflight import connect
 from foldflight.spark import group_by, write_table
-from foldflight.spark.tables.postgres import PostgresTable
 from tests.spark.killed_query import session
 from tests.tables.orders import DDL, KEYS
-from tests.tables.replayed import COLUMNS
+
+AMID, BETWEEN = "amid the parts of the epoch", "between the commits of the table and of Spark"
+PART_ROWS = 5
 
 
-class Killing:
-    """A target that ends the process after the commit of an epoch."""
+def killing(apply: Callable[..., None], point: str, epoch_of_kill: int) -> Callable[..., None]:
+    """Return `apply` of a target, which ends the process at a point of an epoch."""
 
-    def __init__(self, target: PostgresTable, epochs: set[int], folder: Path) -> None:
-        self.target, self.epochs, self.folder = target, epochs, folder
-
-    def last_epoch(self, query: str) -> int | None:
-        last = self.target.last_epoch(query)
-        (self.folder / "last").write_text(str(last))
-        return last
-
-    def apply(self, query: str, epoch: int, changes: Iterable[pa.Table]) -> None:
-        self.target.apply(query, epoch, changes)
-        if epoch in self.epochs:
+    def kill(here: str, epoch: int) -> None:
+        if (here, epoch) == (point, epoch_of_kill):
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def parts(epoch: int, changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        yield from changes
+        kill(AMID, epoch)
 
-def main(folder: Path, url: str) -> None:
+    def wrapped(query: str, epoch: int, changes: Iterable[pa.Table], offsets: int | None = None) -> None:
+        apply(query, epoch, parts(epoch, changes), offsets)
+        kill(BETWEEN, epoch)
+
+    return wrapped
+
+
+def main(folder: Path) -> None:
     spark = session(folder)
-    table = PostgresTable(url, ("killed",), COLUMNS, KEYS, create=True, add_columns=False)
+    table = pickle.loads((folder / "target").read_bytes())
     table.prepare()
+    point, _, epoch = (folder / "kill").read_text().partition("|")
+    table.apply = killing(table.apply, point, int(epoch))
     orders = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(folder / "input"))
     functions = connect("embedded:")
     live = group_by(orders, *KEYS, row_kind="op", buckets=4).agg(
         total=functions["sum"]("amount"), orders=functions["count"]()
     )
-    epochs = {int(each) for each in (folder / "kills").read_text().split()}
-    target = Killing(table, epochs, folder)
-    query = write_table(live, target, keys=KEYS, checkpoint=folder / "checkpoint", trigger="available now", part_rows=5)
+    options = {"keys": KEYS, "checkpoint": folder / "checkpoint", "trigger": "available now", "part_rows": PART_ROWS}
+    query = write_table(live, table, **options)
     print("STARTED", flush=True)
     query.awaitTermination()
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]))

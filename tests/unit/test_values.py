@@ -47,6 +47,97 @@ def test_maps_within_other_values_are_dicts() -> None:
     assert to_python(pa.array([{"a": [[("x", 1)], None]}, None], type_)) == [{"a": [{"x": 1}, None]}, None]
 
 
+# Each type with values that Arrow stores unchanged.
+LEAVES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.int32(): st.integers(-(2**31), 2**31 - 1),
+    pa.float64(): st.floats(allow_nan=False),
+    pa.bool_(): st.booleans(),
+    pa.string(): st.text(max_size=3),
+    pa.binary(): st.binary(max_size=3),
+    pa.decimal128(20, 3): st.decimals(-(10**16), 10**16, places=3),
+    pa.date32(): st.dates(),
+    pa.time32("s"): st.times().map(lambda value: value.replace(microsecond=0)),
+    pa.time64("us"): st.times(),
+    pa.timestamp("us"): st.datetimes(),
+    pa.timestamp("us", "UTC"): st.datetimes(timezones=st.just(datetime.UTC)),
+    pa.duration("us"): st.timedeltas(datetime.timedelta(-(10**7)), datetime.timedelta(10**7)),
+}
+
+
+def columns_of(type_: pa.DataType, values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[pa.DataType, list[Any]]]:
+    return st.tuples(st.just(type_), st.lists(st.none() | values, max_size=6))
+
+
+def within(inner: tuple[pa.DataType, st.SearchStrategy[Any]]) -> list[tuple[pa.DataType, st.SearchStrategy[Any]]]:
+    type_, values = inner
+    some = st.none() | values
+    return [
+        (pa.list_(type_), st.lists(some, max_size=3)),
+        (pa.struct({"a": type_, "b": pa.int32()}), st.fixed_dictionaries({"a": some, "b": st.just(7)})),
+        (pa.map_(pa.string(), type_), st.dictionaries(st.text(max_size=2), some, max_size=3)),
+    ]
+
+
+NESTED_ONCE = [nested for leaf in LEAVES.items() for nested in within(leaf)]
+NESTED = [*LEAVES.items(), *NESTED_ONCE, *(nested for inner in NESTED_ONCE[::5] for nested in within(inner))]
+
+
+@pytest.mark.slow
+@examples(2000)
+@given(st.sampled_from(NESTED).flatmap(lambda each: columns_of(*each)), st.integers(0, 3))
+def test_values_are_those_of_arrow_and_come_back(column: tuple[pa.DataType, list[Any]], start: int) -> None:
+    """Python values of every type equal those of Arrow's own list, and results made of them are the same array."""
+    type_, values = column
+    array = cast_results(values, type_)
+    array.validate(full=True)
+    for part in (array, array.slice(start), array.slice(0, start)):
+        made = to_python(part)
+        assert made == part.to_pylist(maps_as_pydicts="strict")
+        assert repr(made).replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc") == repr(
+            part.to_pylist(maps_as_pydicts="strict")
+        ).replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc")
+        assert cast_results(made, type_).equals(part)
+
+
+def test_a_map_with_a_key_twice_is_an_error() -> None:
+    """Arrow's error, also where maps become dicts without it."""
+    array = pa.MapArray.from_arrays([0, 2], pa.array(["a", "a"]), pa.array([1, 2]))
+    with pytest.raises(KeyError, match="a"):
+        to_python(array)
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        ("ARRAY<INT>", [[1, "2"], (3, None), {4}, np.array([5]), None]),
+        ("ARRAY<DATE>", [[pd.NaT], [datetime.date(2013, 1, 1)]]),
+        ("MAP<STRING, DECIMAL(5, 1)>", [{1: 0.25}, [("b", D("1.25"))], {}, None]),
+        ("STRUCT<a INT, b TIME>", [{"b": None}, (1, datetime.time(1)), {"a": True}, None]),
+    ],
+)
+def test_rows_of_other_forms_are_cast_alike(type_: str, values: list[Any]) -> None:
+    """A nested row is cast as it would be alone, also beside rows that need no look by themselves."""
+    type_of = parse_type(type_)
+    assert cast_results(values, type_of).equals(pa.concat_arrays([cast_results([each], type_of) for each in values]))
+
+
+@pytest.mark.parametrize(
+    ("type_", "values", "index"),
+    [
+        ("ARRAY<INT>", [[1], None, [1, 2**40]], 2),
+        ("MAP<INT, INT>", [{1: 1}, {2: "x"}], 1),
+        ("MAP<INT, INT>", [{1: 1}, {None: 1}], 1),
+        ("STRUCT<a INT>", [{"a": 1}, {"a": 1, "b": 2}], 1),
+        ("STRUCT<a ARRAY<DATE>>", [{"a": []}, {}, {"a": [1]}], 2),
+    ],
+)
+def test_a_nested_row_that_does_not_fit_is_named(type_: str, values: list[Any], index: int) -> None:
+    """By its own position, not by that of its member."""
+    with pytest.raises(CastError) as caught:
+        cast_results(values, parse_type(type_))
+    assert caught.value.index == index
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "us"])
 @pytest.mark.parametrize("zone", [None, "UTC", "+02:30", "Europe/Berlin"])
 def test_timestamps_are_those_of_arrow(unit: str, zone: str | None) -> None:

@@ -12,6 +12,7 @@ from foldflight.fold.aggregate.states import custom_payload, pickled_object, unr
 from foldflight.fold.pickles import Pickles
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.spec import Function
+from foldflight.functions.types.values import to_python
 
 __all__ = ["StateOrigin"]
 
@@ -64,6 +65,6 @@ class StateOrigin:
 
 def _python_values(function: str, states: pa.Array) -> list[Any]:
     try:
-        return states.to_pylist(maps_as_pydicts="strict")
+        return to_python(states)
     except (ValueError, TypeError, ArithmeticError, KeyError, pa.ArrowException) as error:
         raise unreadable(function, f"{type(error).__name__}: {error}") from error

@@ -17,7 +17,7 @@ from foldflight.fold.rows import Column, Rows
 from foldflight.fold.scalar.evaluation import Instance, Scalar, cast, null_rows
 from foldflight.functions.types.columns import number_format
 from foldflight.functions.types.sql import can_widen, sql_name
-from foldflight.functions.types.values import cast_arguments
+from foldflight.functions.types.values import cast_arguments, to_python
 
 __all__ = ["InterpretedScalar", "VectorisedScalar"]
 
@@ -129,7 +129,7 @@ class VectorisedScalar(Instance, Scalar):
             elif pa.types.is_nested(array.type) != pa.types.is_nested(type_):
                 raise self._wrong(f"returned values of {sql_name(array.type)}, which do not fit {sql_name(type_)}")
             else:
-                values = array.to_pylist(maps_as_pydicts="strict")
+                values = to_python(array)
         except FunctionError:
             raise
         except Exception as error:  # values without an Arrow type, or without a Python value

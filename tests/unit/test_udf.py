@@ -173,7 +173,7 @@ def test_a_registry_has_all_kinds() -> None:
         def get_value(self, accumulator: int) -> int:
             return accumulator
 
-    with pytest.raises(RejectedError, match=r"two functions are named multiply: .*map_functions.multiply"):
+    with pytest.raises(RejectedError, match=r"two functions are named multiply: .*scalar_functions.multiply"):
         Registry.load([scalar_functions.multiply, Multiply])
 
     @functools.wraps(scalar_functions.multiply)

@@ -93,8 +93,8 @@ BREAKS: dict[str, tuple[str, Any, str]] = {
 def test_the_checker_finds_what_breaks_a_law(law: str) -> None:
     """A class that breaks a law is reported with minimal rows."""
     SHARED.clear()
-    verb, method, how = BREAKS[law]
-    cls = udaf(input_types=["BIGINT"], result_type="BIGINT", name="wrong")(type("Wrong", (Bag,), {verb: method}))
+    method_name, method, how = BREAKS[law]
+    cls = udaf(input_types=["BIGINT"], result_type="BIGINT", name="wrong")(type("Wrong", (Bag,), {method_name: method}))
     results = {result.law: result for result in check_laws(cls, examples=examples_of(100))}
     assert results[law].passed is False
     assert how in results[law].detail

@@ -297,8 +297,8 @@ import sys
 sys.modules["pyspark"] = sys.modules["apache_beam"] = None
 import pickle
 (function,) = pickle.load(sys.stdin.buffer)
-verbs = function.instantiate({})
-print(function.where, verbs.get_value(verbs.accumulate(verbs.accumulate((0.0, 0), 1), 2)))
+methods = function.instantiate({})
+print(function.where, methods.get_value(methods.accumulate(methods.accumulate((0.0, 0), 1), 2)))
 """
     done = subprocess.run([sys.executable, "-c", program], input=code, capture_output=True, check=False, cwd=Path.cwd())
     assert done.stdout.decode() == "tests.engines.other_functions.Mean 1.5\n", done.stderr.decode()
@@ -329,9 +329,9 @@ def test_migration_of_a_handler() -> None:
         def migrate(self, version: str, state: Any) -> Any:
             return state + 1000
 
-    verbs = aggregate_of(Migrated, input_types=["INT"], result_type="BIGINT").instantiate({})
-    assert verbs.migrate is not None
-    assert [verbs.get_value(verbs.migrate("1", state)) for state in (7, Handled(None, 8))] == [1007, 1008]
+    methods = aggregate_of(Migrated, input_types=["INT"], result_type="BIGINT").instantiate({})
+    assert methods.migrate is not None
+    assert [methods.get_value(methods.migrate("1", state)) for state in (7, Handled(None, 8))] == [1007, 1008]
 
 
 def test_a_state_that_is_none_is_kept_or_refused() -> None:
@@ -501,10 +501,10 @@ def test_the_context_of_pyflink() -> None:
             group.add_group("inner").meter("events").mark_event(2)
             group.distribution("sizes").update(3)
 
-    verbs = aggregate_of(Opens, input_types=["BIGINT"]).instantiate({})
-    assert verbs.open is not None
+    methods = aggregate_of(Opens, input_types=["BIGINT"]).instantiate({})
+    assert methods.open is not None
     context = FunctionContext("opens", job_parameters={"limit": "9"}, metrics=Sink())
-    verbs.open(context)
+    methods.open(context)
     assert counted == [("opens", "opened", 1), ("opens", "inner_events", 2), ("opens", "sizes", 3)]
     assert FlinkContext(context).get_job_parameter("none", "default") == "default"
     assert FlinkContext(context).function == "opens"

@@ -324,25 +324,25 @@ def raising(*_: Any) -> Any:
     raise ValueError(message)
 
 
-def go_through_all_verbs(fold: Fold, *, retracting: bool) -> None:
+def call_all_methods(fold: Fold, *, retracting: bool) -> None:
     fold.fold(chunk((3, INSERT, 1), (4, DELETE, 2)) if retracting else chunk((4, INSERT, 1)))
     fold.merge_states(fold.collect())
 
 
-@pytest.mark.parametrize("verb", ["create_accumulator", "accumulate", "get_value", "retract", "merge"])
-def test_each_verb_that_raises_is_named(verb: str) -> None:
+@pytest.mark.parametrize("method_name", ["create_accumulator", "accumulate", "get_value", "retract", "merge"])
+def test_each_method_that_raises_is_named(method_name: str) -> None:
     """An exception in a method names function, method, slot and row, and shows only the author's frames."""
-    fold = new_fold(Call("broken", ("v",)), functions=[broken(**{verb: raising})], signer=SIGNER)
-    with pytest.raises(FunctionError, match=f"{verb} raised ValueError: bad luck|get_value raised") as caught:
-        go_through_all_verbs(fold, retracting=verb == "retract")
+    fold = new_fold(Call("broken", ("v",)), functions=[broken(**{method_name: raising})], signer=SIGNER)
+    with pytest.raises(FunctionError, match=f"{method_name} raised ValueError: bad luck|get_value raised") as caught:
+        call_all_methods(fold, retracting=method_name == "retract")
     error = caught.value
     assert (error.code, error.function, error.slot) == ("USER_CODE", "broken", 4)
     assert error.trace is not None
     assert "in raising" in error.trace
     assert "foldflight/fold" not in error.trace
-    if verb in ("accumulate", "retract"):
+    if method_name in ("accumulate", "retract"):
         assert error.row is not None
-        assert f"v={2 if verb == 'retract' else 1}" in error.row
+        assert f"v={2 if method_name == 'retract' else 1}" in error.row
 
 
 def test_rows_of_errors_stand_where_they_stood_in_the_chunk() -> None:
@@ -356,11 +356,11 @@ def test_rows_of_errors_stand_where_they_stood_in_the_chunk() -> None:
 
 def test_constructor_and_open_that_raise() -> None:
     """If a class cannot be instantiated or opened, the error is the author's."""
-    for verb in ("__init__", "open"):
+    for method_name in ("__init__", "open"):
         with pytest.raises(FunctionError, match="bad luck"):
             new_fold(
                 Call("broken", ("v",)),
-                functions=[broken(**{verb: raising if verb == "open" else lambda self: raising()})],
+                functions=[broken(**{method_name: raising if method_name == "open" else lambda self: raising()})],
             )
 
 

@@ -103,10 +103,10 @@ def test_it_is_sent_with_its_jar(weighted: Function) -> None:
     assert isinstance(copy, Function)
     types = (pa.int64(), pa.int32())
     assert copy.bind(types, {}).fingerprint == weighted.bind(types, {}).fingerprint
-    verbs = copy.instantiate({})
-    accumulator = verbs.create_accumulator()
-    verbs.accumulate(accumulator, 5, 2)
-    assert verbs.get_value(accumulator) == 5
+    methods = copy.instantiate({})
+    accumulator = methods.create_accumulator()
+    methods.accumulate(accumulator, 5, 2)
+    assert methods.get_value(accumulator) == 5
 
 
 def test_versions_live_side_by_side(tmp_path: Path, weighted: Function) -> None:

@@ -181,17 +181,17 @@ def test_a_class_can_be_its_own_accumulator() -> None:
 
     function = registered(Mean)
     assert function.signature == "mean(value DOUBLE, start => 0.0) -> DOUBLE"
-    verbs = function.instantiate({"start": 1.0})
-    one, two = verbs.create_accumulator(), verbs.create_accumulator()
-    verbs.accumulate(one, 3.0)
-    verbs.accumulate(two, 5.0)
-    assert verbs.merge is not None
-    verbs.merge(one, two)
-    assert verbs.get_value(one) == 5.0
+    methods = function.instantiate({"start": 1.0})
+    one, two = methods.create_accumulator(), methods.create_accumulator()
+    methods.accumulate(one, 3.0)
+    methods.accumulate(two, 5.0)
+    assert methods.merge is not None
+    methods.merge(one, two)
+    assert methods.get_value(one) == 5.0
 
 
-def without(verb: str) -> dict[str, Any]:
-    return {name: value for name, value in vars(Plain).items() if name != verb and not name.startswith("__")}
+def without(method_name: str) -> dict[str, Any]:
+    return {name: value for name, value in vars(Plain).items() if name != method_name and not name.startswith("__")}
 
 
 async def _later(self: Any, accumulator: Any, value: Any) -> None:
@@ -290,9 +290,9 @@ def test_its_own_accumulator_may_deserialize_itself() -> None:
         def deserialize(self, serialized: bytes) -> None:
             self.total = int(serialized)
 
-    verbs = registered(udaf(Total)).instantiate({})
-    assert verbs.deserialize is not None
-    assert verbs.get_value(verbs.deserialize(b"7")) == 7
+    methods = registered(udaf(Total)).instantiate({})
+    assert methods.deserialize is not None
+    assert methods.get_value(methods.deserialize(b"7")) == 7
 
 
 def test_a_default_is_a_direct_argument() -> None:
@@ -331,7 +331,7 @@ def test_logs_of_every_kind_become_records() -> None:
 
 
 def test_methods_that_are_alike_and_meant_so() -> None:
-    """Methods that others use, private methods and other words are accepted, and so is one beside its verb."""
+    """Methods that others use, private methods, other words and similar names beside the method are accepted."""
 
     @udaf
     class Meant(Plain):

@@ -206,6 +206,6 @@ def test_the_other_kind_of_query_is_named() -> None:
 
 def test_a_context_is_given_to_open() -> None:
     """`open` gets the context before the first row."""
-    verbs = function_of(scalar_functions.Counting).bind([pa.int64()], {}).instantiate()
-    verbs.open(FunctionContext("counting"))
-    assert verbs.eval(3) == 3
+    methods = function_of(scalar_functions.Counting).bind([pa.int64()], {}).instantiate()
+    methods.open(FunctionContext("counting"))
+    assert methods.eval(3) == 3

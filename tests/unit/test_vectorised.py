@@ -252,9 +252,9 @@ def test_a_function_that_exits_names_its_method() -> None:
         raise SystemExit(1)
 
     exits.__annotations__["return"] = int
-    for verb in ("create_accumulator", "fold_many", "get_values"):
-        with pytest.raises(FunctionError, match=f"{verb} raised SystemExit"):
-            values_of(fold_of(adder(**{verb: exits})))
+    for method_name in ("create_accumulator", "fold_many", "get_values"):
+        with pytest.raises(FunctionError, match=f"{method_name} raised SystemExit"):
+            values_of(fold_of(adder(**{method_name: exits})))
 
 
 def test_rows_that_cannot_be_taken_back() -> None:
@@ -318,6 +318,6 @@ def test_a_subclass_may_not_inherit_what_it_changes() -> None:
 
     with pytest.raises(RejectedError, match="overrides accumulate but inherits fold_many"):
         udaf(Doubled)
-    for verb in ("fold_many", "merge_many", "get_values"):
-        setattr(Doubled, verb, None)
+    for method_name in ("fold_many", "merge_many", "get_values"):
+        setattr(Doubled, method_name, None)
     assert not udaf(Doubled).__foldflight_function__.vectorised

@@ -132,7 +132,7 @@ def test_a_view_that_uses_up_the_memory_is_named(servers: list[Server]) -> None:
 
 
 def test_an_error_of_the_engine_is_no_loss_of_the_server(servers: list[Server]) -> None:
-    """What `resolve` raises is raised by the verb, and no other server is tried."""
+    """What `resolve` raises is raised by the operation, and no other server is tried."""
     engine = Engine(*servers)
     engine.exchange.chunk(rows((0, "a")))
     engine.commit()

@@ -13,7 +13,7 @@ __all__ = ["ARROW_UDF"]
 class _ArrowUdf(Adapter):
     """The conventions of arrow-udf."""
 
-    def verbs(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
+    def bound_methods(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
         def returning(call: Callable[..., Any]) -> Callable[..., Any]:
             """Return a call whose result is the state, except that None keeps a state that can change in place."""
 

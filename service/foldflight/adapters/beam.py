@@ -27,7 +27,7 @@ class CombineFn:
 class _Beam(Adapter):
     """The conventions of Beam."""
 
-    def verbs(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
+    def bound_methods(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
         def taking(call: Callable[[Any, Any], Any]) -> Callable[..., Any]:
             return lambda accumulator, *values: call(accumulator, values[0] if len(values) == 1 else values)
 

@@ -459,7 +459,7 @@ class _FlinkDistribution:
 class _PyFlink(Adapter):
     """The conventions of PyFlink."""
 
-    def verbs(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
+    def bound_methods(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
         return {
             "create_accumulator": lambda: without_pyflink(given.create_accumulator()),
             "accumulate": in_place(given.accumulate),

@@ -65,7 +65,7 @@ def _of_states(migrate: Callable[[str, Any], Any]) -> Callable[[str, Any], Handl
 class _Snowflake(Adapter):
     """The conventions of Snowflake, which Doris has, too."""
 
-    def verbs(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - a handler per group
+    def bound_methods(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - a handler per group
         def of(accumulator: Handled) -> Any:
             """Return the handler of an accumulator. It is restored as the engine does on the node that gets a state."""
             if accumulator.handler is None:

@@ -17,7 +17,7 @@ class Aggregator:
 class _SparkAggregator(Adapter):
     """The conventions of Spark's typed aggregators."""
 
-    def verbs(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
+    def bound_methods(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
         return {
             "create_accumulator": given.create_accumulator,
             "accumulate": lambda buffer, *values: given.accumulate(buffer, values),

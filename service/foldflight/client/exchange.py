@@ -1,4 +1,4 @@
-"""An open exchange for an engine: its verbs, and the one place where the answers to them wait."""
+"""An open exchange for an engine: its operations, and the one place where the answers to them wait."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class OpenExchange(abc.ABC):
 
     @abc.abstractmethod
     def send(self, frame: EngineFrame) -> None:
-        """Send the frame of a verb. Answers to earlier ones may arrive meanwhile."""
+        """Send the frame of an operation. Answers to earlier ones may arrive meanwhile."""
 
     @abc.abstractmethod
     def _await_answer(self) -> bool:
         """Wait until another answer has arrived. Return False if none is due."""
 
-    # -- verbs -------------------------------------------------------------------------------------------------------
+    # -- operations --------------------------------------------------------------------------------------------------
 
     def states(self, batch: pa.RecordBatch, *, unanswered: bool = False) -> None:
         """Merge states into slots: columns `slot` int32 and one `state_i` for each call.
@@ -187,7 +187,7 @@ class DirectExchange(OpenExchange):
         self._awaited: EngineFrame | None = None  # the last frame, if its answer is due
 
     def send(self, frame: EngineFrame) -> None:
-        """Send the frame of a verb, after the answer to an earlier one has arrived."""
+        """Send the frame of an operation, after the answer to an earlier one has arrived."""
         if self._awaited is not None:
             self._await_answer()
         if self._connection is None:

@@ -71,7 +71,7 @@ class SurvivingExchange(OpenExchange):
         return self.coordinator.wants_checkpoint
 
     def send(self, frame: EngineFrame) -> None:
-        """Send the frame of a verb. Answers to earlier ones may arrive meanwhile."""
+        """Send the frame of an operation. Answers to earlier ones may arrive meanwhile."""
         self._process(self.coordinator.given, frame)
 
     def _await_answer(self) -> bool:

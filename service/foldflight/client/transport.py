@@ -31,6 +31,6 @@ class Transport(Protocol):
 
         Args:
             open: The frame that opens it.
-            resolve: For `Open.keeps_views`: answers questions for entries of views, within any verb of the exchange.
-                Its errors are raised by that verb.
+            resolve: For `Open.keeps_views`: answers questions for entries of views, within any operation of the
+                exchange. Its errors are raised by that operation.
         """

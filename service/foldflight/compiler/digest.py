@@ -24,7 +24,7 @@ def digest_of(plan: Plan, lookups: Lookups) -> str:
     """Return the digest of what compiling this plan depends on, as 32 hexadecimal digits.
 
     It covers more than needed: all globals, and all attributes of the objects reached from them, whose names occur in
-    the code of the verbs or in the code that makes accumulators.
+    the code of the methods or in the code that makes accumulators.
 
     Args:
         plan: The plan.
@@ -41,8 +41,8 @@ def digest_of(plan: Plan, lookups: Lookups) -> str:
         lookups.own(cls, (*LOOKED_AT, *(field.name for field in plan.accumulator.fields)))
     if "create_accumulator" in dict(plan.makers) and any("__slots__" in vars(each) for each in plan.cls.__mro__[:-1]):
         lookups.lose()  # create_accumulator may read slots, which are not recorded
-    for verb, function in (*plan.functions, *plan.makers):
-        parts.append(verb)
+    for method_name, function in (*plan.functions, *plan.makers):
+        parts.append(method_name)
         parts.extend(_function(function, classes, seen, lookups))
     return hashlib.sha256("\n".join(parts).encode(errors="backslashreplace")).hexdigest()[:32]
 

@@ -32,9 +32,9 @@ class Plan:
     """The description from which kernels are compiled.
 
     Args:
-        functions: Pairs of a verb and the author's plain function.
+        functions: Pairs of a method and the author's plain function.
         makers: Pairs of a name and a function that makes accumulators. These are not compiled.
-        with_self: The verbs whose first parameter is the author's instance.
+        with_self: The methods whose first parameter is the author's instance.
         cls: The author's class.
         instance: The attributes of the instance.
         accumulator_class: The class of the accumulator; None if the accumulator is one number, in the field `value`.
@@ -58,8 +58,8 @@ class Plan:
     result_bits: int
 
     @property
-    def verbs(self) -> dict[str, Any]:
-        """The functions by verb."""
+    def methods(self) -> dict[str, Any]:
+        """The functions by method."""
         return dict(self.functions)
 
 
@@ -113,9 +113,9 @@ class Kernels:
         if self.plan.accumulator_class is None and self.plan.accumulator.fields:
             changed = shown = KINDS[self.plan.accumulator.fields[0].kind]
         given: dict[str, tuple[types.Type, ...]] = {"merge": (changed, changed), "get_value": (shown,), "eval": ()}
-        for verb, function in self.plan.functions:
-            own = (self.instance,) if verb in self.plan.with_self else ()
-            self.author.check(function, (*own, *given.get(verb, (changed,))))
+        for method_name, function in self.plan.functions:
+            own = (self.instance,) if method_name in self.plan.with_self else ()
+            self.author.check(function, (*own, *given.get(method_name, (changed,))))
 
     def fold(self, *, nulls: bool) -> Any:
         """Return `fold(table, present, instance, progress, slots, retracts, columns, valid)`.
@@ -163,18 +163,18 @@ class Kernels:
             raise found
         return found
 
-    def _verb(self, verb: str, *, result: Any = None) -> Any:
+    def _method(self, method_name: str, *, result: Any = None) -> Any:
         """Return `call(instance, accumulator, arguments)` for use in a loop."""
-        function = self.author.compiled(self.plan.verbs[verb], result)
-        if verb in self.plan.with_self:
+        function = self.author.compiled(self.plan.methods[method_name], result)
+        if method_name in self.plan.with_self:
             return register_jitable(
                 lambda instance, accumulator, arguments: function(instance, accumulator, *arguments)
             )
         return register_jitable(lambda instance, accumulator, arguments: function(accumulator, *arguments))
 
-    def _step(self, verb: str) -> Any:
+    def _step(self, method_name: str) -> Any:
         """Return `step(instance, record, arguments)`, which changes the record."""
-        call, is_number = self._verb(verb), self.plan.accumulator_class is None
+        call, is_number = self._method(method_name), self.plan.accumulator_class is None
 
         if is_number:
             return register_jitable(
@@ -185,7 +185,7 @@ class Kernels:
     def _one_row(self) -> Any:
         """Return `one_row(instance, record, retracts, columns, valid, row)`, which applies one row to a record."""
         accumulate = self._step("accumulate")
-        row_of, retracts_rows = _row_of(self.plan.kinds), "retract" in self.plan.verbs
+        row_of, retracts_rows = _row_of(self.plan.kinds), "retract" in self.plan.methods
         retract = self._step("retract" if retracts_rows else "accumulate")
 
         @register_jitable
@@ -277,7 +277,7 @@ class Kernels:
 
     def _get_value(self) -> Any:
         """Return `get_value(instance, record)`, cast to the kind of the result."""
-        call = self._verb("get_value", result=operators.result_of(self.plan.result, self.plan.result_bits))
+        call = self._method("get_value", result=operators.result_of(self.plan.result, self.plan.result_bits))
         if self.plan.accumulator_class is None:
             return register_jitable(lambda me, record: call(me, record.value, ()))
         return register_jitable(lambda me, record: call(me, record, ()))
@@ -296,7 +296,7 @@ class Kernels:
 
     def _mapped(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
         cast = operators.result_of(self.plan.result, self.plan.result_bits)
-        function = self.author.compiled(self.plan.verbs["eval"], cast)
+        function = self.author.compiled(self.plan.methods["eval"], cast)
         if "eval" in self.plan.with_self:
             call = register_jitable(lambda me, arguments: function(me, *arguments))
         else:

@@ -19,7 +19,7 @@ from foldflight.compiler.kinds import Refused
 from foldflight.compiler.records import RecordField, RecordLayout
 from foldflight.fold.moments import MOMENTS, moment_of
 from foldflight.functions.author.scalar import ScalarMethods
-from foldflight.functions.author.spec import BoundFunction, Verbs
+from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.types.shape import Nullable, may_be_none
 from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.values import CastError
@@ -35,14 +35,14 @@ __all__ = [
     "result_kind",
 ]
 
-_VERBS: Final = ("accumulate", "retract", "merge", "get_value")
+_METHODS: Final = ("accumulate", "retract", "merge", "get_value")
 _KINDS: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool}
 _LENGTH_MAX: Final = 1 << 14
 _HARMLESS: Final = (None, int, float, bool, super, object, math)
 _MAKERS: Final = ("__init__", "__new__", "__post_init__")
 _HOOKS: Final = ("__getattr__", "__getattribute__", "__setattr__")
 # What a plan depends on of classes besides what their code mentions.
-LOOKED_AT: Final = ("create_accumulator", "eval", *_VERBS, *_MAKERS, *_HOOKS)
+LOOKED_AT: Final = ("create_accumulator", "eval", *_METHODS, *_MAKERS, *_HOOKS)
 
 
 class Start(typing.NamedTuple):
@@ -52,14 +52,14 @@ class Start(typing.NamedTuple):
     instance: Any
 
 
-def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
+def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     """Return the plan of a function and the records that it starts with. Raises Refused if it cannot be compiled."""
     function = bound.function
     if bound.shape is None:
         raise Refused(f"its states are not typed: {function.capabilities.codec_reason}")
     separate = hasattr(function.cls, "create_accumulator")
     functions, with_self = _functions(function.cls, separate=separate)
-    own = own_attributes(verbs)
+    own = own_attributes(methods)
     attributes = {name: value for name, value in own.items() if is_plain_number(value)}
     # Compiled code would use the attribute of the class instead.
     hiding = [name for name in own if name in functions or (name not in attributes and hasattr(function.cls, name))]
@@ -76,7 +76,7 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
     makers = _makers(function.cls, cls, separate=separate)
     for what, maker in makers.items():
         _check_pure(what, maker, {function.cls, cls})
-    accumulators = _fresh(verbs, cls)
+    accumulators = _fresh(methods, cls)
     layout = _layout(bound, cls, accumulators[0])
     fresh = [_record(layout, each, is_number=is_number) for each in accumulators]
     for field in layout.fields:
@@ -103,25 +103,25 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
     return plan, Start(fresh[0], attribute_record(parameters, attributes))
 
 
-def own_attributes(verbs: Verbs | ScalarMethods) -> dict[str, Any]:
+def own_attributes(methods: Methods | ScalarMethods) -> dict[str, Any]:
     """Return the attributes of the author's instance; none for a function, or a class that is its own accumulator."""
-    method = verbs.get_value if isinstance(verbs, Verbs) else verbs.eval
+    method = methods.get_value if isinstance(methods, Methods) else methods.eval
     return getattr(getattr(method, "__self__", None), "__dict__", {})
 
 
 def _functions(cls: type, *, separate: bool) -> tuple[dict[str, Any], frozenset[str]]:
     functions, with_self = {}, set()
-    for verb in _VERBS:
-        if getattr(cls, verb, None) is None:
+    for method_name in _METHODS:
+        if getattr(cls, method_name, None) is None:
             continue
-        found = inspect.getattr_static(cls, verb)
+        found = inspect.getattr_static(cls, method_name)
         if separate and isinstance(found, staticmethod):
             found = found.__func__
         elif separate:
-            with_self.add(verb)
+            with_self.add(method_name)
         if not isinstance(found, FunctionType):
-            raise Refused(f"{verb} is not a plain method")
-        functions[verb] = found
+            raise Refused(f"{method_name} is not a plain method")
+        functions[method_name] = found
     return functions, frozenset(with_self)
 
 
@@ -265,10 +265,10 @@ def _makers(cls: type, accumulator_class: type | None, *, separate: bool) -> dic
     return makers
 
 
-def _fresh(verbs: Verbs, accumulator_class: type | None) -> tuple[Any, Any]:
+def _fresh(methods: Methods, accumulator_class: type | None) -> tuple[Any, Any]:
     """Return two fresh accumulators."""
     try:
-        one, other = verbs.create_accumulator(), verbs.create_accumulator()
+        one, other = methods.create_accumulator(), methods.create_accumulator()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter raises it again, with its slot
         raise Refused(f"create_accumulator raises {type(error).__name__}") from None
     if one is other and accumulator_class is not None:

@@ -69,7 +69,7 @@ class Program:
         self.dtype = self.layout.dtype
         self.arguments = tuple(zip(kernels.plan.arguments, kernels.plan.kinds, strict=True))
         kernels.fold(nulls=False)
-        self.merge: Any = kernels.merge() if "merge" in kernels.plan.verbs else None
+        self.merge: Any = kernels.merge() if "merge" in kernels.plan.methods else None
         self.values = kernels.values()
 
     @property

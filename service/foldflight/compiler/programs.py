@@ -23,7 +23,7 @@ from foldflight.fold.mode import Folding, Mode
 from foldflight.fold.scalar.evaluation import Scalar
 from foldflight.fold.scalar.scalar import InterpretedScalar
 from foldflight.functions.author.scalar import AnyFunction, BoundScalar, ScalarFunction, ScalarMethods
-from foldflight.functions.author.spec import BoundFunction, Function, Verbs
+from foldflight.functions.author.spec import BoundFunction, Function, Methods
 from foldflight.functions.types.shape import views_in
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ HOT_ROWS: Final = 1 << 18
 _KNOWN_MAX: Final = 256
 _logger: Final = logging.getLogger(__name__)
 _Bound: TypeAlias = BoundFunction | BoundScalar
-_Verbs: TypeAlias = Verbs | ScalarMethods
+_Methods: TypeAlias = Methods | ScalarMethods
 _Key: TypeAlias = tuple[Any, str]  # an author's class or function and the fingerprint of its binding
 
 
@@ -62,12 +62,12 @@ class _Kept:
     lookups: Lookups
     program: Program | ScalarProgram
 
-    def serves(self, bound: _Bound, verbs: _Verbs) -> bool:
+    def serves(self, bound: _Bound, methods: _Methods) -> bool:
         """Return whether making the program again would give the same program."""
         from foldflight.compiler.lookups import is_same
         from foldflight.compiler.plan import own_attributes
 
-        own = own_attributes(verbs)
+        own = own_attributes(methods)
         return (
             self.function is bound.function
             and self.own.keys() == own.keys()
@@ -104,7 +104,7 @@ class Programs:
         Raises:
             RejectedError: SIGNATURE, for a function that is declared `compile=True` and cannot be compiled.
         """
-        find = self._finder(inner.bound, inner.verbs)
+        find = self._finder(inner.bound, inner.methods)
         return inner if find is None else Compiled(inner, find)
 
     def demand(self, bound: _Bound) -> None:
@@ -114,9 +114,9 @@ class Programs:
             RejectedError: SIGNATURE, with the reason why it cannot be compiled.
         """
         if bound.function.compile is True and not _opens(bound.function):
-            verbs = _verbs(bound)
-            if not isinstance(verbs, Uncompiled):
-                self.demanded(bound, verbs)
+            methods = _methods(bound)
+            if not isinstance(methods, Uncompiled):
+                self.demanded(bound, methods)
 
     def demand_all(self, registered: Iterable[AnyFunction]) -> None:
         """Do what `demand` does for each function whose types are fixed; it raises the same."""
@@ -125,13 +125,13 @@ class Programs:
             if bound is not None:
                 self.demand(bound)
 
-    def demanded(self, bound: _Bound, verbs: _Verbs) -> Any:
+    def demanded(self, bound: _Bound, methods: _Methods) -> Any:
         """Return the compiled code of a function that must be compiled.
 
         Raises:
             RejectedError: SIGNATURE, with the reason why it cannot be compiled.
         """
-        found = self.program(bound, verbs, complete=True)
+        found = self.program(bound, methods, complete=True)
         if isinstance(found, Uncompiled):
             raise RejectedError(
                 "SIGNATURE",
@@ -142,12 +142,12 @@ class Programs:
         self._decide(bound, found)
         return found
 
-    def when_hot(self, bound: _Bound, verbs: _Verbs, rows: int) -> Any:
+    def when_hot(self, bound: _Bound, methods: _Methods, rows: int) -> Any:
         """Count rows of a function, and return its compiled code as soon as compiling is worthwhile.
 
         Args:
             bound: The function.
-            verbs: The methods of its instance.
+            methods: The methods of its instance.
             rows: Number of rows that come next.
 
         Returns:
@@ -161,37 +161,39 @@ class Programs:
         _remember(self._rows, key, so_far)
         if known is None and so_far < self._hot_rows:
             return None
-        found = self.program(bound, verbs)
+        found = self.program(bound, methods)
         self._decide(bound, found)
         return found
 
-    def program(self, bound: _Bound, verbs: _Verbs, *, complete: bool = False) -> Program | ScalarProgram | Uncompiled:
+    def program(
+        self, bound: _Bound, methods: _Methods, *, complete: bool = False
+    ) -> Program | ScalarProgram | Uncompiled:
         """Return the compiled code of a function, or the reason why there is none.
 
         Args:
             bound: The function.
-            verbs: The methods of its instance.
+            methods: The methods of its instance.
             complete: Whether the loop for rows with NULLs must be compiled, too.
         """
         if lacks_numba():
             return NO_NUMBA
         try:
             kept = self._programs.get(_key_of(bound))
-            program = kept.program if kept is not None and kept.serves(bound, verbs) else self._made(bound, verbs)
+            program = kept.program if kept is not None and kept.serves(bound, methods) else self._made(bound, methods)
             if complete and not bound.function.skip_nulls:
                 program.demand_nulls()
         except Exception as error:  # noqa: BLE001 - the interpreter folds what cannot be compiled
             return Uncompiled(why_not(error))
         return program
 
-    def _made(self, bound: _Bound, verbs: _Verbs) -> Program | ScalarProgram:
+    def _made(self, bound: _Bound, methods: _Methods) -> Program | ScalarProgram:
         from foldflight.compiler.digest import digest_of
         from foldflight.compiler.kernels import Kernels
         from foldflight.compiler.lookups import Lookups
         from foldflight.compiler.plan import own_attributes
 
-        own, lookups = dict(own_attributes(verbs)), Lookups()
-        plan, start = _plan_of(bound, verbs)
+        own, lookups = dict(own_attributes(methods)), Lookups()
+        plan, start = _plan_of(bound, methods)
         digest = digest_of(plan, lookups)
         place = None if self._store is None else functools.partial(self._store.loop, digest)
         kernels = self._kernels.get(digest) or Kernels(plan, place, lambda: digest_of(plan, Lookups()) == digest)
@@ -210,16 +212,16 @@ class Programs:
         Raises:
             RejectedError: SIGNATURE, for a function that is declared `compile=True` and cannot be compiled.
         """
-        find = self._finder(inner.bound, inner.verbs)
+        find = self._finder(inner.bound, inner.methods)
         return inner if find is None else CompiledScalar(inner, find)
 
-    def _finder(self, bound: _Bound, verbs: _Verbs) -> Callable[[int], Any] | None:
+    def _finder(self, bound: _Bound, methods: _Methods) -> Callable[[int], Any] | None:
         """Return a function that returns the compiled code when it pays, or at once; None with `compile=False`."""
         if bound.function.compile is False:
             return None
         if bound.function.compile is True:
-            return lambda _: self.demanded(bound, verbs)
-        return functools.partial(self.when_hot, bound, verbs)
+            return lambda _: self.demanded(bound, methods)
+        return functools.partial(self.when_hot, bound, methods)
 
     def warm(self, function: AnyFunction) -> Folding:
         """Compile a function, or load it, before its rows come. Return how it is folded, as `folding` does."""
@@ -227,8 +229,8 @@ class Programs:
         bound = _fixed(function) if found.mode is Mode.COMPILED_WHEN_HOT else None
         if bound is None:
             return found
-        verbs = _verbs(bound)
-        program = verbs if isinstance(verbs, Uncompiled) else self.program(bound, verbs)
+        methods = _methods(bound)
+        program = methods if isinstance(methods, Uncompiled) else self.program(bound, methods)
         if not isinstance(program, Uncompiled) and not function.skip_nulls:
             program.warm()
         return self._decide(bound, program)
@@ -298,36 +300,36 @@ def _precheck(bound: _Bound) -> Uncompiled | None:
     """Return why a function cannot be compiled, as far as this is known without compiling it; None if it may be."""
     if lacks_numba():
         return NO_NUMBA
-    verbs = _verbs(bound)
-    if isinstance(verbs, Uncompiled):
-        return verbs
+    methods = _methods(bound)
+    if isinstance(methods, Uncompiled):
+        return methods
     try:
         from foldflight.compiler.kernels import Kernels
 
-        plan, _ = _plan_of(bound, verbs)
+        plan, _ = _plan_of(bound, methods)
         Kernels(plan).check()
     except Exception as error:  # noqa: BLE001 - as in `program`
         return Uncompiled(why_not(error))
     return None
 
 
-def _plan_of(bound: _Bound, verbs: _Verbs) -> tuple[Plan, Any]:
+def _plan_of(bound: _Bound, methods: _Methods) -> tuple[Plan, Any]:
     from foldflight.compiler.plan import plan_of
 
     if isinstance(bound, BoundScalar):
-        assert isinstance(verbs, ScalarMethods)
-        return scalar_plan_of(bound, verbs)
-    assert isinstance(verbs, Verbs)
-    return plan_of(bound, verbs)
+        assert isinstance(methods, ScalarMethods)
+        return scalar_plan_of(bound, methods)
+    assert isinstance(methods, Methods)
+    return plan_of(bound, methods)
 
 
 def _folding_in_java(function: Function) -> Folding:
     """Return how a function in Java is folded by this process."""
     bound = _fixed(function)
-    verbs = None if bound is None else _verbs(bound)
-    if not isinstance(verbs, Verbs):
+    methods = None if bound is None else _methods(bound)
+    if not isinstance(methods, Methods):
         return Folding(Mode.DECIDED_WHEN_BOUND)
-    if verbs.loops is not None:
+    if methods.loops is not None:
         return Folding(Mode.JAVA)
     return Folding(
         Mode.INTERPRETED, "an argument is no number, boolean or text, or this installation has no compiled Loops.class"
@@ -343,15 +345,15 @@ def _fixed(function: AnyFunction) -> _Bound | None:
 
 
 def _has_records(bound: BoundFunction) -> bool:
-    verbs = _verbs(bound)
-    return isinstance(verbs, Verbs) and not isinstance(fresh_table(bound, verbs), str)
+    methods = _methods(bound)
+    return isinstance(methods, Methods) and not isinstance(fresh_table(bound, methods), str)
 
 
 def _opens(function: AnyFunction) -> bool:
     return isinstance(function.source, type) and getattr(function.source, "open", None) is not None
 
 
-def _verbs(bound: _Bound) -> _Verbs | Uncompiled:
+def _methods(bound: _Bound) -> _Methods | Uncompiled:
     try:
         return bound.instantiate()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter raises it again, as an error of the function

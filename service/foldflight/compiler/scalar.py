@@ -135,7 +135,7 @@ class _Function:
     """The class in the plan of a function that is not a method."""
 
 
-def scalar_plan_of(bound: BoundScalar, verbs: ScalarMethods) -> tuple[Plan, Any]:
+def scalar_plan_of(bound: BoundScalar, methods: ScalarMethods) -> tuple[Plan, Any]:
     """Return the plan of a scalar function and the attributes of its instance. Raises Refused with the reason."""
     from foldflight.compiler.kernels import Plan
     from foldflight.compiler.kinds import Refused
@@ -149,7 +149,7 @@ def scalar_plan_of(bound: BoundScalar, verbs: ScalarMethods) -> tuple[Plan, Any]
         cls = target
         function = inspect.getattr_static(target, "eval")
         function = function.__func__ if isinstance(function, staticmethod) else function
-        own = own_attributes(verbs)
+        own = own_attributes(methods)
         attributes = {name: value for name, value in own.items() if is_plain_number(value)}
         hiding = [name for name in own if name == "eval" or (name not in attributes and hasattr(target, name))]
         if hiding:

@@ -151,20 +151,20 @@ def _short(text: str | None, chars_max: int) -> str | None:
     return whole if len(whole) <= chars_max else whole[: chars_max - 3] + "..."
 
 
-def user_failure(function: str | None, verb: str, error: BaseException) -> FunctionError:
+def user_failure(function: str | None, method_name: str, error: BaseException) -> FunctionError:
     """Return the error for an exception in a method of the author, with only the author's frames.
 
     An exception with a `limit` comes from the server, which has interrupted the method because it exceeded the limit.
     The message is cut here, before logs and frames copy it.
     """
     if _is_java(error):
-        return _java_failure(function, verb, error)
+        return _java_failure(function, method_name, error)
     said = _said(error)
     if isinstance(error, ModuleNotFoundError):
         said += f"; {missing_module(error)}"
     return FunctionError(
         "USER_CODE",
-        f"{verb} raised {type(error).__name__}: {said}",
+        f"{method_name} raised {type(error).__name__}: {said}",
         function=function,
         limit=getattr(error, "limit", None),
         repeats=not isinstance(error, _PASSING) and not hasattr(error, "limit"),
@@ -177,7 +177,7 @@ def _is_java(error: BaseException) -> bool:
     return type(type(error)).__name__ == "_JClass"
 
 
-def _java_failure(function: str | None, verb: str, error: Any) -> FunctionError:
+def _java_failure(function: str | None, method_name: str, error: Any) -> FunctionError:
     """Return the error for an exception of a Java method, with the author's frames in Java."""
     try:
         message, lines = error.getMessage(), str(error.stacktrace()).splitlines()
@@ -187,7 +187,7 @@ def _java_failure(function: str | None, verb: str, error: Any) -> FunctionError:
     frames = [line for line in lines if not line.strip().startswith(_JAVA_BRIDGE)]
     return FunctionError(
         "USER_CODE",
-        f"{verb} raised {name}" + ("" if message is None else f": {_short(str(message), _TEXT_CHARS_MAX)}"),
+        f"{method_name} raised {name}" + ("" if message is None else f": {_short(str(message), _TEXT_CHARS_MAX)}"),
         function=function,
         repeats=not name.startswith(_JAVA_PASSING),
         trace=str(_short("\n".join(frames[:_JAVA_FRAMES_MAX]) + "\n", _TEXT_CHARS_MAX)),

@@ -3,7 +3,7 @@
 from foldflight.functions.author.bundled import Applied, Segment
 from foldflight.functions.author.context import FunctionContext, LogRecord, MetricSink, NullMetrics
 from foldflight.functions.author.scalar import AnyFunction, BoundScalar, ScalarFunction, ScalarMethods
-from foldflight.functions.author.spec import BoundFunction, Capabilities, Function, FunctionKind, Parameter, Verbs
+from foldflight.functions.author.spec import BoundFunction, Capabilities, Function, FunctionKind, Methods, Parameter
 from foldflight.functions.author.udaf import aggregate_of, function_of, udaf
 from foldflight.functions.author.udf import udf, udtf
 from foldflight.functions.query.call import Call, Order
@@ -31,6 +31,7 @@ __all__ = [
     "Lists",
     "LogRecord",
     "MapView",
+    "Methods",
     "MetricSink",
     "NullMetrics",
     "Order",
@@ -42,7 +43,6 @@ __all__ = [
     "Segment",
     "Step",
     "StepArgument",
-    "Verbs",
     "ViewSpec",
     "aggregate_of",
     "can_widen",

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from foldflight.functions.author.forms import AccumulatorForm, ClassForm
-from foldflight.functions.author.spec import BoundFunction, Verbs
+from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.types.exact import EXACT
 from foldflight.functions.types.shape import Nullable, views_in
 from foldflight.lift.execution import Raised, Record, Run, Tuple, runs
@@ -55,10 +55,10 @@ def lift_of(bound: BoundFunction) -> Lift:
     Raises:
         Refused: The function is not lifted, with the reason.
     """
-    verbs = _verbs(bound)
-    subject = _Subject(bound, verbs)
+    methods = _methods(bound)
+    subject = _Subject(bound, methods)
     found = subject.lift(retracts=False)
-    if verbs.retract is None:
+    if methods.retract is None:
         return replace(found, unretractable="it has no retract")
     try:
         both = subject.lift(retracts=True)
@@ -69,7 +69,7 @@ def lift_of(bound: BoundFunction) -> Lift:
     return found
 
 
-def _verbs(bound: BoundFunction) -> Verbs:
+def _methods(bound: BoundFunction) -> Methods:
     """Return the methods of an instance. Raises Refused if the function is not of the form that can be lifted."""
     function = bound.function
     capabilities = function.capabilities
@@ -140,9 +140,9 @@ class _Case:
 class _Subject:
     """One call of a function."""
 
-    def __init__(self, bound: BoundFunction, verbs: Verbs) -> None:
+    def __init__(self, bound: BoundFunction, methods: Methods) -> None:
         self.bound = bound
-        self.verbs = verbs
+        self.methods = methods
         self.types = _field_types(bound)
         for name, type_ in self.types.items():
             if type_ == EXACT:
@@ -183,7 +183,7 @@ class _Subject:
         form = self.bound.function.instantiate
         if isinstance(form, AccumulatorForm):
             return run.create(form.cls, self.bound.literals)
-        return run.call(self.verbs.create_accumulator, [])
+        return run.call(self.methods.create_accumulator, [])
 
     def _field(self, name: str) -> Expr:
         if isinstance(self.starts[name], int) and not isinstance(self.starts[name], bool):
@@ -249,9 +249,9 @@ class _Subject:
 
     def _effects(self, *, retracts: bool) -> list[_Effect]:
         def execute(run: Run) -> dict[str, Expr]:
-            values = self._after(run, self.verbs.accumulate)
+            values = self._after(run, self.methods.accumulate)
             if retracts:
-                values |= {f"-{name}": value for name, value in self._after(run, self.verbs.retract).items()}
+                values |= {f"-{name}": value for name, value in self._after(run, self.methods.retract).items()}
             return values
 
         found = []

@@ -54,7 +54,7 @@ LIMITS = Limits(
 
 
 class EngineEnd(EngineExchange):
-    """An engine's end of an exchange. Its verbs return the frame to send."""
+    """An engine's end of an exchange. Its operations return the frame to send."""
 
     def states(self, batch: pa.RecordBatch, *, unanswered: bool = False) -> Frame:
         """Merge states into slots: columns `slot` int32 and one `state_i` for each call."""

@@ -105,7 +105,7 @@ class KeptViews:
         return sorted(kept.values()) if is_list else [kept[name] for name in sorted(kept)]
 
     def states(self, slots: Sequence[int]) -> pa.RecordBatch:
-        """Return the states of n slots that have one, for the verb `states`."""
+        """Return the states of n slots that have one, for the operation `states`."""
         columns = []
         for call, specs in enumerate(self._views):
             states = []
@@ -120,7 +120,7 @@ class KeptViews:
         return self._batch(slots, columns)
 
     def prefetched(self, slot: int, call: int, view: str, keys: Sequence[Any]) -> pa.RecordBatch:
-        """Return entries of one view, absent ones included, for the verb `entries`."""
+        """Return entries of one view, absent ones included, for the operation `entries`."""
         kept = self._groups[slot].entries.get((call, view), {})
         return self._only(slot, call, view, _answers(kept, keys))
 

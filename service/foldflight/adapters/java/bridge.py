@@ -71,7 +71,7 @@ class _Held(MutableSequence[Any]):
 
 
 def bridged(loops: Any, instance: Any, author: Any) -> Any:
-    """Return the `Verbs.loops` of an instance of a Java class.
+    """Return the `Methods.loops` of an instance of a Java class.
 
     Args:
         loops: The class `Loops` for the jar.
@@ -143,8 +143,8 @@ class Bridged(Accumulators):
         retracts = None if rows.retracts is None else self._buffer(rows.retracts.view(np.uint8))
         at = self._loops.fold(self._buffer(_contiguous(rows.slots)), retracts, len(rows), self._demands)
         if at >= 0:
-            verb = "retract" if rows.retracts is not None and rows.retracts[at] else "accumulate"
-            self.inner.fail(verb, self._failure(), int(rows.slots[at]), rows.describe(at))
+            method_name = "retract" if rows.retracts is not None and rows.retracts[at] else "accumulate"
+            self.inner.fail(method_name, self._failure(), int(rows.slots[at]), rows.describe(at))
             rest = rows.kept(np.arange(len(rows)) > at)
             if len(rest):
                 self.inner.fold(rest)
@@ -246,7 +246,7 @@ class Bridged(Accumulators):
         """Return the columns of states that a loop can merge, or None."""
         if not self._types or self.inner.failures or not len(slots):
             return None
-        if self.inner.verbs.merge is None and (
+        if self.inner.methods.merge is None and (
             len(np.unique(slots)) < len(slots) or len(self.inner.absent(slots)) < len(slots)
         ):
             return None

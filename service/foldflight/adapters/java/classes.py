@@ -21,13 +21,13 @@ from foldflight.adapters.java.machine import Jar, java, loaders
 from foldflight.adapters.java.values import UnknownType, Value, hint_of, into_object, value_of
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.author.declaring import snake_case
-from foldflight.functions.author.spec import Capabilities, Function, Parameter, Verbs
+from foldflight.functions.author.spec import Capabilities, Function, Methods, Parameter
 from foldflight.functions.types.shape import Shape, shape_of_type
 from foldflight.functions.types.values import CastError
 
 __all__ = ["JavaClass", "JavaForm", "function_in", "function_name", "loaded"]
 
-_VERBS: Final = ("accumulate", "retract", "merge", "getValue", "createAccumulator", "open", "close", "serialize")
+_METHODS: Final = ("accumulate", "retract", "merge", "getValue", "createAccumulator", "open", "close", "serialize")
 _ITERABLE: Final = "java.lang.Iterable"
 _FLINK: Final = "org.apache.flink."
 # The annotation of direct arguments, against which values in queries are checked.
@@ -77,13 +77,13 @@ class Accumulator:
 
 @dataclass(frozen=True)
 class JavaForm:
-    """Creates the verbs of a Java class. It is sent to other processes with the bytes of the jar."""
+    """Creates the methods of a Java class. It is sent to other processes with the bytes of the jar."""
 
     jar: Jar
     class_name: str
 
-    def __call__(self, literals: Mapping[str, Any]) -> Verbs:
-        return loaded(self.jar, self.class_name).verbs(literals)
+    def __call__(self, literals: Mapping[str, Any]) -> Methods:
+        return loaded(self.jar, self.class_name).bound_methods(literals)
 
 
 class JavaShape(Shape):
@@ -193,7 +193,7 @@ class JavaClass:
             raise self.error(" is not public", "declare it as a public class, or as a public static nested class")
         if self.jpype.JClass("java.lang.reflect.Modifier").isAbstract(self.type.getModifiers()):
             raise self.error(" is abstract", "name a class that extends it")
-        self.methods = {verb: self._method(verb) for verb in _VERBS}
+        self.methods = {method_name: self._method(method_name) for method_name in _METHODS}
         create, accumulate, get_value = (self._needed(v) for v in ("createAccumulator", "accumulate", "getValue"))
         self.literals = self._direct_arguments()
         self.accumulator = self._accumulator(create)
@@ -242,31 +242,31 @@ class JavaClass:
         close = [name for name in names if name.rpartition(".")[2] == simple] or names[:5]
         return f" (it has {', '.join(sorted(close))})" if close else " (it has no class)"
 
-    def _method(self, verb: str) -> Any:
+    def _method(self, method_name: str) -> Any:
         """Return the only public method of this name, or None. Raises RejectedError SIGNATURE if it is overloaded."""
-        named = [each for each in self.type.getMethods() if str(each.getName()) == verb]
+        named = [each for each in self.type.getMethods() if str(each.getName()) == method_name]
         # Flink's base class has methods that do nothing, some with parameters that only Flink has.
         named = [each for each in named if not str(each.getDeclaringClass().getName()).startswith(_FLINK)]
         found = [each for each in named if not each.isBridge()] or [_bridged(each) for each in named]
         if len(found) > 1:
-            texts = ", ".join(sorted(f"{verb}({_types(each)})" for each in found))
+            texts = ", ".join(sorted(f"{method_name}({_types(each)})" for each in found))
             raise self.error(
-                f" has {len(found)} public methods {verb}: {texts}",
+                f" has {len(found)} public methods {method_name}: {texts}",
                 "a function has one signature: leave one public, and put the others into classes of their own",
             )
         return found[0] if found else None
 
-    def _needed(self, verb: str) -> Any:
-        if self.methods[verb] is None:
-            raise self.error(f" has no public method {verb}", f"define public ... {verb}(...)")
-        return self.methods[verb]
+    def _needed(self, method_name: str) -> Any:
+        if self.methods[method_name] is None:
+            raise self.error(f" has no public method {method_name}", f"define public ... {method_name}(...)")
+        return self.methods[method_name]
 
-    def _value(self, verb: str, what: str, *, create: Any) -> Value:
+    def _value(self, method_name: str, what: str, *, create: Any) -> Value:
         """Return the conversion of the result of a method."""
         try:
             return value_of(self.jpype, create.getGenericReturnType(), hint_of(create.getAnnotations()))
         except UnknownType as why:
-            raise self.error(f".{verb}, {what}: {why}", "change its type") from None
+            raise self.error(f".{method_name}, {what}: {why}", "change its type") from None
 
     def _direct_arguments(self) -> tuple[tuple[Parameter, Value], ...]:
         """Return the parameters of the only public constructor; none if there is one without parameters."""
@@ -396,7 +396,7 @@ class JavaClass:
 
     def _check_methods(self) -> None:
         """Check the signatures of the other methods against that of `accumulate` and the accumulator."""
-        accumulate, retract, merge = (self.methods[verb] for verb in ("accumulate", "retract", "merge"))
+        accumulate, retract, merge = (self.methods[method_name] for method_name in ("accumulate", "retract", "merge"))
         name = self.accumulator.type.getSimpleName()
         if retract is not None and _generic(retract) != _generic(accumulate):
             raise self.error(
@@ -411,18 +411,18 @@ class JavaClass:
                     f".merge({_types(merge)}) does not take two accumulators",
                     f"declare it as merge({name} accumulator, {name} other), or with Iterable<{name}>",
                 )
-        for verb in ("accumulate", "retract", "merge"):
-            method = self.methods[verb]
+        for method_name in ("accumulate", "retract", "merge"):
+            method = self.methods[method_name]
             if method is None:
                 continue
             returned = str(method.getReturnType().getName())
             if returned == "void" and self.accumulator.is_immutable:
                 raise self.error(
-                    f".{verb} returns nothing, but an accumulator of type {name} cannot change in place",
+                    f".{method_name} returns nothing, but an accumulator of type {name} cannot change in place",
                     f"return the new {name}",
                 )
             if returned not in ("void", str(self.accumulator.type.getName())):
-                raise self.error(f".{verb} returns {returned}", f"return nothing, or the accumulator, {name}")
+                raise self.error(f".{method_name} returns {returned}", f"return nothing, or the accumulator, {name}")
         if self.methods["open"] is not None and _types(self.methods["open"]) not in ("", "Map"):
             raise self.error(
                 f".open({_types(self.methods['open'])}) takes what foldflight does not have",
@@ -457,7 +457,7 @@ class JavaClass:
                 else None
             ),
             accumulator_class=None,
-            # A primitive parameter has no null. Where some are primitive, the verbs themselves skip rows.
+            # A primitive parameter has no null. Where some are primitive, the methods themselves skip rows.
             skip_nulls=nulls == {True},
             capabilities=Capabilities(
                 retract=methods["retract"] is not None,
@@ -512,7 +512,11 @@ class JavaClass:
         )
 
     def _returns(self) -> Literal["some", "may"]:
-        given = [self.methods[verb] for verb in ("accumulate", "retract", "merge") if self.methods[verb] is not None]
+        given = [
+            self.methods[method_name]
+            for method_name in ("accumulate", "retract", "merge")
+            if self.methods[method_name] is not None
+        ]
         return "may" if any(str(each.getReturnType().getName()) == "void" for each in given) else "some"
 
     def _constant(self, name: str) -> str:
@@ -538,8 +542,8 @@ class JavaClass:
         ]
         return self.jpype.JClass(self.type)(*given)
 
-    def verbs(self, literals: Mapping[str, Any]) -> Verbs:
-        """Return the verbs of a new instance."""
+    def bound_methods(self, literals: Mapping[str, Any]) -> Methods:
+        """Return the methods of a new instance."""
         java()  # a fork since the class was loaded is noticed, and the thread is detached when it ends
         instance, methods, out = self.instance(literals), self.methods, self.result.out
         get_value, create = instance.getValue, instance.createAccumulator
@@ -553,7 +557,7 @@ class JavaClass:
                 raise self._badly_created(f"a {made.getClass().getName()}; the state would lose what {name} has not")
             return made
 
-        return Verbs(
+        return Methods(
             create_accumulator=created,
             accumulate=self._taking(instance.accumulate),
             get_value=lambda accumulator: out(get_value(accumulator)),
@@ -562,7 +566,7 @@ class JavaClass:
             open=None if methods["open"] is None else self._opening(instance.open),
             close=None if methods["close"] is None else instance.close,
             loops=None if self.loops is None or not has_loop(self.inputs) else bridged(self.loops, instance, self),
-            **self._state_verbs(instance),
+            **self._state_methods(instance),
         )
 
     def _badly_created(self, what: str) -> FunctionError:
@@ -602,8 +606,8 @@ class JavaClass:
 
         return opened
 
-    def _state_verbs(self, instance: Any) -> dict[str, Any]:
-        """Return the verbs for states that are not typed."""
+    def _state_methods(self, instance: Any) -> dict[str, Any]:
+        """Return the methods for states that are not typed."""
         array = self.jpype.JArray(self.jpype.JByte)
         codec = self.function.capabilities.codec
         if codec == "custom":

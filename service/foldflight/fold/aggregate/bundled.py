@@ -32,7 +32,7 @@ __all__ = ["Bundled"]
 class Bundled(Interpreted):
     """Accumulators as Python objects, each with its value if that is known. It has the arguments of `Interpreted`."""
 
-    _value_verb = "fold_bundle"
+    _value_method = "fold_bundle"
 
     def __init__(
         self,
@@ -190,12 +190,12 @@ class Bundled(Interpreted):
 
     def _called(self, slots: Sequence[int], segments: list[Segment[Any]]) -> Sequence[Applied[Any, Any]]:
         """Call `fold_bundle`. Raises FunctionError USER_CODE or RESULT_TYPE, with the slot if it is known."""
-        assert self.verbs.fold_bundle is not None
+        assert self.methods.fold_bundle is not None
         counts = [len(segment.rows) for segment in segments]
         each = [segment.wants_each for segment in segments]
         self._at_work = slots[0] if len(slots) == 1 else None
         try:
-            found = self.verbs.fold_bundle(segments)
+            found = self.methods.fold_bundle(segments)
         except (Exception, SystemExit) as error:
             failure = user_failure(self.name, "fold_bundle", error)
             failure.slot = self._at_work

@@ -63,8 +63,8 @@ def accumulators_for(
             return Distinct(_in_table(inner) or inner, bound, call.rows, failures=failures, ask=ask)
         if call.is_counted:
             return Counted(inner, each_once=call.call.distinct, order=call.call.order, keys=call.keys)
-        if inner.verbs.loops is not None:
-            return inner.verbs.loops(inner)
+        if inner.methods.loops is not None:
+            return inner.methods.loops(inner)
         if isinstance(inner, (Bundled, Viewed)):
             return inner
         return _in_table(inner) or accelerated(inner, resources.accelerator)

@@ -54,9 +54,9 @@ class Method:
     for an accumulator that cannot change in place (a number) is an error, because the row would be lost.
     """
 
-    def __init__(self, bound: BoundFunction, verb: str, call: Callable[..., Any]) -> None:
+    def __init__(self, bound: BoundFunction, method_name: str, call: Callable[..., Any]) -> None:
         self.function = bound.function.name
-        self.verb = verb
+        self.method_name = method_name
         self.call = call
         self.returns = bound.function.returns
         adapted = ADAPTERS.get(bound.function.adapter)
@@ -69,9 +69,11 @@ class Method:
         # Subclasses of immutable types may have a __dict__ that has changed.
         fixed = isinstance(accumulator, _UNCHANGEABLE) and not hasattr(accumulator, "__dict__")
         if self.returns == "some" or fixed:
-            wrong, remedy = f"{self.verb} returned None, but", "return the new accumulator"
+            wrong, remedy = f"{self.method_name} returned None, but", "return the new accumulator"
             if self.ignores:
-                wrong = f"what {self.verb} returns is ignored, as by the engine that the class is written for, and"
+                wrong = (
+                    f"what {self.method_name} returns is ignored, as by the engine that the class is written for, and"
+                )
                 remedy = "let create_accumulator return a list, a Row or another object that can"
             raise FunctionError(
                 "RESULT_TYPE",
@@ -82,7 +84,7 @@ class Method:
 
     def failed(self, error: BaseException) -> FunctionError:
         """Return the FunctionError of an exception."""
-        return error if isinstance(error, FunctionError) else user_failure(self.function, self.verb, error)
+        return error if isinstance(error, FunctionError) else user_failure(self.function, self.method_name, error)
 
 
 class Interpreted(Accumulators):
@@ -95,7 +97,7 @@ class Interpreted(Accumulators):
         failures: Records errors of single slots. Default: errors are raised.
     """
 
-    _value_verb = "get_value"
+    _value_method = "get_value"
 
     def __init__(
         self,
@@ -115,21 +117,21 @@ class Interpreted(Accumulators):
         self._at_work: int | tuple[list[int], Iterator[int]] | None = None
         context.slot_at_work = self._slot_at_work
         try:
-            self.verbs = bound.instantiate()
+            self.methods = bound.instantiate()
         except RejectedError:  # it cannot run here at all
             raise
         except (Exception, SystemExit) as error:
             raise user_failure(self.name, "__init__", error) from error
-        self.codec = state_codec(bound, self.verbs, signer)
+        self.codec = state_codec(bound, self.methods, signer)
         # `open` comes after all steps that may fail, because `close` must follow it.
         try:
-            if self.verbs.open is not None:
-                self.verbs.open(context)
+            if self.methods.open is not None:
+                self.methods.open(context)
         except (Exception, SystemExit) as error:
             raise user_failure(self.name, "open", error) from error
-        self._accumulate = Method(bound, "accumulate", self.verbs.accumulate)
-        self._retract = None if self.verbs.retract is None else Method(bound, "retract", self.verbs.retract)
-        self._merge = None if self.verbs.merge is None else Method(bound, "merge", self.verbs.merge)
+        self._accumulate = Method(bound, "accumulate", self.methods.accumulate)
+        self._retract = None if self.methods.retract is None else Method(bound, "retract", self.methods.retract)
+        self._merge = None if self.methods.merge is None else Method(bound, "merge", self.methods.merge)
 
     @property
     def kind(self) -> Mode:
@@ -175,18 +177,18 @@ class Interpreted(Accumulators):
                 self._run_kinds(steps)
         except (Exception, SystemExit) as error:
             index = len(slots) - length_hint(progress) - 1
-            verb = self._retract if rows.retracts is not None and rows.retracts[index] else self._accumulate
-            if isinstance(error, RejectedError) or verb is None:
+            method_name = self._retract if rows.retracts is not None and rows.retracts[index] else self._accumulate
+            if isinstance(error, RejectedError) or method_name is None:
                 raise
-            self._fail(verb.failed(error), error, int(slots[index]), rows.describe(index))
+            self._fail(method_name.failed(error), error, int(slots[index]), rows.describe(index))
             return False
         return True
 
-    def fail(self, verb: str, error: BaseException | None, slot: int, row: str | None = None) -> None:
-        """Record that a verb raised `error` for a slot, or raise it if errors are not isolated.
+    def fail(self, method_name: str, error: BaseException | None, slot: int, row: str | None = None) -> None:
+        """Record that a method raised `error` for a slot, or raise it if errors are not isolated.
 
         Args:
-            verb: The name of the verb.
+            method_name: Its name.
             error: Its exception; None if it returned no accumulator where it must.
             slot: The slot.
             row: The row, as text.
@@ -195,7 +197,12 @@ class Interpreted(Accumulators):
             FunctionError: USER_CODE or RESULT_TYPE.
         """
         method = next(
-            (each for each in (self._accumulate, self._retract, self._merge) if each and each.verb == verb), None
+            (
+                each
+                for each in (self._accumulate, self._retract, self._merge)
+                if each and each.method_name == method_name
+            ),
+            None,
         )
         if error is None:
             assert method is not None
@@ -204,7 +211,7 @@ class Interpreted(Accumulators):
             except FunctionError as none:
                 error = none
         assert error is not None
-        failure = error if isinstance(error, FunctionError) else user_failure(self.name, verb, error)
+        failure = error if isinstance(error, FunctionError) else user_failure(self.name, method_name, error)
         self._fail(failure, error, slot, row)
 
     def _fail(self, failure: FunctionError, error: BaseException, slot: int, row: str | None = None) -> None:
@@ -276,7 +283,7 @@ class Interpreted(Accumulators):
 
     def _run_each(self, rows: Rows, steps: Iterator[tuple[int, Any, bool, bool, bool]], values: list[Any]) -> None:
         """Apply rows, and append the value after each that shows it; values that may change later are cast at once."""
-        held, get_value = self._held, self.verbs.get_value
+        held, get_value = self._held, self.methods.get_value
         methods = (self._accumulate, self._accumulate if self._retract is None else self._retract)
         changeable = exact_types(self.bound.result_type) is None
         is_unchecked = all(map(self._may_return_none, methods))
@@ -295,7 +302,7 @@ class Interpreted(Accumulators):
                 continue
             try:
                 # The value of an empty slot is that of a new accumulator. The slot stays empty.
-                value = get_value(self.verbs.create_accumulator() if held[slot] is EMPTY else held[slot])
+                value = get_value(self.methods.create_accumulator() if held[slot] is EMPTY else held[slot])
             except (Exception, SystemExit) as error:
                 failure = user_failure(self.name, "get_value", error)
                 failure.slot = slot
@@ -344,10 +351,10 @@ class Interpreted(Accumulators):
             self.forget(found)
 
     def _migrated(self, slot: int, version: str, state: Any) -> Any:
-        assert self.verbs.migrate is not None
+        assert self.methods.migrate is not None
         self._at_work = slot
         try:
-            accumulator = self.verbs.migrate(version, state)
+            accumulator = self.methods.migrate(version, state)
         except (Exception, SystemExit) as error:
             failure = user_failure(self.name, f"migrate (of a state of version {version})", error)
             failure.slot = slot
@@ -419,7 +426,7 @@ class Interpreted(Accumulators):
         self._at_work = slot
         try:
             # The value of an empty slot is that of a new accumulator. The slot stays empty.
-            return self.verbs.get_value(self.verbs.create_accumulator() if absent else self._held[slot])
+            return self.methods.get_value(self.methods.create_accumulator() if absent else self._held[slot])
         except (Exception, SystemExit) as error:
             failure = user_failure(self.name, "get_value", error)
             failure.slot = slot
@@ -430,7 +437,7 @@ class Interpreted(Accumulators):
             return cast_results(values, self.bound.result_type)
         except CastError as error:
             raise FunctionError(
-                error.code, f"{self._value_verb} returned {error}", function=self.name, slot=int(slots[error.index])
+                error.code, f"{self._value_method} returned {error}", function=self.name, slot=int(slots[error.index])
             ) from None
 
     def occupied(self) -> Slots:
@@ -446,9 +453,9 @@ class Interpreted(Accumulators):
         self._at_work = None
         self._held = []
         self._present = np.zeros(0, np.bool_)
-        if self.verbs.close is not None:
+        if self.methods.close is not None:
             try:
-                self.verbs.close()
+                self.methods.close()
             except (Exception, SystemExit) as error:
                 raise user_failure(self.name, "close", error) from error
 
@@ -478,7 +485,7 @@ class Interpreted(Accumulators):
         fresh = self.absent(slots)
         if not len(fresh):
             return
-        held, create = self._held, self.verbs.create_accumulator
+        held, create = self._held, self.methods.create_accumulator
         for slot in fresh.tolist():
             try:
                 held[slot] = create()

@@ -21,7 +21,7 @@ from foldflight.errors import CorruptError, FunctionError, RejectedError
 from foldflight.fold.failures import user_failure
 from foldflight.fold.pickles import Pickles, UnknownName
 from foldflight.fold.signing import StateSigner
-from foldflight.functions.author.spec import BoundFunction, Verbs
+from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.types.shape import Shape
 from foldflight.functions.types.values import CastError
 from foldflight.functions.types.views import ListView, MapView
@@ -226,14 +226,14 @@ def _no_key(function: str, why: str) -> RejectedError:
 class Custom(_Enveloped):
     """The bytes from the author's `serialize`, with a checksum."""
 
-    def __init__(self, bound: BoundFunction, verbs: Verbs) -> None:
+    def __init__(self, bound: BoundFunction, methods: Methods) -> None:
         super().__init__(bound)
-        self.verbs = verbs
+        self.methods = methods
 
     def pack(self, accumulator: Any) -> bytes:
-        assert self.verbs.serialize is not None
+        assert self.methods.serialize is not None
         try:
-            payload: Any = self.verbs.serialize(accumulator)
+            payload: Any = self.methods.serialize(accumulator)
         except (Exception, SystemExit) as error:
             raise user_failure(self.function, "serialize", error) from error
         if not isinstance(payload, (bytes, bytearray, memoryview)):
@@ -243,10 +243,10 @@ class Custom(_Enveloped):
         return _CUSTOM + self.fingerprint + zlib.crc32(payload).to_bytes(4, "big") + payload
 
     def unpack(self, state: bytes) -> Any:
-        assert self.verbs.deserialize is not None
+        assert self.methods.deserialize is not None
         payload = custom_payload(self.function, self.version, self.fingerprint, state)
         try:
-            return self.verbs.deserialize(payload)
+            return self.methods.deserialize(payload)
         except (Exception, SystemExit) as error:
             raise user_failure(self.function, "deserialize", error) from error
 
@@ -254,11 +254,11 @@ class Custom(_Enveloped):
 class Pickled(_Enveloped):
     """Signed pickles, or signed states of the function's own `pickles`."""
 
-    def __init__(self, bound: BoundFunction, verbs: Verbs, signer: StateSigner) -> None:
+    def __init__(self, bound: BoundFunction, methods: Methods, signer: StateSigner) -> None:
         super().__init__(bound)
         self.signer = signer
         self.reason = bound.function.capabilities.codec_reason
-        self.pickles: Pickles = verbs.pickles or Pickles(bound.function.own)
+        self.pickles: Pickles = methods.pickles or Pickles(bound.function.own)
 
     def encode(self, accumulators: Sequence[Any]) -> pa.Array:
         # The accumulators of a function are alike, so one is enough.
@@ -294,12 +294,12 @@ def _view_of(accumulator: Any) -> str | None:
     return next((name for name, each in attributes.items() if isinstance(each, (MapView, ListView))), None)
 
 
-def state_codec(bound: BoundFunction, verbs: Verbs, signer: StateSigner | None) -> StateCodec:
+def state_codec(bound: BoundFunction, methods: Methods, signer: StateSigner | None) -> StateCodec:
     """Return the codec of a function's states.
 
     Args:
         bound: The function.
-        verbs: Its methods, for the custom codec and states of its own `pickles`.
+        methods: Its methods, for the custom codec and states of its own `pickles`.
         signer: Signs and checks pickles.
 
     Raises:
@@ -307,10 +307,10 @@ def state_codec(bound: BoundFunction, verbs: Verbs, signer: StateSigner | None) 
     """
     codec = bound.function.capabilities.codec
     if codec == "custom":
-        return Custom(bound, verbs)
+        return Custom(bound, methods)
     if codec == "typed":
         assert bound.shape is not None
         return Typed(bound.function.name, bound.shape)
     if signer is None:
         raise _no_key(bound.function.name, bound.function.capabilities.codec_reason)
-    return Pickled(bound, verbs, signer)
+    return Pickled(bound, methods, signer)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, record_dtype, struct_of, taken
 from foldflight.fold.failures import user_failure
-from foldflight.functions.author.spec import BoundFunction, Verbs
+from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.types.columns import AttributeColumn, number_format
 from foldflight.functions.types.shape import Nullable, may_be_none, members_of
 from foldflight.functions.types.sql import sql_name
@@ -135,7 +135,7 @@ class Table:
         return Table(self._members, records, columns, is_single=self._is_single)
 
 
-def fresh_table(bound: BoundFunction, verbs: Verbs) -> Table | str:
+def fresh_table(bound: BoundFunction, methods: Methods) -> Table | str:
     """Return a table of one new accumulator, or the reason why a function's accumulators cannot be in a table.
 
     Raises:
@@ -144,7 +144,7 @@ def fresh_table(bound: BoundFunction, verbs: Verbs) -> Table | str:
     if bound.shape is None:
         return f"its states are not typed: {bound.function.capabilities.codec_reason}"
     try:
-        fresh = bound.shape.to_arrow([verbs.create_accumulator()])
+        fresh = bound.shape.to_arrow([methods.create_accumulator()])
     except SystemExit as error:
         raise user_failure(bound.function.name, "create_accumulator", error) from error
     except Exception as error:  # noqa: BLE001 - the interpreter raises it again, with its slot

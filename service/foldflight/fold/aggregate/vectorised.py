@@ -39,7 +39,7 @@ def vectorised(inner: Interpreted) -> Vectorised | None:
     Args:
         inner: The interpreter, without any accumulator, of a function that has these methods.
     """
-    fresh = fresh_table(inner.bound, inner.verbs)
+    fresh = fresh_table(inner.bound, inner.methods)
     if isinstance(fresh, str):
         _log_once(inner.name, fresh)
         return None
@@ -105,7 +105,7 @@ class Vectorised(Accumulators):
 
     def _running(self, rows: Rows, kept: Mask, asked: Mask | None) -> pa.Array | None:
         """Return the value after each asked row without changing anything; None if the vectorised methods cannot."""
-        method = self.inner.verbs.running_many
+        method = self.inner.methods.running_many
         if method is None:
             return None
         self._grow(rows.slots)
@@ -208,7 +208,7 @@ class Vectorised(Accumulators):
 
     def _valued(self, accumulators: Any, slots: Slots) -> pa.Array | None:
         """Return the values of the accumulators of n slots; None if the scalar methods must compute them."""
-        method = self.inner.verbs.get_values
+        method = self.inner.methods.get_values
         assert method is not None
         try:
             with np.errstate(all="ignore"):
@@ -236,16 +236,16 @@ class Vectorised(Accumulators):
         self._table, self._present, self._full = self._fresh.take(_NO_SLOTS), self._present[:0], 0
         self.inner.close()
 
-    def _call(self, verb: str, slots: Any, *arguments: Any) -> bool:
+    def _call(self, method_name: str, slots: Any, *arguments: Any) -> bool:
         """Call a vectorised method. Return False if the scalar methods must do its work."""
-        method: Callable[..., Any] = getattr(self.inner.verbs, verb)
+        method: Callable[..., Any] = getattr(self.inner.methods, method_name)
         changed = np.unique(slots) if self.inner.failures.isolates else None
         before = None if changed is None else self._table.save(changed)
         try:
             with np.errstate(all="ignore"):
                 returned = method(self._table.shown, slots, *arguments)
         except (Exception, SystemExit) as error:
-            failure = user_failure(self._name, verb, error)
+            failure = user_failure(self._name, method_name, error)
             if before is None or failure.limit is not None:
                 raise failure from error
             # The slot that made it raise is not known. With the scalar methods only that slot fails.
@@ -253,8 +253,8 @@ class Vectorised(Accumulators):
             return False
         if returned is not None and returned is not NotImplemented:
             message = (
-                f"{verb} returned {type(returned).__name__}; change the accumulators in place and return None, or "
-                "return NotImplemented before any change"
+                f"{method_name} returned {type(returned).__name__}; change the accumulators in place and "
+                "return None, or return NotImplemented before any change"
             )
             raise FunctionError("RESULT_TYPE", message, function=self._name)
         return returned is None

@@ -60,8 +60,8 @@ class Viewed(Interpreted):
         self._attributes = Attributes(bound.shape)
         self._warm: set[int] = set()  # the slots with views of which entries are in memory
         self._cold: set[int] = set()  # the slots that may have `ViewPart`s, until a row uses the slot
-        create = self.verbs.create_accumulator
-        self.verbs = dataclasses.replace(self.verbs, create_accumulator=lambda: self._in_memory(create()))
+        create = self.methods.create_accumulator
+        self.methods = dataclasses.replace(self.methods, create_accumulator=lambda: self._in_memory(create()))
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
         for name in self._views:

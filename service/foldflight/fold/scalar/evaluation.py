@@ -67,31 +67,31 @@ class Instance(Evaluation):
         self.name = bound.function.name
         self.failures = failures
         try:
-            self.verbs = bound.instantiate()
+            self.methods = bound.instantiate()
         except (Exception, SystemExit) as error:
             raise user_failure(self.name, "__init__", error) from error
         try:
-            if self.verbs.open is not None:
-                self.verbs.open(context)
+            if self.methods.open is not None:
+                self.methods.open(context)
         except (Exception, SystemExit) as error:
             raise user_failure(self.name, "open", error) from error
 
     def close(self) -> None:
-        if self.verbs.close is not None:
+        if self.methods.close is not None:
             try:
-                self.verbs.close()
+                self.methods.close()
             except (Exception, SystemExit) as error:
                 raise user_failure(self.name, "close", error) from error
 
     @property
-    def verb(self) -> str:
+    def method_name(self) -> str:
         """The name of the author's code that is called for each row, for error messages."""
         return "eval" if isinstance(self.bound.function.target, type) else self.bound.function.target.__name__
 
     def calls(self, rows: Rows) -> Iterator[Any]:
         """Return an iterator over the results of n rows. After an exception it continues with the next row."""
         columns = [column.values for column in rows.arguments]
-        return map(self.verbs.eval, *columns) if columns else starmap(self.verbs.eval, repeat((), len(rows)))
+        return map(self.methods.eval, *columns) if columns else starmap(self.methods.eval, repeat((), len(rows)))
 
     def take(self, rows: Rows, index: int, failure: FunctionError) -> None:
         """Record the error of a row, or raise it if errors are not isolated."""
@@ -106,7 +106,7 @@ class Instance(Evaluation):
         if isinstance(error, StopIteration):
             error = RuntimeError("it raised StopIteration")
         try:
-            self.take(rows, index, user_failure(self.name, self.verb, error))
+            self.take(rows, index, user_failure(self.name, self.method_name, error))
         except FunctionError as failure:
             raise failure from error
 
@@ -129,7 +129,7 @@ def cast(step: Instance, rows: Rows, values: Sequence[Any], type_: pa.DataType) 
     """
 
     def refuse(index: int, error: CastError) -> int:
-        step.take(rows, index, FunctionError(error.code, f"{step.verb} returned {error}", function=step.name))
+        step.take(rows, index, FunctionError(error.code, f"{step.method_name} returned {error}", function=step.name))
         return index + 1
 
     return cast_around(values, type_, refuse)

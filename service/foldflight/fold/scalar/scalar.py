@@ -99,10 +99,10 @@ class VectorisedScalar(Instance, Scalar):
         """Return what the author's code returns for n rows."""
         columns = [_given(each, self.bound.function.vectorised) for each in rows.arguments]
         try:
-            returned = self.verbs.eval(*columns)
+            returned = self.methods.eval(*columns)
             return returned.combine_chunks() if isinstance(returned, pa.ChunkedArray) else returned
         except (Exception, SystemExit) as error:
-            raise user_failure(self.name, self.verb, error) from error
+            raise user_failure(self.name, self.method_name, error) from error
 
     def _check_length(self, rows: Rows, returned: Any) -> None:
         found = _length(returned)
@@ -113,7 +113,7 @@ class VectorisedScalar(Instance, Scalar):
             raise self._wrong(f"returned {found} values for {len(rows)} rows; return one for each row")
 
     def _wrong(self, message: str) -> FunctionError:
-        return FunctionError("RESULT_TYPE", f"{self.verb} {message}", function=self.name)
+        return FunctionError("RESULT_TYPE", f"{self.method_name} {message}", function=self.name)
 
     def _cast(self, rows: Rows, returned: Any) -> pa.Array:
         """Return the results in the declared type. A cast that may change values checks each value."""

@@ -104,14 +104,14 @@ class TableInstance(Instance):
         """Append the function's rows for one row to `found`; nothing if it fails."""
         before = len(found)
         try:
-            returned = self.verbs.eval(*arguments)
+            returned = self.methods.eval(*arguments)
             problem = None if returned is None else self._take(self._iterable(returned), found, rows_max)
             if problem is None:
                 return
-            message = f"{self.verb} returned more than {problem} for one row; check that it ends"
+            message = f"{self.method_name} returned more than {problem} for one row; check that it ends"
             failure = FunctionError("USER_CODE", message, function=self.name)
         except _RowError as error:
-            failure = FunctionError("RESULT_TYPE", f"{self.verb} {error}", function=self.name)
+            failure = FunctionError("RESULT_TYPE", f"{self.method_name} {error}", function=self.name)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's code
             del found[before:]
             self.failed(given, index, error)
@@ -169,7 +169,7 @@ class TableInstance(Instance):
 
             def refuse(index: int, error: CastError, name: str = field.name) -> int:
                 place = int(places[index])
-                message = f"{self.verb} returned a row whose column {name} is wrong: {error}"
+                message = f"{self.method_name} returned a row whose column {name} is wrong: {error}"
                 self.take(rows, place, FunctionError(error.code, message, function=self.name))
                 wrong.append(place)
                 return int(np.searchsorted(places, place, side="right"))

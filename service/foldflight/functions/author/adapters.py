@@ -1,6 +1,6 @@
 """Adapters: the methods by which another engine calls an aggregate class, and how they become a function of foldflight.
 
-An adapter lists the methods that its engine calls, by foldflight's method, and binds those of an instance. The author's
+An adapter lists the methods that its engine calls, by foldflight's name, and binds those of an instance. The author's
 class is not changed. `retract` and `migrate` may be added to a class of any engine, for example in a subclass;
 `retract` takes a row as the method that adds one does.
 
@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.author.spec import Verbs
+from foldflight.functions.author.spec import Methods
 from foldflight.functions.types.shape import Shape, record_of, shape_of_type
 from foldflight.functions.types.sql import parse_type
 
@@ -75,7 +75,7 @@ class Adapter(ABC):
     Args:
         name: Its name in `udaf(adapt=...)`.
         what: What the engine calls such a class, for messages.
-        methods: The methods that the engine calls, by foldflight's method.
+        methods: The methods that the engine calls, by foldflight's name.
         marks: Names of attributes that foldflight's own classes and those of other engines do not have.
         returns_accumulator: Whether the engine uses what the methods that change an accumulator return.
         base: Module and name of the engine's base class; None if it has none.
@@ -101,7 +101,7 @@ class Adapter(ABC):
     pickled: Mapping[tuple[str, str], Any] = field(default_factory=dict)
 
     @abstractmethod
-    def verbs(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:
+    def bound_methods(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:
         """Return foldflight's methods for those of an instance.
 
         Args:
@@ -136,9 +136,9 @@ class Adapter(ABC):
                 return cls.__mro__[place:]
         return ()
 
-    def method(self, cls: type, verb: str) -> Any:
-        """Return the author's method for a verb; None if the class has none, or only that of the engine's base."""
-        method = self.methods.get(verb)
+    def method(self, cls: type, method_name: str) -> Any:
+        """Return the author's method of one of foldflight's names; None if it has none, or only that of the base."""
+        method = self.methods.get(method_name)
         if method is None or getattr(cls, method.name, None) is None:
             return None
         owner = next(each for each in cls.__mro__ if method.name in vars(each))
@@ -146,13 +146,17 @@ class Adapter(ABC):
 
     def missing(self, cls: type) -> list[Method]:
         """Return the required methods that a class does not define."""
-        return [method for verb, method in self.methods.items() if method.required and self.method(cls, verb) is None]
+        return [
+            method
+            for method_name, method in self.methods.items()
+            if method.required and self.method(cls, method_name) is None
+        ]
 
     def score(self, cls: type) -> int:
         """Return how many of the engine's methods a class defines; 0 if it has no mark of the engine."""
         if not any(getattr(cls, mark, None) is not None for mark in self.marks):
             return 0
-        return sum(self.method(cls, verb) is not None for verb in self.methods)
+        return sum(self.method(cls, method_name) is not None for method_name in self.methods)
 
 
 ADAPTERS: Final[dict[str, Adapter]] = {}
@@ -176,20 +180,20 @@ class AdaptedForm:
         self.cls = cls
         self.adapter = adapter
 
-    def __call__(self, literals: Mapping[str, Any]) -> Verbs:
+    def __call__(self, literals: Mapping[str, Any]) -> Methods:
         adapter = ADAPTERS[self.adapter]
-        written = {verb for verb in adapter.methods if adapter.method(self.cls, verb) is not None}
+        written = {method_name for method_name in adapter.methods if adapter.method(self.cls, method_name) is not None}
         instance = self.cls(**literals)
         given = {
-            verb: None if verb not in written or method.is_property else getattr(instance, method.name)
-            for verb, method in adapter.methods.items()
+            method_name: None if method_name not in written or method.is_property else getattr(instance, method.name)
+            for method_name, method in adapter.methods.items()
         }
-        verbs = adapter.verbs(SimpleNamespace(**given), lambda: self.cls(**literals))
+        bound_methods = adapter.bound_methods(SimpleNamespace(**given), lambda: self.cls(**literals))
         needed = written | {"create_accumulator", "accumulate", "get_value"}
         migrate = getattr(instance, "migrate", None)
-        return Verbs(
+        return Methods(
             migrate=migrate and adapter.migrate(migrate),
-            **{verb: call for verb, call in verbs.items() if verb in needed},
+            **{method_name: call for method_name, call in bound_methods.items() if method_name in needed},
         )
 
 
@@ -224,8 +228,8 @@ def adapter_of(cls: type, said: str | None) -> Adapter | None:
     for adapter in ADAPTERS.values():
         if adapter.engine_part(cls):
             return adapter
-    own = sum(getattr(cls, verb, None) is not None for verb in _OWN_METHODS)
-    if all(getattr(cls, verb, None) is not None for verb in ("accumulate", "get_value")):
+    own = sum(getattr(cls, method_name, None) is not None for method_name in _OWN_METHODS)
+    if all(getattr(cls, method_name, None) is not None for method_name in ("accumulate", "get_value")):
         return None
     scores = {name: score for name, adapter in ADAPTERS.items() if (score := adapter.score(cls)) > own}
     best = [name for name, score in scores.items() if score == max(scores.values())]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from foldflight.functions.author.spec import Verbs
+from foldflight.functions.author.spec import Methods
 
 __all__ = ["Applied", "BundledForm", "Segment", "arguments_of"]
 
@@ -50,7 +50,7 @@ class Applied(Generic[A, V]):
 
 
 class BundledForm:
-    """Creates the verbs of a class that has `fold_bundle` alone: the other verbs are bundles of one segment.
+    """Creates the methods of a class that has `fold_bundle` alone: the other methods are bundles of one segment.
 
     Args:
         cls: The author's class.
@@ -63,14 +63,14 @@ class BundledForm:
         self.retracts = retracts
         self.merges = merges
 
-    def __call__(self, literals: Mapping[str, Any]) -> Verbs:
+    def __call__(self, literals: Mapping[str, Any]) -> Methods:
         instance = self.cls(**literals)
 
         def applied(accumulators: list[Any], rows: list[tuple[Any, ...]], sign: int = 1) -> Any:
             (found,) = instance.fold_bundle([Segment(accumulators, rows, [sign] * len(rows))])
             return found
 
-        return Verbs(
+        return Methods(
             create_accumulator=lambda: applied([], []).accumulator,
             accumulate=lambda accumulator, *row: applied([accumulator], [row]).accumulator,
             get_value=lambda accumulator: applied([accumulator], []).value,
@@ -80,7 +80,8 @@ class BundledForm:
             merge=(lambda accumulator, other: applied([accumulator, other], []).accumulator) if self.merges else None,
             fold_bundle=instance.fold_bundle,
             **{
-                verb: getattr(instance, verb, None) for verb in ("serialize", "deserialize", "migrate", "open", "close")
+                method_name: getattr(instance, method_name, None)
+                for method_name in ("serialize", "deserialize", "migrate", "open", "close")
             },
         )
 

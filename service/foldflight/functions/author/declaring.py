@@ -73,9 +73,9 @@ class SignatureBuilder(ABC):
         """Return the parameters of the method that takes the arguments, from number `count` on."""
         return list(inspect.signature(self.takes()[0]).parameters.values())[count:]
 
-    def has(self, verb: str) -> bool:
+    def has(self, method_name: str) -> bool:
         """Return whether the class has this method; `retract = None` removes an inherited one."""
-        return getattr(self.cls, verb, None) is not None
+        return getattr(self.cls, method_name, None) is not None
 
     def error(self, wrong: str, remedy: str) -> RejectedError:
         """Return the error for a mistake of the author, with its remedy."""

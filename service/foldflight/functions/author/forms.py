@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Final
 
-from foldflight.functions.author.spec import Verbs
+from foldflight.functions.author.spec import Methods
 
-__all__ = ["VERBS", "AccumulatorForm", "ClassForm"]
+__all__ = ["METHODS", "AccumulatorForm", "ClassForm"]
 
-# Verb -> number of parameters after `self` in the class form; accumulate and retract add the arguments.
-VERBS: Final = {
+# Method -> number of parameters after `self` in the class form; accumulate and retract add the arguments.
+METHODS: Final = {
     "create_accumulator": 0,
     "accumulate": 1,
     "retract": 1,
@@ -31,29 +31,29 @@ VERBS: Final = {
 
 
 class ClassForm:
-    """Creates the verbs of a class whose methods take the accumulator as a parameter."""
+    """Creates the methods of instances of a class that take the accumulator as a parameter."""
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
 
-    def __call__(self, literals: Mapping[str, Any]) -> Verbs:
+    def __call__(self, literals: Mapping[str, Any]) -> Methods:
         instance = self.cls(**literals)
-        return Verbs(**{verb: getattr(instance, verb, None) for verb in VERBS})  # type: ignore[arg-type]
+        return Methods(**{method_name: getattr(instance, method_name, None) for method_name in METHODS})  # type: ignore[arg-type]
 
 
 class AccumulatorForm:
-    """Creates the verbs of a class whose instances are the accumulators."""
+    """Creates the methods of a class whose instances are the accumulators."""
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
 
-    def __call__(self, literals: Mapping[str, Any]) -> Verbs:
+    def __call__(self, literals: Mapping[str, Any]) -> Methods:
         cls: Any = self.cls
 
-        def maker(verb: str) -> Any:
-            """Return a verb that creates an accumulator. A plain method fills a fresh instance or returns another."""
-            plain = getattr(cls, verb, None)
-            if plain is None or isinstance(inspect.getattr_static(cls, verb), (staticmethod, classmethod)):
+        def maker(method_name: str) -> Any:
+            """Return a method that creates an accumulator. A plain method fills a fresh instance or returns another."""
+            plain = getattr(cls, method_name, None)
+            if plain is None or isinstance(inspect.getattr_static(cls, method_name), (staticmethod, classmethod)):
                 return plain
 
             def make(*arguments: Any) -> Any:
@@ -63,7 +63,7 @@ class AccumulatorForm:
 
             return make
 
-        return Verbs(
+        return Methods(
             create_accumulator=lambda: cls(**literals),
             accumulate=cls.accumulate,
             get_value=cls.get_value,

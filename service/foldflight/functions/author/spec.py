@@ -31,9 +31,9 @@ __all__ = [
     "Declared",
     "Function",
     "FunctionKind",
+    "Methods",
     "Parameter",
     "Registered",
-    "Verbs",
     "literal_texts",
     "spelled",
 ]
@@ -84,7 +84,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Verbs:
+class Methods:
     """The methods of one instance of an author's class, in the form that the fold calls.
 
     `accumulate`, `retract` and `merge` take the accumulator first; see `Function.returns` for what they return.
@@ -325,7 +325,7 @@ class Function(Registered):
             converted by `migrate`, and refused if the class does not define it.
         doc: The class's docstring.
         cls: The author's class.
-        instantiate: Creates a new instance with the direct arguments and returns its verbs.
+        instantiate: Creates a new instance with the direct arguments and returns its methods.
         input_names: Names of the arguments, from the signature of `accumulate`.
         declared_inputs: The types of the arguments, or a callable from the actual types to the declared ones.
         declared_result: Type of the result, or a callable from the input types.
@@ -356,7 +356,7 @@ class Function(Registered):
     declared_version: str | Callable[..., str]
     doc: str
     cls: type
-    instantiate: Callable[[Mapping[str, Any]], Verbs]
+    instantiate: Callable[[Mapping[str, Any]], Methods]
     input_names: tuple[str, ...]
     declared_inputs: tuple[str | pa.DataType, ...] | Callable[..., Sequence[Any]]
     declared_result: Declared
@@ -523,6 +523,6 @@ class BoundFunction:
             for name, view in views_in(self.shape).items()
         )
 
-    def instantiate(self) -> Verbs:
-        """Return the verbs of a fresh instance of the author's class."""
+    def instantiate(self) -> Methods:
+        """Return the methods of a fresh instance of the author's class."""
         return self.function.instantiate(self.literals)

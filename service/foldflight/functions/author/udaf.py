@@ -13,9 +13,9 @@ from foldflight.errors import RejectedError
 from foldflight.functions.author.adapters import AdaptedForm, Adapter, adapter_of
 from foldflight.functions.author.bundled import Applied, BundledForm, Segment, arguments_of
 from foldflight.functions.author.declaring import REGISTERED, Inputs, SignatureBuilder, snake_case
-from foldflight.functions.author.forms import VERBS, AccumulatorForm, ClassForm
+from foldflight.functions.author.forms import METHODS, AccumulatorForm, ClassForm
 from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
-from foldflight.functions.author.spec import Capabilities, Declared, Function, Parameter, Verbs
+from foldflight.functions.author.spec import Capabilities, Declared, Function, Methods, Parameter
 from foldflight.functions.types.shape import (
     Nullable,
     Shape,
@@ -42,9 +42,9 @@ _REPEATED: Final = (
     ("merge_many", "merge"),
     ("get_values", "get_value"),
     ("running_many", "fold_many"),
-    *(("fold_bundle", verb) for verb in _CLASSIC),
+    *(("fold_bundle", method_name) for method_name in _CLASSIC),
 )
-# Similarity (0 to 1) from which a name counts as a misspelled verb: `retarct`, `serialise`, `getValue`.
+# Similarity (0 to 1) from which a name counts as a misspelled method: `retarct`, `serialise`, `getValue`.
 _ALIKE: Final = 0.85
 C = TypeVar("C", bound=type)
 
@@ -268,14 +268,14 @@ def _names_in(method: Any) -> Iterator[str]:
 
 
 def _misspelled(name: str) -> str | None:
-    """Return the verb that a method's name probably misspells, or None."""
-    verbs = {verb.replace("_", ""): verb for verb in VERBS}
+    """Return the method whose name the given one probably misspells, or None."""
+    methods = {method_name.replace("_", ""): method_name for method_name in METHODS}
     letters = name.replace("_", "").lower()
-    close = difflib.get_close_matches(letters, verbs, n=1, cutoff=_ALIKE)
-    close = close or [verb for verb in verbs if sorted(verb) == sorted(letters)]
+    close = difflib.get_close_matches(letters, methods, n=1, cutoff=_ALIKE)
+    close = close or [method_name for method_name in methods if sorted(method_name) == sorted(letters)]
     if not close or (letters != close[0] and letters.startswith(close[0])):  # `merged` is a different word
         return None
-    return verbs[close[0]]
+    return methods[close[0]]
 
 
 class _Builder(SignatureBuilder):
@@ -430,7 +430,7 @@ class _Builder(SignatureBuilder):
             found[view] = tuple(names.index(name) for name in given)
         return found
 
-    def form(self) -> Callable[[Mapping[str, Any]], Verbs]:
+    def form(self) -> Callable[[Mapping[str, Any]], Methods]:
         if self.is_bundled_alone:
             return BundledForm(self.cls, retracts=self.retracts, merges=self.merges)
         return ClassForm(self.cls) if self.separate else AccumulatorForm(self.cls)
@@ -439,7 +439,7 @@ class _Builder(SignatureBuilder):
         return None if state_type is None else self.declared("state_type", state_type)
 
     def check_near_misses(self) -> None:
-        """Refuse a method whose name is a misspelled verb, such as `retarct`: it would never be called.
+        """Refuse a method whose name is a misspelled method, such as `retarct`: it would never be called.
 
         Methods that are used by other methods of the class are accepted.
         """
@@ -450,20 +450,20 @@ class _Builder(SignatureBuilder):
             if inspect.isfunction(function := getattr(value, "__func__", value))
         ]
         used = {name for _, function in found for name in _names_in(function)}
-        for name in sorted({name for name, _ in found} - VERBS.keys() - used):
-            verb = None if name.startswith("_") else _misspelled(name)
-            if verb is not None and not self.has(verb):
+        for name in sorted({name for name, _ in found} - METHODS.keys() - used):
+            method_name = None if name.startswith("_") else _misspelled(name)
+            if method_name is not None and not self.has(method_name):
                 raise self.error(
                     f" has a method {name}, which is never called",
-                    f"did you mean {verb}? If not, give it a less similar name, or one that begins with _",
+                    f"did you mean {method_name}? If not, give it a less similar name, or one that begins with _",
                 )
 
     def check_names(self) -> None:
-        for verb in () if self.is_bundled_alone else ("accumulate", "get_value"):
-            if not callable(getattr(self.cls, verb, None)):
+        for method_name in () if self.is_bundled_alone else ("accumulate", "get_value"):
+            if not callable(getattr(self.cls, method_name, None)):
                 raise self.error(
-                    f" has no method {verb}",
-                    f"define {self.shown(verb)}, or say for which engine the class is written: @udaf(adapt=...)",
+                    f" has no method {method_name}",
+                    f"define {self.shown(method_name)}, or say for which engine the class is written: @udaf(adapt=...)",
                 )
         for one, other in (("serialize", "deserialize"), ("deserialize", "serialize")):
             if self.has(one) and not self.has(other):
@@ -490,7 +490,7 @@ class _Builder(SignatureBuilder):
             raise self.error(
                 " has fold_bundle and is declared compile=True", "drop one of them; fold_bundle is not compiled"
             )
-        beside = [verb for verb in _CLASSIC if self.has(verb)]
+        beside = [method_name for method_name in _CLASSIC if self.has(method_name)]
         if self.is_bundled_alone and beside:
             raise self.error(
                 f" has fold_bundle and {beside[0]} but no accumulate",
@@ -503,16 +503,17 @@ class _Builder(SignatureBuilder):
                 "a segment has accumulators, separate from the class; add create_accumulator",
             )
         if declared and not self.is_bundled_alone:
-            verb = declared.removeprefix("bundled_")
+            method_name = declared.removeprefix("bundled_")
             raise self.error(
                 f" declares {declared} and has accumulate",
-                f"drop {declared}; beside the other methods, fold_bundle can do what these can, so define {verb}",
+                f"drop {declared}; beside the other methods, fold_bundle can do what these can, "
+                f"so define {method_name}",
             )
         self.retracts, self.merges = self.retracts or retracts, self.merges or merges
 
     def check_vectorised(self) -> None:
         """Refuse incomplete vectorised methods."""
-        written = [verb for verb in _VECTORISED if self.has(verb)]
+        written = [method_name for method_name in _VECTORISED if self.has(method_name)]
         if not written:
             return
         if not self.separate:
@@ -520,8 +521,8 @@ class _Builder(SignatureBuilder):
                 f" has {written[0]} but no create_accumulator",
                 "vectorised methods keep accumulators in an array, separate from the class; add create_accumulator",
             )
-        wanted = [verb for verb in _VECTORISED if verb != "merge_many" or self.has("merge")]
-        missing = [verb for verb in wanted if verb not in written]
+        wanted = [method_name for method_name in _VECTORISED if method_name != "merge_many" or self.has("merge")]
+        missing = [method_name for method_name in wanted if method_name not in written]
         if missing:
             raise self.error(f" has {written[0]} but no {missing[0]}", f"define {self.shown(missing[0])} too")
         if "merge_many" not in wanted and "merge_many" in written:
@@ -529,54 +530,58 @@ class _Builder(SignatureBuilder):
 
     def check_inherited(self) -> None:
         """Refuse inherited methods for many rows if a method that they stand for is overridden."""
-        for verb, scalar in _REPEATED:
-            if self.has(verb) and self.has(scalar) and self.owner(scalar) < self.owner(verb):
+        for method_name, scalar in _REPEATED:
+            if self.has(method_name) and self.has(scalar) and self.owner(scalar) < self.owner(method_name):
                 unused, names = "the vectorised methods", " = ".join(_VECTORISED)
-                if verb == "fold_bundle":
-                    unused, names = "the bundled form", verb
+                if method_name == "fold_bundle":
+                    unused, names = "the bundled form", method_name
                 raise self.error(
-                    f" overrides {scalar} but inherits {verb}",
-                    f"define {verb} too, or disable {unused}: {names} = None",
+                    f" overrides {scalar} but inherits {method_name}",
+                    f"define {method_name} too, or disable {unused}: {names} = None",
                 )
 
-    def owner(self, verb: str) -> int:
+    def owner(self, method_name: str) -> int:
         """Return the position, in the class's method resolution order, of the class that defines a method."""
-        return next(place for place, cls in enumerate(self.cls.__mro__) if verb in vars(cls))
+        return next(place for place, cls in enumerate(self.cls.__mro__) if method_name in vars(cls))
 
-    def shown(self, verb: str) -> str:
+    def shown(self, method_name: str) -> str:
         parameters = ["self"]
-        if verb in ("accumulate", "retract"):
+        if method_name in ("accumulate", "retract"):
             parameters += [*(["accumulator"] if self.separate else []), "*arguments"]
-        elif verb == "merge":
+        elif method_name == "merge":
             parameters += ["accumulator", "other"] if self.separate else ["other"]
-        elif verb == "deserialize":
+        elif method_name == "deserialize":
             parameters += ["serialized"]
-        elif verb == "migrate":
+        elif method_name == "migrate":
             parameters += ["version", "state"]
-        elif verb == "open":
+        elif method_name == "open":
             parameters += ["context"]
-        elif verb == "fold_bundle":
+        elif method_name == "fold_bundle":
             parameters += ["segments"]
-        elif verb in (*_VECTORISED, "running_many"):
-            takes_rows = verb in _TAKE_ARGUMENTS
+        elif method_name in (*_VECTORISED, "running_many"):
+            takes_rows = method_name in _TAKE_ARGUMENTS
             parameters += ["accumulators", "slots", "signs", "*columns"] if takes_rows else ["accumulators"]
-            parameters += ["slots", "others"] if verb == "merge_many" else []
-        elif verb in ("get_value", "serialize") and self.separate:
+            parameters += ["slots", "others"] if method_name == "merge_many" else []
+        elif method_name in ("get_value", "serialize") and self.separate:
             parameters += ["accumulator"]
-        return f"{verb}({', '.join(parameters)})"
+        return f"{method_name}({', '.join(parameters)})"
 
     def check_parameters(self, arguments: int | None) -> None:
         """Refuse methods whose parameters do not match the fold's calls."""
-        for verb, count in VERBS.items():
-            method = getattr(self.cls, verb, None)
+        for method_name, count in METHODS.items():
+            method = getattr(self.cls, method_name, None)
             if method is None:
                 continue
-            given = count - (0 if self.separate or verb in ("deserialize", "migrate", "create_accumulator") else 1)
-            if verb in _TAKE_ARGUMENTS:
+            given = count - (
+                0 if self.separate or method_name in ("deserialize", "migrate", "create_accumulator") else 1
+            )
+            if method_name in _TAKE_ARGUMENTS:
                 if arguments is None:
                     continue
                 given += arguments
-            self.check_call(verb, given, self.shown(verb), arguments if verb in _TAKE_ARGUMENTS else None)
+            self.check_call(
+                method_name, given, self.shown(method_name), arguments if method_name in _TAKE_ARGUMENTS else None
+            )
 
     def check_call(self, name: str, given: int, shown: str, arguments: int | None) -> None:
         """Refuse a method that cannot be called with this number of parameters, of which some may be arguments."""
@@ -597,16 +602,16 @@ class _Builder(SignatureBuilder):
     def takes_only(self, count: int) -> bool:
         if self.is_bundled_alone:
             return False  # no method has parameters for the arguments
-        for verb in (each for each in _TAKE_ARGUMENTS if self.has(each)):
-            method = getattr(self.cls, verb)
-            bound = isinstance(inspect.getattr_static(self.cls, verb), (staticmethod, classmethod))
+        for method_name in (each for each in _TAKE_ARGUMENTS if self.has(each)):
+            method = getattr(self.cls, method_name)
+            bound = isinstance(inspect.getattr_static(self.cls, method_name), (staticmethod, classmethod))
             signature = inspect.signature(method)
-            if verb in ("fold_many", "running_many") and any(
+            if method_name in ("fold_many", "running_many") and any(
                 each.kind is inspect.Parameter.VAR_POSITIONAL for each in signature.parameters.values()
             ):
                 return False  # it may take apart all columns
             try:
-                signature.bind(*[None] * (VERBS[verb] + count - (not self.separate) + (not bound)))
+                signature.bind(*[None] * (METHODS[method_name] + count - (not self.separate) + (not bound)))
             except TypeError:
                 return False
         return True
@@ -698,19 +703,19 @@ class _AdaptedBuilder(_Builder):
         asks = asks and not any(parameter.required for parameter in self.direct_arguments())
         return not asks or bool(self.asked("deterministic", "is_deterministic"))
 
-    def has(self, verb: str) -> bool:
-        if verb == "migrate":
-            return super().has(verb)
-        return verb != "serialize" and self.adapter.method(self.cls, verb) is not None
+    def has(self, method_name: str) -> bool:
+        if method_name == "migrate":
+            return super().has(method_name)
+        return method_name != "serialize" and self.adapter.method(self.cls, method_name) is not None
 
-    def form(self) -> Callable[[Mapping[str, Any]], Verbs]:
+    def form(self) -> Callable[[Mapping[str, Any]], Methods]:
         return AdaptedForm(self.cls, self.adapter.name)
 
     def state(self, state_type: Declared | None) -> Any:  # noqa: ARG002 - `declared_shape` has it
         return None
 
     def check_near_misses(self) -> None:
-        """Names that resemble foldflight's verbs are not misspelled here."""
+        """Names that resemble foldflight's methods are not misspelled here."""
 
     def check_names(self) -> None:
         missing = self.adapter.missing(self.cls)
@@ -725,8 +730,8 @@ class _AdaptedBuilder(_Builder):
         """There are no vectorised methods here."""
 
     def check_parameters(self, arguments: int | None) -> None:
-        for verb, method in self.adapter.methods.items():
-            if self.adapter.method(self.cls, verb) is None:
+        for method_name, method in self.adapter.methods.items():
+            if self.adapter.method(self.cls, method_name) is None:
                 continue
             is_property = isinstance(inspect.getattr_static(self.cls, method.name), property)
             if is_property != method.is_property:

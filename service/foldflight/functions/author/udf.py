@@ -241,15 +241,15 @@ class _MapBuilder(SignatureBuilder):
         if not isinstance(self.cls, type):
             self.check_method(self.cls, "")
             return
-        for verb, parameters in (("eval", "self, *arguments"), ("open", "self, context"), ("close", "self")):
-            method = getattr(self.cls, verb, None)
+        for method_name, parameters in (("eval", "self, *arguments"), ("open", "self, context"), ("close", "self")):
+            method = getattr(self.cls, method_name, None)
             if method is None:
-                if verb == "eval":
+                if method_name == "eval":
                     raise self.error(" has no method eval", f"define eval({parameters})")
                 continue
-            self.check_method(method, f".{verb}")
-            if verb != "eval":
-                self.check_count(method, verb, parameters)
+            self.check_method(method, f".{method_name}")
+            if method_name != "eval":
+                self.check_count(method, method_name, parameters)
         if self.has("is_deterministic"):
             raise self.error(
                 " has a method is_deterministic, which is never called", f"give {self.decorator}(deterministic=False)"
@@ -260,12 +260,12 @@ class _MapBuilder(SignatureBuilder):
         if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
             raise self.error(f"{shown} is a coroutine", "make it a plain function, without async")
 
-    def check_count(self, method: Any, verb: str, parameters: str) -> None:
+    def check_count(self, method: Any, method_name: str, parameters: str) -> None:
         """Refuse `open` and `close` with wrong parameters."""
         try:
             inspect.signature(method).bind(*[None] * (1 + parameters.count(",")))
         except TypeError:
-            raise self.error(f".{verb} has wrong parameters", f"write {verb}({parameters})") from None
+            raise self.error(f".{method_name} has wrong parameters", f"write {method_name}({parameters})") from None
 
     def scalar_function(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from foldflight.functions.types.shape import annotated_scalars
+from foldflight.functions.types.serializer import annotated_scalars
 from foldflight.functions.types.sql import can_widen, spellings, sql_name
 
 __all__ = ["TYPES", "spark_word", "types_page"]

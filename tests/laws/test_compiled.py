@@ -108,7 +108,7 @@ class Greatest:
         return accumulator
 
 
-class Shape:
+class StateSerializer:
     low: float | None
     geometric: float
     powers: float
@@ -128,10 +128,10 @@ class Sketched:
         self.power = power
         self.strict = strict
 
-    def create_accumulator(self) -> Shape:
-        return Shape()
+    def create_accumulator(self) -> StateSerializer:
+        return StateSerializer()
 
-    def accumulate(self, accumulator: Shape, value: float, flag: bool) -> None:
+    def accumulate(self, accumulator: StateSerializer, value: float, flag: bool) -> None:
         if value is None or (flag is not None and not flag):
             return
         if self.strict and value < 0:
@@ -141,14 +141,14 @@ class Sketched:
         accumulator.powers += abs(value) ** self.power % 7.25
         accumulator.positive = accumulator.positive and value > 0
 
-    def merge(self, accumulator: Shape, other: Shape) -> None:
+    def merge(self, accumulator: StateSerializer, other: StateSerializer) -> None:
         if other.low is not None:
             accumulator.low = other.low if accumulator.low is None else min(accumulator.low, other.low)
         accumulator.geometric += other.geometric
         accumulator.powers += other.powers
         accumulator.positive = accumulator.positive and other.positive
 
-    def get_value(self, accumulator: Shape) -> float | None:
+    def get_value(self, accumulator: StateSerializer) -> float | None:
         if accumulator.low is None:
             return None
         return accumulator.low if accumulator.positive else accumulator.powers * 1e10

@@ -19,7 +19,7 @@ from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.exact import EXACT, ExactSum, ExactSums
-from foldflight.functions.types.shape import shape_of_annotation
+from foldflight.functions.types.serializer import serializer_of_annotation
 from tests.laws.alike import bits, interpreted
 
 FUNCTIONS = Registry()
@@ -135,7 +135,7 @@ def test_exact_sums_are_exact(steps: list[Step]) -> None:
     assert [Fraction(each.units, 1 << 2176) for each in scalar] == fractions
     assert [sums.units(slot) for slot in range(3)] == [each.units for each in scalar]
     assert sums.values().tolist() == [each.value() for each in scalar] == [nearest(each) for each in fractions]
-    shape, states = shape_of_annotation(ExactSum), sums.to_arrow()
+    shape, states = serializer_of_annotation(ExactSum), sums.to_arrow()
     assert states is not None
     assert states.equals(shape.to_arrow(scalar))
     assert shape.from_arrow(states) == scalar

@@ -436,8 +436,8 @@ def test_a_list_is_restored_as_a_tuple_buffer() -> None:
     function = aggregate_of(Lists, input_types=["INT"])
     epochs = run_epochs({"it": connect(function)["lists"]("x")}, [[{"x": 3}], [{"x": 4}]])
     assert epochs[-1].changelog[-1][1] == {"it": 3.5}
-    assert function.shape is not None
-    assert function.shape.from_arrow(function.shape.to_arrow([[1.0, 2]])) == [(1.0, 2)]
+    assert function.serializer is not None
+    assert function.serializer.from_arrow(function.serializer.to_arrow([[1.0, 2]])) == [(1.0, 2)]
 
 
 def test_rows_and_views_are_those_of_pyflink() -> None:

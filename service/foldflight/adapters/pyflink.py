@@ -20,7 +20,7 @@ import pyarrow as pa
 from foldflight.errors import RejectedError
 from foldflight.functions.author.adapters import Adapter, Method, in_place
 from foldflight.functions.author.context import Counter, Distribution, FunctionContext, Meter
-from foldflight.functions.types.shape import Shape, list_of, map_of, record_of, shape_of_type
+from foldflight.functions.types.serializer import StateSerializer, list_of, map_of, record_of, serializer_of_type
 from foldflight.functions.types.sql import parse_type
 
 __all__ = ["PYFLINK", "AggregateFunction", "DataTypes", "ListView", "MapView", "Row"]
@@ -328,37 +328,39 @@ def flink_type(declared: Any) -> FlinkType:
 
 def arrow_of(declared: Any) -> pa.DataType:
     """Return the Arrow type of a type of PyFlink. Raises as `flink_type`."""
-    return shape_of_flink(flink_type(declared)).arrow
+    return serializer_of_flink(flink_type(declared)).arrow
 
 
-def shape_of_flink(type_: FlinkType) -> Shape:
-    """Return the shape of the values that an accumulator has for a type. Structs are rows."""
+def serializer_of_flink(type_: FlinkType) -> StateSerializer:
+    """Return the serializer of the values that an accumulator has for a type. Structs are rows."""
     match type_:
         case RowType(fields):
             return _rows(fields)
         case ListViewType(item):
-            return _Views(list_of(shape_of_flink(item)), list, ListView)
+            return _Views(list_of(serializer_of_flink(item)), list, ListView)
         case MapViewType(key, value):
-            return _Views(map_of(shape_of_flink(key), shape_of_flink(value)), lambda view: dict(view.items()), MapView)
+            return _Views(
+                map_of(serializer_of_flink(key), serializer_of_flink(value)), lambda view: dict(view.items()), MapView
+            )
     if pa.types.is_struct(type_):
         return _rows([(field.name, field.type) for field in type_])
     if pa.types.is_list(type_):
-        return list_of(shape_of_flink(type_.value_type))
+        return list_of(serializer_of_flink(type_.value_type))
     if pa.types.is_map(type_):
-        return map_of(shape_of_flink(type_.key_type), shape_of_flink(type_.item_type))
-    return shape_of_type(type_)
+        return map_of(serializer_of_flink(type_.key_type), serializer_of_flink(type_.item_type))
+    return serializer_of_type(type_)
 
 
-def _rows(fields: Sequence[tuple[str, FlinkType]]) -> Shape:
+def _rows(fields: Sequence[tuple[str, FlinkType]]) -> StateSerializer:
     names = [name for name, _ in fields]
-    shapes = [(name, shape_of_flink(each)) for name, each in fields]
-    return record_of(shapes, lambda members: Row.of(names, members), immutable=False)
+    serializers = [(name, serializer_of_flink(each)) for name, each in fields]
+    return record_of(serializers, lambda members: Row.of(names, members), immutable=False)
 
 
-class _Views(Shape):
+class _Views(StateSerializer):
     """List or map views, as lists or dicts."""
 
-    def __init__(self, inner: Shape, contents: Any, make: Any) -> None:
+    def __init__(self, inner: StateSerializer, contents: Any, make: Any) -> None:
         self.inner = inner
         self.contents = contents
         self.make = make
@@ -473,8 +475,8 @@ class _PyFlink(Adapter):
     def type_of(self, declared: Any) -> Any:
         return arrow_of(declared) if is_flink_type(declared) else declared
 
-    def shape_of(self, declared: Any) -> Shape:
-        return shape_of_flink(flink_type(declared))
+    def serializer_of(self, declared: Any) -> StateSerializer:
+        return serializer_of_flink(flink_type(declared))
 
 
 _BASE: Final = ("pyflink.table.udf", "AggregateFunction")

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from foldflight.functions.author.adapters import Adapter, Method, in_place
-from foldflight.functions.types.shape import Nullable, Shape
+from foldflight.functions.types.serializer import Nullable, StateSerializer
 from foldflight.functions.types.values import CastError
 
 __all__ = ["SNOWFLAKE", "Handled"]
@@ -34,10 +34,10 @@ class Handled:
         return Handled, (None, self.aggregate_state())
 
 
-class _HandledShape(Shape):
+class _HandledSerializer(StateSerializer):
     """Accumulators of the Snowflake adapter, as their states."""
 
-    def __init__(self, state: Shape) -> None:
+    def __init__(self, state: StateSerializer) -> None:
         self.state = state
         self.arrow = state.arrow
 
@@ -85,8 +85,8 @@ class _Snowflake(Adapter):
     def migrate(self, method: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
         return _of_states(method)
 
-    def shape(self, state: Shape, *, is_annotated: bool) -> Shape:
-        return _HandledShape(state if is_annotated else Nullable(state))
+    def serializer(self, state: StateSerializer, *, is_annotated: bool) -> StateSerializer:
+        return _HandledSerializer(state if is_annotated else Nullable(state))
 
 
 SNOWFLAKE: Final = _Snowflake(

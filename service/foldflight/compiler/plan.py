@@ -20,7 +20,7 @@ from foldflight.compiler.records import RecordField, RecordLayout
 from foldflight.fold.moments import MOMENTS, moment_of
 from foldflight.functions.author.scalar import ScalarMethods
 from foldflight.functions.author.spec import BoundFunction, Methods
-from foldflight.functions.types.shape import Nullable, may_be_none
+from foldflight.functions.types.serializer import Nullable, may_be_none
 from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.values import CastError
 
@@ -55,7 +55,7 @@ class Start(typing.NamedTuple):
 def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     """Return the plan of a function and the records that it starts with. Raises Refused if it cannot be compiled."""
     function = bound.function
-    if bound.shape is None:
+    if bound.serializer is None:
         raise Refused(f"its states are not typed: {function.capabilities.codec_reason}")
     separate = hasattr(function.cls, "create_accumulator")
     functions, with_self = _functions(function.cls, separate=separate)
@@ -65,7 +65,7 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     hiding = [name for name in own if name in functions or (name not in attributes and hasattr(function.cls, name))]
     if hiding:
         raise Refused(f"its instance attribute {hiding[0]} hides the class attribute of that name")
-    is_number = not pa.types.is_struct(bound.shape.arrow) or isinstance(bound.shape, Nullable)
+    is_number = not pa.types.is_struct(bound.serializer.arrow) or isinstance(bound.serializer, Nullable)
     cls = None if is_number else function.accumulator_class
     if cls is None and not is_number:
         raise Refused("its accumulator is not an object with annotated attributes")
@@ -183,13 +183,13 @@ def is_plain_number(value: Any) -> bool:
 
 
 def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
-    assert bound.shape is not None
-    arrow = bound.shape.arrow
+    assert bound.serializer is not None
+    arrow = bound.serializer.arrow
     if cls is None:
         type_ = arrow.field(0).type if pa.types.is_struct(arrow) else arrow
-        return RecordLayout((RecordField("value", _kind("", type_), isinstance(bound.shape, Nullable)),))
+        return RecordLayout((RecordField("value", _kind("", type_), isinstance(bound.serializer, Nullable)),))
     try:
-        bound.shape.to_arrow([fresh])
+        bound.serializer.to_arrow([fresh])
     except CastError as error:
         raise Refused(f"its state: {error}") from None
     hints = bound.function.accumulator_hints

@@ -24,7 +24,7 @@ from foldflight.fold.scalar.evaluation import Scalar
 from foldflight.fold.scalar.scalar import InterpretedScalar
 from foldflight.functions.author.scalar import AnyFunction, BoundScalar, ScalarFunction, ScalarMethods
 from foldflight.functions.author.spec import BoundFunction, Function, Methods
-from foldflight.functions.types.shape import views_in
+from foldflight.functions.types.serializer import views_in
 
 if TYPE_CHECKING:
     from foldflight.compiler.kernels import Kernels, Plan
@@ -247,7 +247,7 @@ class Programs:
             return _folding_in_java(function)
         if not isinstance(function, ScalarFunction) and function.bundled:
             return Folding(Mode.BUNDLED)
-        if isinstance(function, Function) and (views := views_in(function.shape)):
+        if isinstance(function, Function) and (views := views_in(function.serializer)):
             return Folding(Mode.INTERPRETED, f"its accumulator has views: {', '.join(views)}")
         if function.compile is False:
             return Folding(Mode.INTERPRETED, "compile=False")

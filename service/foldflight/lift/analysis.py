@@ -18,7 +18,7 @@ import pyarrow as pa
 from foldflight.functions.author.forms import AccumulatorForm, ClassForm
 from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.types.exact import EXACT
-from foldflight.functions.types.shape import Nullable, views_in
+from foldflight.functions.types.serializer import Nullable, views_in
 from foldflight.lift.execution import Raised, Record, Run, Tuple, runs
 from foldflight.lift.polynomials import same_sum
 from foldflight.lift.source import Refused
@@ -79,7 +79,7 @@ def _methods(bound: BoundFunction) -> Methods:
         raise Refused(f"its class is adapted from {function.adapter}")
     if not isinstance(function.instantiate, (ClassForm, AccumulatorForm)):
         raise Refused("it has fold_bundle in the place of accumulate")
-    if views_in(bound.shape):
+    if views_in(bound.serializer):
         raise Refused("its accumulator has views")
     if capabilities.codec != "typed":
         raise Refused(f"its states are not typed: {capabilities.codec_reason}")
@@ -220,7 +220,7 @@ class _Subject:
 
     @property
     def _is_one_value(self) -> bool:
-        return isinstance(self.bound.shape, Nullable) or not pa.types.is_struct(self.bound.state_type)
+        return isinstance(self.bound.serializer, Nullable) or not pa.types.is_struct(self.bound.state_type)
 
     def _after(self, run: Run, method: Any) -> dict[str, Expr]:
         """Return the fields after a method was called for a row."""

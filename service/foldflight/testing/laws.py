@@ -1,4 +1,4 @@
-"""The laws of functions, checked on generated data. Those of scalar and table functions are in `maplaws`.
+"""The laws of functions, checked on generated data. Those of scalar and table functions are in `scalarlaws`.
 
 A function that keeps the laws has the same outputs however an engine splits, merges and moves its input. Hypothesis
 generates the data, and reduces rows that break a law to a minimal example.
@@ -24,7 +24,7 @@ from foldflight.client.process import PROGRAMS
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold import BoundCall, Fold, Options, Resources, StateSigner, bind_calls
 from foldflight.functions import AnyFunction, Call, Function, Registry, RowKind, ScalarFunction, function_of
-from foldflight.functions.types.shape import views_in
+from foldflight.functions.types.serializer import views_in
 from foldflight.lift import Overflowed, Plan, Unfit, evaluate, lift_text, lifted_of
 from foldflight.shipping.pickling import unpickled_copy
 from foldflight.testing.scalarlaws import SCALAR_LAWS, ScalarSubject
@@ -529,7 +529,7 @@ def _needs_bundled(subject: _Subject) -> str | None:
 
 
 def _needs_views(subject: _Subject) -> str | None:
-    return None if views_in(subject.function.shape) else "its accumulator has no views"
+    return None if views_in(subject.function.serializer) else "its accumulator has no views"
 
 
 def _needs_lift(subject: _Subject) -> str | None:

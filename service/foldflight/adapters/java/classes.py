@@ -22,7 +22,7 @@ from foldflight.adapters.java.values import UnknownType, Value, hint_of, into_ob
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.author.declaring import snake_case
 from foldflight.functions.author.spec import Capabilities, Function, Methods, Parameter
-from foldflight.functions.types.shape import Shape, shape_of_type
+from foldflight.functions.types.serializer import StateSerializer, serializer_of_type
 from foldflight.functions.types.values import CastError
 
 __all__ = ["JavaClass", "JavaForm", "function_in", "function_name", "loaded"]
@@ -86,7 +86,7 @@ class JavaForm:
         return loaded(self.jar, self.class_name).bound_methods(literals)
 
 
-class JavaShape(Shape):
+class JavaSerializer(StateSerializer):
     """Accumulators of a Java class as typed states, the same as those of a Python class with these attributes."""
 
     def __init__(self, jar: Jar, class_name: str, arrow: pa.DataType, *, immutable: bool) -> None:
@@ -103,20 +103,20 @@ class JavaShape(Shape):
                 plain.append(None if value is None else out(value))
             except (ValueError, OverflowError) as error:  # a date of the year 10000
                 raise CastError(index, "RESULT_TYPE", str(error)) from None
-        return _plain_shape(self.arrow).to_arrow(plain)
+        return _plain_serializer(self.arrow).to_arrow(plain)
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         author = loaded(self.jar, self.class_name)
         into = author.accumulator.into
         try:
-            return [None if value is None else into(value) for value in _plain_shape(self.arrow).from_arrow(array)]
+            return [None if value is None else into(value) for value in _plain_serializer(self.arrow).from_arrow(array)]
         except author.jpype.JException as error:  # of the constructor of a record
             raise ValueError(str(error)) from error
 
 
 @functools.lru_cache(maxsize=64)
-def _plain_shape(arrow: pa.DataType) -> Shape:
-    return shape_of_type(arrow)
+def _plain_serializer(arrow: pa.DataType) -> StateSerializer:
+    return serializer_of_type(arrow)
 
 
 class JavaAuthor:
@@ -451,8 +451,8 @@ class JavaClass:
             declared_inputs=tuple(each.arrow for each in self.inputs),
             declared_result=result.arrow,
             declared_state=None,
-            shape=(
-                JavaShape(self.jar, self.name, accumulator.arrow, immutable=accumulator.is_immutable)
+            serializer=(
+                JavaSerializer(self.jar, self.name, accumulator.arrow, immutable=accumulator.is_immutable)
                 if codec == "typed" and accumulator.arrow is not None
                 else None
             ),

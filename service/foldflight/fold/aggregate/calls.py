@@ -11,8 +11,8 @@ from typing import Final
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.fold.aggregate.counted import counted_shape
-from foldflight.fold.aggregate.distinct import ROWS, Distinct, RowsShape, key_type
+from foldflight.fold.aggregate.counted import counted_serializer
+from foldflight.fold.aggregate.distinct import ROWS, Distinct, RowsSerializer, key_type
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.failures import ERROR, ERROR_TYPE, user_failure
 from foldflight.functions.author.scalar import BoundScalar
@@ -42,7 +42,7 @@ class BoundCall:
     call: Call
     bound: BoundFunction
     keys: tuple[pa.DataType, ...] = ()
-    rows: RowsShape | None = None
+    rows: RowsSerializer | None = None
 
     @cached_property
     def is_counted(self) -> bool:
@@ -69,7 +69,7 @@ class BoundCall:
     @property
     def row_list(self) -> pa.DataType:
         """The type of states that are the list of all counted rows."""
-        return counted_shape(self.bound, self.keys).arrow
+        return counted_serializer(self.bound, self.keys).arrow
 
     @cached_property
     def fingerprint(self) -> str:
@@ -189,7 +189,7 @@ def _bind(registry: Registry, call: Call, schema: pa.Schema, where: str, *, keep
     bound = BoundCall(call, function.bind(types, call.literals), _key_types(call, schema))
     # An engine that was planned with the list of all rows expects its fingerprint.
     if keeps_views and call.fingerprint != bound.fingerprint and _fits_view(bound, schema):
-        bound = replace(bound, rows=RowsShape(bound.input_types))
+        bound = replace(bound, rows=RowsSerializer(bound.input_types))
     check_fingerprint(call, bound.fingerprint, bound.bound.version, where)
     return bound
 

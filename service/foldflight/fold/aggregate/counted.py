@@ -21,15 +21,15 @@ from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots, frozen
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.query.call import Order
-from foldflight.functions.types.shape import Shape, list_of_tuples
+from foldflight.functions.types.serializer import StateSerializer, list_of_tuples
 from foldflight.functions.types.values import CastError, exact_types
 
-__all__ = ["Counted", "counted_shape"]
+__all__ = ["Counted", "counted_serializer"]
 
 _COUNT: Final = "times"
 
 
-def counted_shape(bound: BoundFunction, keys: Sequence[pa.DataType] = ()) -> Shape:
+def counted_serializer(bound: BoundFunction, keys: Sequence[pa.DataType] = ()) -> StateSerializer:
     """Return the layout of the states: a list of (argument 0, ..., argument n - 1, key 0, ..., times).
 
     Args:
@@ -57,7 +57,7 @@ class Counted(Accumulators):
         self.inner = inner
         self.each_once = each_once
         self.order = order
-        self.shape = counted_shape(inner.bound, keys)
+        self.serializer = counted_serializer(inner.bound, keys)
         self._arguments = len(inner.bound.input_types)
         self._changeable = any(exact_types(type_) is None for type_ in inner.bound.input_types)
         # slot -> frozen arguments -> [arguments, times]. Rows that are retracted before insertion have negative counts.
@@ -97,7 +97,7 @@ class Counted(Accumulators):
         return pa.concat_arrays(outputs) if outputs else pa.array([], self.inner.bound.result_type)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
-        for slot, state in zip(slots.tolist(), typed_values(self.inner.name, self.shape, states), strict=True):
+        for slot, state in zip(slots.tolist(), typed_values(self.inner.name, self.serializer, states), strict=True):
             self._seen.setdefault(slot, {})
             for entry in state:
                 if entry is None or entry[-1] is None:
@@ -110,7 +110,7 @@ class Counted(Accumulators):
     def states(self, slots: Slots) -> pa.Array:
         rows = [[(*row, times) for row, times in self._seen.get(slot, {}).values()] for slot in slots.tolist()]
         try:
-            return self.shape.to_arrow(rows)
+            return self.serializer.to_arrow(rows)
         except CastError as error:  # only a forged state has so many
             raise unreadable(self.inner.name, f"a row was added too often: {error}") from error
 

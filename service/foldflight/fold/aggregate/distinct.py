@@ -27,11 +27,11 @@ from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots
 from foldflight.functions.author.spec import BoundFunction
-from foldflight.functions.types.shape import Shape, ViewShape, record_of, shape_of_type
+from foldflight.functions.types.serializer import StateSerializer, ViewSerializer, record_of, serializer_of_type
 from foldflight.functions.types.values import CastError
 from foldflight.functions.types.views import MISSING, ViewPart, normal_key
 
-__all__ = ["ROWS", "Distinct", "RowsShape", "key_type"]
+__all__ = ["ROWS", "Distinct", "RowsSerializer", "key_type"]
 
 ROWS: Final = "rows"
 """The name of the view of the rows."""
@@ -59,7 +59,7 @@ def key_type(type_: pa.DataType) -> pa.DataType | None:
     return type_ if is_number or is_decimal or is_text or kinds.is_date32(type_) else None
 
 
-class RowsShape(ViewShape):
+class RowsSerializer(ViewSerializer):
     """The layout of a view of rows with their times. The key is the argument, or a tuple of several arguments.
 
     Args:
@@ -74,11 +74,11 @@ class RowsShape(ViewShape):
         if None in keys or not keys:
             raise TypeError(f"rows of {', '.join(map(str, arguments)) or 'nothing'} cannot be keys of a view")
         self.arguments = tuple(arguments)
-        shapes: list[Shape] = [shape_of_type(each) for each in keys]
-        fields = [(f"f{place}", shape) for place, shape in enumerate(shapes)]
-        key = shapes[0] if len(shapes) == 1 else record_of(fields, lambda members: members, immutable=True)
-        super().__init__(key, shape_of_type(pa.int64()))
-        self._types = [shape.arrow for shape in shapes]
+        serializers: list[StateSerializer] = [serializer_of_type(each) for each in keys]
+        fields = [(f"f{place}", serializer) for place, serializer in enumerate(serializers)]
+        key = serializers[0] if len(serializers) == 1 else record_of(fields, lambda members: members, immutable=True)
+        super().__init__(key, serializer_of_type(pa.int64()))
+        self._types = [serializer.arrow for serializer in serializers]
         self._has_floats = any(map(pa.types.is_floating, self._types))
 
     def parts_of(self, array: pa.Array) -> list[ViewPart | None]:
@@ -120,28 +120,28 @@ class Distinct(Accumulators):
     Args:
         inner: The accumulators.
         bound: The function. It can retract, or no row is a retraction.
-        shape: The layout of the view.
+        serializer: The layout of the view.
         failures: The slots that have failed.
         ask: Asks the engine for entries of the view.
     """
 
     def __init__(
-        self, inner: Accumulators, bound: BoundFunction, shape: RowsShape, *, failures: Failures, ask: AskView
+        self, inner: Accumulators, bound: BoundFunction, serializer: RowsSerializer, *, failures: Failures, ask: AskView
     ) -> None:
         self._inner = inner
         self._name = bound.function.name
         self._names = bound.function.input_names
-        self._shape = shape
-        self._type = self.state_type(bound, shape)
+        self._serializer = serializer
+        self._type = self.state_type(bound, serializer)
         self._failures = failures
         self._ask = ask
         self._rows: dict[int, KeptMap] = {}
         self._warm: set[int] = set()
 
     @staticmethod
-    def state_type(bound: BoundFunction, shape: RowsShape) -> pa.StructType:
+    def state_type(bound: BoundFunction, serializer: RowsSerializer) -> pa.StructType:
         """Return the type of the states: the view of the rows, and the state of the function."""
-        return pa.struct([pa.field(ROWS, shape.arrow), pa.field(STATE, bound.state_type)])
+        return pa.struct([pa.field(ROWS, serializer.arrow), pa.field(STATE, bound.state_type)])
 
     @property
     def kind(self) -> Mode:
@@ -156,7 +156,7 @@ class Distinct(Accumulators):
         for slot in np.unique(rows.slots).tolist():
             self._of(slot)
         held, turning = self._rows, []
-        steps = zip(rows.slots.tolist(), self._shape.keys_of(rows.arguments), weights, strict=True)
+        steps = zip(rows.slots.tolist(), self._serializer.keys_of(rows.arguments), weights, strict=True)
         for index, (slot, key, weight) in enumerate(steps):
             view = held[slot]
             found = view._find(key)  # noqa: SLF001 - the keys are normal
@@ -184,7 +184,7 @@ class Distinct(Accumulators):
         if rows.null_count or inner.null_count:
             raise unreadable(self._name, "its rows, or its state without them, are NULL")
         try:
-            parts = [part for part in self._shape.parts_of(rows) if part is not None]
+            parts = [part for part in self._serializer.parts_of(rows) if part is not None]
         except UNREADABLE as error:
             raise unreadable(self._name, f"{type(error).__name__}: {error}") from error
         self._inner.merge(slots, inner)
@@ -209,7 +209,7 @@ class Distinct(Accumulators):
             *columns, times = states.flatten().flatten()
             counts = states.value_lengths()
         else:
-            columns, times = self._shape.rows_in(states.field(ROWS))
+            columns, times = self._serializer.rows_in(states.field(ROWS))
             counts = states.field(ROWS).field(2).value_lengths()
         if times.null_count:
             raise ValueError("a row or its times are NULL")
@@ -221,7 +221,7 @@ class Distinct(Accumulators):
             retracts=retracts if retracts.any() else None,
             arguments=[Column(name, column) for name, column in zip(names, columns, strict=False)],
         )
-        self._shape.keys_of(rows.arguments)  # values that Python does not have are errors of the state
+        self._serializer.keys_of(rows.arguments)  # values that Python does not have are errors of the state
         return rows, weights.tolist()
 
     def take_entries(self, slots: Slots, states: pa.Array) -> None:
@@ -230,7 +230,7 @@ class Distinct(Accumulators):
         Raises:
             RejectedError: BAD_FRAME, for a slot without a state, and for entries that cannot be read.
         """
-        parts = entries_of(ROWS, self._shape, states.flatten()[states.type.get_field_index(ROWS)])
+        parts = entries_of(ROWS, self._serializer, states.flatten()[states.type.get_field_index(ROWS)])
         for slot, part in zip(slots.tolist(), parts, strict=True):
             if part is None or slot in self._failures:
                 continue
@@ -252,7 +252,7 @@ class Distinct(Accumulators):
 
     def states(self, slots: Slots) -> pa.Array:
         try:
-            rows = self._shape.to_arrow([self._of(slot) for slot in slots.tolist()])
+            rows = self._serializer.to_arrow([self._of(slot) for slot in slots.tolist()])
         except CastError as error:  # only a forged state has so many
             raise unreadable(self._name, f"a row was added too often: {error}") from error
         return pa.StructArray.from_arrays([rows, self._inner.states(slots)], fields=list(self._type))
@@ -279,6 +279,6 @@ class Distinct(Accumulators):
         return view
 
     def _learned(self, slot: int, part: ViewPart) -> KeptMap:
-        view = KeptMap(Source(self._ask, ROWS, self._shape, slot, self._warm))
+        view = KeptMap(Source(self._ask, ROWS, self._serializer, slot, self._warm))
         view.learn(part)
         return view

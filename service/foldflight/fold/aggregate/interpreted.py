@@ -249,7 +249,7 @@ class Interpreted(Accumulators):
 
         The contents of typed states are known, so only immutable accumulators need a check at every row.
         """
-        return method.returns == "may" and self.bound.shape is not None and not self.bound.shape.immutable
+        return method.returns == "may" and self.bound.serializer is not None and not self.bound.serializer.immutable
 
     def _run_kinds(self, steps: Iterator[tuple[int, Any, bool]]) -> None:
         if self._retract is None:

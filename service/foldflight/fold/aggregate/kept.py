@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.fold.evaluator import HeldView
-from foldflight.functions.types.shape import ViewShape
+from foldflight.functions.types.serializer import ViewSerializer
 from foldflight.functions.types.values import CastError
 from foldflight.functions.types.views import MISSING, ListView, MapView, ViewPart
 
@@ -46,17 +46,17 @@ class Source:
     Args:
         ask: Asks the engine.
         name: The name of the view.
-        shape: Its layout.
+        serializer: Its layout.
         slot: The slot.
         warm: The slots whose views know entries; the slot is added when entries are read or changed.
     """
 
-    __slots__ = ("_ask", "_name", "_shape", "_slot", "_warm")
+    __slots__ = ("_ask", "_name", "_serializer", "_slot", "_warm")
 
-    def __init__(self, ask: AskView, name: str, shape: ViewShape, slot: int, warm: set[int]) -> None:
+    def __init__(self, ask: AskView, name: str, serializer: ViewSerializer, slot: int, warm: set[int]) -> None:
         self._ask = ask
         self._name = name
-        self._shape = shape
+        self._serializer = serializer
         self._slot = slot
         self._warm = warm
 
@@ -72,7 +72,7 @@ class Source:
         question = self._question([key], complete=False)
         if self._joined(question).keys != [key]:
             raise TypeError(
-                f"the key {key!r} is not exact in {self._shape.key.arrow}, the type of keys of {self._name}"
+                f"the key {key!r} is not exact in {self._serializer.key.arrow}, the type of keys of {self._name}"
             )
         return self._ask(self._slot, self._name, question, read, are_held=True)
 
@@ -87,7 +87,7 @@ class Source:
                 raise self._bad("answered with no entries, although others follow")
             if not all(page.present):
                 raise self._bad("answered with entries that do not exist to a question for all")
-            if self._shape.is_list and page.keys != list(range(count, count + len(page.keys))):
+            if self._serializer.is_list and page.keys != list(range(count, count + len(page.keys))):
                 raise self._bad("answered with items that are out of order")
             return page
 
@@ -110,13 +110,13 @@ class Source:
     def _question(self, keys: list[Any], *, complete: bool) -> pa.Array:
         part = ViewPart(complete, False, keys, [None] * len(keys), [False] * len(keys))
         try:
-            return self._shape.parts_to_arrow([part])
+            return self._serializer.parts_to_arrow([part])
         except CastError as error:
             raise TypeError(f"a key does not fit the view {self._name}: {error}") from None
 
     def _joined(self, answers: pa.Array) -> ViewPart:
         try:
-            parts = [part for part in self._shape.parts_of(answers) if part is not None]
+            parts = [part for part in self._serializer.parts_of(answers) if part is not None]
         except UNREADABLE as error:
             raise self._bad(f"answered with entries that cannot be read: {error}") from error
         return ViewPart(
@@ -336,14 +336,14 @@ class KeptList(ListView[Any]):
         return "ListView(...)"
 
 
-def entries_of(view: str, shape: ViewShape, array: pa.Array) -> list[ViewPart | None]:
+def entries_of(view: str, serializer: ViewSerializer, array: pa.Array) -> list[ViewPart | None]:
     """Return n parts of a view that the engine sent.
 
     Raises:
         RejectedError: BAD_FRAME, if they cannot be read.
     """
     try:
-        return shape.parts_of(array)
+        return serializer.parts_of(array)
     except UNREADABLE as error:
         raise RejectedError("BAD_FRAME", f"entries of the view {view} cannot be read: {error}") from error
 

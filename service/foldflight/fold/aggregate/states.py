@@ -22,7 +22,7 @@ from foldflight.fold.failures import user_failure
 from foldflight.fold.pickles import Pickles, UnknownName
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.spec import BoundFunction, Methods
-from foldflight.functions.types.shape import Shape
+from foldflight.functions.types.serializer import StateSerializer
 from foldflight.functions.types.values import CastError
 from foldflight.functions.types.views import ListView, MapView
 
@@ -70,27 +70,27 @@ _WIDER: Final = (
 class Typed(StateCodec):
     """Arrow values."""
 
-    def __init__(self, function: str, shape: Shape) -> None:
+    def __init__(self, function: str, serializer: StateSerializer) -> None:
         self.function = function
-        self.shape = shape
-        self.arrow = shape.arrow
+        self.serializer = serializer
+        self.arrow = serializer.arrow
 
     def encode(self, accumulators: Sequence[Any]) -> pa.Array:
         try:
-            return self.shape.to_arrow(accumulators)
+            return self.serializer.to_arrow(accumulators)
         except CastError as error:
             remedy = f"; {_WIDER}" if error.code == "OVERFLOW" else ""
             message = f"its accumulator does not fit its state: {error}{remedy}"
             raise Unfit(error.index, FunctionError(error.code, message, function=self.function)) from None
 
     def decode(self, states: pa.Array) -> list[Any]:
-        return typed_values(self.function, self.shape, states)
+        return typed_values(self.function, self.serializer, states)
 
 
-def typed_values(function: str, shape: Shape, states: pa.Array) -> list[Any]:
+def typed_values(function: str, serializer: StateSerializer, states: pa.Array) -> list[Any]:
     """Return n typed states as n values. Raises RejectedError STATE_MISMATCH for values that no fold writes."""
     try:
-        return shape.from_arrow(states)
+        return serializer.from_arrow(states)
     except (ValueError, TypeError, OverflowError, KeyError, pa.ArrowException) as error:
         raise unreadable(function, f"{type(error).__name__}: {error}") from error
 
@@ -309,8 +309,8 @@ def state_codec(bound: BoundFunction, methods: Methods, signer: StateSigner | No
     if codec == "custom":
         return Custom(bound, methods)
     if codec == "typed":
-        assert bound.shape is not None
-        return Typed(bound.function.name, bound.shape)
+        assert bound.serializer is not None
+        return Typed(bound.function.name, bound.serializer)
     if signer is None:
         raise _no_key(bound.function.name, bound.function.capabilities.codec_reason)
     return Pickled(bound, methods, signer)

@@ -13,7 +13,7 @@ from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, 
 from foldflight.fold.failures import user_failure
 from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.types.columns import AttributeColumn, number_format
-from foldflight.functions.types.shape import Nullable, may_be_none, members_of
+from foldflight.functions.types.serializer import Nullable, may_be_none, members_of
 from foldflight.functions.types.sql import sql_name
 
 __all__ = ["Table", "fresh_table"]
@@ -141,24 +141,24 @@ def fresh_table(bound: BoundFunction, methods: Methods) -> Table | str:
     Raises:
         FunctionError: USER_CODE, if `create_accumulator` raises SystemExit.
     """
-    if bound.shape is None:
+    if bound.serializer is None:
         return f"its states are not typed: {bound.function.capabilities.codec_reason}"
     try:
-        fresh = bound.shape.to_arrow([methods.create_accumulator()])
+        fresh = bound.serializer.to_arrow([methods.create_accumulator()])
     except SystemExit as error:
         raise user_failure(bound.function.name, "create_accumulator", error) from error
     except Exception as error:  # noqa: BLE001 - the interpreter raises it again, with its slot
         return str(error)
-    attributes = members_of(bound.shape)
+    attributes = members_of(bound.serializer)
     is_single = attributes is None
     hints = {} if is_single else bound.function.accumulator_hints
     members = []
-    for place, (name, shape) in enumerate([("value", bound.shape)] if attributes is None else attributes):
+    for place, (name, serializer) in enumerate([("value", bound.serializer)] if attributes is None else attributes):
         begins = fresh if is_single else fresh.field(place)
-        optional = isinstance(bound.shape, Nullable) or may_be_none(hints.get(name)) or begins.null_count > 0
-        column, format_ = shape.column(), number_format(shape.arrow)
+        optional = isinstance(bound.serializer, Nullable) or may_be_none(hints.get(name)) or begins.null_count > 0
+        column, format_ = serializer.column(), number_format(serializer.arrow)
         if (column is None or optional) and format_ is None:
-            return f"its state has the type {sql_name(shape.arrow)}" + ("" if is_single else f" in {name}")
+            return f"its state has the type {sql_name(serializer.arrow)}" + ("" if is_single else f" in {name}")
         members.append(_Member(name, format_ or "?", optional, None if format_ else column))
     kept = tuple(members)
     numbers = tuple(member for member in kept if member.column is None)

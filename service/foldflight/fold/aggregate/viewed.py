@@ -28,7 +28,7 @@ from foldflight.fold.rows import Slots
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction
-from foldflight.functions.types.shape import Attributes, views_in
+from foldflight.functions.types.serializer import Attributes, views_in
 from foldflight.functions.types.views import ListView, MapView, PlainMap, ViewPart
 
 __all__ = ["Viewed"]
@@ -56,8 +56,8 @@ class Viewed(Interpreted):
     ) -> None:
         super().__init__(bound, context=context, signer=signer, failures=failures)
         self._ask = ask
-        self._views = views_in(bound.shape)
-        self._attributes = Attributes(bound.shape)
+        self._views = views_in(bound.serializer)
+        self._attributes = Attributes(bound.serializer)
         self._warm: set[int] = set()  # the slots with views of which entries are in memory
         self._cold: set[int] = set()  # the slots that may have `ViewPart`s, until a row uses the slot
         create = self.methods.create_accumulator
@@ -100,14 +100,14 @@ class Viewed(Interpreted):
         """
         self._grow(slots)
         members = dict(zip((field.name for field in states.type), states.flatten(), strict=True))
-        for name, shape in self._views.items():
-            for slot, part in zip(slots.tolist(), entries_of(name, shape, members[name]), strict=True):
+        for name, serializer in self._views.items():
+            for slot, part in zip(slots.tolist(), entries_of(name, serializer, members[name]), strict=True):
                 if part is None or slot in self.failures:
                     continue
                 if not self._present[slot]:
                     raise no_state(self.name, name, slot)
                 if part.complete and self._found(self._held[slot], name) is _FORGOTTEN:
-                    self._attributes.set(self._held[slot], name, shape.made(part))
+                    self._attributes.set(self._held[slot], name, serializer.made(part))
                     self._warm.add(slot)
                     continue
                 # A view in memory, and what a method has set instead of one, needs no entries.
@@ -197,11 +197,11 @@ class Viewed(Interpreted):
         Raises:
             TypeError: For a view that it has not given.
         """
-        for name, shape in self._views.items():
+        for name, serializer in self._views.items():
             found = self._found(accumulator, name)
-            view = shape.in_memory(found)
+            view = serializer.in_memory(found)
             if view is None:
-                kind = "ListView" if shape.is_list else "MapView"
+                kind = "ListView" if serializer.is_list else "MapView"
                 wrong = "not set" if found is None else f"of type {type(found).__name__}"
                 raise TypeError(
                     f"{name} of a new accumulator is {wrong}, and it is declared as a {kind}; set it to {kind}() where "
@@ -246,9 +246,9 @@ class Viewed(Interpreted):
 
     def _made(self, slot: int, name: str, part: ViewPart) -> KeptMap | KeptList:
         assert self._ask is not None
-        shape = self._views[name]
-        source = Source(self._ask, name, shape, slot, self._warm)
-        if shape.is_list:
+        serializer = self._views[name]
+        source = Source(self._ask, name, serializer, slot, self._warm)
+        if serializer.is_list:
             if len(part.keys) != 1 or part.present[0]:
                 raise unreadable(self.name, f"the ListView {name} is not complete and has no number of items")
             return KeptList(source, part.keys[0])

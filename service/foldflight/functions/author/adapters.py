@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions.author.spec import Methods
-from foldflight.functions.types.shape import Shape, record_of, shape_of_type
+from foldflight.functions.types.serializer import StateSerializer, record_of, serializer_of_type
 from foldflight.functions.types.sql import parse_type
 
 __all__ = [
@@ -117,15 +117,15 @@ class Adapter(ABC):
         """Return a declared type of an argument or of the result in place of one that only the engine has."""
         return declared
 
-    def shape_of(self, declared: Any) -> Shape:
-        """Return the shape of accumulators of a declared type."""
+    def serializer_of(self, declared: Any) -> StateSerializer:
+        """Return the serializer of accumulators of a declared type."""
         arrow = parse_type(declared)
         if self.returns_accumulator and pa.types.is_struct(arrow):
-            return record_of([(each.name, shape_of_type(each.type)) for each in arrow], tuple, immutable=True)
-        return self.shape(shape_of_type(arrow), is_annotated=False)
+            return record_of([(each.name, serializer_of_type(each.type)) for each in arrow], tuple, immutable=True)
+        return self.serializer(serializer_of_type(arrow), is_annotated=False)
 
-    def shape(self, state: Shape, *, is_annotated: bool) -> Shape:  # noqa: ARG002 - for subclasses
-        """Return the shape of accumulators from that of the states."""
+    def serializer(self, state: StateSerializer, *, is_annotated: bool) -> StateSerializer:  # noqa: ARG002 - for subclasses
+        """Return the serializer of accumulators from that of the states."""
         return state
 
     def engine_part(self, cls: type) -> tuple[type, ...]:

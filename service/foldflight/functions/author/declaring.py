@@ -16,7 +16,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions.author.scalar import ScalarFunction
 from foldflight.functions.author.spec import Declared, Function, Parameter
 from foldflight.functions.query.literals import names_values
-from foldflight.functions.types.shape import Shape, Untyped, shape_of_annotation
+from foldflight.functions.types.serializer import StateSerializer, Untyped, serializer_of_annotation
 from foldflight.functions.types.sql import is_spark_type, parse_type, type_variables
 
 __all__ = ["REGISTERED", "Inputs", "SignatureBuilder", "snake_case"]
@@ -183,12 +183,12 @@ class SignatureBuilder(ABC):
                 f"{where}: {why}", f"give the SQL type in {self.decorator}(input_types=..., result_type=...)"
             ) from None
 
-    def layout(self, annotation: Any) -> Shape:
+    def layout(self, annotation: Any) -> StateSerializer:
         """Return the layout of an annotation. Raises Untyped."""
-        shape = shape_of_annotation(annotation)
-        zoned = shape.zoned()
-        self.has_datetimes = self.has_datetimes or zoned.arrow != shape.arrow
-        return zoned if self.is_zoned else shape
+        serializer = serializer_of_annotation(annotation)
+        zoned = serializer.zoned()
+        self.has_datetimes = self.has_datetimes or zoned.arrow != serializer.arrow
+        return zoned if self.is_zoned else serializer
 
     def of_both_kinds(self, build: Callable[[], F]) -> F:
         """Return what `build` returns: a function, which has the one for timestamps with a zone if it takes them."""

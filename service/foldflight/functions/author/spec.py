@@ -21,7 +21,7 @@ import pyarrow as pa
 from foldflight.errors import RejectedError
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.query.literals import check_names, fits
-from foldflight.functions.types.shape import Shape, shape_of_type, views_in
+from foldflight.functions.types.serializer import StateSerializer, serializer_of_type, views_in
 from foldflight.functions.types.sql import can_widen, needs_zone, parse_type, sql_name, type_variables
 from foldflight.functions.types.views import ViewSpec
 
@@ -330,7 +330,7 @@ class Function(Registered):
         declared_inputs: The types of the arguments, or a callable from the actual types to the declared ones.
         declared_result: Type of the result, or a callable from the input types.
         declared_state: Type of the state if the author declares it, or a callable from the input types.
-        shape: The typed layout of the accumulator, if its annotation defines one.
+        serializer: The typed layout of the accumulator, if its annotation defines one.
         accumulator_class: The class of the accumulator, if its annotation names one.
         accumulator_hints: The annotations of this class by attribute; empty if they cannot be resolved. They are
             resolved where the class is declared: where it is shipped to, the module of its names is missing.
@@ -361,7 +361,7 @@ class Function(Registered):
     declared_inputs: tuple[str | pa.DataType, ...] | Callable[..., Sequence[Any]]
     declared_result: Declared
     declared_state: Declared | None
-    shape: Shape | None
+    serializer: StateSerializer | None
     accumulator_class: type | None
     skip_nulls: bool
     capabilities: Capabilities
@@ -412,17 +412,19 @@ class Function(Registered):
         if self.zoned is not None and self.takes_zoned(argument_types):
             return replace(self.zoned, name=self.name, own=self.own).bind(argument_types, literals)
         inputs, result, version, variables = self.bind_types(argument_types, literals)
-        shape = self.shape
+        serializer = self.serializer
         if self.declared_state is not None:
-            shape = shape_of_type(self.resolve(self.declared_state, inputs, variables), self.accumulator_class)
-        state_type = shape.arrow if self.capabilities.codec == "typed" and shape is not None else pa.binary()
+            serializer = serializer_of_type(
+                self.resolve(self.declared_state, inputs, variables), self.accumulator_class
+            )
+        state_type = serializer.arrow if self.capabilities.codec == "typed" and serializer is not None else pa.binary()
         return BoundFunction(
             function=self,
             version=version,
             input_types=inputs,
             result_type=result,
             state_type=state_type,
-            shape=shape if self.capabilities.codec == "typed" else None,
+            serializer=serializer if self.capabilities.codec == "typed" else None,
             literals=dict(literals),
         )
 
@@ -484,7 +486,7 @@ class BoundFunction:
         input_types: The types to which its arguments are cast.
         result_type: The type to which its results are cast.
         state_type: The type of its states: a struct or scalar for the typed codec, binary otherwise.
-        shape: The layout of its typed states; None for other codecs.
+        serializer: The layout of its typed states; None for other codecs.
         literals: The direct arguments.
     """
 
@@ -493,7 +495,7 @@ class BoundFunction:
     input_types: tuple[pa.DataType, ...]
     result_type: pa.DataType
     state_type: pa.DataType
-    shape: Shape | None
+    serializer: StateSerializer | None
     literals: Mapping[str, Any]
 
     @functools.cached_property
@@ -520,7 +522,7 @@ class BoundFunction:
         prefetch = self.function.prefetch
         return tuple(
             ViewSpec(name, view.key.arrow, view.value.arrow, tuple(prefetch.get(name, ())), view.is_list)
-            for name, view in views_in(self.shape).items()
+            for name, view in views_in(self.serializer).items()
         )
 
     def instantiate(self) -> Methods:

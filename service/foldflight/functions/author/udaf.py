@@ -16,11 +16,11 @@ from foldflight.functions.author.declaring import REGISTERED, Inputs, SignatureB
 from foldflight.functions.author.forms import METHODS, AccumulatorForm, ClassForm
 from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
 from foldflight.functions.author.spec import Capabilities, Declared, Function, Methods, Parameter
-from foldflight.functions.types.shape import (
+from foldflight.functions.types.serializer import (
     Nullable,
-    Shape,
+    StateSerializer,
     Untyped,
-    ViewShape,
+    ViewSerializer,
     check_views,
     may_be_none,
     views_in,
@@ -312,12 +312,12 @@ class _Builder(SignatureBuilder):
         self.check_inherited()
         inputs = self.inputs(input_types)
         self.check_parameters(None if callable(inputs) else len(inputs))
-        shape, reason = self.shape()
+        serializer, reason = self.serializer()
         accumulator = self.accumulator_annotation()
-        codec: Literal["typed", "custom", "pickle"] = "typed" if shape or state_type is not None else "pickle"
+        codec: Literal["typed", "custom", "pickle"] = "typed" if serializer or state_type is not None else "pickle"
         if state_type is not None:
             reason = "declared by state_type"
-        views = self.views(shape, state_type, accumulator, compile)
+        views = self.views(serializer, state_type, accumulator, compile)
         if self.has("serialize"):
             codec, reason = "custom", "the class defines serialize and deserialize"
         if invertible and not self.retracts:
@@ -336,7 +336,7 @@ class _Builder(SignatureBuilder):
             declared_inputs=inputs,
             declared_result=self.result(result_type),
             declared_state=self.state(state_type),
-            shape=shape,
+            serializer=serializer,
             accumulator_class=accumulator if isinstance(accumulator, type) else None,
             accumulator_hints=_annotations(accumulator) if isinstance(accumulator, type) else {},
             skip_nulls=skip_nulls,
@@ -350,7 +350,7 @@ class _Builder(SignatureBuilder):
                 migrate=self.has("migrate"),
             ),
             parameters=self.direct_arguments(),
-            returns=self.returns(shape, accumulator),
+            returns=self.returns(serializer, accumulator),
             compile=compile,
             vectorised=self.has("fold_many"),
             adapter=self.adapted_from,
@@ -361,17 +361,17 @@ class _Builder(SignatureBuilder):
 
     def views(
         self,
-        shape: Shape | None,
+        serializer: StateSerializer | None,
         state_type: Declared | None,
         accumulator: Any,
         compile: bool | Literal["auto"],  # noqa: A002 - as in `udaf`
-    ) -> Mapping[str, ViewShape]:
+    ) -> Mapping[str, ViewSerializer]:
         """Return the views of the accumulator. Refuse what does not go with views."""
-        if shape is not None:
-            check_views(shape)
+        if serializer is not None:
+            check_views(serializer)
         annotated = _annotations(accumulator) if isinstance(accumulator, type) else {}
         declared = any(_is_view(each) for each in annotated.values())
-        views = views_in(shape)
+        views = views_in(serializer)
         if not declared and not views:
             return views
         with_others = {
@@ -385,14 +385,16 @@ class _Builder(SignatureBuilder):
             if wrong:
                 raise self.error(f" has views in its accumulator and {wrong}", f"drop {what}, or use dict and list")
         if not views:
-            reason = self.shape()[1]
+            reason = self.serializer()[1]
             raise self.error(
                 f" has views in its accumulator, but the state is not typed ({reason})",
                 "annotate all attributes of the accumulator with specific types",
             )
         return views
 
-    def prefetched(self, prefetch: Prefetch, views: Mapping[str, ViewShape], inputs: Any) -> dict[str, tuple[int, ...]]:
+    def prefetched(
+        self, prefetch: Prefetch, views: Mapping[str, ViewSerializer], inputs: Any
+    ) -> dict[str, tuple[int, ...]]:
         """Return, for each view with `prefetch`, the numbers of the arguments that make up its keys."""
         names = self.input_names(inputs)
         found: dict[str, tuple[int, ...]] = {}
@@ -655,21 +657,21 @@ class _Builder(SignatureBuilder):
             return self.cls
         return self.hints(self.cls.create_accumulator).get("return")
 
-    def shape(self) -> tuple[Shape | None, str]:
+    def serializer(self) -> tuple[StateSerializer | None, str]:
         annotation = self.accumulator_annotation()
         if annotation is None:
             where = "fold_bundle has no annotation list[Segment[...]]"
             return None, where if self.is_bundled_alone else "create_accumulator has no return annotation"
         try:
-            shape = self.layout(annotation)
-            return (Nullable(shape) if may_be_none(annotation) else shape), "annotated"
+            serializer = self.layout(annotation)
+            return (Nullable(serializer) if may_be_none(annotation) else serializer), "annotated"
         except Untyped as why:
             return None, str(why)
 
-    def returns(self, shape: Shape | None, annotation: Any) -> Literal["always", "some", "may"]:
+    def returns(self, serializer: StateSerializer | None, annotation: Any) -> Literal["always", "some", "may"]:
         if self.is_bundled_alone:
             return "always"
-        if self.separate and shape is not None and shape.immutable:
+        if self.separate and serializer is not None and serializer.immutable:
             return "always" if may_be_none(annotation) else "some"
         return "may"
 
@@ -711,7 +713,7 @@ class _AdaptedBuilder(_Builder):
     def form(self) -> Callable[[Mapping[str, Any]], Methods]:
         return AdaptedForm(self.cls, self.adapter.name)
 
-    def state(self, state_type: Declared | None) -> Any:  # noqa: ARG002 - `declared_shape` has it
+    def state(self, state_type: Declared | None) -> Any:  # noqa: ARG002 - `declared_serializer` has it
         return None
 
     def check_near_misses(self) -> None:
@@ -823,27 +825,27 @@ class _AdaptedBuilder(_Builder):
         except RejectedError:  # a name that is imported only for type checkers
             return None
 
-    def shape(self) -> tuple[Shape | None, str]:
-        declared = self.declared_shape()
+    def serializer(self) -> tuple[StateSerializer | None, str]:
+        declared = self.declared_serializer()
         if declared is not None:
             return declared
         if self.accumulator_annotation() is None:
             return None, f"{self.made_by().__name__} has no return annotation"
-        shape, reason = super().shape()
-        return (shape and self.adapter.shape(shape, is_annotated=True)), reason
+        serializer, reason = super().serializer()
+        return (serializer and self.adapter.serializer(serializer, is_annotated=True)), reason
 
-    def declared_shape(self) -> tuple[Shape, str] | None:
-        """Return the shape of the accumulators if the declaration or the class has their type."""
+    def declared_serializer(self) -> tuple[StateSerializer, str] | None:
+        """Return the serializer of the accumulators if the declaration or the class has their type."""
         if callable(self.state_type):
             raise self.error(" has a callable as state_type", "give a type: the class is adapted from another engine")
         if self.state_type is not None:
-            return self.adapter.shape_of(self.state_type), "declared by state_type"
+            return self.adapter.serializer_of(self.state_type), "declared by state_type"
         attribute = self.adapter.state
         if attribute is None or not self.declares(attribute):
             return None
-        return self.adapter.shape_of(self.asked("state_type", attribute)), f"declared by {attribute}"
+        return self.adapter.serializer_of(self.asked("state_type", attribute)), f"declared by {attribute}"
 
-    def returns(self, shape: Shape | None, annotation: Any) -> Literal["always", "some", "may"]:  # noqa: ARG002
+    def returns(self, serializer: StateSerializer | None, annotation: Any) -> Literal["always", "some", "may"]:  # noqa: ARG002
         if not self.adapter.returns_accumulator:
             return "may"
-        return "always" if shape is None or isinstance(shape, Nullable) else "some"
+        return "always" if serializer is None or isinstance(serializer, Nullable) else "some"

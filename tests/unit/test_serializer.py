@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 import pytest
 
-from foldflight.functions.types.shape import Untyped, shape_of_annotation
+from foldflight.functions.types.serializer import Untyped, serializer_of_annotation
 from foldflight.functions.types.values import CastError
 
 
@@ -87,10 +87,10 @@ FULL = dataclasses.replace(
 )
 def test_what_comes_back_is_what_was_there(annotation: Any, values: list[Any]) -> None:
     """Accumulators of any depth, empty and full, are restored from whole arrays and slices."""
-    shape = shape_of_annotation(annotation)
-    array = shape.to_arrow(values)
-    assert shape.from_arrow(array) == values
-    assert [shape.from_arrow(array.slice(place, 1))[0] for place in range(len(values))] == values
+    serializer = serializer_of_annotation(annotation)
+    array = serializer.to_arrow(values)
+    assert serializer.from_arrow(array) == values
+    assert [serializer.from_arrow(array.slice(place, 1))[0] for place in range(len(values))] == values
 
 
 @pytest.mark.parametrize(
@@ -108,17 +108,17 @@ def test_what_comes_back_is_what_was_there(annotation: Any, values: list[Any]) -
 def test_what_would_come_back_different_is_refused(annotation: Any, value: Any, message: str) -> None:
     """A value that a state would lose or change is an error when the state is written."""
     with pytest.raises(CastError, match=message):
-        shape_of_annotation(annotation).to_arrow([value])
+        serializer_of_annotation(annotation).to_arrow([value])
 
 
 @pytest.mark.parametrize("annotation", [Node, tuple[()]])
 def test_what_has_no_layout_says_so(annotation: Any) -> None:
     """A class that contains itself has no Arrow type, and uses another codec."""
     with pytest.raises(Untyped):
-        shape_of_annotation(annotation)
+        serializer_of_annotation(annotation)
 
 
 def test_a_map_with_the_key_none_is_an_error_with_a_remedy() -> None:
     """Arrow's maps have no NULL keys; its own error names neither the value nor what to do."""
     with pytest.raises(CastError, match=r"has the key None, .*skip_nulls=True"):
-        shape_of_annotation(dict[int, int]).to_arrow([{1: 1}, {None: 2}])
+        serializer_of_annotation(dict[int, int]).to_arrow([{1: 1}, {None: 2}])

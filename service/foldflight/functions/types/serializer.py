@@ -1,8 +1,8 @@
 """The typed state codec: the layout of accumulators in Arrow.
 
-A shape converts many accumulators at once, column by column: `to_arrow` takes a list of n accumulators and returns an
-array of n values, and `from_arrow` is the inverse. An accumulator is a scalar (a number, a text, a date...), a list, a
-dict, a tuple, or an object whose class annotates its attributes (a plain class or a dataclass). These can be nested.
+A serializer converts many accumulators at once, column by column: `to_arrow` takes a list of n accumulators and returns
+an array of n values, and `from_arrow` is the inverse. An accumulator is a scalar (a number, a text, a date...), a list,
+a dict, a tuple, or an object whose class annotates its attributes (a plain class or a dataclass). These can be nested.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from foldflight.functions.types.views import LIST_KEY, ListView, MapView, PlainM
 __all__ = [
     "Attributes",
     "Nullable",
-    "Shape",
+    "StateSerializer",
     "Untyped",
-    "ViewShape",
+    "ViewSerializer",
     "annotated_scalars",
     "check_views",
     "list_of",
@@ -45,8 +45,8 @@ __all__ = [
     "may_be_none",
     "members_of",
     "record_of",
-    "shape_of_annotation",
-    "shape_of_type",
+    "serializer_of_annotation",
+    "serializer_of_type",
     "views_in",
 ]
 
@@ -55,7 +55,7 @@ class Untyped(Exception):  # noqa: N818 - not a failure: the state falls back to
     """The annotation is not specific enough for a typed state."""
 
 
-class Shape(ABC):
+class StateSerializer(ABC):
     """The layout of one kind of value.
 
     Attributes:
@@ -74,7 +74,7 @@ class Shape(ABC):
     def from_arrow(self, array: pa.Array) -> list[Any]:
         """Return an array of n values as n values."""
 
-    def zoned(self) -> Shape:
+    def zoned(self) -> StateSerializer:
         """Return the layout in which each `datetime` of an annotation has a zone; the same one if there is none."""
         return self
 
@@ -83,7 +83,7 @@ class Shape(ABC):
         return None
 
 
-class _Scalar(Shape):
+class _Scalar(StateSerializer):
     immutable = True
 
     def __init__(self, arrow: pa.DataType) -> None:
@@ -152,11 +152,11 @@ class _Datetime(_Scalar):
     def __init__(self) -> None:
         super().__init__(pa.timestamp("us"))
 
-    def zoned(self) -> Shape:
+    def zoned(self) -> StateSerializer:
         return _Scalar(pa.timestamp("us", tz="UTC"))
 
 
-class _Exact(Shape):
+class _Exact(StateSerializer):
     """Exact sums. A number is accepted as a sum of this value."""
 
     arrow = EXACT
@@ -189,12 +189,12 @@ class _Exact(Shape):
         return ExactSums()
 
 
-class _Object(Shape):
+class _Object(StateSerializer):
     """Objects with attributes, dicts with fixed keys, or tuples, as structs."""
 
     def __init__(
         self,
-        fields: Sequence[tuple[str, Shape]],
+        fields: Sequence[tuple[str, StateSerializer]],
         *,
         make: Callable[[tuple[Any, ...]], Any],
         get: Callable[[Any, str, int], Any],
@@ -208,12 +208,12 @@ class _Object(Shape):
         self.set = set
         self.check = check
         self.immutable = immutable
-        self.arrow = pa.struct([pa.field(name, shape.arrow) for name, shape in fields])
+        self.arrow = pa.struct([pa.field(name, serializer.arrow) for name, serializer in fields])
 
-    def zoned(self) -> Shape:
+    def zoned(self) -> StateSerializer:
         made = copy.copy(self)
-        made.fields = tuple((name, shape.zoned()) for name, shape in self.fields)
-        made.arrow = pa.struct([pa.field(name, shape.arrow) for name, shape in made.fields])
+        made.fields = tuple((name, serializer.zoned()) for name, serializer in self.fields)
+        made.arrow = pa.struct([pa.field(name, serializer.arrow) for name, serializer in made.fields])
         return made
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
@@ -223,10 +223,10 @@ class _Object(Shape):
         mask = [value is None for value in values]
         get = self.get
         columns = []
-        for place, (name, shape) in enumerate(self.fields):
+        for place, (name, serializer) in enumerate(self.fields):
             column = [None if value is None else get(value, name, place) for value in values]
             try:
-                columns.append(shape.to_arrow(column))
+                columns.append(serializer.to_arrow(column))
             except CastError as error:
                 raise CastError(error.index, error.code, f"{name}: {error}") from None
         return pa.StructArray.from_arrays(
@@ -235,7 +235,7 @@ class _Object(Shape):
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         make = self.make
-        columns = [shape.from_arrow(array.field(place)) for place, (_, shape) in enumerate(self.fields)]
+        columns = [serializer.from_arrow(array.field(place)) for place, (_, serializer) in enumerate(self.fields)]
         rows = [make(members) for members in zip(*columns, strict=True)] if columns else [make(()) for _ in array]
         if array.null_count:
             for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
@@ -243,15 +243,15 @@ class _Object(Shape):
         return rows
 
 
-class Nullable(Shape):
+class Nullable(StateSerializer):
     """An accumulator that may be None, as a struct of one field, because a NULL state means that there is no state."""
 
-    def __init__(self, inner: Shape) -> None:
+    def __init__(self, inner: StateSerializer) -> None:
         self.inner = inner
         self.immutable = inner.immutable
         self.arrow = pa.struct([pa.field("value", inner.arrow)])
 
-    def zoned(self) -> Shape:
+    def zoned(self) -> StateSerializer:
         return Nullable(self.inner.zoned())
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
@@ -261,14 +261,14 @@ class Nullable(Shape):
         return self.inner.from_arrow(array.field(0))
 
 
-class _List(Shape):
-    def __init__(self, item: Shape, make: type[Any]) -> None:
+class _List(StateSerializer):
+    def __init__(self, item: StateSerializer, make: type[Any]) -> None:
         self.item = item
         self.make = make
         self.immutable = make in (tuple, frozenset)
         self.arrow = pa.list_(item.arrow)
 
-    def zoned(self) -> Shape:
+    def zoned(self) -> StateSerializer:
         return _List(self.item.zoned(), self.make)
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
@@ -307,13 +307,13 @@ class _List(Shape):
         return Lists(type_, np.dtype(format_))
 
 
-class _Map(Shape):
-    def __init__(self, key: Shape, value: Shape) -> None:
+class _Map(StateSerializer):
+    def __init__(self, key: StateSerializer, value: StateSerializer) -> None:
         self.key = key
         self.value = value
         self.arrow = pa.map_(key.arrow, value.arrow)
 
-    def zoned(self) -> Shape:
+    def zoned(self) -> StateSerializer:
         return _Map(self.key.zoned(), self.value.zoned())
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
@@ -355,7 +355,7 @@ class _Map(Shape):
         ]
 
 
-class ViewShape(Shape):
+class ViewSerializer(StateSerializer):
     """The layout of views in states.
 
     Args:
@@ -363,7 +363,7 @@ class ViewShape(Shape):
         value: The layout of the values or items.
     """
 
-    def __init__(self, key: Shape | None, value: Shape) -> None:
+    def __init__(self, key: StateSerializer | None, value: StateSerializer) -> None:
         self.key = _Scalar(LIST_KEY) if key is None else key
         self.value = value
         self.is_list = key is None
@@ -371,8 +371,8 @@ class ViewShape(Shape):
         self._has_normal_keys = not _has_floats(self.key)
         self._has_plain_keys = _is_plain_key(self.key)
 
-    def zoned(self) -> Shape:
-        return ViewShape(None if self.is_list else self.key.zoned(), self.value.zoned())
+    def zoned(self) -> StateSerializer:
+        return ViewSerializer(None if self.is_list else self.key.zoned(), self.value.zoned())
 
     @property
     def key_members(self) -> int:
@@ -545,14 +545,14 @@ def _checked(part: ViewPart) -> ViewPart:
     return part
 
 
-def _has_floats(key: Shape) -> bool:
+def _has_floats(key: StateSerializer) -> bool:
     """Return whether keys may have NaN or -0.0."""
     if isinstance(key, _Object):
         return any(_has_floats(each) for _, each in key.fields)
     return bool(pa.types.is_floating(key.arrow))
 
 
-def _is_plain_key(key: Shape) -> bool:
+def _is_plain_key(key: StateSerializer) -> bool:
     """Return whether equal keys are equal to Python, and have the same hash, without a normal form (`PlainMap`)."""
     if isinstance(key, _Object):
         return all(_is_plain_key(each) for _, each in key.fields)
@@ -560,10 +560,10 @@ def _is_plain_key(key: Shape) -> bool:
     return any(is_kind(key.arrow) for is_kind in kinds)
 
 
-def _in_views(shape: Shape, flat: list[Any], offsets: npt.NDArray[np.int64], what: str) -> pa.Array:
+def _in_views(serializer: StateSerializer, flat: list[Any], offsets: npt.NDArray[np.int64], what: str) -> pa.Array:
     """Convert the keys or values of views. An error has the index of the view, not that of the entry."""
     try:
-        return shape.to_arrow(flat)
+        return serializer.to_arrow(flat)
     except CastError as error:
         raise CastError(_owner(offsets, error.index), error.code, f"the {what} {error}") from None
 
@@ -573,10 +573,10 @@ def _owner(offsets: npt.NDArray[np.int64], place: int) -> int:
     return int(np.searchsorted(offsets, place, "right")) - 1
 
 
-def _owned(shape: Shape, flat: list[Any], owners: list[int]) -> pa.Array:
+def _owned(serializer: StateSerializer, flat: list[Any], owners: list[int]) -> pa.Array:
     """Convert the members of collections. An error has the index of the collection, not that of the member."""
     try:
-        return shape.to_arrow(flat)
+        return serializer.to_arrow(flat)
     except CastError as error:
         raise CastError(owners[error.index], error.code, str(error)) from None
 
@@ -605,31 +605,31 @@ def annotated_scalars() -> dict[Any, pa.DataType]:
     return dict(_SCALARS)
 
 
-def members_of(shape: Shape) -> Sequence[tuple[str, Shape]] | None:
-    """Return the attributes of a shape by name, in the order of its struct, or None if it has no attributes."""
-    if isinstance(shape, Nullable):
-        return [("value", shape.inner)]
-    return shape.fields if isinstance(shape, _Object) else None
+def members_of(serializer: StateSerializer) -> Sequence[tuple[str, StateSerializer]] | None:
+    """Return the attributes of a serializer by name, in the order of its struct, or None if it has no attributes."""
+    if isinstance(serializer, Nullable):
+        return [("value", serializer.inner)]
+    return serializer.fields if isinstance(serializer, _Object) else None
 
 
-def views_in(shape: Shape | None) -> dict[str, ViewShape]:
+def views_in(serializer: StateSerializer | None) -> dict[str, ViewSerializer]:
     """Return the views among the attributes of accumulators, by name."""
-    fields = shape.fields if isinstance(shape, _Object) else ()
-    return {name: each for name, each in fields if isinstance(each, ViewShape)}
+    fields = serializer.fields if isinstance(serializer, _Object) else ()
+    return {name: each for name, each in fields if isinstance(each, ViewSerializer)}
 
 
 class Attributes:
     """Reads and sets attributes of accumulators by name.
 
     Args:
-        shape: The shape of the accumulators. It has views, so the attributes can be set (`check_views`).
+        serializer: The serializer of the accumulators. It has views, so the attributes can be set (`check_views`).
     """
 
-    def __init__(self, shape: Shape | None) -> None:
-        assert isinstance(shape, _Object)
-        assert shape.set is not None
-        self._places = {name: place for place, (name, _) in enumerate(shape.fields)}
-        self._get, self._set = shape.get, shape.set
+    def __init__(self, serializer: StateSerializer | None) -> None:
+        assert isinstance(serializer, _Object)
+        assert serializer.set is not None
+        self._places = {name: place for place, (name, _) in enumerate(serializer.fields)}
+        self._get, self._set = serializer.get, serializer.set
 
     def get(self, accumulator: Any, name: str) -> Any:
         """Return an attribute."""
@@ -640,7 +640,7 @@ class Attributes:
         self._set(accumulator, name, self._places[name], value)
 
 
-def _view(origin: type, arguments: tuple[Any, ...]) -> ViewShape:
+def _view(origin: type, arguments: tuple[Any, ...]) -> ViewSerializer:
     if origin not in (MapView, ListView):
         raise RejectedError(
             "SIGNATURE",
@@ -648,62 +648,62 @@ def _view(origin: type, arguments: tuple[Any, ...]) -> ViewShape:
             "MapView[K, V] or ListView[T], and define the methods in the function's class",
         )
     if origin is ListView:
-        return ViewShape(None, _without_views(shape_of_annotation(arguments[0])))
-    key = shape_of_annotation(arguments[0])
+        return ViewSerializer(None, _without_views(serializer_of_annotation(arguments[0])))
+    key = serializer_of_annotation(arguments[0])
     if not _is_key(key):
         raise RejectedError(
             "SIGNATURE",
             f"the keys of a MapView cannot be {arguments[0]}; use numbers, texts, bytes, dates, times, or tuples of "
             "these",
         )
-    return ViewShape(key, _without_views(shape_of_annotation(arguments[1])))
+    return ViewSerializer(key, _without_views(serializer_of_annotation(arguments[1])))
 
 
-def _is_key(shape: Shape) -> bool:
-    if isinstance(shape, _Object):
-        return shape.immutable and all(_is_key(each) for _, each in shape.fields)
+def _is_key(serializer: StateSerializer) -> bool:
+    if isinstance(serializer, _Object):
+        return serializer.immutable and all(_is_key(each) for _, each in serializer.fields)
     inexact = (pa.types.is_float16, pa.types.is_float32)
-    is_plain = isinstance(shape, _Scalar) and not isinstance(shape.arrow, pa.BaseExtensionType)
-    return is_plain and not any(is_inexact(shape.arrow) for is_inexact in inexact)
+    is_plain = isinstance(serializer, _Scalar) and not isinstance(serializer.arrow, pa.BaseExtensionType)
+    return is_plain and not any(is_inexact(serializer.arrow) for is_inexact in inexact)
 
 
-def _without_views(shape: Shape) -> Shape:
-    """Return a shape that has no views. Raises RejectedError SIGNATURE if it has: views are attributes only."""
-    inner: list[Shape] = []
-    match shape:
-        case ViewShape():
+def _without_views(serializer: StateSerializer) -> StateSerializer:
+    """Return a serializer that has no views. Raises RejectedError SIGNATURE if it has: views are attributes only."""
+    inner: list[StateSerializer] = []
+    match serializer:
+        case ViewSerializer():
             raise RejectedError(
                 "SIGNATURE",
                 "a view must be an attribute of the accumulator, and neither the accumulator itself nor a part of "
                 "another attribute or view; annotate an attribute of the accumulator's class, or use tuples as keys",
             )
         case _Object():
-            inner = [each for _, each in shape.fields]
+            inner = [each for _, each in serializer.fields]
         case _List():
-            inner = [shape.item]
+            inner = [serializer.item]
         case _Map():
-            inner = [shape.key, shape.value]
+            inner = [serializer.key, serializer.value]
         case Nullable():
-            inner = [shape.inner]
+            inner = [serializer.inner]
         case _:
             pass
     for each in inner:
         _without_views(each)
-    return shape
+    return serializer
 
 
-def check_views(shape: Shape) -> None:
+def check_views(serializer: StateSerializer) -> None:
     """Raise RejectedError SIGNATURE if a view is not an attribute of the accumulator itself."""
-    if isinstance(shape, Nullable) and views_in(shape.inner):
+    if isinstance(serializer, Nullable) and views_in(serializer.inner):
         raise RejectedError(
             "SIGNATURE", "an accumulator with views cannot be None; return a new one from `create_accumulator`"
         )
-    if isinstance(shape, _Object) and shape.set is not None:
-        for _, each in shape.fields:
-            if not isinstance(each, ViewShape):
+    if isinstance(serializer, _Object) and serializer.set is not None:
+        for _, each in serializer.fields:
+            if not isinstance(each, ViewSerializer):
                 _without_views(each)
     else:
-        _without_views(shape)
+        _without_views(serializer)
 
 
 def may_be_none(annotation: Any) -> bool:
@@ -712,8 +712,8 @@ def may_be_none(annotation: Any) -> bool:
     return origin in (typing.Union, types.UnionType) and type(None) in typing.get_args(annotation)
 
 
-def shape_of_annotation(annotation: Any) -> Shape:
-    """Return the shape that a Python annotation describes.
+def serializer_of_annotation(annotation: Any) -> StateSerializer:
+    """Return the serializer that a Python annotation describes.
 
     `Annotated[int, "INT"]` (or an Arrow type instead of the text) overrides the type of a scalar.
 
@@ -723,14 +723,14 @@ def shape_of_annotation(annotation: Any) -> Shape:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         declared = next((a for a in arguments[1:] if isinstance(a, (str, pa.DataType))), None)
-        return shape_of_annotation(arguments[0]) if declared is None else shape_of_type(parse_type(declared))
+        return serializer_of_annotation(arguments[0]) if declared is None else serializer_of_type(parse_type(declared))
     if origin in (typing.Union, types.UnionType):
         members = [a for a in arguments if a is not type(None)]
         if len(members) == 1 and len(arguments) == 2:
-            shape = shape_of_annotation(members[0])
-            if isinstance(shape, ViewShape):
+            serializer = serializer_of_annotation(members[0])
+            if isinstance(serializer, ViewSerializer):
                 raise RejectedError("SIGNATURE", "a view cannot be None; annotate it without None, and `clear` it")
-            return shape
+            return serializer
         raise Untyped(f"a union of several types ({annotation}) has no single Arrow type")
     if annotation is ExactSum:
         return _Exact()
@@ -739,17 +739,17 @@ def shape_of_annotation(annotation: Any) -> Shape:
     if annotation in _SCALARS:
         return _Scalar(_SCALARS[annotation])
     if origin in (list, set, frozenset, collections.abc.Sequence, collections.abc.MutableSequence):
-        return _List(shape_of_annotation(arguments[0]), origin if origin in (list, set, frozenset) else list)
+        return _List(serializer_of_annotation(arguments[0]), origin if origin in (list, set, frozenset) else list)
     if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
-        return _Map(shape_of_annotation(arguments[0]), shape_of_annotation(arguments[1]))
+        return _Map(serializer_of_annotation(arguments[0]), serializer_of_annotation(arguments[1]))
     if isinstance(origin, type) and issubclass(origin, (MapView, ListView)):
         return _view(origin, arguments)
     if origin is tuple:
         if not arguments:
             raise Untyped("an empty tuple has no members")
         if len(arguments) == 2 and arguments[1] is Ellipsis:
-            return _List(shape_of_annotation(arguments[0]), tuple)
-        return _tuple([(f"f{place}", shape_of_annotation(a)) for place, a in enumerate(arguments)])
+            return _List(serializer_of_annotation(arguments[0]), tuple)
+        return _tuple([(f"f{place}", serializer_of_annotation(a)) for place, a in enumerate(arguments)])
     if isinstance(annotation, type) and annotation is not Any:
         try:
             return _class(annotation)
@@ -758,7 +758,7 @@ def shape_of_annotation(annotation: Any) -> Shape:
     raise Untyped(f"{annotation!r} is not specific enough")
 
 
-def _tuple(fields: Sequence[tuple[str, Shape]]) -> Shape:
+def _tuple(fields: Sequence[tuple[str, StateSerializer]]) -> StateSerializer:
     def check(value: Any) -> str | None:
         if isinstance(value, tuple) and len(value) == len(fields):
             return None
@@ -773,7 +773,7 @@ def _tuple(fields: Sequence[tuple[str, Shape]]) -> Shape:
     )
 
 
-def _class(cls: type) -> Shape:
+def _class(cls: type) -> StateSerializer:
     if issubclass(cls, (MapView, ListView)):
         wrong = f"{cls.__name__} does not declare the types of its entries"
         raise RejectedError("SIGNATURE", f"{wrong}; annotate MapView[K, V] or ListView[T]")
@@ -803,10 +803,10 @@ def _class(cls: type) -> Shape:
     )
 
 
-def _attribute(cls: type, name: str, hint: Any) -> Shape:
-    """Return the shape of an attribute. An error names the class and the attribute."""
+def _attribute(cls: type, name: str, hint: Any) -> StateSerializer:
+    """Return the serializer of an attribute. An error names the class and the attribute."""
     try:
-        return shape_of_annotation(hint)
+        return serializer_of_annotation(hint)
     except RejectedError as error:
         raise RejectedError(error.code, f"{cls.__name__}.{name}: {error.message}") from None
 
@@ -853,26 +853,28 @@ def _attribute_check(cls: type, names: tuple[str, ...]) -> Callable[[Any], str |
     return check
 
 
-def list_of_tuples(fields: Sequence[tuple[str, pa.DataType]]) -> Shape:
-    """Return the shape of lists of tuples whose members have these names and types."""
-    return _List(_tuple([(name, shape_of_type(type_)) for name, type_ in fields]), list)
+def list_of_tuples(fields: Sequence[tuple[str, pa.DataType]]) -> StateSerializer:
+    """Return the serializer of lists of tuples whose members have these names and types."""
+    return _List(_tuple([(name, serializer_of_type(type_)) for name, type_ in fields]), list)
 
 
-def list_of(item: Shape) -> Shape:
-    """Return the shape of lists of such items."""
+def list_of(item: StateSerializer) -> StateSerializer:
+    """Return the serializer of lists of such items."""
     return _List(item, list)
 
 
-def map_of(key: Shape, value: Shape) -> Shape:
-    """Return the shape of dicts of such keys and values."""
+def map_of(key: StateSerializer, value: StateSerializer) -> StateSerializer:
+    """Return the serializer of dicts of such keys and values."""
     return _Map(key, value)
 
 
-def record_of(fields: Sequence[tuple[str, Shape]], make: Callable[[tuple[Any, ...]], Any], *, immutable: bool) -> Shape:
-    """Return the shape of sequences with one member for each field (lists, tuples, rows of other engines).
+def record_of(
+    fields: Sequence[tuple[str, StateSerializer]], make: Callable[[tuple[Any, ...]], Any], *, immutable: bool
+) -> StateSerializer:
+    """Return the serializer of sequences with one member for each field (lists, tuples, rows of other engines).
 
     Args:
-        fields: Names and shapes of the members.
+        fields: Names and serializers of the members.
         make: Called with the members, in order; it returns the restored sequence.
         immutable: Whether sequences cannot be changed in place.
     """
@@ -895,13 +897,13 @@ def record_of(fields: Sequence[tuple[str, Shape]], make: Callable[[tuple[Any, ..
     )
 
 
-def shape_of_type(type_: pa.DataType, cls: type | None = None) -> Shape:
-    """Return the shape of values of an Arrow type. Structs are objects of `cls`, or dicts if it is None."""
+def serializer_of_type(type_: pa.DataType, cls: type | None = None) -> StateSerializer:
+    """Return the serializer of values of an Arrow type. Structs are objects of `cls`, or dicts if it is None."""
     kinds = pa.types
     if type_ == EXACT:
         return _Exact()
     if kinds.is_struct(type_):
-        fields = [(field.name, shape_of_type(field.type)) for field in type_]
+        fields = [(field.name, serializer_of_type(field.type)) for field in type_]
         names = tuple(name for name, _ in fields)
         if cls is not None:
             return _Object(
@@ -925,9 +927,9 @@ def shape_of_type(type_: pa.DataType, cls: type | None = None) -> Shape:
             immutable=False,
         )
     if kinds.is_list(type_):
-        return _List(shape_of_type(type_.value_type), list)
+        return _List(serializer_of_type(type_.value_type), list)
     if kinds.is_map(type_):
-        return _Map(shape_of_type(type_.key_type), shape_of_type(type_.item_type))
+        return _Map(serializer_of_type(type_.key_type), serializer_of_type(type_.item_type))
     if isinstance(type_, pa.BaseExtensionType) and not isinstance(type_, pa.JsonType):
         raise RejectedError("SIGNATURE", f"{type_} cannot be part of a state; use its storage type")
     return _Scalar(type_)

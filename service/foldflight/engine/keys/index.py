@@ -9,8 +9,9 @@ Nested keys (struct, list, map) are compared as Python values, by the same rules
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,15 +51,15 @@ class KeyIndex:
             raise RejectedError(
                 "SCHEMA_MISMATCH", "keys need at least one column; without keys there is one group, slot 0"
             )
-        for field in fields:
-            _check_plain(field)
         self.fields = fields
-        self._encoder = Chain([_encoder(_storage(field.type)) for field in fields])
+        self._columns = [_column(field) for field in fields]
+        self._encoder = Chain([column.encoder() for column in self._columns])
         self._chunks: list[list[pa.Array]] = [[] for _ in fields]
+        self._size = 0
 
     def __len__(self) -> int:
         """Return the number of distinct keys."""
-        return len(self._encoder)
+        return self._size
 
     def slots(self, columns: Sequence[pa.Array]) -> pa.Int32Array:
         """Return the slot of each row. New keys get the next free slots.
@@ -76,6 +77,7 @@ class KeyIndex:
         arrays = self._checked(columns)
         slots, fresh = self._encoder.ids(arrays)
         if len(fresh):
+            self._size += len(fresh)
             rows = pa.array(fresh)
             for chunks, array in zip(self._chunks, arrays, strict=True):
                 chunks.append(array.take(rows))
@@ -91,9 +93,9 @@ class KeyIndex:
             n rows of the schema `fields`.
         """
         columns = []
-        for field, chunks in zip(self.fields, self._chunks, strict=True):
+        for field, column, chunks in zip(self.fields, self._columns, self._chunks, strict=True):
             if len(chunks) != 1:
-                chunks[:] = [pa.concat_arrays(chunks) if chunks else pa.array([], _storage(field.type))]
+                chunks[:] = [pa.concat_arrays(chunks) if chunks else pa.array([], column.storage)]
             array = chunks[0] if slots is None else chunks[0].take(slots)
             if isinstance(field.type, pa.BaseExtensionType):
                 array = pa.ExtensionArray.from_storage(field.type, array)
@@ -108,14 +110,35 @@ class KeyIndex:
                 raise RejectedError(
                     "SCHEMA_MISMATCH", f"the key {field.name} is {field.type}, and this column is {column.type}"
                 )
-        return [_canonical(column) for column in columns]
+        return [
+            column if kind.is_canonical and isinstance(column, pa.Array) else _canonical(column)
+            for kind, column in zip(self._columns, columns, strict=True)
+        ]
 
 
-def _check_plain(field: pa.Field) -> None:
+class _KeyColumn(NamedTuple):
+    """What the type of a key column decides.
+
+    Args:
+        storage: The storage type.
+        encoder: Returns an encoder for arrays of this type.
+        is_canonical: Whether equal keys have equal bytes in any array: the type is its own storage, without floats.
+    """
+
+    storage: pa.DataType
+    encoder: Callable[[], KeyEncoder]
+    is_canonical: bool
+
+
+@lru_cache(maxsize=1024)
+def _column(field: pa.Field) -> _KeyColumn:
+    """Return what is decided for a key column. Raises RejectedError SCHEMA_MISMATCH, if it cannot be a key."""
     try:
         check_plain(field.type)
     except RejectedError as error:
         raise RejectedError(error.code, f"the key {field.name}: {error.message}") from None
+    storage = _storage(field.type)
+    return _KeyColumn(storage, lambda: _encoder(storage), storage == field.type and not has_floats(storage))
 
 
 def _storage(type_: pa.DataType) -> pa.DataType:

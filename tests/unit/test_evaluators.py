@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from foldflight import RejectedError
+from foldflight import RejectedError, udaf
 from foldflight.exchange.frames import Forget, Log, Open, RowOutputs
 from foldflight.exchange.serving import describe
 from foldflight.fold import BoundRequest, Evaluator, Mode, Request, Resources, bind, evaluators
 from foldflight.functions import Call, LogRecord, Registry
+from foldflight.functions.author.udaf import function_of
 from foldflight.testing.pair import LIMITS, ExchangePair
 
 COLUMNS = pa.schema([("x", pa.int64())])
@@ -143,3 +144,45 @@ def test_an_exchange_without_calls_is_refused() -> None:
     """A request that no evaluator accepts is an error of the job, not of the server."""
     with pytest.raises(RejectedError, match="no calls"):
         describe(Open((), COLUMNS), Registry(), LIMITS, "s")
+
+
+@udaf(input_types=["BIGINT"], result_type="STRING")
+class Echo:
+    """The type and the value of its direct argument."""
+
+    def __init__(self, given: object) -> None:
+        self.given = given
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, value: int) -> int:
+        return accumulator + value
+
+    def get_value(self, accumulator: int) -> str:
+        return repr(self.given)
+
+
+def test_equal_exchanges_are_bound_once() -> None:
+    """All tasks of a query bind its calls once for the functions of a process; another query is bound by itself."""
+    registry, bound = Registry(), []
+    for name in ("sum", "sum", "max", "sum"):
+        ExchangePair(Open((Call(name, ("x",)),), COLUMNS), registry).server.close()
+        bound.append(len(registry.bound))
+    assert bound == [1, 1, 2, 2]
+    for place in range(20):  # and only the newest are kept
+        ExchangePair(Open((Call("sum", ("x",)),), COLUMNS, job_parameters={"p": str(place)}), registry).server.close()
+    assert len(registry.bound) < 20
+
+
+@pytest.mark.parametrize("order", [(1, True, 1.0), (True, 1.0, 1), (-0.0, 0.0, 0)])
+def test_direct_arguments_that_are_equal_but_not_the_same_are_bound_apart(order: tuple[object, ...]) -> None:
+    """Python's 1, 1.0 and True are equal, and a function may tell them from each other."""
+    registry = Registry([function_of(Echo)])
+    found = []
+    for given in order:
+        pair = ExchangePair(Open((Call("echo", ("x",), literals={"given": given}),), COLUMNS), registry)
+        pair.send(pair.engine.chunk(pa.record_batch([pa.array([1])], schema=COLUMNS)))
+        found += pair.epoch(1).column("output_0").to_pylist()
+        pair.server.close()
+    assert found == [repr(given) for given in order]

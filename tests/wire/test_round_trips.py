@@ -243,7 +243,7 @@ def test_restored_transport_is_kept_per_process() -> None:
     transport = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
     pickled = cloudpickle.dumps(transport)
     first, second = cloudpickle.loads(pickled), cloudpickle.loads(pickled)
-    assert first._registry["weighted_avg"].cls is second._registry["weighted_avg"].cls
+    assert first._registry is second._registry
 
 
 def test_messages_stay_within_the_servers_bound() -> None:

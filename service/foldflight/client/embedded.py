@@ -39,7 +39,7 @@ __all__ = ["EmbeddedTransport", "ShippedFunctions"]
 
 SERVER_ID = "embedded"
 _RESTORED_MAX = 16
-_restored_functions: dict[str, tuple[Any, ...]] = {}
+_restored: dict[str, Registry] = {}
 
 # The engine that embeds the fold limits its own memory. Only the limits of the Arrow format remain.
 _LIMITS = Limits(
@@ -75,6 +75,7 @@ class EmbeddedTransport:
         else:
             self._registry = registry
         self._state_key = state_key
+        self._signer = StateSigner([state_key])
         self._job_parameters = dict(job_parameters or {})
 
     @functools.cached_property
@@ -84,7 +85,7 @@ class EmbeddedTransport:
         So if their code cannot run here, the first use of the transport raises the error, not its unpickling.
         """
         assert self._shipped is not None
-        return Registry(self._shipped.functions())
+        return self._shipped.registry()
 
     def infos(self, *, look: bool = False) -> list[FunctionInfo]:
         """Return the descriptions of all functions, sorted by name.
@@ -120,7 +121,7 @@ class EmbeddedTransport:
                 self._registry,
                 limits=_LIMITS,
                 server_id=SERVER_ID,
-                signer=StateSigner([self._state_key]),
+                signer=self._signer,
                 accelerator=PROGRAMS,
                 ask=ask,
                 part_bytes_max=_LIMITS.message_bytes_max,  # nothing is sent, so nothing is gained by parts
@@ -195,18 +196,19 @@ class ShippedFunctions:
         code = pickled(functions)
         return cls(tuple(each.name for each in functions), code, hashlib.sha256(code).hexdigest())
 
-    def functions(self) -> tuple[AnyFunction, ...]:
+    def registry(self) -> Registry:
         """Return the functions. Raises RejectedError MODULE if their code cannot run here."""
-        functions = _restored_functions.get(self.digest)
-        if functions is None:
+        registry = _restored.get(self.digest)
+        if registry is None:
             try:
                 functions = unpickled(self.code, self.digest)
             except (Exception, SystemExit) as error:
                 raise self._restore_error(error) from error
-            while len(_restored_functions) >= _RESTORED_MAX:
-                _restored_functions.pop(next(iter(_restored_functions)), None)  # another thread may have
-            _restored_functions[self.digest] = functions
-        return functions
+            registry = Registry(functions)
+            while len(_restored) >= _RESTORED_MAX:
+                _restored.pop(next(iter(_restored)), None)  # another thread may have
+            _restored[self.digest] = registry
+        return registry
 
     def _restore_error(self, error: BaseException) -> RejectedError:
         names = ", ".join(self.names)

@@ -50,7 +50,7 @@ from foldflight.fold import (
     Unanswered,
     bind,
 )
-from foldflight.functions import LogRecord, MetricSink, Registry
+from foldflight.functions import Call, LogRecord, MetricSink, Registry, Step
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.sql import check_plain
 
@@ -58,6 +58,7 @@ __all__ = ["ExchangeStats", "ServerExchange", "describe"]
 
 _LOG_RECORDS_MAX: Final = 1000
 _CALLS_MAX: Final = 1024
+_BOUND_MAX: Final = 8
 # Bytes of a States or Results message beside its batch.
 _OVERHEAD_BYTES: Final = 16 * 1024
 # Results, saved states and mapped rows are sent in messages of about this size: the engine reads one while the next is
@@ -444,6 +445,28 @@ def describe(
 
 
 def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
+    """Bind an Open to functions and columns, once for all tasks of a query: they open equal exchanges.
+
+    It raises the errors of `describe`.
+    """
+    known = registry.bound
+    for before, found in known:
+        if before == opening and _literals(before) == _literals(opening):
+            bound: BoundRequest = found
+            return bound
+    bound = _newly_bound(opening, registry, server_id)
+    registry.bound = ((opening, bound), *known[: _BOUND_MAX - 1])
+    return bound
+
+
+def _literals(opening: Open) -> str:
+    """Return the direct arguments as text, in which 1, 1.0 and True differ."""
+    uses: tuple[Call | Step, ...] = (*opening.calls, *opening.steps)
+    found = [each.literals for each in uses if each.literals]
+    return repr(found) if found else ""
+
+
+def _newly_bound(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
     if len(opening.functions) > _CALLS_MAX or len(opening.outputs) > _CALLS_MAX:
         raise RejectedError(
             "LIMIT",

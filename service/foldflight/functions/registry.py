@@ -7,6 +7,7 @@ import importlib
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import ModuleType
+from typing import Any
 
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.functions import builtin
@@ -30,6 +31,8 @@ class Registry(Mapping[str, AnyFunction]):
     def __init__(self, functions: Iterable[AnyFunction] = ()) -> None:
         self._functions: dict[str, AnyFunction] = {function.name: function for function in _built_in()}
         self.authored: tuple[AnyFunction, ...] = tuple(functions)
+        # What the newest requests of exchanges were bound to. It is kept here because it ends with these functions.
+        self.bound: tuple[tuple[Any, Any], ...] = ()
         for function in self.authored:
             known = self._functions.setdefault(function.name, function)
             if known is not function:

@@ -58,4 +58,4 @@ class BoundAggregates:
 
     def open(self, resources: Resources) -> Fold:
         """Return a fold without rows or states. Raises the errors of `Fold`."""
-        return Fold(self.calls, self._request, resources)
+        return Fold(self.calls, self._request, resources, schema=self.schema)

@@ -21,6 +21,7 @@ from foldflight.functions.query.call import Call
 from foldflight.functions.query.step import Step
 from foldflight.functions.registry import Registry, unknown_function
 from foldflight.functions.types.sql import sql_name
+from foldflight.functions.types.values import exact_types
 from foldflight.functions.types.views import ViewSpec
 
 __all__ = ["BoundCall", "bind_calls", "check_fingerprint", "demand_instance", "result_schema", "written_by"]
@@ -82,6 +83,19 @@ class BoundCall:
         for order, type_ in zip(self.call.order, self.keys, strict=True):
             kind += f" by {type_}, descending {order.descending}, nulls first {order.nulls_first}"
         return hashlib.sha256(f"{kind} {self.bound.fingerprint}".encode()).hexdigest()[:16]
+
+    @cached_property
+    def columns(self) -> list[tuple[str, pa.DataType, tuple[str, str] | None]]:
+        """The columns of its rows: arguments, then keys of its order.
+
+        Each has its name, the type to which it is cast, and what columns have in common that are shared; None if it is
+        not.
+        """
+        types = (*self.bound.input_types, *self.keys)
+        return [
+            (name, type_, None if exact_types(type_) is None else (name, str(type_)))
+            for name, type_ in zip(self.call.columns, types, strict=True)
+        ]
 
     @property
     def can_retract(self) -> bool:

@@ -25,7 +25,6 @@ from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
 from foldflight.functions.query.rowkind import RowKind
-from foldflight.functions.types.values import exact_types
 
 __all__ = ["Fold"]
 
@@ -71,6 +70,7 @@ class Fold:
         calls: The bound calls.
         options: How they are evaluated.
         resources: What the process gives them.
+        schema: The schema of the results, if it is known (`result_schema`).
 
     Attributes:
         calls: The calls.
@@ -87,11 +87,15 @@ class Fold:
     """
 
     def __init__(
-        self, calls: Sequence[BoundCall], options: Options = _DEFAULTS, resources: Resources = _NOTHING
+        self,
+        calls: Sequence[BoundCall],
+        options: Options = _DEFAULTS,
+        resources: Resources = _NOTHING,
+        *,
+        schema: pa.Schema | None = None,
     ) -> None:
         self.calls = tuple(calls)
-        self._arguments = [_arguments(call) for call in calls]
-        self.schema = result_schema(calls, isolates=options.isolate_errors)
+        self.schema = result_schema(calls, isolates=options.isolate_errors) if schema is None else schema
         self._nothing = pa.RecordBatch.from_arrays(
             [pa.nulls(0, type_) for type_ in self.schema.types], schema=self.schema
         )
@@ -216,8 +220,8 @@ class Fold:
         """
         slots, retracts = self._begin(batch)
         columns = _Columns(batch)
-        for call, arguments, accumulators in zip(self.calls, self._arguments, self._accumulators, strict=True):
-            rows = Rows(slots, retracts, [columns.get(*each) for each in arguments])
+        for call, accumulators in zip(self.calls, self._accumulators, strict=True):
+            rows = Rows(slots, retracts, [columns.get(*each) for each in call.columns])
             mask = self._mask(batch, call, rows)
             if self.failures:
                 sound = ~self.failures.among(slots)
@@ -244,8 +248,8 @@ class Fold:
         slots, retracts = self._begin(batch)
         columns = _Columns(batch)
         outputs = []
-        for call, arguments, accumulators in zip(self.calls, self._arguments, self._accumulators, strict=True):
-            rows = Rows(slots, retracts, [columns.get(*each) for each in arguments])
+        for call, accumulators in zip(self.calls, self._accumulators, strict=True):
+            rows = Rows(slots, retracts, [columns.get(*each) for each in call.columns])
             mask = self._mask(batch, call, rows)
             kept = np.ones(len(rows), np.bool_) if mask is None else mask
             outputs.append(accumulators.fold_each(rows, kept, asked))
@@ -340,9 +344,11 @@ class Fold:
         asked = ~self.failures.among(slots)
         sound = slots[asked]
         columns: list[pa.Array] = []
-        for call, accumulators in zip(self.calls, self._accumulators, strict=True):
-            columns.append(accumulators.states(sound) if states else pa.nulls(len(sound), call.state_type))
-            columns.append(accumulators.outputs(sound) if outputs else pa.nulls(len(sound), call.result_type))
+        types = self.schema.types
+        for place, accumulators in enumerate(self._accumulators):
+            state_type, result_type = types[2 * place + 1], types[2 * place + 2]
+            columns.append(accumulators.states(sound) if states else pa.nulls(len(sound), state_type))
+            columns.append(accumulators.outputs(sound) if outputs else pa.nulls(len(sound), result_type))
         if self.failures:  # includes slots that have failed just now
             places = pa.array(np.cumsum(asked) - 1, mask=self.failures.among(slots))
             columns = [column.take(places) for column in columns]
@@ -452,18 +458,6 @@ class _Columns:
             if shared is not None:
                 self.known[shared] = known
         return known
-
-
-def _arguments(call: BoundCall) -> list[tuple[str, pa.DataType, tuple[str, str] | None]]:
-    """Return the columns of a call's rows: arguments, then keys of its order.
-
-    Each has its name, the type to which it is cast, and what columns have in common that are shared; None if it is not.
-    """
-    types = (*call.bound.input_types, *call.keys)
-    return [
-        (name, type_, None if exact_types(type_) is None else (name, str(type_)))
-        for name, type_ in zip(call.call.columns, types, strict=True)
-    ]
 
 
 def _answered_view(batch: pa.RecordBatch, slot: int, column: str, state_type: pa.DataType, view: str) -> pa.Array:

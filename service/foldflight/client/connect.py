@@ -140,12 +140,7 @@ def _flight_transport(target: str) -> type[FlightTransport]:
         RejectedError: MODULE, with what to install, if pyarrow has no Flight here, or protobuf is missing or too old.
     """
     try:
-        from google.protobuf.runtime_version import VersionError
-
-        try:
-            from foldflight.client.flight import FlightTransport
-        except VersionError as error:
-            raise ImportError(str(error)) from None
+        from foldflight.client.flight import FlightTransport
     except ImportError as error:
         wanted = [each for each in requires("foldflight") or () if each.startswith(("protobuf", "pyarrow"))]
         raise RejectedError(

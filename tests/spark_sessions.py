@@ -117,9 +117,10 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
         return
     folder = tmp_path_factory.mktemp("spark")
     port = _free_port()
-    # The workers find foldflight, and not the tests: what they need of those must travel with the plan.
+    # The workers find foldflight and the packages of the tests' own path, and not the tests: what they need of those must
+    # travel with the plan.
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(ROOT / "service")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "service"), *([before] if before else [])])
     builder = (
         local_builder(folder)
         .appName("foldflight tests")

@@ -41,6 +41,7 @@ from foldflight.exchange.messages import decode_error, decode_info, encode_error
 from foldflight.exchange.parts import sliced_to
 from foldflight.fold import Mode
 from foldflight.functions import Call, LogRecord, Order, Registry, ViewSpec
+from foldflight.functions.types.arrow import JSON
 from foldflight.server.run.settings import load_settings
 from tests.effort import examples
 
@@ -70,12 +71,16 @@ OPEN = Open(
     isolate_errors=True,
     keeps_views=True,
 )
+DOCUMENT = JSON or pa.string()
 LIMITS = Limits(1, 2, 3, 4, 5, 6.5, 7.5)
-VIEWS = (ViewSpec("seen", pa.string(), pa.json_(), (0, 2)), ViewSpec("items", pa.int64(), pa.float64(), is_list=True))
+VIEWS = (
+    ViewSpec("seen", pa.string(), DOCUMENT, (0, 2)),
+    ViewSpec("items", pa.int64(), pa.float64(), is_list=True),
+)
 OPENED = Opened(
     "s1",
     1,
-    (OpenedCall("ab", True, False, True, (pa.int64(), pa.json_()), is_ordered=True, views=VIEWS, mode=Mode.COMPILED),),
+    (OpenedCall("ab", True, False, True, (pa.int64(), DOCUMENT), is_ordered=True, views=VIEWS, mode=Mode.COMPILED),),
     LIMITS,
     RESULTS,
 )

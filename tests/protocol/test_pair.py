@@ -27,6 +27,7 @@ from foldflight.exchange.frames import (
 )
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.functions import Call, Registry
+from foldflight.functions.types.arrow import with_column
 from foldflight.testing import ExchangePair
 from tests.effort import examples
 
@@ -178,7 +179,7 @@ def test_row_outputs_follow_each_chunk() -> None:
 def test_row_outputs_follow_the_rows_that_emit() -> None:
     """With emits, a chunk is answered with the value after each row whose `emit` is true, by its number."""
     rows = chunk((0, 0, 4, 1), (0, 0, 8, 1), (1, 0, 5, 1))
-    rows = rows.append_column("emit", pa.array([False, True, True]))
+    rows = with_column(rows, "emit", pa.array([False, True, True]))
     pair = Pair(row_outputs=True, emits=True, columns=rows.schema)
     (reply,) = pair.send(pair.engine.chunk(rows))
     assert isinstance(reply, RowOutputs)
@@ -266,7 +267,8 @@ def slots(*values: int) -> pa.Array:
 
 
 def never_null(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch.cast(pa.schema([field.with_nullable(False) for field in batch.schema]))
+    schema = pa.schema([field.with_nullable(False) for field in batch.schema])
+    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
 OTHER = pa.RecordBatch.from_pydict({"slot": slots(0), "x": [1]})

@@ -192,7 +192,8 @@ class Total:
 functions = connect(Total)
 transport = pickle.loads(pickle.dumps(functions.transport))
 print(*(info.folding for info in transport.infos(look=True) if info.name == "total"))
-rows = pa.record_batch({"slot": pa.array([0] * 400_000, pa.int32()), "value": pa.array([3] * 400_000, pa.int64())})
+rows = {"slot": pa.array([0] * 400_000, pa.int32()), "value": pa.array([3] * 400_000, pa.int64())}
+rows = pa.RecordBatch.from_pydict(rows)
 exchange = transport.open(Open((Call("total", ("value",)),), rows.schema))
 exchange.chunk(rows)
 exchange.barrier(1)

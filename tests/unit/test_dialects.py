@@ -153,7 +153,7 @@ def test_an_accumulator_that_cannot_change_is_told() -> None:
             return accumulator
 
     counted = aggregate_of(Ups, input_types=["BIGINT"], result_type="BIGINT")
-    batch = pa.record_batch({"v": [1]})
+    batch = pa.RecordBatch.from_pydict({"v": [1]})
     fold = open_fold(
         bind_calls(Registry([counted]), [Call("ups", ("v",))], batch.schema), signer=StateSigner([b"k" * 16])
     )

@@ -8,6 +8,7 @@ import pytest
 from foldflight import RejectedError
 from foldflight.fold import Fold, bind_calls
 from foldflight.functions import Call, Registry
+from foldflight.functions.types.arrow import JSON
 
 
 def distinct_fold(function: str, values: pa.Array, slots: list[int]) -> Fold:
@@ -23,10 +24,11 @@ def test_a_slot_asked_for_twice_counts_once() -> None:
     assert fold.outputs(pa.array([0, 1, 0], pa.int32())).column("output_0").to_pylist() == [3, 3, 3]
 
 
+@pytest.mark.skipif(JSON is None, reason="Arrow has JSON since 19")
 def test_json_true_is_not_one() -> None:
     """JSON's true and 1 are different values, although they are equal in Python."""
     texts = pa.array(["1", "true", '{"a":[true]}', '{"a":[1]}', "1"])
-    fold = distinct_fold("count", pa.ExtensionArray.from_storage(pa.json_(), texts), [0] * 5)
+    fold = distinct_fold("count", pa.ExtensionArray.from_storage(JSON, texts), [0] * 5)
     assert fold.collect().column("output_0").to_pylist() == [4]
 
 

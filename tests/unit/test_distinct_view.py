@@ -19,6 +19,7 @@ from foldflight import MapView, RejectedError, udaf
 from foldflight.exchange.frames import Open, Opened
 from foldflight.fold import Fold, HeldView, Mode, StateSigner, bind_calls, key_type
 from foldflight.functions import Applied, Call, Order, Registry, Segment
+from foldflight.functions.types.arrow import with_column
 from foldflight.testing.pair import ExchangePair
 from foldflight.testing.views import KeptViews
 from tests.effort import examples
@@ -455,7 +456,7 @@ def test_more_times_than_fit_are_refused(asks: bool) -> None:
     )
     entry = {"key": "a", "value": most, "present": True}
     state = forged(rows={"complete": True, "cleared": False, "entries": [entry]})
-    subject.merge_states(state if listed is None else state.set_column(1, "state_0", listed))
+    subject.merge_states(state if listed is None else with_column(state, "state_0", listed))
     subject.fold(rows((0, 0, "a", 1.0)))
     with pytest.raises(RejectedError, match="a row was added too often") as caught:
         subject.collect()
@@ -467,8 +468,8 @@ def test_views_of_another_version_have_all_rows() -> None:
     subject = fold(distinct("count", "t"))
     state = forged(rows={"complete": False, "cleared": False, "entries": []})
     about = dict(subject.schema.field("state_0").metadata) | {b"version": b"0", b"fingerprint": b"00"}
-    older = state.replace_schema_metadata(None).set_column(
-        1, state.schema.field(1).with_metadata(about), state.column(1)
+    older = with_column(
+        state.replace_schema_metadata(None), state.schema.field(1).with_metadata(about), state.column(1)
     )
     with pytest.raises(RejectedError, match="does not have all of its rows") as caught:
         subject.merge_states(older)

@@ -9,6 +9,7 @@ import pytest
 from foldflight import FunctionError, RejectedError, udaf
 from foldflight.fold import ERROR, ERROR_TYPE, Fold, StateSigner, bind_calls
 from foldflight.functions import Call, Registry
+from foldflight.functions.types.arrow import with_column
 from tests.folds import open_fold
 
 SCHEMA = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64())])
@@ -376,6 +377,6 @@ def test_without_isolation_errors_are_raised() -> None:
     with pytest.raises(FunctionError, match="13 cannot be folded"):
         fold.fold(chunk((0, INSERT, FOLD_13)))
     with pytest.raises(RejectedError, match="Open isolates no errors"):
-        fold.merge_states(state_of([1]).append_column(ERROR, pa.nulls(1, ERROR_TYPE)))
+        fold.merge_states(with_column(state_of([1]), ERROR, pa.nulls(1, ERROR_TYPE)))
     with pytest.raises(RejectedError, match="error, which is int64 and must be struct"):
-        new_fold(TOUCHY).merge_states(state_of([1]).append_column(ERROR, pa.array([1])))
+        new_fold(TOUCHY).merge_states(with_column(state_of([1]), ERROR, pa.array([1])))

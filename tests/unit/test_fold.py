@@ -12,6 +12,7 @@ from examples.weighted_avg import WeightedAvg
 from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, udaf
 from foldflight.fold import Fold, StateSigner, bind_calls
 from foldflight.functions import Call, Order, Registry
+from foldflight.functions.types.arrow import with_column
 from tests.folds import open_fold
 
 SCHEMA = pa.schema(
@@ -275,11 +276,11 @@ def test_values_after_some_rows_are_those_after_each_row() -> None:
     every = new_fold(*calls).fold_each(rows)
     emit = pa.array([False, True, False, True])
     some = new_fold(*calls, row_outputs=True, emits=True)
-    (found,) = some.chunk(rows.append_column("emit", emit))
+    (found,) = some.chunk(with_column(rows, "emit", emit))
     assert found.column("slot").to_pylist() == [1, 3]
     assert found.select(every.schema.names).to_pylist() == every.filter(emit).to_pylist()
     with pytest.raises(RejectedError, match="the column emit has NULLs"):
-        some.chunk(rows.append_column("emit", pa.array([True, None, True, True])))
+        some.chunk(with_column(rows, "emit", pa.array([True, None, True, True])))
 
 
 def test_outputs_of_empty_slots_are_fresh() -> None:
@@ -473,7 +474,7 @@ def test_functions_without_merge_refuse_a_second_state() -> None:
 def test_slots_and_kinds_are_checked(column: str, values: pa.Array, message: str) -> None:
     """Invalid slots and kinds are refused."""
     rows = chunk((0, INSERT, 1, 1))
-    rows = rows.set_column(rows.schema.get_field_index(column), column, values)
+    rows = with_column(rows, column, values)
     with pytest.raises(RejectedError, match=message):
         new_fold(WEIGHTED).fold(rows)
 
@@ -609,7 +610,7 @@ def bag_state(function: type, signer: StateSigner | None = SIGNER) -> pa.RecordB
 
 
 def with_state(batch: pa.RecordBatch, state: bytes) -> pa.RecordBatch:
-    return batch.set_column(1, batch.schema.field("state_0"), pa.array([state], pa.binary()))
+    return with_column(batch, batch.schema.field("state_0"), pa.array([state], pa.binary()))
 
 
 @pytest.mark.parametrize("function", [PICKLED, CUSTOM])

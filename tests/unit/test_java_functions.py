@@ -58,7 +58,7 @@ def function_of(folder: Path, source: str, name: str = "com.acme.Any", **options
 
 def folded(function: Function, columns: dict[str, Any], **options: Any) -> pa.RecordBatch:
     """Fold columns, with `slot` and `kind`, and return the results."""
-    batch = pa.record_batch(columns)
+    batch = pa.RecordBatch.from_pydict(columns)
     names = tuple(name for name in columns if name not in ("slot", "kind"))
     fold = open_fold(
         bind_calls(Registry([function]), [Call(function.name, names)], batch.schema), signer=SIGNER, **options
@@ -152,7 +152,9 @@ def test_all_types(tmp_path: Path) -> None:
         found = folded(function, columns)
         assert found.column("state_0").to_pylist() == [given]
         assert found.column("output_0").to_pylist() == [given["d"]]
-        fold = Fold(bind_calls(Registry([function]), [Call("any", tuple(types))], pa.record_batch(columns).schema))
+        fold = Fold(
+            bind_calls(Registry([function]), [Call("any", tuple(types))], pa.RecordBatch.from_pydict(columns).schema)
+        )
         fold.merge_states(found.select(["slot", "state_0"]))
         assert fold.collect().column("state_0").equals(found.column("state_0"))
 
@@ -374,7 +376,7 @@ def test_open_and_close(tmp_path: Path) -> None:
     """
     function = function_of(tmp_path, any_class(body="state.count += step;", more=more))
     fold = open_fold(bind_calls(Registry([function]), [Call("any")], pa.schema([])), job_parameters={"step": "5"})
-    fold.fold(pa.record_batch({"slot": pa.array([0, 0], pa.int32())}))
+    fold.fold(pa.RecordBatch.from_pydict({"slot": pa.array([0, 0], pa.int32())}))
     assert fold.collect().column("output_0").to_pylist() == [10]
     with pytest.raises(FunctionError, match=re.escape("close raised java.lang.IllegalStateException: closed 5")):
         fold.close()
@@ -482,7 +484,7 @@ def test_what_javac_adds(tmp_path: Path) -> None:
         "price": pa.array([decimal.Decimal("1.25"), decimal.Decimal("2.50")], pa.decimal128(10, 2)),
         "ids": pa.array([[1, 2], None], pa.list_(pa.int64())),
     }
-    batch = pa.record_batch(columns)
+    batch = pa.RecordBatch.from_pydict(columns)
     calls = bind_calls(Registry([function]), [Call("any", ("price", "ids"), literals={"factor": 3})], batch.schema)
     fold = Fold(calls)
     fold.fold(batch)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from foldflight import RejectedError
 from foldflight.engine.query.convert import convert, without_nullability
+from foldflight.functions.types.arrow import JSON
 from foldflight.spark.carrier import carrier_type, result_carrier, result_types
 
 NOON = dt.datetime(2020, 1, 1, 12)
@@ -28,7 +29,7 @@ SAMPLES: dict[pa.DataType, list[Any]] = {
     pa.decimal256(76, 0): [Decimal(5), Decimal(10) ** 60],
     pa.uint8(): [255],
     pa.uint64(): [0, 2**64 - 1],
-    pa.float16(): [1.5],
+    **({pa.float16(): [1.5]} if JSON else {}),  # Arrow 15 does not cast them
     pa.null(): [],
     pa.struct([]): [{}],
     pa.large_string(): ["a"],
@@ -94,10 +95,11 @@ def test_spark_marks_members_as_never_null() -> None:
     assert convert(pa.array([{"a": [1]}], strict), loose).type == loose
 
 
+@pytest.mark.skipif(JSON is None, reason="Arrow has JSON since 19")
 def test_json_is_text() -> None:
     """JSON passes through Spark as text, and becomes JSON again."""
-    json = pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a": 1}', None]))
-    carried = convert(json, carrier_type(pa.json_()))
+    json = pa.ExtensionArray.from_storage(JSON, pa.array(['{"a": 1}', None]))
+    carried = convert(json, carrier_type(JSON))
     assert carried.to_pylist() == ['{"a": 1}', None]
-    assert convert(carried, pa.json_()).equals(json)
-    assert result_carrier(pa.json_()) == pa.string()
+    assert convert(carried, JSON).equals(json)
+    assert result_carrier(JSON) == pa.string()

@@ -37,6 +37,6 @@ def test_the_collector_passes_over_what_a_task_has_imported(monkeypatch: pytest.
     list(arrow_function(iter, "step")(iter([])))
     assert gc.get_freeze_count() == 0
     monkeypatch.setitem(sys.modules, "another_new_module", types.ModuleType("another_new_module"))
-    batch = pa.record_batch({"v": [1, 2]})
+    batch = pa.RecordBatch.from_pydict({"v": [1, 2]})
     assert list(arrow_function(iter, "step")(iter([batch]))) == [batch]
     assert gc.get_freeze_count() > 10_000

@@ -26,6 +26,7 @@ from foldflight.engine.query.blocks import BlockBounds, gather
 from foldflight.engine.query.layout import HASH, QueryLayout
 from foldflight.engine.query.query import HostTypes, Query
 from foldflight.functions import Call
+from foldflight.functions.types.arrow import with_column
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.worker import use_local_folders
 
@@ -167,7 +168,7 @@ def test_an_error_names_a_key_that_is_not_utf8() -> None:
     wild = pa.array([b"\xff"] * 2, pa.binary()).view(pa.string())
     numbers = [pa.array([1.0] * 2), pa.array([2**63 - 1] * 2), pa.array([1] * 2, pa.int32())]
     rows = pa.RecordBatch.from_arrays([wild, *numbers], schema=query.layout.rows)
-    rows = rows.append_column(HASH, pa.array([0, 0], pa.int64()))
+    rows = with_column(rows, HASH, pa.array([0, 0], pa.int64()))
     final = FinalFold(query, merges=False)
     with pytest.raises(FunctionError) as caught:
         list(final([rows]))
@@ -294,7 +295,7 @@ def test_states_are_merged_in_any_order(room: int, monkeypatch: pytest.MonkeyPat
     assert not final.needs_order
     hashed = [
         # Hashes that agree in their low bits, and one that two keys share, are divided all the same.
-        batch.append_column(HASH, pa.array((batch.column("key_0").to_numpy() // 2) << 6))
+        with_column(batch, HASH, pa.array((batch.column("key_0").to_numpy() // 2) << 6))
         for batch in states
     ]
     deepest = []

@@ -6,6 +6,7 @@ from pyspark.sql import types as spark
 
 from foldflight.engine.query.convert import without_nullability
 from foldflight.errors import RejectedError
+from foldflight.functions.types.arrow import JSON
 from foldflight.functions.types.sql import can_widen, check_plain, parse_type, sql_name, type_variables
 from foldflight.spark.versions import arrow_type
 
@@ -40,7 +41,7 @@ SPELLINGS = {
     "timestamp with time zone": pa.timestamp("us", tz="UTC"),
     "interval": pa.month_day_nano_interval(),
     "INTERVAL DAY TO SECOND": pa.duration("us"),
-    "jsonb": pa.json_(),
+    **({"jsonb": JSON} if JSON else {}),
     "INT[]": pa.list_(pa.int32()),
     "ARRAY<ARRAY<BIGINT>>": pa.list_(pa.list_(pa.int64())),
     "MAP<STRING, DOUBLE>": pa.map_(pa.string(), pa.float64()),
@@ -102,7 +103,7 @@ OF_SPARK: list[tuple[spark.DataType, pa.DataType]] = [
     (spark.TimeType(6), pa.time64("us")),
     (DAY, pa.duration("us")),
     (spark.NullType(), pa.null()),
-    (spark.VariantType(), pa.json_()),
+    *([(spark.VariantType(), JSON)] if JSON else []),
     (spark.ArrayType(spark.MapType(spark.StringType(), spark.TimestampType())), None),
     (spark.StructType([spark.StructField("timestamp", spark.TimestampNTZType())]), None),
 ]

@@ -26,6 +26,7 @@ from foldflight.exchange.views import asking, split_entries
 from foldflight.fold import HeldView
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Function, Registry, function_of
+from foldflight.functions.types.arrow import JSON, with_column
 from foldflight.functions.types.views import PlainMap, ViewSpec, view_type
 from foldflight.testing import LawResult, check_laws
 from foldflight.testing.laws import LAWS, _check, _Inputs, _Subject, _takes_nulls, rows_of
@@ -355,7 +356,7 @@ def test_parts_of_views_need_an_engine_that_keeps_the_rest() -> None:
     pair.send(pair.engine.chunk(rows([0], ["a"])))
     state = pair.epoch(1).select(["slot", "state_0"]).to_batches()[0]
     views = pair.server.opened.calls[0].views
-    partial = state.set_column(1, state.schema.field(1), asking(state.column(1), views))
+    partial = with_column(state, state.schema.field(1), asking(state.column(1), views))
     with pytest.raises(RejectedError, match="keeps_views") as raised:
         pair.send(pair.engine.states(partial))
     assert raised.value.code == "STATE_MISMATCH"
@@ -900,9 +901,9 @@ def test_a_function_cannot_go_on_without_an_answer() -> None:
 def test_entries_for_unknown_slots_and_columns_are_refused() -> None:
     """BAD_FRAME, with the reason."""
     wrongs: list[tuple[Any, str]] = [
-        (lambda batch: batch.set_column(0, "slot", pa.array([5], pa.int32())), "no state"),
-        (lambda batch: batch.append_column("state_1", batch.column("state_0")), "no state with views"),
-        (lambda batch: batch.set_column(1, "state_0", pa.array([1])), "expected"),
+        (lambda batch: with_column(batch, "slot", pa.array([5], pa.int32())), "no state"),
+        (lambda batch: with_column(batch, "state_1", batch.column("state_0")), "no state with views"),
+        (lambda batch: with_column(batch, "state_0", pa.array([1])), "expected"),
     ]
     for make, wrong in wrongs:
         driver = Driver(inline=0, page=2)
@@ -1013,7 +1014,10 @@ class Both:
         self.seen, self.copied = MapView(), {}
 
 
-@pytest.mark.parametrize("result_type", ["MAP<STRING, BIGINT>", "STRUCT<a MAP<STRING, BIGINT>>", "JSON", "BIGINT"])
+RETURNED = ["MAP<STRING, BIGINT>", "STRUCT<a MAP<STRING, BIGINT>>", "BIGINT", *(["JSON"] if JSON else [])]
+
+
+@pytest.mark.parametrize("result_type", RETURNED)
 def test_a_view_is_no_dict_in_results_and_states(result_type: str) -> None:
     """Also while it is in memory as a whole: otherwise it would be refused only when it has become large."""
 

@@ -38,6 +38,7 @@ from foldflight.exchange.ipc import arrays_in
 from foldflight.exchange.machine import Role
 from foldflight.exchange.views import split_entries
 from foldflight.fold import ROW
+from foldflight.functions.types.arrow import concat_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -253,7 +254,7 @@ class Connection(abc.ABC):
 def _joined(answers: Sequence[Any], parts: Sequence[EngineFrame]) -> Answer:
     """Return the answers to the parts of one frame as the answer to the frame."""
     if isinstance(answers[0], pa.RecordBatch):
-        return pa.concat_batches(answers)
+        return concat_batches(answers)
     if ROW not in answers[0].column_names:
         return pa.concat_tables(answers)
     shifted, start = [], 0

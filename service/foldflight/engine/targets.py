@@ -16,6 +16,7 @@ from pyarrow import types
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
+from foldflight.functions.types.arrow import is_binary_view, is_string_view
 
 __all__ = ["DELETE", "Target", "is_key", "missing_columns", "netted", "offsets_name", "shown_key"]
 
@@ -187,8 +188,8 @@ def _holds(type_: pa.DataType, values: pa.DataType) -> bool:
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
-    if types.is_large_string(type_) or types.is_string_view(type_):
+    if types.is_large_string(type_) or is_string_view(type_):
         return pa.string()
-    if types.is_large_binary(type_) or types.is_binary_view(type_):
+    if types.is_large_binary(type_) or is_binary_view(type_):
         return pa.binary()
     return type_

@@ -46,6 +46,7 @@ from foldflight.fold.mode import Mode
 from foldflight.functions.author.context import LogRecord
 from foldflight.functions.query.call import Call, Order
 from foldflight.functions.query.step import Step, StepArgument
+from foldflight.functions.types.arrow import to_pylist
 from foldflight.functions.types.sql import check_plain
 from foldflight.functions.types.views import ViewSpec
 
@@ -188,7 +189,7 @@ def _decode_literals(call: pb.Call | pb.Step) -> Mapping[str, Any]:
                 limit="literals",
             )
         literals = _bad_frame_on_error(
-            lambda: batch.to_pylist(maps_as_pydicts="strict")[0], "Call.literals cannot be converted to Python values"
+            lambda: to_pylist(batch)[0], "Call.literals cannot be converted to Python values"
         )
     return literals
 

@@ -387,7 +387,8 @@ class ServerExchange:
     def _check_each_state(self, call: int, column: pa.Array, slots: pa.Array) -> None:
         # A million small states may exceed the bound of one together, so not each of them is measured: states that keep
         # the bound together keep it one by one.
-        for part in sliced_to(pa.record_batch({"slot": slots, "state": column}), self._limits.state_bytes_max):
+        states = pa.RecordBatch.from_arrays([slots, column], names=["slot", "state"])
+        for part in sliced_to(states, self._limits.state_bytes_max):
             size = part["state"].nbytes
             if size > self._limits.state_bytes_max:
                 name = self._opening.calls[call].function

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from foldflight.functions.types.arrow import with_column
 from foldflight.functions.types.views import ViewSpec
 
 __all__ = ["asking", "kept_states", "split_entries"]
@@ -44,7 +45,7 @@ def kept_states(results: pa.Table, views: Sequence[Sequence[ViewSpec]]) -> pa.Ta
         states = asking(batch.column(place), specs)
         if len(firsts) < len(slots):
             states = _with_last_numbers(states, specs, firsts, len(slots))
-        batch = batch.set_column(place, batch.schema.field(place), states)
+        batch = with_column(batch, batch.schema.field(place), states)
     return pa.Table.from_batches([batch.take(pa.array(firsts))])
 
 

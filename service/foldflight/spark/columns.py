@@ -23,6 +23,7 @@ from foldflight.engine.query.layout import KIND, REAL, SLOT
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Call, Order, RowKind, can_widen, parse_type, sql_name
+from foldflight.functions.types.arrow import is_json
 from foldflight.spark.types import check_compared, result_type
 from foldflight.spark.versions import arrow_type, message_of, quiet, spark_type
 
@@ -303,7 +304,7 @@ class Columns:
 
 def _conversion(written: str, type_: pa.DataType) -> str:
     """Return the instruction that tells how to convert an argument to a type."""
-    if isinstance(type_, pa.JsonType):
+    if is_json(type_):
         return f"give the text of JSON, as to_json({written}) makes it"
     if not _is_of_spark(type_):
         return f"Spark has no {spark_name(type_)}, so the function's author has to declare another type"

@@ -82,7 +82,7 @@ def together(rows: DataFrame, hashed: Column | None, order: Sequence[Column]) ->
 
 def _without_place(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        yield batch.drop_columns([_PLACE]) if batch.schema.names[-1:] == [_PLACE] else batch
+        yield batch.select(batch.schema.names[:-1]) if batch.schema.names[-1:] == [_PLACE] else batch
 
 
 def step_of(query: Query, step: str) -> str:

@@ -240,7 +240,8 @@ class BucketProcessor(BucketOperator):
     def _letters(self, letters: pa.RecordBatch) -> Iterator[Row]:
         """Yield blobs of dead letters, with the number of rows in each."""
         if self._shows_kind:
-            letters = letters.add_column(0, ROW_KIND, pa.nulls(letters.num_rows, pa.string()))
+            kinds = pa.nulls(letters.num_rows, pa.string())
+            letters = pa.RecordBatch.from_arrays([kinds, *letters.columns], names=[ROW_KIND, *letters.schema.names])
         for start in range(0, letters.num_rows, _OUTPUT_ROWS_MAX):
             part = letters.slice(start, _OUTPUT_ROWS_MAX)
             kinds = pc.struct_field(part.column(DEAD_LETTER), "row_kind")

@@ -44,6 +44,7 @@ from foldflight.engine.state.viewtable import ViewTable, table_of
 from foldflight.engine.stream.epoch import BucketEpoch
 from foldflight.errors import RejectedError
 from foldflight.functions import Call, Order, RowKind, parse_type
+from foldflight.functions.types.arrow import to_pylist
 from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.views import normal_key
 
@@ -107,7 +108,7 @@ class _Stream:
         named = [RowKind(kind).short for kind in kinds.to_pylist()]
         states, live = self._readable()
         return Epoch(
-            changelog=list(zip(named, shown.to_pylist(maps_as_pydicts="strict"), strict=True)),
+            changelog=list(zip(named, to_pylist(shown), strict=True)),
             states=states,
             live=live,
             ignored_retractions=epoch.stats.ignored_retractions,

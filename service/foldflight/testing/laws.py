@@ -24,6 +24,7 @@ from foldflight.client.process import PROGRAMS
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold import BoundCall, Fold, Options, Resources, StateSigner, bind_calls
 from foldflight.functions import AnyFunction, Call, Function, Registry, RowKind, ScalarFunction, function_of
+from foldflight.functions.types.arrow import concat_batches, is_json
 from foldflight.functions.types.serializer import views_in
 from foldflight.lift import Overflowed, Plan, Unfit, evaluate, lift_text, lifted_of
 from foldflight.shipping.pickling import unpickled_copy
@@ -236,7 +237,7 @@ def _nested_values(type_: pa.DataType) -> st.SearchStrategy[Any]:
         )
     if kinds.is_struct(type_):
         return st.fixed_dictionaries({field.name: _values(field.type) for field in type_})
-    if isinstance(type_, pa.JsonType):
+    if is_json(type_):
         return st.sampled_from(['{"a":1}', "[1,2]", "3", '"x"'])
     raise RejectedError("SIGNATURE", f"the law checks cannot generate values of type {type_}")
 
@@ -382,9 +383,9 @@ def _values_after_rows(subject: _Subject, rows: Rows, cut: int, how: str) -> str
     """Compare the values after each row of two groups, where some rows are retracted again."""
     if not rows:
         return None
-    batch = pa.concat_batches([subject.chunk(rows, slot=0), subject.chunk(rows, slot=1), subject.chunk(rows, slot=0)])
+    batch = concat_batches([subject.chunk(rows, slot=0), subject.chunk(rows, slot=1), subject.chunk(rows, slot=0)])
     if subject.function.capabilities.retract:
-        batch = pa.concat_batches([batch, subject.chunk(rows[: cut % (len(rows) + 1)], slot=1, kind=RowKind.DELETE)])
+        batch = concat_batches([batch, subject.chunk(rows[: cut % (len(rows) + 1)], slot=1, kind=RowKind.DELETE)])
     one, two = (
         Fold(calls, Options(row_outputs=True), Resources(_SIGNER)).fold_each(batch).column(0).to_pylist()
         for calls in (_scalar_calls(subject), subject.calls)

@@ -33,6 +33,7 @@ from foldflight.engine.over.task import OverFold
 from foldflight.errors import RejectedError
 from foldflight.functions.query.call import Order
 from foldflight.functions.query.frame import WindowFrame, interval_of
+from foldflight.functions.types.arrow import to_pylist
 from foldflight.functions.types.sql import sql_name
 from foldflight.testing.epochs import calls_of, column_of, conditions_of, name_in_chunks, types_of, values_of
 
@@ -142,7 +143,7 @@ class Resolved(NamedTuple):
 
 def numbered(block: pa.RecordBatch) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number and the outputs of each row of a result."""
-    outputs = block.remove_column(0).to_pylist(maps_as_pydicts="strict")
+    outputs = to_pylist(block.select(block.schema.names[1:]))
     return zip(block.column(0).to_pylist(), outputs, strict=True)
 
 

@@ -18,6 +18,7 @@ from foldflight.functions.author.scalar import ScalarFunction
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.call import Call
 from foldflight.functions.query.step import Step, StepArgument
+from foldflight.functions.types.arrow import is_json
 from foldflight.functions.types.sql import check_plain, sql_name
 from foldflight.functions.types.values import CastError, cast_results, to_python
 
@@ -235,7 +236,7 @@ def _read(array: pa.Array, type_: pa.DataType) -> pa.Array:
     array = _renamed(array, type_)
     if array.type == type_:
         return array
-    if isinstance(type_, pa.JsonType):
+    if is_json(type_):
         return pa.ExtensionArray.from_storage(type_, array.cast(pa.string()))
     if pa.types.is_decimal(type_) and _is_text(array.type):
         return cast_results(array.to_pylist(), type_)
@@ -303,7 +304,7 @@ class _Relabelled:
 def _with_texts(type_: pa.DataType) -> pa.DataType:
     """Return a type with STRING in place of JSON."""
     kinds = pa.types
-    if isinstance(type_, pa.JsonType):
+    if is_json(type_):
         return pa.string()
     if kinds.is_struct(type_):
         return pa.struct([each.with_type(_with_texts(each.type)) for each in type_])
@@ -326,7 +327,7 @@ def _has_special(type_: pa.DataType) -> bool:
         return _has_special(type_.key_type) or _has_special(type_.item_type)
     if pa.types.is_nested(type_):
         return _has_special(type_.value_type)
-    return isinstance(type_, pa.JsonType) or bool(pa.types.is_decimal128(type_))
+    return is_json(type_) or bool(pa.types.is_decimal128(type_))
 
 
 def _written(array: pa.Array, field: pa.Field) -> pa.Array:
@@ -338,7 +339,7 @@ def _written(array: pa.Array, field: pa.Field) -> pa.Array:
     if pa.types.is_decimal(array.type) and _is_text(field.type):
         return pa.array([None if value is None else format(value, "f") for value in array.to_pylist()], field.type)
     if pa.types.is_nested(field.type):
-        return pa.array([_plain(value, field.type) for value in array.to_pylist(maps_as_pydicts=None)], field.type)
+        return pa.array([_plain(value, field.type) for value in array.to_pylist()], field.type)
     return array.cast(field.type)
 
 

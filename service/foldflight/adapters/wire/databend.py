@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from foldflight.adapters.wire.adapter import WireAdapter
 from foldflight.functions import AnyFunction, FunctionKind
+from foldflight.functions.types.arrow import is_json
 
 __all__ = ["Databend"]
 
@@ -17,7 +18,7 @@ class Databend(WireAdapter):
 
     def leaf(self, type_: pa.DataType) -> tuple[pa.DataType, dict[bytes, bytes]]:
         kinds = pa.types
-        if isinstance(type_, pa.JsonType):
+        if is_json(type_):
             return pa.large_binary(), {b"Extension": b"Variant"}
         if kinds.is_string(type_):
             return pa.large_string(), {}

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from foldflight.adapters.wire.adapter import EXTENSION, WireAdapter
 from foldflight.fold import ERROR, ROW
 from foldflight.functions import AnyFunction, FunctionKind
+from foldflight.functions.types.arrow import is_json
 
 __all__ = ["RisingWave"]
 
@@ -25,7 +26,7 @@ class RisingWave(WireAdapter):
     has_errors = True
 
     def leaf(self, type_: pa.DataType) -> tuple[pa.DataType, dict[bytes, bytes]]:
-        if isinstance(type_, pa.JsonType):
+        if is_json(type_):
             return pa.string(), {EXTENSION: b"arrowudf.json"}
         if pa.types.is_decimal128(type_):
             return pa.string(), {EXTENSION: b"arrowudf.decimal"}

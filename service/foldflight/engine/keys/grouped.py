@@ -28,6 +28,7 @@ from foldflight.engine.query.layout import EMIT, QueryLayout
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import Open, Opened
 from foldflight.fold import Mode
+from foldflight.functions.types.arrow import with_column
 
 __all__ = ["GroupedExchange", "Groups", "SlotNames"]
 
@@ -191,7 +192,7 @@ class GroupedExchange:
         chunk = self._layout.chunk_of(slots, block)
         self._is_used = True
         with self.exchanging() as exchange:
-            exchange.chunk(chunk.append_column(EMIT, pa.array(emit)))
+            exchange.chunk(with_column(chunk, EMIT, pa.array(emit)))
             return exchange.row_outputs()
 
     def states(self, slots: npt.NDArray[np.int32], states: Sequence[pa.Array], errors: pa.Array | None = None) -> None:

@@ -22,6 +22,7 @@ from foldflight.engine.state.migration import Migration
 from foldflight.engine.state.table import Conversion
 from foldflight.engine.state.timelog import TIME, TimeLog
 from foldflight.functions import RowKind
+from foldflight.functions.types.arrow import concat_batches, with_column
 
 __all__ = ["AccumulatorFold"]
 
@@ -114,7 +115,7 @@ class AccumulatorFold(CallsFold):
             arrived = pa.RecordBatch.from_arrays([pa.array(times), *columns], schema=self.log)
             log.add(arrived.take(pa.array(later)))
             left = pa.RecordBatch.from_arrays(columns_of(gone, names).columns, schema=rows.schema)
-            rows = pa.concat_batches([rows, left, rows.take(pa.array(own))])
+            rows = concat_batches([rows, left, rows.take(pa.array(own))])
             slots = np.concatenate([slots, step.groups.slots(gone), slots[own]])
             # A row at time t leaves after the rows of time t + distance, whose frames it is in.
             ends = np.concatenate([gone.column(TIME).to_numpy(), times[own]]) + self._distance
@@ -125,7 +126,7 @@ class AccumulatorFold(CallsFold):
         order = np.lexsort((leaves, times, slots))
         if self.layout.has_kinds:
             kinds = np.where(leaves, int(RowKind.DELETE), int(RowKind.INSERT)).astype(np.int8)
-            rows = rows.append_column(KIND, pa.array(kinds))
+            rows = with_column(rows, KIND, pa.array(kinds))
         return _Events(rows.take(pa.array(order)), slots[order], leaves[order], emits[order], anew[order])
 
     def _fold(

@@ -41,6 +41,7 @@ from foldflight.engine.query.convert import convert
 from foldflight.engine.query.layout import KIND, REAL, SLOT
 from foldflight.exchange.frames import Open
 from foldflight.functions import RowKind
+from foldflight.functions.types.arrow import with_column
 
 __all__ = ["FrameFold", "fold_of"]
 
@@ -208,7 +209,7 @@ class _Running(FrameFold):
         rows = self._rows(positions)
         if self._layout.has_kinds:
             kinds = np.where(retracts, int(RowKind.DELETE), int(RowKind.INSERT)).astype(np.int8)
-            rows = rows.append_column(KIND, pa.array(kinds))
+            rows = with_column(rows, KIND, pa.array(kinds))
         chunk = self._layout.chunk_of(slots, rows)
         chunk = pa.RecordBatch.from_arrays([*chunk.columns, pa.array(emit)], schema=self._opening.columns)
         with self._exchange(self._opening) as exchange:

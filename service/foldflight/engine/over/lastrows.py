@@ -20,6 +20,7 @@ from foldflight.engine.over.stream import (
 from foldflight.engine.query.blocks import BlockBounds, Pace
 from foldflight.engine.query.layout import REAL
 from foldflight.engine.state.table import StateTable
+from foldflight.functions.types.arrow import concat_batches
 
 __all__ = ["RowsFold"]
 
@@ -68,7 +69,7 @@ class RowsFold(CallsFold):
             lists = table.lookup(keys, step.groups.stored_hashes(touched)).states.column(0)
             before = pa.RecordBatch.from_arrays(lists.flatten().flatten(), schema=columns.schema)
             lengths = lists.value_lengths().fill_null(0).to_numpy()
-            rows = pa.concat_batches([before, columns])
+            rows = concat_batches([before, columns])
             owners = np.concatenate([np.repeat(touched, lengths), owners])
             is_due = np.arange(len(owners)) >= len(before)
             anew = np.concatenate([np.zeros(len(before), np.bool_), anew])

@@ -18,6 +18,7 @@ from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.keys.overflow import temporary_file
 from foldflight.engine.over.frames import Codes, OrderOf, Positions, codes_of
 from foldflight.engine.query.changelog import equal_rows
+from foldflight.functions.types.arrow import concat_batches
 
 __all__ = ["Ordering", "Partitions", "Store"]
 
@@ -88,7 +89,7 @@ class Store:
             batch = self._batches[place] if names is None else self._batches[place].select(list(names))
             begins = int(self._ends[place]) - batch.num_rows
             parts.append(batch.slice(max(start - begins, 0), min(end, begins + batch.num_rows) - max(start, begins)))
-        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+        return parts[0] if len(parts) == 1 else concat_batches(parts)
 
     def take(self, positions: Positions, names: Sequence[str]) -> pa.RecordBatch:
         """Return these columns of the rows at n positions, in any order."""
@@ -112,7 +113,7 @@ class Store:
             parts.append(batch.select(columns).take(pa.array(positions[here] - begins)))
             order[here] = np.arange(count, count + len(here))
             count += len(here)
-        return pa.concat_batches(parts).take(pa.array(order))
+        return concat_batches(parts).take(pa.array(order))
 
     def __enter__(self) -> Self:
         return self
@@ -181,7 +182,7 @@ class Partitions:
         if before is None or not self._ordering.keys:
             first = [0] if before is None else []
             return np.concatenate([first, self._ordering.changes(keys, self._ordering.keys)]).astype(np.int64)
-        return self._ordering.changes(pa.concat_batches([before, keys]), self._ordering.keys) - 1
+        return self._ordering.changes(concat_batches([before, keys]), self._ordering.keys) - 1
 
     def _hold(self, rows: pa.RecordBatch) -> None:
         if self._file is None:
@@ -212,7 +213,7 @@ class Partitions:
             begins = np.zeros(count, np.bool_)
             begins[starts] = True
             if ordering.order:
-                columns = pa.concat_batches([piece.select(ordering.order) for piece in pieces])
+                columns = concat_batches([piece.select(ordering.order) for piece in pieces])
                 begins[ordering.changes(columns, ordering.order)] = True
             peers = np.cumsum(begins)
         if ordering.has_codes:
@@ -244,7 +245,7 @@ class _File:
         if self._last is None or not ordering.order:
             begins[ordering.changes(columns, ordering.order)] = 1
         else:
-            begins[ordering.changes(pa.concat_batches([self._last, columns]), ordering.order) - 1] = 1
+            begins[ordering.changes(concat_batches([self._last, columns]), ordering.order) - 1] = 1
         peers = self._peer + np.cumsum(begins)
         self._peers.write(peers.tobytes())
         if ordering.has_codes:

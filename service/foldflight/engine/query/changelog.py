@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.functions.query.rowkind import RowKind
+from foldflight.functions.types.arrow import concat_batches
 
 __all__ = ["changelog", "equal_rows", "live_rows"]
 
@@ -52,7 +53,7 @@ def changelog(
     # A stable sort by group keeps each old row before its new one.
     order = np.argsort(np.concatenate([old, new]), kind="stable")
     places = np.concatenate([old, before.num_rows + new])[order]
-    return pa.array(kinds[order]), pa.concat_batches([before, after]).take(pa.array(places))
+    return pa.array(kinds[order]), concat_batches([before, after]).take(pa.array(places))
 
 
 def equal_rows(before: pa.RecordBatch, after: pa.RecordBatch) -> Mask:

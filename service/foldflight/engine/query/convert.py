@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from foldflight.functions.types.arrow import is_binary_view
+
 __all__ = ["convert", "without_nullability"]
 
 
@@ -75,17 +77,18 @@ def _convert_map(array: pa.Array, type_: pa.DataType) -> pa.Array:
     entries = array.cast(pa.list_(pa.struct([("key", given.key_type), ("value", given.item_type)])))
     keys, values = entries.flatten().flatten()
     return pa.MapArray.from_arrays(
-        _offsets(entries),
+        _offsets(entries, are_nulls=True),
         convert(keys, type_.key_type),
         convert(values, type_.item_type),
         type=type_,
-        mask=array.is_null(),
     )
 
 
-def _offsets(lists: pa.Array) -> pa.Array:
+def _offsets(lists: pa.Array, *, are_nulls: bool = False) -> pa.Array:
+    """Return the n + 1 offsets of n lists without their NULLs' values; with `are_nulls`, those of NULLs are NULL."""
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    mask = np.append(lists.is_null().to_numpy(zero_copy_only=False), False) if are_nulls else None
+    return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32(), mask=mask)
 
 
 def _convert_leaf(array: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -93,7 +96,7 @@ def _convert_leaf(array: pa.Array, type_: pa.DataType) -> pa.Array:
     integral = kinds.is_integer(array.type) or kinds.is_integer(type_)
     if integral and (kinds.is_temporal(array.type) or kinds.is_temporal(type_)):
         return array.view(type_)
-    if kinds.is_binary(array.type) and not (kinds.is_large_binary(type_) or kinds.is_binary_view(type_)):
+    if kinds.is_binary(array.type) and not (kinds.is_large_binary(type_) or is_binary_view(type_)):
         return _reinterpreted(array.cast(pa.binary(type_.bit_width // 8)), type_)
     if kinds.is_binary(type_) and _is_opaque(array.type):
         return _reinterpreted(array, pa.binary(array.type.bit_width // 8)).cast(type_)

@@ -30,6 +30,7 @@ from foldflight.engine.state.manifest import Committed, Found, RunStore, TableBo
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.stores import GROUPS, TableStores
 from foldflight.engine.state.table import Conversion, StateTable
+from foldflight.functions.types.arrow import with_column
 from foldflight.functions.types.views import ViewSpec
 
 __all__ = ["FoundViews", "ViewTable", "one_row_each", "stored_views", "table_of"]
@@ -480,7 +481,7 @@ def one_row_each(results: pa.RecordBatch, views: Sequence[CallView]) -> pa.Recor
         flags = [_member(first, name) for name in ("complete", "cleared")]
         column = pa.StructArray.from_arrays([*flags, lists], fields=list(first.type), mask=first.is_null())
         states = _with_view(firsts.column(place), view, column)
-        firsts = firsts.set_column(place, results.schema.field(place), states)
+        firsts = with_column(firsts, results.schema.field(place), states)
     return firsts
 
 

@@ -23,6 +23,7 @@ from foldflight.engine.state.table import StateTable
 from foldflight.engine.state.viewtable import FoundViews, ViewTable, one_row_each
 from foldflight.engine.stream.views import EpochViews
 from foldflight.errors import RejectedError
+from foldflight.functions.types.arrow import concat_batches
 
 __all__ = ["BucketEpoch", "ClosedWindows", "EpochStats", "changes_of"]
 
@@ -302,7 +303,7 @@ class BucketEpoch:
             return results  # no group existed before, so the rows are not used
         places = self._before_at[slots]
         chosen = pa.array(np.maximum(places, 0), mask=places < 0)
-        return pa.concat_batches(self._before).take(chosen)
+        return concat_batches(self._before).take(chosen)
 
     def _rows(self, keys: pa.RecordBatch, outputs: pa.RecordBatch) -> pa.RecordBatch:
         return changes_of(self._layout, keys, self._layout.outputs_of(outputs))

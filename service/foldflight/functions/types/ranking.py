@@ -6,6 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from foldflight.functions.types.arrow import is_json
+
 __all__ = ["is_nan", "is_ordered", "rank"]
 
 
@@ -36,7 +38,7 @@ def _member(value: Any) -> tuple[Any, ...]:
 def is_ordered(type_: pa.DataType) -> bool:
     """Return whether values of a type have an order. Maps and JSON, and what has them inside, have none."""
     if isinstance(type_, pa.BaseExtensionType):
-        return not isinstance(type_, pa.JsonType) and is_ordered(type_.storage_type)
+        return not is_json(type_) and is_ordered(type_.storage_type)
     if pa.types.is_map(type_):
         return False
     return all(is_ordered(type_.field(place).type) for place in range(type_.num_fields))

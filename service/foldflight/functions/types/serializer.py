@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
+from foldflight.functions.types.arrow import is_json
 from foldflight.functions.types.columns import AttributeColumn, number_format
 from foldflight.functions.types.exact import EXACT, ExactSum, ExactSums
 from foldflight.functions.types.lists import Lists
@@ -91,7 +92,7 @@ class _Scalar(StateSerializer):
         self.exact = exact_types(arrow)
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
-        if isinstance(self.arrow, pa.JsonType):
+        if is_json(self.arrow):
             return cast_results(values, self.arrow)
         if self.exact is not None and not set(map(type, values)) <= self.exact:
             values = [self._exact(index, value) for index, value in enumerate(values)]
@@ -930,6 +931,6 @@ def serializer_of_type(type_: pa.DataType, cls: type | None = None) -> StateSeri
         return _List(serializer_of_type(type_.value_type), list)
     if kinds.is_map(type_):
         return _Map(serializer_of_type(type_.key_type), serializer_of_type(type_.item_type))
-    if isinstance(type_, pa.BaseExtensionType) and not isinstance(type_, pa.JsonType):
+    if isinstance(type_, pa.BaseExtensionType) and not is_json(type_):
         raise RejectedError("SIGNATURE", f"{type_} cannot be part of a state; use its storage type")
     return _Scalar(type_)

@@ -20,6 +20,14 @@ from typing import Any, Final
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
+from foldflight.functions.types.arrow import (
+    JSON,
+    is_binary_view,
+    is_json,
+    is_large_list_view,
+    is_list_view,
+    is_string_view,
+)
 
 __all__ = [
     "can_widen",
@@ -36,6 +44,7 @@ __all__ = [
 
 _UTC: Final = pa.timestamp("us", tz="UTC")
 _INTERVAL: Final = pa.month_day_nano_interval()
+_JSON_NAMES: Final = ("JSON", "JSONB", "VARIANT")
 
 _NAMES: Final[dict[str, pa.DataType]] = {
     **dict.fromkeys(("BOOLEAN", "BOOL"), pa.bool_()),
@@ -57,7 +66,7 @@ _NAMES: Final[dict[str, pa.DataType]] = {
     **dict.fromkeys(
         ("INTERVAL DAY TO SECOND", "INTERVAL DAY", "INTERVAL HOUR", "INTERVAL SECOND", "DURATION"), pa.duration("us")
     ),
-    **dict.fromkeys(("JSON", "JSONB", "VARIANT"), pa.json_()),
+    **({} if JSON is None else dict.fromkeys(_JSON_NAMES, JSON)),
     **dict.fromkeys(("NULL", "VOID"), pa.null()),
     "INT256": pa.decimal256(76, 0),
 }
@@ -236,6 +245,10 @@ class _Parser:
             raise self.error(f"{name} does not take a number in parentheses")
         if name == "FLOAT" and numbers and numbers[0] > 24:
             return pa.float64()
+        if name in _JSON_NAMES and JSON is None:
+            raise RejectedError(
+                "SIGNATURE", f"{name} needs pyarrow 19 or newer, and this is {pa.__version__}; declare STRING"
+            )
         if name not in _NAMES:
             raise self.error(f"{name} is unknown")
         return _NAMES[name]
@@ -284,7 +297,7 @@ _SQL: Final[dict[pa.DataType, str]] = {
     pa.time64("ns"): "TIME",
     _INTERVAL: "INTERVAL",
     pa.duration("us"): "INTERVAL DAY TO SECOND",
-    pa.json_(): "JSON",
+    **({} if JSON is None else {JSON: "JSON"}),
     pa.null(): "NULL",
     pa.decimal256(76, 0): "INT256",
 }
@@ -382,15 +395,15 @@ def is_larger_than(type_: pa.DataType, *, depth: int, parts: int) -> bool:
 def _remedy(type_: pa.DataType) -> str:
     """Return the remedy for a type that is not plain."""
     kinds = pa.types
-    if kinds.is_string_view(type_):
+    if is_string_view(type_):
         return "cast it to string"
-    if kinds.is_binary_view(type_):
+    if is_binary_view(type_):
         return "cast it to binary"
     if kinds.is_dictionary(type_) or kinds.is_run_end_encoded(type_):
         return f"decode it to {type_.value_type}"
-    if kinds.is_list_view(type_):
+    if is_list_view(type_):
         return f"cast it to {pa.list_(type_.value_field)}"
-    if kinds.is_large_list_view(type_):
+    if is_large_list_view(type_):
         return f"cast it to {pa.large_list(type_.value_field)}"
     if kinds.is_union(type_):
         return "send a struct with a field for each of its types"
@@ -445,7 +458,7 @@ def _widens(actual: pa.DataType, declared: pa.DataType) -> bool:
     if kinds.is_date(actual):  # midnight; with a zone, it would depend on the session
         return kinds.is_date(declared) or (kinds.is_timestamp(declared) and not declared.tz)
     if _text(actual):
-        return _text(declared) or declared == pa.json_()
+        return _text(declared) or is_json(declared)
     if _bytes(actual):
         return _bytes(declared)
     if kinds.is_time(actual):

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import RejectedError
+from foldflight.functions.types.arrow import is_json, to_pylist
 from foldflight.functions.types.sql import sql_name
 
 __all__ = ["CastError", "cast_arguments", "cast_results", "exact_types", "narrowed", "to_python"]
@@ -53,7 +54,7 @@ def to_python(array: pa.Array) -> list[Any]:
         KeyError: A map has a key twice.
     """
     type_ = array.type
-    if isinstance(type_, pa.JsonType):
+    if is_json(type_):
         return [None if text is None else json.loads(text) for text in array.storage.to_pylist()]
     for is_kind, convert in _CONVERSIONS:
         if is_kind(type_):
@@ -62,7 +63,7 @@ def to_python(array: pa.Array) -> list[Any]:
                 return values
             break
     # Arrow takes about ten times as long where it is told how to convert maps.
-    return array.to_pylist(maps_as_pydicts="strict") if _has_maps(type_) else array.to_pylist()
+    return to_pylist(array) if _has_maps(type_) else array.to_pylist()
 
 
 def _has_maps(type_: pa.DataType) -> bool:
@@ -344,7 +345,7 @@ def _build(values: list[Any], type_: pa.DataType) -> pa.Array:
 def _with_json_as_text(type_: pa.DataType) -> pa.DataType:
     """Return the type with text in place of JSON, because Arrow cannot build JSON inside nested values."""
     kinds = pa.types
-    if isinstance(type_, pa.JsonType):
+    if is_json(type_):
         return type_.storage_type
     if kinds.is_list(type_):
         return pa.list_(type_.value_field.with_type(_with_json_as_text(type_.value_type)))
@@ -415,7 +416,7 @@ def _caster(type_: pa.DataType) -> Callable[[Any], Any]:
         return lambda value: _to_timestamp(value, type_)
     if kinds.is_date(type_):
         return lambda value: _to_date(value, type_)
-    if isinstance(type_, pa.JsonType):
+    if is_json(type_):
         return lambda value: _to_json(value, type_)
     if kinds.is_duration(type_):
         return lambda value: _to_duration(value, type_)
@@ -712,7 +713,7 @@ def cast_arguments(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, npt.N
     """
     if array.type == type_:
         return array, None
-    if isinstance(type_, pa.JsonType):
+    if is_json(type_):
         return pa.ExtensionArray.from_storage(type_, array.cast(type_.storage_type)), None
     if pa.types.is_decimal128(type_) and not pa.types.is_null(array.type):
         return _as_decimals(array, type_)

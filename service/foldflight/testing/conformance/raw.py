@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from foldflight.client.watchdog import Guard
 from foldflight.exchange import exchange_pb2 as pb
+from foldflight.functions.types.arrow import with_column
 from foldflight.testing.conformance.rules import BrokenError, expect
 
 __all__ = ["COLUMNS", "CallOf", "RawExchange", "RawServer", "Row", "opening", "refused", "rows_of", "stream_of"]
@@ -283,7 +284,7 @@ class RawExchange:
         names = ["slot", *(f"state_{place}" for place in range(self._calls))]
         chosen = results.select(names).combine_chunks()
         if slots is not None:
-            chosen = chosen.set_column(0, results.schema.field("slot"), pa.array(slots, pa.int32()))
+            chosen = with_column(chosen, results.schema.field("slot"), pa.array(slots, pa.int32()))
         return chosen.to_batches()[0]
 
     # -- ending ------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from foldflight.exchange import exchange_pb2 as pb
+from foldflight.functions.types.arrow import with_column
 from foldflight.testing.conformance.checks import rule
 from foldflight.testing.conformance.raw import COLUMNS, RawExchange, RawServer, refused, rows_of
 from foldflight.testing.conformance.rules import NotTriedError, expect
@@ -27,7 +28,7 @@ def _saved_by(server: RawServer, rows: list[tuple[object, ...]]) -> tuple[RawExc
 def _states_load(server: RawServer) -> None:
     before, results = _saved_by(server, [(0, 0, 5), (1, 0, 7)])
     batch = before.state_batch(results, [4, 2])
-    empty = batch.set_column(1, batch.schema.field(1), pa.nulls(2, batch.schema.field(1).type))
+    empty = with_column(batch, batch.schema.field(1), pa.nulls(2, batch.schema.field(1).type))
     with server.exchange() as exchange:
         exchange.states(batch)
         found = exchange.epoch(1)
@@ -75,15 +76,15 @@ def _state_mismatch(server: RawServer) -> None:
     field = batch.schema.field(1)
     about = {**(field.metadata or {}), b"fingerprint": b"0123456789abcdef"}
     others = (
-        batch.set_column(1, field.with_metadata(about), batch.column(1)),
-        batch.set_column(1, pa.field("state_0", pa.list_(pa.bool_())), pa.array([[True]])),
+        with_column(batch, field.with_metadata(about), batch.column(1)),
+        with_column(batch, pa.field("state_0", pa.list_(pa.bool_())), pa.array([[True]])),
     )
     for other in others:
         with refused("RejectedError", "STATE_MISMATCH"), server.exchange() as exchange:
             exchange.states(other)
             exchange.epoch(1)
     with server.exchange() as exchange:
-        exchange.states(batch.set_column(1, field.remove_metadata(), batch.column(1)))
+        exchange.states(with_column(batch, field.remove_metadata(), batch.column(1)))
         expect(exchange.epoch(1)["output_0"].to_pylist(), [server.output([(0, 0, 5)])], "the output without metadata")
 
 
@@ -126,7 +127,7 @@ def _initial_outputs(server: RawServer) -> None:
         nothing = exchange.answer("initial_outputs")
         expect(nothing["slot"].to_pylist(), [0], "the slots that answer States without rows")
         exchange.states(
-            batch.slice(0, 1).set_column(0, batch.schema.field(0), pa.array([8], pa.int32())), unanswered=True
+            with_column(batch.slice(0, 1), batch.schema.field(0), pa.array([8], pa.int32())), unanswered=True
         )
         expect(exchange.epoch(1)["slot"].to_pylist(), [0, 6, 8], "the slots of the barrier")
 

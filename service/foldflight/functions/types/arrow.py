@@ -1,0 +1,105 @@
+"""What differs between versions of Arrow, from the oldest that platforms ship (15) to the newest.
+
+The functions here do what methods of newer versions do, in the same way on each version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+__all__ = [
+    "JSON",
+    "concat_batches",
+    "is_binary_view",
+    "is_json",
+    "is_large_list_view",
+    "is_list_view",
+    "is_string_view",
+    "to_pylist",
+    "with_column",
+]
+
+# Arrow 19 and newer. Older ones have no type for JSON, so its names are refused there.
+JSON: Final[pa.DataType | None] = pa.json_() if hasattr(pa, "json_") else None
+
+
+def _test(name: str) -> Callable[[pa.DataType], bool]:
+    """Return a test of `pyarrow.types`; where it is missing, no type passes it."""
+    return getattr(pa.types, name, lambda _: False)
+
+
+# Arrow 16 and newer
+is_string_view: Final = _test("is_string_view")
+is_binary_view: Final = _test("is_binary_view")
+is_list_view: Final = _test("is_list_view")
+is_large_list_view: Final = _test("is_large_list_view")
+
+
+def is_json(type_: Any) -> bool:
+    """Return whether a type is Arrow's JSON."""
+    return JSON is not None and isinstance(type_, pa.JsonType)
+
+
+def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the rows of one or more batches with the same schema as one batch."""
+    first = batches[0]
+    columns = [pa.concat_arrays([batch.column(place) for batch in batches]) for place in range(first.num_columns)]
+    return pa.RecordBatch.from_arrays(columns, schema=first.schema)
+
+
+def with_column(batch: pa.RecordBatch, field: pa.Field | str, column: pa.Array) -> pa.RecordBatch:
+    """Return a batch of n rows with a column of n values in the place of the one of its name, or after the last one.
+
+    Args:
+        batch: The other columns.
+        field: The field of the column, or its name.
+        column: The values.
+    """
+    field = pa.field(field, column.type) if isinstance(field, str) else field
+    place = batch.schema.get_field_index(field.name)
+    if place < 0:
+        return pa.RecordBatch.from_arrays([*batch.columns, column], schema=batch.schema.append(field))
+    columns = [column if each == place else batch.column(each) for each in range(batch.num_columns)]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema.set(place, field))
+
+
+def _knows_dicts() -> bool:
+    try:
+        pa.nulls(0).to_pylist(maps_as_pydicts="strict")
+    except TypeError:
+        return False
+    return True
+
+
+_KNOWS_DICTS: Final = _knows_dicts()
+
+
+def to_pylist(values: pa.Array | pa.RecordBatch) -> list[Any]:
+    """Return n Python values, or the n rows of a batch as dicts. Maps are dicts.
+
+    Raises:
+        KeyError: if a map has a key twice.
+    """
+    if _KNOWS_DICTS:
+        return values.to_pylist(maps_as_pydicts="strict")
+    if isinstance(values, pa.RecordBatch):
+        return to_pylist(values.to_struct_array())
+    return [_with_dicts(value, values.type) for value in values.to_pylist()]
+
+
+def _with_dicts(value: Any, type_: pa.DataType) -> Any:
+    """Return a value with dicts in place of the lists of pairs that Arrow makes of maps."""
+    kinds = pa.types
+    if value is None or not kinds.is_nested(type_):
+        return value
+    if kinds.is_map(type_):
+        pairs = {key: _with_dicts(item, type_.item_type) for key, item in value}
+        if len(pairs) < len(value):
+            raise KeyError("a map has a key twice, so it cannot be a dict")
+        return pairs
+    if kinds.is_struct(type_):
+        return {field.name: _with_dicts(value[field.name], field.type) for field in type_}
+    return [_with_dicts(item, type_.value_type) for item in value]

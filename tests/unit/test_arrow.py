@@ -1,0 +1,52 @@
+"""What does the same on each version of Arrow: functions/types/arrow.py."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from foldflight.errors import RejectedError
+from foldflight.functions import parse_type
+from foldflight.functions.types import arrow
+
+MAPS = pa.map_(pa.string(), pa.int64())
+NESTED = pa.struct([("a", pa.list_(MAPS)), ("b", pa.map_(pa.int64(), MAPS)), ("c", pa.int64())])
+VALUES = [
+    {"a": [[("x", 1), ("y", 2)], None], "b": [(1, [("z", None)])], "c": 5},
+    None,
+    {"a": None, "b": None, "c": None},
+]
+
+
+@pytest.mark.parametrize("knows", [pytest.param(True, id="newer"), pytest.param(False, id="older")])
+def test_maps_are_dicts_at_any_depth(knows, monkeypatch):
+    """With the method of newer versions, and without it. A key that is there twice is an error."""
+    if not knows:
+        monkeypatch.setattr(arrow, "_KNOWS_DICTS", False)
+    expected = [{"a": [{"x": 1, "y": 2}, None], "b": {1: {"z": None}}, "c": 5}, None, dict.fromkeys("abc")]
+    array = pa.array(VALUES, NESTED)
+    assert arrow.to_pylist(array) == expected
+    batch = pa.RecordBatch.from_arrays([array, pa.array([1, 2, 3])], names=["v", "n"])
+    assert arrow.to_pylist(batch) == [{"v": v, "n": n} for v, n in zip(expected, (1, 2, 3), strict=True)]
+    with pytest.raises(KeyError, match=r"twice|duplicate"):
+        arrow.to_pylist(pa.array([[("x", 1), ("x", 2)]], MAPS))
+
+
+def test_batches_are_joined_and_columns_replaced():
+    """Metadata and nullability of the fields stay."""
+    schema = pa.schema([pa.field("s", pa.int32(), nullable=False, metadata={"a": "b"}), pa.field("t", pa.string())])
+    parts = [pa.RecordBatch.from_arrays([pa.array([n], pa.int32()), pa.array([None])], schema=schema) for n in (1, 2)]
+    whole = arrow.concat_batches(parts)
+    assert whole.schema.equals(schema, check_metadata=True)
+    assert whole.column("s").to_pylist() == [1, 2]
+    other = arrow.with_column(whole, "t", pa.array([1.5, None]))
+    assert other.to_pydict() == {"s": [1, 2], "t": [1.5, None]}
+    assert other.schema.field("s").equals(schema.field("s"), check_metadata=True)
+    assert arrow.with_column(other, "u", pa.array([True, False])).schema.names == ["s", "t", "u"]
+
+
+def test_json_needs_a_newer_arrow(monkeypatch):
+    """The names of the type say so where Arrow has none."""
+    monkeypatch.setattr("foldflight.functions.types.sql.JSON", None)
+    with pytest.raises(RejectedError, match=r"JSONB needs pyarrow 19 or newer, and this is .*; declare STRING"):
+        parse_type("ARRAY<JSONB >")  # not one that is kept from another test

@@ -117,8 +117,8 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
         return
     folder = tmp_path_factory.mktemp("spark")
     port = _free_port()
-    # The workers find foldflight and the packages of the tests' own path, and not the tests: what they need of those must
-    # travel with the plan.
+    # The workers find foldflight and what is on the path of these tests, and not the tests: what they need of those
+    # must travel with the plan.
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "service"), *([before] if before else [])])
     builder = (

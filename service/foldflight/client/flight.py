@@ -28,6 +28,7 @@ from foldflight.exchange.codec import Decoder, Encoder, Message, decode, encode_
 from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.fields import app_metadata_in
 from foldflight.exchange.frames import Frame, FunctionInfo, Open, Opened
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_info
@@ -117,7 +118,7 @@ class FlightTransport:
         """
 
         def ask(client: Any, options: Any, _url: str) -> list[FunctionInfo]:
-            return [decode_info(flight.app_metadata) for flight in client.list_flights(options=options)]
+            return [decode_info(app_metadata_in(flight.serialize())) for flight in client.list_flights(options=options)]
 
         return sorted(self._ask_servers(ask), key=lambda info: info.name)
 
@@ -152,7 +153,8 @@ class FlightTransport:
 
         def ask(client: Any, options: Any, url: str) -> Opened:
             flight = client.get_flight_info(descriptor, options)
-            return _check_opened(decode(Message(flight.app_metadata, _empty_batch(flight.schema)), Role.SERVER), url)
+            metadata = app_metadata_in(flight.serialize())
+            return _check_opened(decode(Message(metadata, _empty_batch(flight.schema)), Role.SERVER), url)
 
         return self._ask_servers(ask, patience_s=self._bounds.patience_s)
 

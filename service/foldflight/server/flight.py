@@ -25,6 +25,7 @@ from foldflight.adapters.wire import (
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Decoder, Encoder, Message, decode, decode_open, encode
+from foldflight.exchange.fields import app_metadata_in
 from foldflight.exchange.frames import Barrier, Chunk, Entries, FunctionInfo, Limits, Log, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import encode_info
@@ -37,7 +38,7 @@ from foldflight.server.bundles import Bundles
 from foldflight.server.calls import VanishedError
 from foldflight.server.edge import count, edge, to_flight_error
 from foldflight.server.exchanges import Exchanges
-from foldflight.server.flightbase import FlightBase
+from foldflight.server.flightbase import FlightBase, flight_info
 from foldflight.server.keys import allowed, check_allowed, tls_of, tokens_of
 from foldflight.server.limits.memory import Surplus
 from foldflight.server.ops.status import BY_FUNCTION, STATUS_ACTION
@@ -174,7 +175,7 @@ class FlightServer(FlightBase):
                 return info
             _check_kind(function, takes_lists=takes_lists)
             count = len(function.input_names)
-            return fl.FlightInfo(adapter.schema(function), descriptor, [], count, -1, app_metadata=info.app_metadata)
+            return flight_info(adapter.schema(function), descriptor, app_metadata_in(info.serialize()), records=count)
         opening = self._open_of(context, descriptor)
         opened = self._exchanges.watch.run(
             lambda: describe(
@@ -187,7 +188,7 @@ class FlightServer(FlightBase):
             )
         )
         message = encode(opened, opened.schema)
-        return fl.FlightInfo(opened.schema, descriptor, [], -1, -1, app_metadata=message.metadata)
+        return flight_info(opened.schema, descriptor, message.metadata)
 
     @edge
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
@@ -418,13 +419,11 @@ class FlightServer(FlightBase):
     def _flight_of(self, name: str) -> Any:
         function = self._registry[name]
         info = FunctionInfo.of(function, folding=self._programs.folding(function), lift=listed_lift(function))
-        return fl.FlightInfo(
+        return flight_info(
             _signature_schema(self._registry[name]),
             fl.FlightDescriptor.for_path(name),
-            [],
-            len(self._registry[name].input_names),
-            -1,
-            app_metadata=encode_info(info),
+            encode_info(info),
+            records=len(self._registry[name].input_names),
         )
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.errors import FoldflightError, RejectedError
+from foldflight.exchange.fields import HEAD_MAX, Places, fields_of, head, part, places_of, with_app_metadata
 from foldflight.exchange.ipc import BatchReader, split
 from foldflight.server.calls import CallServer, CallStatus, IncomingCall, RefusedError, ServedMethod
 from foldflight.server.ports import connections_max
@@ -186,7 +187,7 @@ class FlightBase:
 
     def _list_actions(self, context: Context, _request: bytes) -> Iterator[bytes]:
         for action in self.list_actions(context):
-            yield _part(1, action.type.encode()) + _part(2, action.description.encode())
+            yield part(1, action.type.encode()) + part(2, action.description.encode())
 
     def _carrying(self, handler: Callable[[Any, Any, Any, Any], None]) -> Callable[[IncomingCall, bytes], None]:
         def carry(call: IncomingCall, first: bytes) -> None:
@@ -275,8 +276,8 @@ class _Reader:
         self._batches = BatchReader(bytes_max)
         # The last message: what precedes its body, its size and the places of its fields. Chunks of equal size share
         # them. The size is -1 if the body is not the last field.
-        self._head, self._size, self._places = b"", -1, _Places()
-        self._first: dict[int, memoryview] | None = _fields(first)
+        self._head, self._size, self._places = b"", -1, Places()
+        self._first: dict[int, memoryview] | None = fields_of(first)
         self.descriptor = _parsed(fl.FlightDescriptor, bytes(self._first.get(_DESCRIPTOR, b"")))
 
     @property
@@ -307,9 +308,9 @@ class _Reader:
         if message is None:
             return None
         if len(message) != self._size or not message.startswith(self._head):
-            self._places = _places(message)
+            self._places = places_of(message)
             start, end = self._places.get(_BODY, (0, -1))
-            ends_with_body = end == len(message) and start <= _HEAD_MAX
+            ends_with_body = end == len(message) and start <= HEAD_MAX
             self._head, self._size = (message[:start], end) if ends_with_body else (b"", -1)
         seen = memoryview(message)
         return {number: seen[start:end] for number, (start, end) in self._places.items()}
@@ -339,64 +340,10 @@ class _Writer:
 # -- protobuf --------------------------------------------------------------------------------------------------------
 
 _NOTHING: Final = memoryview(b"")
-_VARINT, _EIGHT_BYTES, _COUNTED, _FOUR_BYTES = 0, 1, 2, 5
-_VARINT_BYTES_MAX: Final = 10
-# FlightData has four fields; a later version may have more.
-_FIELDS_MAX: Final = 64
-# Bytes before a body that are worth comparing with those of the next message.
-_HEAD_MAX: Final = 4096
-_Places = dict[int, tuple[int, int]]
-
-
-def _fields(message: bytes) -> dict[int, memoryview]:
-    """Return the length-delimited fields of a message by number, without copying. The last of equal numbers counts."""
-    seen = memoryview(message)
-    return {number: seen[start:end] for number, (start, end) in _places(message).items()}
-
-
-def _places(message: bytes) -> _Places:
-    """Return where each length-delimited field of a message begins and ends. The last of equal numbers counts.
-
-    protobuf's own parser would copy each field, and one field of a chunk has megabytes.
-    """
-    at, count = 0, 0
-    found: _Places = {}
-    try:
-        while at < len(message):
-            count += 1
-            if count > _FIELDS_MAX:
-                raise ValueError(f"it has more than {_FIELDS_MAX} fields")
-            tag, at = _varint(message, at)
-            kind = tag & 7
-            if kind == _COUNTED:
-                size, at = _varint(message, at)
-                if size > len(message) - at:
-                    raise ValueError("a field is longer than the message")
-                found[tag >> 3] = at, at + size
-                at += size
-            elif kind == _VARINT:
-                _, at = _varint(message, at)
-            elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
-                at += 8 if kind == _EIGHT_BYTES else 4
-            else:
-                raise ValueError(f"a field has the unknown kind {kind}")
-    except (ValueError, IndexError) as error:
-        raise RejectedError("BAD_FRAME", f"a message is not a valid message of Arrow Flight: {error}") from None
-    return found
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    number = 0
-    for place in range(_VARINT_BYTES_MAX):
-        byte = message[at + place]
-        number |= (byte & 0x7F) << 7 * place
-        if byte < 0x80:
-            return number, at + place + 1
-    raise ValueError("a number has more than 64 bits")
 
 
 def _only(request: bytes, field: int) -> bytes:
-    return bytes(_fields(request).get(field, _NOTHING))
+    return bytes(fields_of(request).get(field, _NOTHING))
 
 
 def _parsed(kind: Any, request: bytes) -> Any:
@@ -408,27 +355,18 @@ def _parsed(kind: Any, request: bytes) -> Any:
         ) from None
 
 
-def _part(field: int, content: bytes | memoryview) -> bytes:
-    return _head(field, len(content)) + content
-
-
-def _head(field: int, size: int) -> bytes:
-    head = bytearray()
-    for number in (field << 3 | _COUNTED, size):
-        rest = number
-        while rest > 0x7F:
-            head.append(rest & 0x7F | 0x80)
-            rest >>= 7
-        head.append(rest)
-    return bytes(head)
-
-
 def _flight_data(message: pa.Buffer, metadata: bytes | None = None) -> bytes:
     """Return the FlightData of a message in the format of an IPC stream."""
     header, body = split(message)
-    parts: list[bytes | memoryview] = [_head(_HEADER, len(header)), header]
+    parts: list[bytes | memoryview] = [head(_HEADER, len(header)), header]
     if metadata is not None:
-        parts += [_head(_METADATA, len(metadata)), metadata]
+        parts += [head(_METADATA, len(metadata)), metadata]
     if len(body):
-        parts += [_head(_BODY, len(body)), body]
+        parts += [head(_BODY, len(body)), body]
     return b"".join(parts)
+
+
+def flight_info(schema: pa.Schema, descriptor: Any, metadata: bytes, *, records: int = -1) -> Any:
+    """Return a FlightInfo without endpoints, with `app_metadata`."""
+    plain = fl.FlightInfo(schema, descriptor, [], records, -1)
+    return fl.FlightInfo.deserialize(with_app_metadata(plain.serialize(), metadata))

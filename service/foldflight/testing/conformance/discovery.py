@@ -11,6 +11,7 @@ import pyarrow.flight as fl
 from google.protobuf.message import DecodeError
 
 from foldflight.exchange import exchange_pb2 as pb
+from foldflight.exchange.fields import app_metadata_in
 from foldflight.testing.conformance.checks import rule
 from foldflight.testing.conformance.raw import COLUMNS, RawServer, opening, refused
 from foldflight.testing.conformance.rules import BrokenError, NotTriedError, expect
@@ -20,7 +21,7 @@ __all__: list[str] = []
 
 def _info_of(flight: Any) -> pb.FunctionInfo:
     try:
-        return pb.FunctionInfo.FromString(flight.app_metadata)
+        return pb.FunctionInfo.FromString(app_metadata_in(flight.serialize()))
     except DecodeError:
         raise BrokenError("the app_metadata of a FlightInfo is not a FunctionInfo") from None
 
@@ -51,7 +52,10 @@ def _list_functions(server: RawServer) -> None:
     "Use the same code for both requests, and look up the name first.",
 )
 def _function_info(server: RawServer) -> None:
-    listed = {_info_of(each).name: each.app_metadata for each in server.client.list_flights(options=server.options())}
+    listed = {
+        _info_of(each).name: app_metadata_in(each.serialize())
+        for each in server.client.list_flights(options=server.options())
+    }
     path = fl.FlightDescriptor.for_path(server.function)
     asked = _info_of(server.client.get_flight_info(path, server.options()))
     expect(asked, pb.FunctionInfo.FromString(listed[server.function]), "the FunctionInfo")

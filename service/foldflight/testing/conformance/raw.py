@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from foldflight.client.watchdog import Guard
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.functions.types.arrow import with_column
+from foldflight.exchange.fields import app_metadata_in
 from foldflight.testing.conformance.rules import BrokenError, expect
 
 __all__ = ["COLUMNS", "CallOf", "RawExchange", "RawServer", "Row", "opening", "refused", "rows_of", "stream_of"]
@@ -123,7 +123,7 @@ class RawServer:
     def describe(self, command: pb.Open) -> tuple[pb.Opened, pa.Schema]:
         """Return what GetFlightInfo answers to an Open: Opened, and the schema of the results."""
         info = self.client.get_flight_info(fl.FlightDescriptor.for_command(command.SerializeToString()), self.options())
-        frame = pb.ServerFrame.FromString(info.app_metadata)
+        frame = pb.ServerFrame.FromString(app_metadata_in(info.serialize()))
         expect(frame.WhichOneof("frame"), "opened", "the frame in the app_metadata of the FlightInfo")
         return frame.opened, info.schema
 
@@ -284,7 +284,7 @@ class RawExchange:
         names = ["slot", *(f"state_{place}" for place in range(self._calls))]
         chosen = results.select(names).combine_chunks()
         if slots is not None:
-            chosen = with_column(chosen, results.schema.field("slot"), pa.array(slots, pa.int32()))
+            chosen = chosen.set_column(0, results.schema.field("slot"), pa.array(slots, pa.int32()))
         return chosen.to_batches()[0]
 
     # -- ending ------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold import StateSigner
 from foldflight.functions import Registry
 from foldflight.server.edge import to_flight_error
+from foldflight.server.flightbase import flight_info
 from foldflight.testing.conformance.watching import HungUpError, Observed, Record
 
 __all__ = ["LIMITS", "LostError", "Provocation", "StrictServer"]
@@ -118,7 +119,7 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         except FoldflightError as error:
             raise to_flight_error(error) from None
         metadata = self._provocation.metadata(encode(opened, opened.schema).metadata, self.record)
-        return fl.FlightInfo(opened.schema, descriptor, [], -1, -1, app_metadata=metadata)
+        return flight_info(opened.schema, descriptor, metadata)
 
     def list_actions(self, context: Any) -> list[Any]:  # noqa: ARG002  (pyarrow calls it so)
         """List the actions."""
@@ -234,13 +235,8 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         except FoldflightError as error:
             raise to_flight_error(error) from None
         fields = [*((each, pa.null()) for each in function.input_names), ("result", pa.null())]
-        return fl.FlightInfo(
-            pa.schema(fields),
-            fl.FlightDescriptor.for_path(name),
-            [],
-            -1,
-            -1,
-            app_metadata=encode_info(FunctionInfo.of(function)),
+        return flight_info(
+            pa.schema(fields), fl.FlightDescriptor.for_path(name), encode_info(FunctionInfo.of(function))
         )
 
 

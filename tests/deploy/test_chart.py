@@ -35,6 +35,7 @@ FULL: dict[str, Any] = {
     "autoscaling": {"enabled": True, "min": 3, "max": 30},
     "networkPolicy": {"clients": [{"namespaceSelector": {"matchLabels": {"team": "data"}}}]},
     "metrics": {part: {"enabled": True} for part in ("serviceMonitor", "rules", "dashboard")},
+    "traces": {"endpoint": "http://collector.monitoring:4318"},
     "podAnnotations": {"a": "b"},
     "podLabels": {"c": "d"},
     "imagePullSecrets": [{"name": "registry"}],
@@ -210,6 +211,20 @@ def test_values_reach_the_server(tmp_path: Path) -> None:
     ports = [port for each in of_kind(objects, "Service") for port in each["spec"]["ports"] if port["name"] == "flight"]
     assert len(ports) == 2
     assert all("appProtocol" not in port for port in ports), "with TLS the port is no cleartext HTTP/2"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "port"),
+    [("http://collector.monitoring:4318", 4318), ("https://collector.example.com/otlp", 443), ("http://[fd00::7]", 80)],
+)
+def test_servers_reach_the_collector_of_traces(endpoint: str, port: int, tmp_path: Path) -> None:
+    """The endpoint is a setting, and the network policy permits its port, which it does not without an endpoint."""
+    (without,) = of_kind(render({}, tmp_path), "NetworkPolicy")
+    objects = render({"traces": {"endpoint": endpoint}}, tmp_path)
+    assert settings_of(objects)["otlp_endpoint"] == endpoint
+    (policy,) = of_kind(objects, "NetworkPolicy")
+    added = [each for each in policy["spec"]["egress"] if each not in without["spec"]["egress"]]
+    assert added == [{"ports": [{"port": port, "protocol": "TCP"}]}]
 
 
 def test_a_change_of_settings_makes_new_pods(tmp_path: Path) -> None:
@@ -440,14 +455,18 @@ def test_the_operators_objects(tmp_path: Path) -> None:
 
 
 def test_the_network_lets_in_who_is_named(tmp_path: Path) -> None:
-    """Clients may connect to Flight, observers to the pages, the fleet to both; a server to DNS and its peers."""
+    """Clients may connect to Flight, observers to the pages, the fleet to both; a server to DNS, peers, a collector."""
     (policy,) = of_kind(render(FULL, tmp_path), "NetworkPolicy")
     own = {"app.kubernetes.io/instance": "folds", "app.kubernetes.io/name": "foldflight"}
     flight, pages = policy["spec"]["ingress"]
     assert flight["from"] == [*FULL["networkPolicy"]["clients"], {"podSelector": {"matchLabels": own}}]
     assert pages["from"] == [{"podSelector": {}}, {"podSelector": {"matchLabels": own}}]
     assert {port["port"] for port in flight["ports"]} == {"flight", "health"}
-    assert [[port["port"] for port in rule["ports"]] for rule in policy["spec"]["egress"]] == [[53, 53], [8817]]
+    assert [[port["port"] for port in rule["ports"]] for rule in policy["spec"]["egress"]] == [
+        [53, 53],
+        [8817],
+        [4318],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ OF_THE_CHART |= {
     "state_keys",
     "bundle_keys",
     "bundle_keys_file",
+    "otlp_endpoint",
 }
 # What a metric's name may be followed by in a query: a histogram's series.
 SERIES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("",), "gauge": ("",)}

@@ -189,6 +189,7 @@ class Transport:
         self._played = None if tapes is None else iter(tapes)
         self._limits, self._bounds, self._writes = limits, bounds, writes
         self._registry = registry()
+        self.otlp_endpoint = None
         Transport.current = self
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -66,6 +66,7 @@ class SimulatedTransport:
     """
 
     def __init__(self, world: World, registry: Registry, bounds: FailoverBounds) -> None:
+        self.otlp_endpoint = None
         self.stats: list[FailoverStats] = []
         self._world = world
         self._registry = registry

@@ -25,6 +25,7 @@ class Counted:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
+        self.otlp_endpoint = None
         self.opened: list[OpenExchange] = []
 
     @property

@@ -69,6 +69,7 @@ Empty where Helm asks no cluster (helm template). */ -}}
 {{- $_ := set $chart "tls_key_file" "/etc/foldflight/tls/tls.key" }}
 {{- end -}}
 {{- if .Values.tls.clientCaSecret }}{{ $_ := set $chart "tls_client_ca_file" "/etc/foldflight/client-ca/ca.crt" }}{{ end -}}
+{{- with .Values.traces.endpoint }}{{ $_ := set $chart "otlp_endpoint" . }}{{ end -}}
 {{- range $name, $value := merge $chart .Values.settings }}
 {{ $name }} = {{ toJson $value }}
 {{- end }}

@@ -19,6 +19,7 @@ from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.fold.signing import STATE_KEY_BYTES_MIN
 from foldflight.functions.registry import Registry
 from foldflight.shipping.bundles import BUNDLE_KEY_BYTES_MIN
+from foldflight.tracing import check_endpoint, tracer_of
 
 if TYPE_CHECKING:
     from foldflight.client.flight import FlightTransport
@@ -46,6 +47,7 @@ def connect(
     tls_ca: str | os.PathLike[str] | None = None,
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
+    otlp_endpoint: str | None = None,
 ) -> Functions:
     """Get the functions of modules and classes, or of servers.
 
@@ -74,6 +76,9 @@ def connect(
         tls_ca: PEM file with the CA certificates that sign server certificates. Default: those of the system.
         tls_cert: PEM file with the certificate of this client, if servers require one.
         tls_key: PEM file with the key of that certificate. The files are read immediately, so workers do not need them.
+        otlp_endpoint: URL of a collector that takes OTLP over HTTP, such as `http://collector:4318`: queries, tasks and
+            exchanges send spans of OpenTelemetry there. It must be reachable from the workers of the engine. Needs `pip
+            install 'foldflight[otel]'` here and on the workers. Default: nothing of OpenTelemetry is imported.
 
     Returns:
         Functions: The functions by name, as `connect(...)["weighted_avg"]` or `connect(...).weighted_avg`. If there is
@@ -82,13 +87,15 @@ def connect(
     Raises:
         RetryableError: UNREACHABLE or DEADLINE if no server answers.
         RejectedError: MODULE if a module cannot be imported, a jar cannot be read or a Java class cannot be loaded, or
-            if the packages that reach servers are missing here or too old;
+            if the packages that reach servers or of OpenTelemetry are missing here or too old;
             SIGNATURE for a bad target, a Java class that is not a function, or if an embedded function is declared
             `compile=True` and cannot be compiled; SETTINGS if a file cannot be read; UNAUTHENTICATED.
 
     >>> connect("embedded:")["count"]().function.signature
     'count([value]) -> BIGINT'
     """
+    if otlp_endpoint is not None:
+        _check_traces(otlp_endpoint)
     if isinstance(target, str) and not target.startswith(EMBEDDED):
         try:
             urls = server_urls(target)
@@ -112,6 +119,7 @@ def connect(
                 tls=tls,
                 job_parameters=job_parameters,
                 bundle_key=_bundle_key(bundle_key),
+                otlp_endpoint=otlp_endpoint,
             )
         )
         return functions.register(*java_functions(java)) if java else functions
@@ -129,8 +137,18 @@ def connect(
         registry,
         state_key=state_key if state_key is not None else _NO_STATE_KEY,
         job_parameters=job_parameters,
+        otlp_endpoint=otlp_endpoint,
     )
     return Functions(transport)
+
+
+def _check_traces(endpoint: str) -> None:
+    """Raise RejectedError SIGNATURE for a bad URL of a collector, MODULE if packages of OpenTelemetry are missing."""
+    try:
+        check_endpoint(endpoint)
+    except ValueError as error:
+        raise RejectedError("SIGNATURE", f"otlp_endpoint is {endpoint!r}: {error}") from None
+    tracer_of(endpoint)
 
 
 def _flight_transport(target: str) -> type[FlightTransport]:

@@ -60,6 +60,7 @@ class EmbeddedTransport:
         registry: The functions, possibly still pickled.
         state_key: Signs pickled states, so that a state from another source is refused before it is unpickled.
         job_parameters: Values of `FunctionContext.job_parameters`. Those of an Open take precedence.
+        otlp_endpoint: The collector of spans. Default: there are no spans.
     """
 
     def __init__(
@@ -68,7 +69,9 @@ class EmbeddedTransport:
         *,
         state_key: bytes,
         job_parameters: Mapping[str, str] | None = None,
+        otlp_endpoint: str | None = None,
     ) -> None:
+        self.otlp_endpoint = otlp_endpoint
         self._shipped: ShippedFunctions | None = None
         if isinstance(registry, ShippedFunctions):
             self._shipped = registry
@@ -115,9 +118,9 @@ class EmbeddedTransport:
         check_resolve(open, resolve)
         complete = self._complete(open)
 
-        def serve(ask: Callable[[Wanted], Iterable[Frame]]) -> ServerExchange:
+        def serve(opening: Open, ask: Callable[[Wanted], Iterable[Frame]]) -> ServerExchange:
             return ServerExchange(
-                complete,
+                opening,
                 self._registry,
                 limits=_LIMITS,
                 server_id=SERVER_ID,
@@ -127,7 +130,15 @@ class EmbeddedTransport:
                 part_bytes_max=_LIMITS.message_bytes_max,  # nothing is sent, so nothing is gained by parts
             )
 
-        return DirectExchange(complete, EmbeddedConnection(complete, serve, resolve))
+        if self.otlp_endpoint is None:
+            return DirectExchange(complete, EmbeddedConnection(complete, functools.partial(serve, complete), resolve))
+        from foldflight.client.traced import TracedDial
+
+        def dial(_: str, opening: Open) -> Connection:
+            return EmbeddedConnection(opening, functools.partial(serve, opening), resolve)
+
+        versions = [self._registry[name].version for name in complete.functions if name in self._registry]
+        return DirectExchange(complete, TracedDial(dial, self.otlp_endpoint, versions)(SERVER_ID, complete))
 
     def _complete(self, opening: Open) -> Open:
         if not self._job_parameters:
@@ -137,7 +148,7 @@ class EmbeddedTransport:
     def __reduce__(self) -> tuple[Callable[..., EmbeddedTransport], tuple[Any, ...]]:
         if self._shipped is None:
             self._shipped = ShippedFunctions.of(self._registry.authored)
-        return _restore, (self._shipped, self._state_key, self._job_parameters)
+        return _restore, (self._shipped, self._state_key, self._job_parameters, self.otlp_endpoint)
 
 
 class EmbeddedConnection(Connection):
@@ -222,5 +233,7 @@ class ShippedFunctions:
         )
 
 
-def _restore(shipped: ShippedFunctions, state_key: bytes, job_parameters: Mapping[str, str]) -> EmbeddedTransport:
-    return EmbeddedTransport(shipped, state_key=state_key, job_parameters=job_parameters)
+def _restore(
+    shipped: ShippedFunctions, state_key: bytes, job_parameters: Mapping[str, str], otlp_endpoint: str | None
+) -> EmbeddedTransport:
+    return EmbeddedTransport(shipped, state_key=state_key, job_parameters=job_parameters, otlp_endpoint=otlp_endpoint)

@@ -85,6 +85,7 @@ class FlightTransport:
             `private_key`.
         job_parameters: Values of `FunctionContext.job_parameters`. Those of an Open take precedence.
         bundle_key: Signs functions that are registered. The key stays in this process; signed bundles are sent.
+        otlp_endpoint: The collector of spans. Default: there are no spans.
     """
 
     def __init__(
@@ -97,7 +98,9 @@ class FlightTransport:
         tls: Mapping[str, bytes] | None = None,
         job_parameters: Mapping[str, str] | None = None,
         bundle_key: str | None = None,
+        otlp_endpoint: str | None = None,
     ) -> None:
+        self.otlp_endpoint = otlp_endpoint
         self.urls = tuple(urls)
         self._bounds = FailoverBounds() if bounds is None else bounds
         self._deadline_s = deadline_s
@@ -172,7 +175,12 @@ class FlightTransport:
         opening = self._complete(open)
         circuits, clock = _connections_of_this_process().circuits, _Clock()
         coordinator = Coordinator(opening, self.urls, circuits, bounds=self._bounds, now_s=clock.now_s)
-        return SurvivingExchange(opening, coordinator, functools.partial(self._dial, resolve=resolve), clock)
+        dial: Callable[[str, Open], Connection] = functools.partial(self._dial, resolve=resolve)
+        if self.otlp_endpoint is not None:
+            from foldflight.client.traced import TracedDial
+
+            dial = TracedDial(dial, self.otlp_endpoint)
+        return SurvivingExchange(opening, coordinator, dial, clock)
 
     def _dial(self, url: str, opening: Open, *, resolve: Resolve | None) -> FlightConnection:
         connections = _connections_of_this_process()

@@ -13,7 +13,13 @@ __all__ = ["Transport"]
 
 
 class Transport(Protocol):
-    """A connection to functions. It can be pickled, so that the workers of an engine can use it."""
+    """A connection to functions. It can be pickled, so that the workers of an engine can use it.
+
+    Attributes:
+        otlp_endpoint: The collector to which spans are sent; None: there are no spans.
+    """
+
+    otlp_endpoint: str | None
 
     def infos(self, *, look: bool = False) -> list[FunctionInfo]:
         """Return the descriptions of all functions, sorted by name.

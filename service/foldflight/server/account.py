@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,15 @@ import pyarrow as pa
 from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Entries, Forget, States
 from foldflight.fold import Mode
 from foldflight.functions.query.rowkind import RowKind
+from foldflight.tracing import ids_of
 
 if TYPE_CHECKING:
+    from foldflight.errors import FoldflightError
     from foldflight.exchange.codec import Message
     from foldflight.exchange.frames import Frame, Open, Wanted
     from foldflight.exchange.serving import ServerExchange
     from foldflight.server.ops.metrics import Metrics
+    from foldflight.server.spans import FoldSpans
 
 __all__ = ["Account"]
 
@@ -29,10 +33,25 @@ class Account:
         metrics: The metrics.
         opening: The Open frame of the exchange.
         exchange: The exchange.
+        spans: Those of the exchange; None if it is not traced.
+
+    Attributes:
+        rows: The rows so far.
+        began_s: When the last frame arrived, by the monotonic clock.
+        waited_s: How long functions have waited for the engine since the last frame was counted.
     """
 
-    def __init__(self, metrics: Metrics, opening: Open, exchange: ServerExchange) -> None:
+    def __init__(
+        self, metrics: Metrics, opening: Open, exchange: ServerExchange, spans: FoldSpans | None = None
+    ) -> None:
         self.rows = 0
+        self.began_s = time.monotonic()
+        self.waited_s = 0.0
+        self._spans = spans
+        if spans is not None:
+            spans.exchange = exchange
+        # Prometheus shows it in the format OpenMetrics.
+        self._exemplar = ids_of(opening.trace_context) or None
         self._metrics = metrics
         self._exchange = exchange
         self._functions = [metrics.named(name) for name in opening.functions]
@@ -64,6 +83,9 @@ class Account:
         with self._lock:
             if not self._ended:
                 self._count(message, frame, seconds)
+                if self._spans is not None:
+                    self._spans.count(message, frame, seconds - self.waited_s)
+                self.waited_s = 0.0
 
     def count_question(self, wanted: Wanted) -> str | None:
         """Count a question for entries of views. Return the function for its first question, otherwise None."""
@@ -94,14 +116,14 @@ class Account:
                 self._bytes_since += frame.batch.nbytes
             case Chunk():
                 self._bytes_since += message.batch_bytes
-                self._metrics.fold_seconds.observe(seconds)
-                self._metrics.chunk_bytes.observe(message.batch_bytes + len(message.metadata))
+                self._metrics.fold_seconds.observe(seconds, self._exemplar)
+                self._metrics.chunk_bytes.observe(message.batch_bytes + len(message.metadata), self._exemplar)
                 self._count_rows(frame.batch)
                 if self._is_scalar:
                     self._count_isolated()
                     self._show_folds()
             case Barrier():
-                self._metrics.barrier_seconds.observe(seconds)
+                self._metrics.barrier_seconds.observe(seconds, self._exemplar)
                 state_bytes = self._exchange.stats.state_bytes
                 self._metrics.state_bytes.inc(state_bytes - self._state_bytes)
                 self._state_bytes = state_bytes
@@ -129,10 +151,12 @@ class Account:
                 if fold in (Mode.COMPILED, Mode.INTERPRETED):
                     self._metrics.compiled.labels(function).set(fold is Mode.COMPILED)
 
-    def end(self, outcome: str) -> None:
-        """Count the end of the exchange, and subtract its contribution to gauges."""
+    def end(self, outcome: str, error: FoldflightError | None = None) -> None:
+        """Count the end of the exchange, perhaps with an error, and subtract its contribution to gauges."""
         with self._lock:
             self._ended = True
+            if self._spans is not None:
+                self._spans.end(outcome, error, time.monotonic() - self.began_s)
         self._metrics.groups.dec(self._groups)
         self._metrics.state_bytes.dec(self._state_bytes)
         self._metrics.ended.labels(outcome).inc()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from foldflight.server.ops.logs import Logger
     from foldflight.server.ops.metrics import Metrics
     from foldflight.server.run.settings import Settings
+    from foldflight.server.spans import FoldSpans
 
 __all__ = ["Exchanges", "Running"]
 
@@ -46,6 +47,7 @@ class Running:
         logger: The log, with the id of the exchange.
         hang_up: Sends an error to the engine and ends its stream.
         is_foreign: Whether the engine does not speak our protocol, so that it cannot be asked to reopen.
+        spans: Its spans; None if it is not traced.
 
     Attributes:
         is_released: Whether the exchange has ended. Its functions may still be closing.
@@ -61,10 +63,11 @@ class Running:
         logger: Logger,
         hang_up: Callable[[FoldflightError], None],
         is_foreign: bool,
+        spans: FoldSpans | None = None,
     ) -> None:
         self.opening = opening
         self.exchange = exchange
-        self.account = Account(metrics, opening, exchange)
+        self.account = Account(metrics, opening, exchange, spans)
         self.logger = logger
         self.opened_at_s = time.monotonic()
         self._watch = watch
@@ -118,6 +121,7 @@ class Running:
                 yield
             finally:
                 self._lock.acquire()
+                self.account.waited_s += time.monotonic() - self._waiting_since_s
                 if self._ended is not None:
                     raise self._ended
 
@@ -243,8 +247,9 @@ class Exchanges:
         hang_up: Callable[[FoldflightError], None],
         *,
         is_foreign: bool = False,
+        spans: FoldSpans | None = None,
     ) -> Running:
-        """Create and admit an exchange. `hang_up` is called if the server ends it; `is_foreign` as for `Running`.
+        """Create and admit an exchange. `hang_up` is called if the server ends it; the others are as for `Running`.
 
         Raises:
             RetryableError: DRAINING or OVERLOADED.
@@ -261,6 +266,7 @@ class Exchanges:
             logger=logger,
             hang_up=hang_up,
             is_foreign=is_foreign,
+            spans=spans,
         )
         try:
             with self._changed:
@@ -272,7 +278,7 @@ class Exchanges:
             raise
         return running
 
-    def release(self, running: Running, outcome: str) -> None:
+    def release(self, running: Running, outcome: str, error: FoldflightError | None = None) -> None:
         """Release the resources of an exchange. Repeated calls have no effect.
 
         The exchange counts as open until its functions are closed: a drain waits for that.
@@ -280,6 +286,7 @@ class Exchanges:
         Args:
             running: The exchange.
             outcome: `done`, or the reason of its end. Then its engine gets that error, not one of `close`.
+            error: The error that ended it, if it was one.
 
         Raises:
             FunctionError: USER_CODE if `close` of a function raises and the outcome is `done`.
@@ -289,7 +296,7 @@ class Exchanges:
         try:
             self._close(running, outcome)
         finally:
-            running.account.end(outcome)
+            running.account.end(outcome, error)
             with self._changed:
                 self._open.remove(running)
                 self._changed.notify_all()

@@ -45,6 +45,7 @@ from foldflight.server.ops.status import BY_FUNCTION, STATUS_ACTION
 from foldflight.server.ports import authority
 from foldflight.server.stream import check_columns, received, schema_of, send
 from foldflight.shipping.bundles import REGISTER_ACTION
+from foldflight.tracing import ids_of, tracer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -58,11 +59,13 @@ if TYPE_CHECKING:
     from foldflight.server.ops.logs import Logger
     from foldflight.server.ops.metrics import Metrics
     from foldflight.server.run.settings import Settings
+    from foldflight.server.spans import FoldSpans
 
 __all__ = ["FlightServer"]
 
 # Time for the last engines to be told how their exchanges ended.
 _ENDS_S_MAX = 2.0
+_SERVICE = "foldflight-server"
 # The metadata of a chunk, which batches of other engines do not have.
 _CHUNK = pb.EngineFrame(chunk=pb.Chunk()).SerializeToString()
 
@@ -109,6 +112,7 @@ class FlightServer(FlightBase):
         self._signer = signer
         self._programs = programs
         self._limits = Limits.of(settings)
+        self._tracer = tracer_of(settings.otlp_endpoint, _SERVICE) if settings.otlp_endpoint else None
         self._exchanges = Exchanges(settings, server_id, metrics=metrics, on_spent=on_spent, logger=logger)
         super().__init__(
             authority(settings.host, settings.port),
@@ -147,6 +151,8 @@ class FlightServer(FlightBase):
         stopper = threading.Thread(target=self.shutdown, name="foldflight-shutdown", daemon=True)
         stopper.start()
         stopper.join(grace_s)
+        if self._tracer is not None:
+            self._tracer.send(wait=True)
         return not stopper.is_alive()
 
     # -- handlers ----------------------------------------------------------------------------------------------------
@@ -202,13 +208,13 @@ class FlightServer(FlightBase):
             opening, carry = self._open_of(context, descriptor), self._carry
         questions = _Questions()
         running = self._admit(opening, context, questions, is_foreign=is_foreign)
-        outcome = "done"
+        outcome, failure = "done", None
         try:
             carry(running, context, reader, writer, questions)
         except VanishedError:
             outcome = "vanished"
         except FoldflightError as error:
-            outcome = error.code
+            outcome, failure = error.code, error
             running.logger.warning(
                 "exchange failed",
                 code=error.code,
@@ -222,7 +228,7 @@ class FlightServer(FlightBase):
             outcome = "INVARIANT"
             raise
         finally:
-            self._exchanges.release(running, outcome)
+            self._exchanges.release(running, outcome, failure)
 
     @edge
     def do_get(self, context: Any, ticket: Any) -> Any:  # noqa: ARG002  (pyarrow's signature)
@@ -280,12 +286,17 @@ class FlightServer(FlightBase):
         return registry.only(allowed(context, registry))
 
     def _admit(self, opening: Open, context: Any, questions: _Questions, *, is_foreign: bool) -> Running:
-        logger = self.logger.bind(exchange=uuid.uuid4().hex[:16])
+        logger = self.logger.bind(exchange=uuid.uuid4().hex[:16], **ids_of(opening.trace_context))
+
+        spans = self._spans_of(opening)
 
         def make() -> ServerExchange:
+            registry = self._registry_for(opening, context)
+            if spans is not None:
+                spans.versions = [registry[name].version for name in opening.functions if name in registry]
             return ServerExchange(
                 opening,
-                self._registry_for(opening, context),
+                registry,
                 limits=self._limits,
                 server_id=self._server_id,
                 signer=self._signer,
@@ -299,7 +310,7 @@ class FlightServer(FlightBase):
             context.end(to_flight_error(error))
 
         try:
-            running = self._exchanges.admit(opening, make, logger, hang_up, is_foreign=is_foreign)
+            running = self._exchanges.admit(opening, make, logger, hang_up, is_foreign=is_foreign, spans=spans)
         except FoldflightError as error:
             self.metrics.refused.labels(error.code).inc()
             logger.info("exchange refused", code=error.code, problem=error.message, peer=context.peer())
@@ -307,6 +318,14 @@ class FlightServer(FlightBase):
         context.be_patient()  # from now on, idle_s_max limits how long the engine may be silent
         logger.info("exchange opened", calls=list(opening.functions), peer=context.peer())
         return running
+
+    def _spans_of(self, opening: Open) -> FoldSpans | None:
+        """Return the spans of an exchange; None if its engine does not trace it, or this server has no collector."""
+        if self._tracer is None or not ids_of(opening.trace_context):
+            return None
+        from foldflight.server.spans import FoldSpans
+
+        return FoldSpans(self._tracer, opening, server_id=self._server_id)
 
     def _carry(self, running: Running, context: Any, reader: Any, writer: Any, questions: _Questions) -> None:
         opened = running.exchange.opened
@@ -338,7 +357,7 @@ class FlightServer(FlightBase):
         for message in messages:
             frame = decode_frame(message)
             self._check_size(message)
-            started_s = time.monotonic()
+            started_s = running.account.began_s = time.monotonic()
             if started_s - running.opened_at_s > self._settings.age_s_max:
                 running.exchange.request_reopen()
             for reply in running.replies(frame):
@@ -398,7 +417,7 @@ class FlightServer(FlightBase):
     @staticmethod
     def _ask(running: Running, message: Message, frame: Frame) -> Iterator[Frame]:
         """Give a frame to an exchange, and yield its answers. The frame was made of a message of another engine."""
-        started_s = time.monotonic()
+        started_s = running.account.began_s = time.monotonic()
         for reply in running.replies(frame):
             if isinstance(reply, Log):
                 _log_records(running.logger, reply)

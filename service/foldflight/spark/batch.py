@@ -46,11 +46,13 @@ def batch_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) 
     if merges:
         partial = PartialFold(query, query.bounds)
         schema = spark_schema(query, rows, partial.output)
-        arrived = rows.mapInArrow(arrow_function(partial, step_of(query, "fold_partial")), schema)
+        arrived = rows.mapInArrow(arrow_function(partial, step_of(query, "fold_partial"), query.traced), schema)
     final = FinalFold(query, merges=merges)
     parted = _by_key(query, arrived, final) if query.layout.names else _in_one(query, arrived, final.input)
     step = step_of(query, "merge" if merges else "fold")
-    return parted.mapInArrow(arrow_function(final, step), spark_schema(query, rows, query.layout.results, outputs))
+    return parted.mapInArrow(
+        arrow_function(final, step, query.traced), spark_schema(query, rows, query.layout.results, outputs)
+    )
 
 
 def _by_key(query: Query, arrived: DataFrame, final: FinalFold) -> DataFrame:

@@ -24,8 +24,10 @@ from foldflight.engine.state.runs import RunCache
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.packing import BLOB, blob_of, rows_of
 from foldflight.spark.attempts import attempt
+from foldflight.spark.tracing import TaskSpan
 from foldflight.spark.versions import StatefulProcessor
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
+from foldflight.tracing import Traced
 
 __all__ = [
     "DATA",
@@ -158,18 +160,24 @@ class BucketOperator(StatefulProcessor, ABC):
         rows: The rows in the blobs of an epoch.
         bounds: The limits of the blocks that they become.
         has_names: Whether a bucket has several manifests, by name: those of OVER.
+        traced: The query, if its epochs have spans.
     """
 
-    def __init__(self, rows: pa.Schema, bounds: BlockBounds, *, has_names: bool) -> None:
+    _span: TaskSpan | None = None
+
+    def __init__(self, rows: pa.Schema, bounds: BlockBounds, *, has_names: bool, traced: Traced | None = None) -> None:
         self._step = uuid.uuid4().hex
         self._rows = rows
         self._bounds = bounds
         self._has_names = has_names
+        self._traced = traced
 
     def init(self, handle: Any) -> None:
         """Declare the state variables of a bucket: manifests, and pieces by name."""
         use_local_folders()
         self._handle = handle
+        if self._traced is not None:
+            self._span = TaskSpan(self._traced, "over" if self._has_names else "fold")
         if self._has_names:
             self._manifests = handle.getMapState("manifests", _NAME, DATA)
         else:
@@ -188,12 +196,14 @@ class BucketOperator(StatefulProcessor, ABC):
         with attempt(self._step), naming_bucket(key[0]):
             # Each partition sends a blob. Small blobs are combined, because each block has a fixed cost.
             blobs = (rows_of(bytes(row[BLOB])) for row in rows)
-            yield from self.arrive(key[0], gather(blobs, self._rows, self._bounds), timerValues)
+            results = self.arrive(key[0], gather(blobs, self._rows, self._bounds), timerValues)
+            yield from results if self._span is None else self._span.within(results)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Process what is due in one bucket."""
         with attempt(self._step), naming_bucket(key[0]):
-            yield from self.expire(key[0], timerValues, expiredTimerInfo)
+            results = self.expire(key[0], timerValues, expiredTimerInfo)
+            yield from results if self._span is None else self._span.within(results)
 
     def wake(self, at_us: int, lateness_ms: int = 0) -> None:
         """Register a timer of the bucket, rounded up to milliseconds, the unit of timers."""
@@ -203,6 +213,8 @@ class BucketOperator(StatefulProcessor, ABC):
         """End the exchanges at the end of the task."""
         with attempt(self._step):
             self.end()
+            if self._span is not None:
+                self._span.end()
         freeze_garbage_collector()
 
     @abstractmethod

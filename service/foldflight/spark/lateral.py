@@ -101,7 +101,8 @@ def join_lateral(
     found = [st.StructField(each.name, nullable(each.dataType), metadata=each.metadata) for each in df.schema.fields]
     results = st.StructType([*found, *added])
     joined = rows.mapInArrow(
-        arrow_function(task, step_name("lateral", [each.function for each in query.opening.steps])), results
+        arrow_function(task, step_name("lateral", [each.function for each in query.opening.steps]), query.traced),
+        results,
     )
     if not isolates:
         return joined

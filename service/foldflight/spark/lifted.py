@@ -75,7 +75,9 @@ def lifted_result(query: Query, rows: DataFrame) -> DataFrame:
     arguments = with_parts.select(*keys, *(column.alias(name) for name, column in limbs.items()))
     grouped = arguments.groupBy(*keys).agg(*aggregates)
     ordered = grouped.select(*task.input.names)
-    return ordered.mapInArrow(arrow_function(task, step_of(query, "lifted")), spark_schema(query, rows, layout.results))
+    return ordered.mapInArrow(
+        arrow_function(task, step_of(query, "lifted"), query.traced), spark_schema(query, rows, layout.results)
+    )
 
 
 _AGGREGATIONS: Final = {

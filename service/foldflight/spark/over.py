@@ -180,7 +180,7 @@ class OverFrame:
         sorting = [*keys, *(_sorted(sf.col(name), each) for name, each in order)]
         arrived = together(rows, hash_of(query.layout.keys) if keys else None, sorting)
         functions = [call.function for part in query.parts for call in part.query.opening.calls]
-        return arrived.mapInArrow(arrow_function(OverFold(query), step_name("over", functions)), results)
+        return arrived.mapInArrow(arrow_function(OverFold(query), step_name("over", functions), query.traced), results)
 
     def explain(self, /, *aliased: Aggregate, **named: Aggregate) -> None:
         """Print the query of `agg`: each call with its frame, how that is folded, and why. Raises its errors."""

@@ -73,7 +73,7 @@ class OverProcessor(BucketOperator):
     """
 
     def __init__(self, over: StreamedOver) -> None:
-        super().__init__(over.query.layout.rows, over.query.bounds, has_names=True)
+        super().__init__(over.query.layout.rows, over.query.bounds, has_names=True, traced=over.query.traced)
         self._folds = StreamFolds(over, clock=time.perf_counter)
         self._shown: dict[int, EpochStats] = {}
 

@@ -234,7 +234,7 @@ def _scalar_rows(
     found = [st.StructField(each.name, nullable(each.dataType), metadata=each.metadata) for each in df.schema.fields]
     own = [f"{_MAPPED}_{place}" for place in range(len(task.types))]
     added = [*map(st.StructField, own, results)]
-    mapped = rows.mapInArrow(arrow_function(task, name), st.StructType([*found, *added]))
+    mapped = rows.mapInArrow(arrow_function(task, name, task.query.traced), st.StructType([*found, *added]))
     outputs = {output: sf.col(each) for output, each in zip(history.uses, own, strict=False)}
     if history.on_error == "isolate":
         read = Columns(mapped)

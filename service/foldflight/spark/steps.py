@@ -18,8 +18,10 @@ from foldflight.engine.query.query import Query
 from foldflight.spark.attempts import attempt
 from foldflight.spark.deadletters import letter_type
 from foldflight.spark.settings import watched
+from foldflight.spark.tracing import in_task
 from foldflight.spark.versions import is_spark, nullable, spark_type
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
+from foldflight.tracing import Traced
 
 __all__ = ["arrow_function", "hash_of", "spark_schema", "step_name", "step_of", "together"]
 
@@ -34,20 +36,22 @@ def step_name(step: str, functions: Sequence[str]) -> str:
 
 
 def arrow_function(
-    task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], name: str
+    task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], name: str, traced: Traced | None = None
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Wrap a task as a plain function for mapInArrow.
 
     Args:
         task: Processes the batches of one partition.
         name: The name of the function, which Spark shows in its plans and UI.
+        traced: The query, if its tasks have spans.
     """
     step = uuid.uuid4().hex
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         use_local_folders()
         with attempt(step):
-            yield from task(watched(_without_place(batches)))
+            results = task(watched(_without_place(batches)))
+            yield from results if traced is None else in_task(traced, name, results)
         freeze_garbage_collector()
 
     run.__name__ = name

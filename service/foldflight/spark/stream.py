@@ -71,7 +71,7 @@ def stream_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(count)) if keys else sf.lit(0)
     with_bucket = rows.select("*", bucket.cast("int").alias(BUCKET))
     step = "fold_partial" if query.folds_before_shuffle.taken else "pack"
-    packed = with_bucket.mapInArrow(arrow_function(_packing(query), step_of(query, step)), PACKED)
+    packed = with_bucket.mapInArrow(arrow_function(_packing(query), step_of(query, step), query.traced), PACKED)
     table = TableLayout(
         keys=layout.keys,
         states=layout.states,
@@ -131,7 +131,9 @@ class BucketProcessor(BucketOperator):
     def __init__(self, query: Query, table: TableLayout) -> None:
         layout = query.layout
         self._merges = query.folds_before_shuffle.taken
-        super().__init__(layout.partial if self._merges else layout.rows, query.bounds, has_names=False)
+        super().__init__(
+            layout.partial if self._merges else layout.rows, query.bounds, has_names=False, traced=query.traced
+        )
         # One exchange serves all buckets of a task. It is opened for the first bucket that has rows.
         opening = query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
         self._views = query.views

@@ -20,6 +20,7 @@ from foldflight.engine.query.query import ARROW, HostTypes
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open
 from foldflight.functions import Step, StepArgument
+from foldflight.tracing import Traced, planning
 
 __all__ = ["ScalarQuery", "Steps", "transport_of"]
 
@@ -158,14 +159,16 @@ class ScalarQuery:
             RejectedError: UNKNOWN_FUNCTION, SIGNATURE, SCHEMA_MISMATCH.
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
-        opening = Open(
-            calls=(),
-            columns=columns,
-            steps=tuple(steps.steps),
-            outputs=tuple(outputs.values()),
-            isolate_errors=isolates,
-        )
-        opened = transport.describe(opening)
+        with planning(transport.otlp_endpoint, "map", [step.function for step in steps.steps]) as context:
+            opening = Open(
+                calls=(),
+                columns=columns,
+                steps=tuple(steps.steps),
+                outputs=tuple(outputs.values()),
+                isolate_errors=isolates,
+                trace_context=context,
+            )
+            opened = transport.describe(opening)
         is_table = opened.schema.names[0] == "row"
         given = [opened.schema.field(f"output_{place}").type for place in range(len(outputs))]
         names = list(outputs)
@@ -180,6 +183,12 @@ class ScalarQuery:
             is_table=is_table,
             bounds=BlockBounds(rows_max=rows_max),
         )
+
+    @property
+    def traced(self) -> Traced | None:
+        """What its tasks need for their spans; None if there are none."""
+        endpoint = self.transport.otlp_endpoint
+        return None if endpoint is None else Traced(endpoint, self.opening.trace_context)
 
     def answers(
         self, blocks: Iterable[pa.RecordBatch], chunk_of: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None

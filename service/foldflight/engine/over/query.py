@@ -19,6 +19,7 @@ from foldflight.exchange.frames import Open, OpenedCall, Returns
 from foldflight.functions import Call
 from foldflight.functions.query.frame import WindowFrame
 from foldflight.functions.types.sql import has_floats
+from foldflight.tracing import Traced
 
 __all__ = ["Framed", "OverLayout", "OverQuery", "Part", "Way"]
 
@@ -206,6 +207,11 @@ class OverQuery:
             query = every.part(chosen, inner)
             parts.append(Part(query, frame, way, tuple(map(reasons.__getitem__, chosen)), low, high))
         return cls(layout, tuple(parts), every.layout.outputs, every.bounds)
+
+    @property
+    def traced(self) -> Traced | None:
+        """What its tasks need for their spans; None if there are none."""
+        return self.parts[0].query.traced
 
     @property
     def held(self) -> BlockBounds:

@@ -21,6 +21,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo, Open, Opened, OpenedCall, Returns
 from foldflight.fold import Mode, key_type
 from foldflight.functions import Call, sql_name
+from foldflight.tracing import Traced, planning
 
 __all__ = ["ARROW", "Choice", "Emit", "HostTypes", "Query", "StreamOptions", "mode_of", "refuse_views", "written"]
 
@@ -142,8 +143,15 @@ class Query:
             RejectedError: UNKNOWN_FUNCTION, SIGNATURE, SCHEMA_MISMATCH, CANNOT_RETRACT, CANNOT_MERGE.
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
-        opening = Open(calls=tuple(calls.values()), columns=layout.chunk, isolate_errors=layout.isolates)
-        opened = transport.describe(opening)
+        functions = [call.function for call in calls.values()]
+        with planning(transport.otlp_endpoint, "batch" if stream is None else "stream", functions) as context:
+            opening = Open(
+                calls=tuple(calls.values()),
+                columns=layout.chunk,
+                isolate_errors=layout.isolates,
+                trace_context=context,
+            )
+            opened = transport.describe(opening)
         needs = _Needs(retract=layout.has_kinds, merge=stream is not None and stream.has_sessions)
         if materialize and not all(map(needs.are_met, opened.calls)):
             opening = replace(opening, calls=tuple(_materialized(opening.calls, opened, needs)))
@@ -198,6 +206,12 @@ class Query:
             ),
             row_lists=tuple(self.row_lists[place] for place in places),
         )
+
+    @property
+    def traced(self) -> Traced | None:
+        """What its tasks need for their spans; None if there are none."""
+        endpoint = self.transport.otlp_endpoint
+        return None if endpoint is None else Traced(endpoint, self.opening.trace_context)
 
     @property
     def can_migrate(self) -> tuple[bool, ...]:

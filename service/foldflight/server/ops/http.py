@@ -4,7 +4,7 @@
 |---|---|
 | `/` | the status of the fleet for people; the page requests `/status` repeatedly |
 | `/status`, `/status/own` | the status of the fleet or of this server, as JSON (see `foldflight.server.ops.status`) |
-| `/metrics` | the metrics, in Prometheus text format |
+| `/metrics` | the metrics, in the format OpenMetrics for clients that accept it, otherwise in Prometheus text format |
 | `/healthz` | 200 while the process answers |
 | `/readyz` | 200 while the server accepts exchanges, otherwise 503 |
 
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 
 from foldflight.server.ports import connections_max, listen
 
@@ -50,6 +51,9 @@ _THREADS_MAX: Final = 4
 # Limit of pages that are made or wait for a thread. Their connections must leave room for those of probes.
 _PAGES_MAX: Final = 16
 _TEXT = "text/plain; charset=utf-8"
+# The format of metrics that has exemplars; Prometheus asks for it.
+_OPENMETRICS = b"application/openmetrics-text"
+_EXEMPLARS = openmetrics.CONTENT_TYPE_LATEST
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
 _HTML = "text/html; charset=utf-8"
@@ -165,6 +169,8 @@ class HttpServer:
             case "/readyz":
                 return _answer(HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n", _TEXT)
             case "/metrics":
+                if _OPENMETRICS in head.partition(b"\r\n")[2].lower():
+                    return await self._page(self._with_exemplars, _EXEMPLARS)
                 return await self._page(lambda: generate_latest(self._registry), _METRICS)
             case "/status":
                 return await self._page(lambda: json.dumps(self._status.fleet()).encode(), _JSON)
@@ -172,6 +178,9 @@ class HttpServer:
                 return await self._page(lambda: json.dumps(self._status.own()).encode(), _JSON)
             case _:
                 return _answer(HTTPStatus.NOT_FOUND, b"pages: / /status /metrics /healthz /readyz\n", _TEXT)
+
+    def _with_exemplars(self) -> bytes:
+        return openmetrics.generate_latest(self._registry)  # type: ignore[no-untyped-call]
 
     async def _page(self, make: Callable[[], bytes], content_type: str) -> bytes:
         """Make a page in another thread, so that the probes are answered meanwhile."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from foldflight.errors import RejectedError
 from foldflight.fold.signing import STATE_KEY_BYTES_MIN
 from foldflight.shipping.bundles import BUNDLE_KEY_BYTES_MIN
+from foldflight.tracing import check_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,6 +54,11 @@ def _text(value: object) -> str:
 
 def _optional_text(value: object) -> str | None:
     return _text(value) or None
+
+
+def _collector(value: object) -> str | None:
+    text = _optional_text(value)
+    return None if text is None else check_endpoint(text)
 
 
 def _names(value: object) -> tuple[str, ...]:
@@ -220,6 +226,12 @@ class Settings:
         "info",
         _choice("debug", "info", "warning", "error"),
         "Lowest level that is logged: debug, info, warning or error.",
+    )
+    otlp_endpoint: str | None = _setting(
+        None,
+        _collector,
+        "URL of a collector that takes OTLP over HTTP, such as http://collector:4318. Exchanges of engines that send "
+        "traces have spans there. Needs the extra otel.",
     )
     exchanges_max: int = _setting(64, _integer(1), "Open exchanges per process. Further ones are refused: OVERLOADED.")
     message_bytes_max: int = _setting(64 * 2**20, _bytes, "Size of one frame in either direction.", unit="bytes")

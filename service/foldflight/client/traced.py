@@ -1,0 +1,143 @@
+"""Connections with spans: `exchange` for the first one of an exchange, `reopen` for later ones, and `barrier`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from foldflight.exchange.frames import Barrier, Chunk
+from foldflight.tracing import SHORT_S, ids_of, tracer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from foldflight.client.connection import Connection
+    from foldflight.exchange.engine import Answer
+    from foldflight.exchange.frames import EngineFrame, Open
+    from foldflight.functions.author.context import LogRecord
+    from foldflight.tracing.spans import Span, Tracer
+
+__all__ = ["TracedDial"]
+
+
+class TracedDial:
+    """Opens the connections of one exchange, each with its span. Its arguments and errors are those of `dial`.
+
+    Args:
+        dial: Opens a connection.
+        endpoint: The collector.
+        versions: The version of the function of each call or step, if they are known here.
+    """
+
+    def __init__(self, dial: Callable[[str, Open], Connection], endpoint: str, versions: Sequence[str] = ()) -> None:
+        self._dial = dial
+        self._tracer = tracer_of(endpoint)
+        self._versions = list(versions)
+        self._before: Span | None = None  # that of the last connection that was open
+
+    def __call__(self, url: str, opening: Open) -> Connection:
+        attributes: dict[str, Any] = {"server.address": url, "foldflight.functions": list(opening.functions)}
+        if self._versions:
+            attributes["foldflight.versions"] = self._versions
+        span = self._tracer.span(
+            "exchange" if self._before is None else "reopen",
+            opening.trace_context,
+            attributes,
+            kind="CLIENT",
+            links=[] if self._before is None else [self._before.link],
+        )
+        try:
+            connection = self._dial(url, replace(opening, trace_context=span.context))
+        except BaseException as error:
+            span.fail(error)
+            span.end()
+            raise
+        if not span.is_recording:
+            return connection
+        self._before = span
+        return cast("Connection", _TracedConnection(connection, span, self._tracer))
+
+
+class _TracedConnection:
+    """A connection that records what passes through it."""
+
+    def __init__(self, connection: Connection, span: Span, tracer: Tracer) -> None:
+        self._connection = connection
+        self._span = span
+        self._tracer = tracer
+        self._rows = self._bytes = self._chunks = self._groups = self._barriers = self._busy_ns = 0
+        self._due: tuple[Barrier, int] | None = None  # the barrier whose answer is due, and when it was sent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def send(self, frame: EngineFrame) -> bool:
+        """Send a frame, as `Connection.send`."""
+        began_ns = time.time_ns()
+        if isinstance(frame, Barrier):
+            self._due = frame, began_ns
+        elif isinstance(frame, Chunk):
+            self._chunks += 1
+            self._rows += frame.batch.num_rows
+            self._bytes += frame.batch.nbytes
+        return self._watched(lambda: self._connection.send(frame), began_ns)
+
+    def answer(self) -> Answer:
+        """Wait for an answer, as `Connection.answer`."""
+        answer = self._watched(self._connection.answer, time.time_ns())
+        if self._due is not None:
+            (barrier, began_ns), self._due = self._due, None
+            self._barriers += 1
+            self._groups += answer.num_rows
+            ended_ns = time.time_ns()
+            if self._barriers == 1 or ended_ns - began_ns >= SHORT_S * 1e9:
+                facts = {"foldflight.epoch": barrier.epoch, "foldflight.groups": answer.num_rows}
+                self._tracer.past("barrier", self._span.context, facts, began_ns, ended_ns)
+        return answer
+
+    def take_logs(self) -> list[LogRecord]:
+        """Return the log records since the last call, with the ids of the trace and of this span."""
+        ids = ids_of(self._span.context)
+        return [replace(record, fields={**record.fields, **ids}) for record in self._connection.take_logs()]
+
+    def close(self) -> None:
+        """End the exchange, as `Connection.close`."""
+        self._count()
+        self._watched(self._connection.close, time.time_ns())
+        self._span.end()
+
+    def cut(self) -> None:
+        """End the exchange at once, as `Connection.cut`."""
+        self._count()
+        self._span.end()
+        self._connection.cut()
+
+    def _watched(self, step: Callable[[], Any], began_ns: int) -> Any:
+        try:
+            return step()
+        except BaseException as error:
+            # A server has recorded the error of its function, with the author's line, in its own span.
+            self._span.fail(error)
+            self._count()
+            self._span.end()
+            raise
+        finally:
+            self._busy_ns += time.time_ns() - began_ns
+
+    def _count(self) -> None:
+        """Set what passed through the connection. An embedded fold tells its modes until it is closed."""
+        if self._span.is_recording:
+            opened = self._connection.opened
+            self._span.set(
+                {
+                    "foldflight.server_id": opened.server_id,
+                    "foldflight.modes": [str(mode) for mode in self._connection.modes if mode is not None],
+                    "foldflight.rows": self._rows,
+                    "foldflight.bytes": self._bytes,
+                    "foldflight.chunks": self._chunks,
+                    "foldflight.barriers": self._barriers,
+                    "foldflight.groups": self._groups,
+                    "foldflight.seconds": self._busy_ns / 1e9,
+                }
+            )

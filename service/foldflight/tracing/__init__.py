@@ -1,0 +1,99 @@
+"""Traces: what is known without OpenTelemetry, which is imported only where an endpoint is given.
+
+A trace has the spans `query` (the driver plans it), `task` or `epoch` (a task of the engine), `exchange` or, after the
+loss of a server, `reopen`, `barrier`, and on the server `fold` and `wait`. None of them stands for a row or a frame. An
+exchange has one `barrier`, `fold` and `wait` at least, and others if they took `SHORT_S`: a span costs about as much as
+a short barrier. The context of a parent travels in `Open.trace_context`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from foldflight.errors import RejectedError
+
+if TYPE_CHECKING:
+    from foldflight.tracing.spans import Tracer
+
+__all__ = ["SHORT_S", "TraceContext", "Traced", "check_endpoint", "ids_of", "planning", "tracer_of"]
+
+TraceContext = Mapping[str, str]
+"""A W3C trace context: `traceparent`, and perhaps `tracestate`."""
+
+SHORT_S: Final = 0.02
+_SERVICE: Final = "foldflight"
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]([0-9a-f])(-.*)?")
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What the tasks of a traced query need.
+
+    Args:
+        endpoint: The collector.
+        context: The context of the query's span.
+    """
+
+    endpoint: str
+    context: TraceContext
+
+
+def check_endpoint(endpoint: str) -> str:
+    """Return the URL of a collector, if it is one. Raises ValueError, with what is expected."""
+    parts = urlsplit(str(endpoint))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("expected the URL of a collector that takes OTLP over HTTP, such as http://collector:4318")
+    return endpoint
+
+
+def tracer_of(endpoint: str, service: str = _SERVICE) -> Tracer:
+    """Return the tracer of this process for a collector.
+
+    Args:
+        endpoint: The collector.
+        service: The name of the service, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES have one.
+
+    Raises:
+        RejectedError: MODULE, if the packages of OpenTelemetry are missing here.
+    """
+    try:
+        from foldflight.tracing.spans import Tracer
+    except ImportError as error:
+        raise RejectedError(
+            "MODULE",
+            f"traces are sent to {endpoint}, and the packages of OpenTelemetry are missing here ({error}); install "
+            "them on the driver, on the workers and on servers: pip install 'foldflight[otel]'; or leave "
+            "otlp_endpoint out",
+        ) from None
+    return Tracer.of(endpoint, service)
+
+
+def ids_of(context: TraceContext) -> dict[str, str]:
+    """Return `trace_id` and `span_id` of a context for logs and exemplars; nothing if it is not sampled or invalid."""
+    found = _TRACEPARENT.fullmatch(context.get("traceparent", ""))
+    if found is None or not int(found[3], 16) & 1:
+        return {}
+    return {"trace_id": found[1], "span_id": found[2]}
+
+
+@contextmanager
+def planning(endpoint: str | None, kind: str, functions: Sequence[str]) -> Iterator[TraceContext]:
+    """Record the planning of a query as its span, and yield the context of the span; without an endpoint, of none.
+
+    Args:
+        endpoint: The collector.
+        kind: The kind of query: batch, stream, map.
+        functions: The functions that it calls.
+    """
+    if endpoint is None:
+        yield {}
+        return
+    tracer = tracer_of(endpoint)
+    with tracer.span("query", {}, {"foldflight.kind": kind, "foldflight.functions": list(functions)}) as span:
+        yield span.context
+    tracer.send()

@@ -1,0 +1,267 @@
+"""Spans of OpenTelemetry and their way to a collector. Only this module imports OpenTelemetry."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Final, Literal, Self, TypeVar
+
+from opentelemetry import trace
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from foldflight.errors import FoldflightError
+from foldflight.tracing import TraceContext
+
+__all__ = ["Attributes", "Span", "Tracer"]
+
+Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
+
+# Spans that are kept while the collector does not answer, and how long it may take.
+_SPANS_MAX: Final = 2048
+_BATCH_MAX: Final = 512
+_EXPORT_S_MAX: Final = 3.0
+_PAUSE_S: Final = 1.0
+_W3C: Final = TraceContextTextMapPropagator()
+_FRAME: Final = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+_JAVA_FRAME: Final = re.compile(r"^\s*at ([\w.$<>]+)\(([\w$]+\.java):(\d+)\)", re.MULTILINE)
+_RAISED: Final = re.compile(r"([A-Za-z_][\w.]*)(:|$)")
+# Libraries that an author's method may have called.
+_NOT_THE_AUTHORS: Final = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3[\w.]*)[/\\]")
+
+T = TypeVar("T")
+
+
+class Span:
+    """A span; a context manager that ends it, with the error that leaves the block.
+
+    Args:
+        span: The span of OpenTelemetry.
+    """
+
+    def __init__(self, span: trace.Span) -> None:
+        self._span = span
+        self._current = trace.set_span_in_context(span)
+        self.context: dict[str, str] = {}
+        _W3C.inject(self.context, self._current)
+
+    @property
+    def link(self) -> trace.Link:
+        """A link to this span."""
+        return trace.Link(self._span.get_span_context())
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether the trace is sampled and the span has not ended."""
+        return self._span.is_recording()
+
+    def set(self, attributes: Attributes) -> None:
+        """Set attributes."""
+        self._span.set_attributes(attributes)
+
+    def fail(self, error: BaseException) -> None:
+        """Record an error: for one of a function, its exception with the file and line of the author."""
+        said = error.message if isinstance(error, FoldflightError) else str(error)
+        code = error.code if isinstance(error, FoldflightError) else type(error).__name__
+        event: dict[str, str | int] = {"exception.type": type(error).__name__, "exception.message": said}
+        if isinstance(error, FoldflightError) and error.trace:
+            event |= _place_of(error.trace)
+            event["exception.stacktrace"] = error.trace
+        self._span.add_event("exception", event)
+        self._span.set_attribute("error.type", code)
+        self._span.set_status(trace.StatusCode.ERROR, f"{code}: {said}")
+
+    def end(self, at_ns: int | None = None) -> None:
+        """End the span. Repeated calls have no effect."""
+        if self._span.is_recording():
+            self._span.end(at_ns)
+
+    def within(self, items: Iterator[T]) -> Iterator[T]:
+        """Yield items, each of which is made with this span as the current one; record the error that ends them.
+
+        An engine may ask for each item in another thread, so the span is not the current one between them.
+        """
+        while True:
+            token = attach(self._current)
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            except Exception as error:
+                self.fail(error)
+                raise
+            finally:
+                detach(token)
+            yield item
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, *rest: object) -> None:
+        if isinstance(error, Exception):
+            self.fail(error)
+        self.end()
+
+
+class Tracer:
+    """Makes spans, and sends them to a collector.
+
+    Args:
+        service: The name of the service, unless the environment of OpenTelemetry has one.
+        exporter: Sends spans.
+    """
+
+    _known: ClassVar[dict[tuple[int, str, str], Tracer]] = {}
+
+    def __init__(self, service: str, exporter: SpanExporter) -> None:
+        self._outbox = _Outbox(exporter)
+        self._ids = _Ids()
+        resource = Resource.create({"service.name": service}).merge(OTELResourceDetector().detect())
+        self._provider = TracerProvider(resource=resource, id_generator=self._ids)
+        self._provider.add_span_processor(self._outbox)
+        self._tracer = self._provider.get_tracer("foldflight")
+
+    @classmethod
+    def of(cls, endpoint: str, service: str) -> Tracer:
+        """Return the tracer of this process. PySpark forks its workers, and threads do not survive a fork."""
+        key = os.getpid(), endpoint, service
+        known = cls._known.get(key)
+        if known is None:
+            exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=_EXPORT_S_MAX)
+            known = cls._known.setdefault(key, cls(service, exporter))
+        return known
+
+    def span(
+        self,
+        name: str,
+        parent: TraceContext,
+        attributes: Attributes,
+        *,
+        kind: Literal["INTERNAL", "CLIENT", "SERVER"] = "INTERNAL",
+        links: Sequence[trace.Link] = (),
+        began_ns: int | None = None,
+        trace_id: int | None = None,
+    ) -> Span:
+        """Start a span.
+
+        Args:
+            name: Its name.
+            parent: The context of its parent, unless a span is the current one. Empty: none.
+            attributes: Its first attributes.
+            kind: Its kind.
+            links: Links to spans of other traces, or to what it repeats.
+            began_ns: When it began, as Unix time. Default: now.
+            trace_id: The id of the trace, if it has no parent. Default: a random one.
+        """
+        context = None if trace_id is None else Context()
+        if context is None and not trace.get_current_span().get_span_context().is_valid:
+            context = _W3C.extract(parent, Context())
+        self._ids.given = trace_id
+        started = self._tracer.start_span(
+            name, context, kind=trace.SpanKind[kind], attributes=attributes, links=links, start_time=began_ns
+        )
+        return Span(started)
+
+    def past(self, name: str, parent: TraceContext, attributes: Attributes, began_ns: int, ended_ns: int) -> None:
+        """Record a span that has ended, whatever the current one is."""
+        context = _W3C.extract(parent, Context())
+        self._tracer.start_span(name, context, attributes=attributes, start_time=began_ns).end(ended_ns)
+
+    def link_to(self, context: TraceContext) -> list[trace.Link]:
+        """Return a link to the span of a context, if it has one."""
+        found = trace.get_current_span(_W3C.extract(context, Context())).get_span_context()
+        return [trace.Link(found)] if found.is_valid else []
+
+    def send(self, *, wait: bool = False) -> None:
+        """Send the spans that have ended. With `wait`, return when they are sent, or when that fails."""
+        if wait:
+            self._outbox.force_flush()
+        else:
+            self._outbox.wake()
+
+    def close(self) -> None:
+        """Send the remaining spans, and forget the tracer."""
+        self._provider.shutdown()
+        for key in [key for key, tracer in self._known.items() if tracer is self]:
+            del self._known[key]
+
+
+class _Ids(RandomIdGenerator):
+    """Random ids, except for a trace whose id is given: several processes may then begin it."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    @property
+    def given(self) -> int | None:
+        """The id of the next trace of this thread."""
+        return getattr(self._local, "given", None)
+
+    @given.setter
+    def given(self, trace_id: int | None) -> None:
+        self._local.given = trace_id
+
+    def generate_trace_id(self) -> int:
+        return self.given or super().generate_trace_id()
+
+
+class _Outbox(SpanProcessor):
+    """Sends spans in a thread: when it is told to, because a worker of Spark may be killed soon, or after a second."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+        self._spans: deque[ReadableSpan] = deque(maxlen=_SPANS_MAX)
+        self._sending = threading.Lock()
+        self._told = threading.Event()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="foldflight-traces", daemon=True)
+        self._thread.start()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.context is not None and span.context.trace_flags.sampled:
+            self._spans.append(span)
+
+    def wake(self) -> None:
+        """Send soon."""
+        self._told.set()
+
+    def force_flush(self, timeout_millis: int = 0) -> bool:  # noqa: ARG002 - the exporter has the deadline
+        with self._sending:
+            while self._spans:
+                count = min(len(self._spans), _BATCH_MAX)
+                self._exporter.export([self._spans.popleft() for _ in range(count)])
+        return True
+
+    def shutdown(self) -> None:
+        self._is_closed = True
+        self._told.set()
+        self._thread.join(2 * _EXPORT_S_MAX)
+        self._exporter.shutdown()
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            self._told.wait(_PAUSE_S)
+            self._told.clear()
+            self.force_flush()
+
+
+def _place_of(text: str) -> dict[str, str | int]:
+    """Return the type of an exception, and the file and line of the author's code that raised it, from a trace."""
+    place: dict[str, str | int] = {}
+    frames = [found.groups() for found in _FRAME.finditer(text)]
+    if frames:
+        own = [each for each in frames if not _NOT_THE_AUTHORS.search(each[0])]
+        path, line, function = (own or frames)[-1]
+        place = {"code.file.path": path, "code.line.number": int(line), "code.function.name": function}
+    elif java := _JAVA_FRAME.search(text):
+        place = {"code.file.path": java[2], "code.line.number": int(java[3]), "code.function.name": java[1]}
+    raised = _RAISED.match(text.rstrip().splitlines()[-1]) if frames else None
+    return place if raised is None else {**place, "exception.type": raised[1]}

@@ -24,6 +24,7 @@ from foldflight import connect
 from foldflight.cli.flights import write_flights
 from foldflight.spark import group_by, tumble, write_table
 from foldflight.spark.java import prepare_local
+from foldflight.spark.versions import FILE_MANAGER
 
 MONTHS = range(13)  # epoch 0 only publishes January
 SETTINGS = {
@@ -37,9 +38,7 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
+    "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
 }
 QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 

@@ -29,6 +29,7 @@ from foldflight.functions import (
     udf,
     udtf,
 )
+from foldflight.recording import Recordings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +62,7 @@ __all__ = [
     "ListView",
     "Lists",
     "MapView",
+    "Recordings",
     "Registry",
     "RejectedError",
     "RetryableError",

@@ -179,6 +179,7 @@ class FoldflightError(Exception):
         trace: The traceback, reduced to the frames of the author's code, innermost last.
         story: The last steps of the exchange, oldest first.
         repeats: Whether the same input raises the error again, so that a retry is useless. None: the code decides.
+        recorded: Where the exchange is recorded, and how to replay it.
     """
 
     codes: ClassVar[frozenset[str]] = frozenset()
@@ -197,6 +198,7 @@ class FoldflightError(Exception):
         trace: str | None = None,
         story: tuple[str, ...] = (),
         repeats: bool | None = None,
+        recorded: str | None = None,
     ) -> None:
         if code not in self.codes:
             raise AssertionError(f"{type(self).__name__} has no code {code!r}; it has {sorted(self.codes)}")
@@ -211,6 +213,7 @@ class FoldflightError(Exception):
         self.trace = trace
         self.story = story
         self.repeats = code in self.repeating if repeats is None else repeats
+        self.recorded = recorded
 
     def with_group(self, group: dict[str, Any]) -> Self:
         """Return a copy of this error that names the keys of the group. Only the engine knows them."""
@@ -225,6 +228,7 @@ class FoldflightError(Exception):
             trace=self.trace,
             story=self.story,
             repeats=self.repeats,
+            recorded=self.recorded,
         )
 
     def __str__(self) -> str:
@@ -244,6 +248,8 @@ class FoldflightError(Exception):
             lines.extend(f"    {line}" for line in self.trace.rstrip().splitlines())
         if self.story:
             lines.append("  story: " + " > ".join(self.story))
+        if self.recorded is not None:
+            lines.append(f"  recorded: {self.recorded}")
         lines.append(pointer(self.code))
         return "\n".join(lines)
 

@@ -18,6 +18,7 @@ from foldflight.cli.demo import demo
 from foldflight.cli.init import init
 from foldflight.cli.laws import check
 from foldflight.cli.listing import functions
+from foldflight.cli.replay import replay
 from foldflight.cli.serve import serve
 from foldflight.cli.sql import sql
 from foldflight.cli.state import state
@@ -57,6 +58,7 @@ cli.add_command(check)
 cli.add_command(conform)
 cli.add_command(demo)
 cli.add_command(state)
+cli.add_command(replay)
 cli.add_command(sql)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import requires
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -18,20 +19,21 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.fold.signing import STATE_KEY_BYTES_MIN
 from foldflight.functions.registry import Registry
+from foldflight.recording import Recordings
 from foldflight.shipping.bundles import BUNDLE_KEY_BYTES_MIN
 from foldflight.tracing import check_endpoint, tracer_of
 
 if TYPE_CHECKING:
     from foldflight.client.flight import FlightTransport
 
-__all__ = ["EMBEDDED", "connect", "tls_files"]
+__all__ = ["EMBEDDED", "NO_STATE_KEY", "connect", "tls_files"]
 
 EMBEDDED = "embedded:"
 _DEADLINE_S = 60.0
 _PATIENCE_S = 60.0
 # The key if the user gives none. It is a constant, because a stream reads states of its earlier runs, and only detects
 # damage.
-_NO_STATE_KEY = b"foldflight: no state key was given"
+NO_STATE_KEY = b"foldflight: no state key was given"
 
 
 def connect(
@@ -48,6 +50,7 @@ def connect(
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
     otlp_endpoint: str | None = None,
+    record: Recordings | None = None,
 ) -> Functions:
     """Get the functions of modules and classes, or of servers.
 
@@ -79,6 +82,8 @@ def connect(
         otlp_endpoint: URL of a collector that takes OTLP over HTTP, such as `http://collector:4318`: queries, tasks and
             exchanges send spans of OpenTelemetry there. It must be reachable from the workers of the engine. Needs `pip
             install 'foldflight[otel]'` here and on the workers. Default: nothing of OpenTelemetry is imported.
+        record: Records exchanges of embedded functions, to replay them later: `Recordings("recordings")` those in which
+            a function raises. Servers record with `foldflight serve --record DIR`.
 
     Returns:
         Functions: The functions by name, as `connect(...)["weighted_avg"]` or `connect(...).weighted_avg`. If there is
@@ -109,6 +114,10 @@ def connect(
             raise RejectedError(
                 "SIGNATURE", "state_key is for embedded functions only; remove it: servers have their own state keys"
             )
+        if record is not None:
+            raise RejectedError(
+                "SIGNATURE", "record is for embedded functions only; start the servers with `--record DIR` instead"
+            )
         tls = tls_files(urls, tls_root_certs=tls_ca, cert_chain=tls_cert, private_key=tls_key)
         functions = Functions(
             _flight_transport(target)(
@@ -131,13 +140,16 @@ def connect(
         raise RejectedError(
             "SIGNATURE", f"state_key must be bytes, at least {STATE_KEY_BYTES_MIN}, such as secrets.token_bytes(32)"
         )
+    if record is not None:
+        _check_record(record)
     registry = Registry.load([*_sources(target), *java_functions(java)])
     PROGRAMS.demand_all(registry.authored)
     transport = EmbeddedTransport(
         registry,
-        state_key=state_key if state_key is not None else _NO_STATE_KEY,
+        state_key=state_key if state_key is not None else NO_STATE_KEY,
         job_parameters=job_parameters,
         otlp_endpoint=otlp_endpoint,
+        record=record,
     )
     return Functions(transport)
 
@@ -149,6 +161,15 @@ def _check_traces(endpoint: str) -> None:
     except ValueError as error:
         raise RejectedError("SIGNATURE", f"otlp_endpoint is {endpoint!r}: {error}") from None
     tracer_of(endpoint)
+
+
+def _check_record(record: object) -> None:
+    """Raise RejectedError SIGNATURE for what is no `Recordings`, MODULE without protobuf, SETTINGS for the folder."""
+    if not isinstance(record, Recordings):
+        raise RejectedError("SIGNATURE", f"record must be a Recordings, such as Recordings('folder'), not {record!r}")
+    if find_spec("google.protobuf") is None:
+        raise RejectedError("MODULE", "recordings need protobuf, which is missing here: pip install protobuf")
+    record.make_folder()
 
 
 def _flight_transport(target: str) -> type[FlightTransport]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import logging
 import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from foldflight.client.connection import Connection, check_resolve
 from foldflight.client.exchange import DirectExchange
+from foldflight.client.logs import log_event, set_up
 from foldflight.client.process import PROGRAMS
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import FunctionInfo, Limits, Open, Opened
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from foldflight.exchange.frames import Frame, Wanted
     from foldflight.fold import Mode
     from foldflight.functions.author.scalar import AnyFunction
+    from foldflight.recording import Recordings
 
 __all__ = ["EmbeddedTransport", "ShippedFunctions"]
 
@@ -61,6 +64,7 @@ class EmbeddedTransport:
         state_key: Signs pickled states, so that a state from another source is refused before it is unpickled.
         job_parameters: Values of `FunctionContext.job_parameters`. Those of an Open take precedence.
         otlp_endpoint: The collector of spans. Default: there are no spans.
+        record: Which exchanges are recorded, and where; None: none.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class EmbeddedTransport:
         state_key: bytes,
         job_parameters: Mapping[str, str] | None = None,
         otlp_endpoint: str | None = None,
+        record: Recordings | None = None,
     ) -> None:
         self.otlp_endpoint = otlp_endpoint
         self._shipped: ShippedFunctions | None = None
@@ -80,6 +85,7 @@ class EmbeddedTransport:
         self._state_key = state_key
         self._signer = StateSigner([state_key])
         self._job_parameters = dict(job_parameters or {})
+        self._record = record
 
     @functools.cached_property
     def _registry(self) -> Registry:
@@ -117,6 +123,9 @@ class EmbeddedTransport:
         """Open an exchange in this process."""
         check_resolve(open, resolve)
         complete = self._complete(open)
+        recorder = None
+        if self._record is not None:
+            recorder = self._record.recorder(complete, self._registry, SERVER_ID, tell=_tell)
 
         def serve(opening: Open, ask: Callable[[Wanted], Iterable[Frame]]) -> ServerExchange:
             return ServerExchange(
@@ -128,17 +137,23 @@ class EmbeddedTransport:
                 accelerator=PROGRAMS,
                 ask=ask,
                 part_bytes_max=_LIMITS.message_bytes_max,  # nothing is sent, so nothing is gained by parts
+                recorder=recorder,
             )
 
         if self.otlp_endpoint is None:
-            return DirectExchange(complete, EmbeddedConnection(complete, functools.partial(serve, complete), resolve))
-        from foldflight.client.traced import TracedDial
+            connection: Connection = EmbeddedConnection(complete, functools.partial(serve, complete), resolve)
+        else:
+            from foldflight.client.traced import TracedDial
 
-        def dial(_: str, opening: Open) -> Connection:
-            return EmbeddedConnection(opening, functools.partial(serve, opening), resolve)
+            def dial(_: str, opening: Open) -> Connection:
+                return EmbeddedConnection(opening, functools.partial(serve, opening), resolve)
 
-        versions = [self._registry[name].version for name in complete.functions if name in self._registry]
-        return DirectExchange(complete, TracedDial(dial, self.otlp_endpoint, versions)(SERVER_ID, complete))
+            versions = [self._registry[name].version for name in complete.functions if name in self._registry]
+            connection = TracedDial(dial, self.otlp_endpoint, versions)(SERVER_ID, complete)
+        exchange = DirectExchange(complete, connection)
+        if recorder is not None:
+            recorder.group_of = lambda slot: {} if exchange.group_of is None else exchange.group_of(slot)
+        return exchange
 
     def _complete(self, opening: Open) -> Open:
         if not self._job_parameters:
@@ -148,7 +163,8 @@ class EmbeddedTransport:
     def __reduce__(self) -> tuple[Callable[..., EmbeddedTransport], tuple[Any, ...]]:
         if self._shipped is None:
             self._shipped = ShippedFunctions.of(self._registry.authored)
-        return _restore, (self._shipped, self._state_key, self._job_parameters, self.otlp_endpoint)
+        given = (self._shipped, self._state_key, self._job_parameters, self._record, self.otlp_endpoint)
+        return _restore, given
 
 
 class EmbeddedConnection(Connection):
@@ -234,6 +250,16 @@ class ShippedFunctions:
 
 
 def _restore(
-    shipped: ShippedFunctions, state_key: bytes, job_parameters: Mapping[str, str], otlp_endpoint: str | None
+    shipped: ShippedFunctions,
+    state_key: bytes,
+    job_parameters: Mapping[str, str],
+    record: Recordings | None,
+    otlp_endpoint: str | None,
 ) -> EmbeddedTransport:
-    return EmbeddedTransport(shipped, state_key=state_key, job_parameters=job_parameters, otlp_endpoint=otlp_endpoint)
+    return EmbeddedTransport(
+        shipped, state_key=state_key, job_parameters=job_parameters, record=record, otlp_endpoint=otlp_endpoint
+    )
+
+
+def _tell(event: str, fields: Mapping[str, Any]) -> None:
+    log_event(set_up("foldflight.client", logging.WARNING), logging.WARNING, event, fields)

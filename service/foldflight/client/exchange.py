@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ class OpenExchange(abc.ABC):
     Attributes:
         opened: The Opened frame of the current server.
         is_over: Whether the exchange has ended.
+        group_of: Returns the keys of a slot, for recordings. An engine that has keys sets it.
     """
 
     opened: Opened
@@ -46,6 +47,7 @@ class OpenExchange(abc.ABC):
         self._logs: list[LogRecord] = []
         self._connection: Connection | None = None
         self.is_over = False
+        self.group_of: Callable[[int], Mapping[str, Any]] | None = None
 
     # -- implemented by subclasses -----------------------------------------------------------------------------------
 

@@ -172,13 +172,13 @@ def _encode_literals(call: Call | Step) -> bytes:
             "give numbers, texts, dates, lists or dicts",
             function=call.function,
         ) from None
-    return _write_stream(batch)
+    return write_batch(batch)
 
 
 def _decode_literals(call: pb.Call | pb.Step) -> Mapping[str, Any]:
     literals: Mapping[str, Any] = {}
     if call.literals:
-        batch = _read_stream(call.literals, "the direct arguments of a call")
+        batch = read_batch(call.literals, "the direct arguments of a call")
         if batch.num_rows != 1:
             raise RejectedError("BAD_FRAME", f"Call.literals must have one row, and it has {batch.num_rows}")
         if batch.nbytes > _LITERALS_BYTES_MAX:
@@ -250,9 +250,9 @@ class Encoder:
             case Chunk():
                 return Message(_CHUNK, frame.batch)
             case States():
-                engine = pb.EngineFrame(states=pb.States(batch=_write_stream(frame.batch), unanswered=frame.unanswered))
+                engine = pb.EngineFrame(states=pb.States(batch=write_batch(frame.batch), unanswered=frame.unanswered))
             case Entries():
-                engine = pb.EngineFrame(entries=pb.Entries(batch=_write_stream(frame.batch), last=frame.last))
+                engine = pb.EngineFrame(entries=pb.Entries(batch=write_batch(frame.batch), last=frame.last))
             case Barrier():
                 engine = pb.EngineFrame(barrier=pb.Barrier(epoch=frame.epoch))
             case Forget():
@@ -360,9 +360,9 @@ def _decode_engine(frame: pb.EngineFrame, batch: pa.RecordBatch) -> Frame:
         )
     match kind:
         case "states":
-            return States(_read_stream(frame.states.batch, "States"), unanswered=frame.states.unanswered)
+            return States(read_batch(frame.states.batch, "States"), unanswered=frame.states.unanswered)
         case "entries":
-            return Entries(_read_stream(frame.entries.batch, "Entries"), frame.entries.last)
+            return Entries(read_batch(frame.entries.batch, "Entries"), frame.entries.last)
         case "barrier":
             return Barrier(frame.barrier.epoch)
         case "forget":
@@ -482,14 +482,14 @@ def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, type_) for type_ in schema.types], schema=schema)
 
 
-def _write_stream(batch: pa.RecordBatch) -> bytes:
+def write_batch(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return sink.getvalue().to_pybytes()
 
 
-def _read_stream(data: bytes, what: str) -> pa.RecordBatch:
+def read_batch(data: bytes, what: str) -> pa.RecordBatch:
     def read() -> pa.RecordBatch:
         schema, parts = read_batches(data, _check_schema)
         for part in parts:

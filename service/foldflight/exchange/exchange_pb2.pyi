@@ -355,7 +355,7 @@ class LogRecord(_message.Message):
     def __init__(self, level: _Optional[str] = ..., function: _Optional[str] = ..., message: _Optional[str] = ..., fields: _Optional[_Mapping[str, str]] = ..., slot: _Optional[int] = ...) -> None: ...
 
 class Error(_message.Message):
-    __slots__ = ("error_class", "code", "message", "function", "slot", "row", "trace", "story", "repeats")
+    __slots__ = ("error_class", "code", "message", "function", "slot", "row", "trace", "story", "repeats", "recorded")
     ERROR_CLASS_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -365,6 +365,7 @@ class Error(_message.Message):
     TRACE_FIELD_NUMBER: _ClassVar[int]
     STORY_FIELD_NUMBER: _ClassVar[int]
     REPEATS_FIELD_NUMBER: _ClassVar[int]
+    RECORDED_FIELD_NUMBER: _ClassVar[int]
     error_class: str
     code: str
     message: str
@@ -374,7 +375,8 @@ class Error(_message.Message):
     trace: str
     story: _containers.RepeatedScalarFieldContainer[str]
     repeats: bool
-    def __init__(self, error_class: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., function: _Optional[str] = ..., slot: _Optional[int] = ..., row: _Optional[str] = ..., trace: _Optional[str] = ..., story: _Optional[_Iterable[str]] = ..., repeats: _Optional[bool] = ...) -> None: ...
+    recorded: str
+    def __init__(self, error_class: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., function: _Optional[str] = ..., slot: _Optional[int] = ..., row: _Optional[str] = ..., trace: _Optional[str] = ..., story: _Optional[_Iterable[str]] = ..., repeats: _Optional[bool] = ..., recorded: _Optional[str] = ...) -> None: ...
 
 class FunctionInfo(_message.Message):
     __slots__ = ("name", "version", "signature", "doc", "retract", "merge", "invertible", "deterministic", "codec", "codec_reason", "parameters", "input_names", "input_types", "result_type", "folded", "inputs_min", "kind", "vectorised", "zoned_types", "zoned_result", "lift")

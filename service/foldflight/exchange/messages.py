@@ -44,6 +44,7 @@ def encode_error(error: FoldflightError) -> bytes:
         trace=error.trace and utf8(error.trace),
         story=[utf8(step) for step in error.story],
         repeats=error.repeats,
+        recorded=error.recorded and utf8(error.recorded),
     ).SerializeToString()
 
 
@@ -65,6 +66,7 @@ def decode_error(extra_info: bytes) -> FoldflightError | None:
         trace=message.trace if message.HasField("trace") else None,
         story=tuple(message.story),
         repeats=message.repeats,
+        recorded=message.recorded if message.HasField("recorded") else None,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -54,7 +54,7 @@ from foldflight.functions import Call, LogRecord, MetricSink, Registry, Step
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.sql import check_plain
 
-__all__ = ["ExchangeStats", "ServerExchange", "describe"]
+__all__ = ["ExchangeStats", "Recorder", "ServerExchange", "describe"]
 
 _LOG_RECORDS_MAX: Final = 1000
 _CALLS_MAX: Final = 1024
@@ -89,6 +89,22 @@ class ExchangeStats:
     isolated: Counter[str] = field(default_factory=Counter)
 
 
+class Recorder(Protocol):
+    """Is told what happens in an exchange."""
+
+    def received(self, frame: Frame) -> None:
+        """Take a frame of the engine, before it is handled."""
+
+    def sent(self, frame: Frame) -> None:
+        """Take an answer."""
+
+    def failed(self, error: FoldflightError) -> None:
+        """Take the error that ended the exchange; `recorded` of it may be set."""
+
+    def close(self) -> None:
+        """Take the end of the exchange."""
+
+
 class ServerExchange:
     """The server's side of one exchange.
 
@@ -104,6 +120,7 @@ class ServerExchange:
         accelerator: Evaluates calls faster than the interpreter. None: all calls are interpreted.
         ask: Sends `Wanted` to an engine that keeps views, and returns its answer: `Entries` until the last.
         part_bytes_max: Bytes of the parts in which results, saved states and mapped rows are returned.
+        recorder: Is told the frames and the answers.
 
     Raises:
         RejectedError: As `describe`; SETTINGS if states would be pickled and there is no signer.
@@ -122,9 +139,11 @@ class ServerExchange:
         accelerator: Accelerator | None = None,
         ask: Callable[[Wanted], Iterable[Frame]] | None = None,
         part_bytes_max: int = _PART_BYTES,
+        recorder: Recorder | None = None,
     ) -> None:
         self.stats = ExchangeStats()
         self._opening = opening
+        self._recorder = recorder
         self._limits = limits
         self._part_bytes_max = min(limits.message_bytes_max - _OVERHEAD_BYTES, part_bytes_max)
         self._machine = Exchange(opening)
@@ -165,9 +184,13 @@ class ServerExchange:
         """
         try:
             self._machine.step(Role.ENGINE, frame)
+            if self._recorder is not None:
+                self._recorder.received(frame)
             for reply in self._replies(frame):
                 self._check_asking()
                 self._machine.step(Role.SERVER, reply)
+                if self._recorder is not None:
+                    self._recorder.sent(reply)
                 yield reply
             self._check_asking()
         except Unanswered:
@@ -178,6 +201,8 @@ class ServerExchange:
             self._machine.fail()
             if not error.story:
                 error.story = self._machine.story
+            if self._recorder is not None:
+                self._recorder.failed(error)
             raise
         except Exception as error:
             self._machine.fail()
@@ -195,6 +220,8 @@ class ServerExchange:
 
     def close(self) -> None:
         """Close the functions, so that they release their resources."""
+        if self._recorder is not None:
+            self._recorder.close()
         self._evaluator.close()
 
     def _replies(self, frame: Frame) -> Iterator[Frame]:
@@ -263,10 +290,14 @@ class ServerExchange:
                 raise AssertionError("an exchange with keeps_views was opened without a way to ask its engine")
             frame = Wanted(asked)
             self._machine.step(Role.SERVER, frame)
+            if self._recorder is not None:
+                self._recorder.sent(frame)
             answers = []
             for answer in self._send_wanted(frame):
                 self._machine.step(Role.ENGINE, answer)
                 assert isinstance(answer, Entries)  # the machine accepts nothing else
+                if self._recorder is not None:
+                    self._recorder.received(answer)
                 self._count_entries(answer.batch, are_held=are_held)
                 answers.append(answer.batch)
             return read(answers)

@@ -48,6 +48,12 @@ class Bundles:
         self._lock = threading.Lock()
         self._loaded: dict[str, tuple[AnyFunction, ...]] = {}  # by digest, the one that was used last at the end
 
+    @property
+    def signing_key(self) -> str | None:
+        """The first key, with which the server signs recordings; None without keys."""
+        keys = self._keys()
+        return keys[0].decode() if keys else None
+
     def registry_with(self, sealed: Sequence[bytes], context: Any) -> Registry:
         """Return the server's functions and those of the bundles of an Open.
 

@@ -123,6 +123,7 @@ def _encoded(error: FoldflightError) -> bytes:
                 row=_head(error.row, budget.row),
                 trace=_tail(error.trace, budget.trace),
                 story=tuple(step[:60] for step in error.story[-budget.steps :]),
+                recorded=error.recorded,
             )
         )
     return encoded

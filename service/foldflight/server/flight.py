@@ -5,6 +5,7 @@ Each open exchange has one thread. `Exchanges` admits exchanges, and ends those 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import threading
@@ -34,6 +35,7 @@ from foldflight.fold import Mode
 from foldflight.functions.author.scalar import ScalarFunction
 from foldflight.functions.registry import unknown_function
 from foldflight.lift import lift_text, listed_lift
+from foldflight.recording import Recordings
 from foldflight.server.bundles import Bundles
 from foldflight.server.calls import VanishedError
 from foldflight.server.edge import count, edge, to_flight_error
@@ -48,7 +50,7 @@ from foldflight.shipping.bundles import REGISTER_ACTION
 from foldflight.tracing import ids_of, tracer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from foldflight.compiler import Programs
     from foldflight.exchange.frames import Frame, Wanted
@@ -113,6 +115,7 @@ class FlightServer(FlightBase):
         self._programs = programs
         self._limits = Limits.of(settings)
         self._tracer = tracer_of(settings.otlp_endpoint, _SERVICE) if settings.otlp_endpoint else None
+        self._record = _recordings(settings)
         self._exchanges = Exchanges(settings, server_id, metrics=metrics, on_spent=on_spent, logger=logger)
         super().__init__(
             authority(settings.host, settings.port),
@@ -221,6 +224,7 @@ class FlightServer(FlightBase):
                 function=error.function,
                 slot=error.slot,
                 problem=error.message,
+                recorded=error.recorded,
                 exc_info=isinstance(error, CorruptError),  # a bug of foldflight, so the traceback is logged
             )
             raise
@@ -290,10 +294,16 @@ class FlightServer(FlightBase):
 
         spans = self._spans_of(opening)
 
+        def tell(event: str, fields: Mapping[str, Any]) -> None:
+            logger.warning(event, **fields)
+
         def make() -> ServerExchange:
-            registry = self._registry_for(opening, context)
+            registry, recorder = self._registry_for(opening, context), None
             if spans is not None:
                 spans.versions = [registry[name].version for name in opening.functions if name in registry]
+            if self._record is not None:
+                record = dataclasses.replace(self._record, key=self._bundles.signing_key)
+                recorder = record.recorder(opening, registry, self._server_id, tell=tell)
             return ServerExchange(
                 opening,
                 registry,
@@ -303,6 +313,7 @@ class FlightServer(FlightBase):
                 metrics=self.metrics,
                 accelerator=self._programs,
                 ask=questions.ask,
+                recorder=recorder,
             )
 
         def hang_up(error: FoldflightError) -> None:
@@ -444,6 +455,19 @@ class FlightServer(FlightBase):
             encode_info(info),
             records=len(self._registry[name].input_names),
         )
+
+
+def _recordings(settings: Settings) -> Recordings | None:
+    """Return which exchanges are recorded. Raises RejectedError SETTINGS if the folder cannot be created."""
+    if settings.record is None:
+        return None
+    record = Recordings(
+        settings.record,
+        mask=settings.record_mask == "text",
+        bytes_max=settings.record_bytes_max,
+    )
+    record.make_folder()
+    return record
 
 
 class _Questions:

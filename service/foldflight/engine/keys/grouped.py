@@ -252,6 +252,7 @@ class GroupedExchange:
             if self._exchange is None:
                 answers = {"resolve": self._resolve} if self._opening.keeps_views else {}
                 self._exchange = self._transport.open(self._opening, **answers)
+                self._exchange.group_of = self._name
             yield self._exchange
             if logs := self._exchange.take_logs():
                 log_records(logs, self._name)

@@ -210,6 +210,22 @@ class Settings:
     bundle_keys_file: str | None = _setting(
         None, _optional_text, "File with one bundle key per line. It is read again when it changes."
     )
+    record: str | None = _setting(
+        None,
+        _optional_text,
+        "Folder in which exchanges are recorded when a function raises, to replay them. They have rows and states in "
+        "plain form, and are signed with the first bundle key, if there is one. Empty: nothing is recorded.",
+    )
+    record_bytes_max: int = _setting(
+        2**30,
+        _bytes,
+        "Size of the folder `record`. Open exchanges may take half of it in each process; of the finished recordings "
+        "the oldest are removed.",
+        unit="bytes",
+    )
+    record_mask: str = _setting(
+        "off", _choice("off", "text"), "What is masked in recordings: text (texts and bytes) or off."
+    )
     peers: tuple[str, ...] = _setting(
         (),
         _names,

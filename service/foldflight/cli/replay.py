@@ -1,0 +1,258 @@
+"""`foldflight replay`: fold a recording again, compare, debug, shrink, and write a test."""
+
+from __future__ import annotations
+
+import pdb  # noqa: T100 - --break is a debugger
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from foldflight.client.connect import NO_STATE_KEY
+from foldflight.errors import RejectedError
+from foldflight.functions.registry import Registry, import_module
+from foldflight.recording.places import digest_of, module_of
+
+if TYPE_CHECKING:
+    from foldflight.errors import FunctionError
+    from foldflight.functions import AnyFunction
+    from foldflight.recording.file import Exchanged, Recording
+    from foldflight.recording.replay import Difference, Outcome
+    from foldflight.recording.shrink import Shrunk
+
+__all__ = ["replay"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+EXIT_DIFFERENT: Final = 1
+_SHOWN_MAX: Final = 20
+_VALUE_CHARS_MAX: Final = 60
+
+
+def _key_option(flag: str, doc: str) -> Callable[[_Command], _Command]:
+    variable = f"FOLDFLIGHT_CLIENT_{flag[2:].replace('-', '_').upper()}"
+    return click.option(flag, envvar=variable, help=f"{doc}  [{variable}]")
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--function",
+    "places",
+    multiple=True,
+    metavar="MODULE:CLASS",
+    help="The class or function to fold with; it is executed. One of another name takes the place of the recorded one.",
+)
+@click.option("--group", "groups", multiple=True, metavar="KEY=VALUE", help="Only the group with this key, or slot=N.")
+@click.option("--break", "breaks", is_flag=True, help="Stop in the debugger where a function raises.")
+@click.option("--shrink", "shrinks", is_flag=True, help="Find the fewest rows for which the function still raises.")
+@click.option("--to-test", "test", type=click.Path(path_type=Path), help="Write a test with the rows into this file.")
+@click.option(
+    "--arguments", metavar="COLUMNS", help="Of dead letters: the columns of `row` that are the arguments, by commas."
+)
+@_key_option("--recording-key", "Key with which the recording must be signed.")
+@_key_option("--bundle-key", "Key of the bundles in the recording, whose code is then executed.")
+@_key_option("--state-key", "Key of the pickled states in the recording, which are then unpickled.")
+@click.option(
+    "--unpickle",
+    is_flag=True,
+    help="Unpickle states of embedded functions without a state key, which executes what is in them. Give it only for "
+    "a recording that you trust.",
+)
+def replay(
+    file: Path,
+    *,
+    places: tuple[str, ...],
+    groups: tuple[str, ...],
+    breaks: bool,
+    shrinks: bool,
+    test: Path | None,
+    arguments: str | None,
+    recording_key: str | None,
+    bundle_key: str | None,
+    state_key: str | None,
+    unpickle: bool,
+) -> None:
+    """Fold the recording FILE again, and compare the answers with the recorded ones.
+
+    FILE is a recording (connect(..., record=...), or serve --record DIR), or dead letters: a Parquet file or folder.
+    Nothing of the file is executed, except bundles and pickled states if --bundle-key, --state-key or --unpickle is
+    given. Prints the error of the function, and the groups whose answers differ. Exits with 1 if a function raises or
+    an answer differs.
+    """
+    from foldflight.recording.replay import fold_again, functions_for, groups_named, of_groups
+
+    given = [_function_at(place) for place in places]
+    recording = _read(file, given, arguments, recording_key)
+    registry = functions_for(recording, given, [bundle_key.encode()] if bundle_key else ())
+    state_keys = [*([state_key.encode()] if state_key else []), *([NO_STATE_KEY] if unpickle else [])]
+    steps: Sequence[Exchanged] = recording.steps
+    if groups:
+        steps = of_groups(steps, groups_named(recording, _parsed(groups)))
+    console = Console()
+    console.print(_described(recording, registry), highlight=False, soft_wrap=True)
+    if shrinks or test is not None:
+        _shrink(console, recording, registry, steps, state_keys, test)
+        click.get_current_context().exit(EXIT_DIFFERENT)
+    outcome = fold_again(recording, registry, steps=steps, state_keys=state_keys, isolates=False if breaks else None)
+    if breaks and outcome.error is not None:
+        _debug(outcome.error)
+    if not _is_equal(console, recording, steps, outcome):
+        click.get_current_context().exit(EXIT_DIFFERENT)
+
+
+def _function_at(place: str) -> AnyFunction:
+    """Return the function at `module:name`, or the only one of a module."""
+    module_name, _, name = place.partition(":")
+    module = import_module(module_name)
+    if not name:
+        (function, *others) = Registry.load([module]).authored
+        if others:
+            names = ", ".join(module_of(each) for each in (function, *others))
+            raise RejectedError("SIGNATURE", f"{module_name} has several functions; give one of {names}")
+        return function
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise RejectedError("MODULE", f"module {module_name} has no {name}; write --function module:Class")
+    return Registry.load([found]).authored[0]
+
+
+def _read(file: Path, given: Sequence[AnyFunction], arguments: str | None, key: str | None) -> Recording:
+    from foldflight.recording.file import read_recording
+    from foldflight.recording.letters import read_letters
+
+    if file.is_dir() or file.suffix == ".parquet":
+        return read_letters(file, given, None if arguments is None else [each.strip() for each in arguments.split(",")])
+    return read_recording(file, key=key)
+
+
+def _parsed(groups: Iterable[str]) -> Mapping[str, str]:
+    pairs = [group.partition("=") for group in groups]
+    for name, equals, _ in pairs:
+        if not name or not equals:
+            raise click.BadParameter("write KEY=VALUE, such as customer=ann", param_hint="--group")
+    return {name: value for name, _, value in pairs}
+
+
+def _described(recording: Recording, registry: Registry) -> str:
+    """Return what is known of a recording, and which code has changed since."""
+    about, lines = recording.about, []
+    if "at" in about:
+        lines.append(f"recorded at {about['at']} by {about['server']}, foldflight {about['foldflight']}")
+    if about.get("is_masked"):
+        lines.append("its texts are masked: a function that looks into them may do otherwise than it did")
+    for each in about.get("functions", ()):
+        function = registry[each["name"]]
+        if (module_of(function), digest_of(function)) != (each["where"], each.get("digest")):
+            lines.append(f"{each['name']}: folded with {module_of(function)}, which differs from that of the recording")
+    if recording.error is not None:
+        lines.append(f"recorded error: {recording.error.code}: {recording.error.message}")
+    return "\n".join(lines)
+
+
+def _shrink(
+    console: Console,
+    recording: Recording,
+    registry: Registry,
+    steps: Sequence[Exchanged],
+    state_keys: Sequence[bytes],
+    test: Path | None,
+) -> None:
+    """Print the fewest rows that fail, and write them into a test."""
+    from foldflight.recording.shrink import shrink
+
+    with console.status("looking for the fewest rows"):
+        shrunk = shrink(recording, registry, steps=steps, state_keys=state_keys)
+    console.print(_rows_table(shrunk))
+    if not shrunk.is_minimal:
+        console.print(f"ended after {shrunk.runs} runs: fewer rows may do", style="bold")
+    console.print(Text(str(shrunk.error)), soft_wrap=True)
+    if test is None:
+        return
+    from foldflight.testing.testfile import test_text
+
+    text = test_text(shrunk, registry, source=recording.about.get("file", "dead letters"))
+    try:
+        with test.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise RejectedError("SETTINGS", f"{test} exists already; give another name, or remove it") from None
+    except OSError as error:
+        raise RejectedError("SETTINGS", f"cannot write {test}: {error.strerror}") from None
+    console.print(
+        f"wrote {test}: it fails until the function takes these rows. Run: python -m pytest {test}", soft_wrap=True
+    )
+
+
+def _rows_table(shrunk: Shrunk) -> Table:
+    from foldflight.exchange.frames import Barrier, Chunk, States
+
+    opening = shrunk.recording.opening
+    used = {name for call in opening.calls for name in (*call.arguments, call.filter, *(k.column for k in call.order))}
+    used |= {each.column for step in opening.steps for each in step.arguments} | {"kind"}
+    names = [name for name in opening.columns.names if name in used]
+    table = Table("epoch", "group", *names, title=f"rows that still fail: {shrunk.rows} ({shrunk.runs} runs)")
+    epoch = 1
+    for step in shrunk.steps:
+        if isinstance(step.frame, Barrier):
+            epoch += 1
+        elif isinstance(step.frame, (Chunk, States)):
+            for row in islice(step.frame.batch.to_pylist(maps_as_pydicts="lossy"), _SHOWN_MAX):
+                slot = row.get("slot", 0)
+                group = _group_text(shrunk.recording.groups.get(slot, {"slot": slot}))
+                values = [_shown(row[name]) for name in names if name in row]
+                table.add_row(str(epoch), group, *(values if isinstance(step.frame, Chunk) else ["(a state)"]))
+    return table
+
+
+def _debug(error: FunctionError) -> None:
+    """Stop in the debugger, at the innermost frame of the exception that the function raised."""
+    cause = error.__cause__
+    if cause is None or cause.__traceback__ is None:
+        click.echo("the error was raised when foldflight checked what the function returned: no frame of it is left")
+        return
+    click.echo(f"{error.function} raised for the row {error.row}; `up` leads to its caller, `q` ends")
+    traceback.print_exception(cause, limit=-3)
+    pdb.post_mortem(cause.__traceback__)
+
+
+def _is_equal(console: Console, recording: Recording, steps: Sequence[Exchanged], outcome: Outcome) -> bool:
+    """Print what differs from the recording. Return whether no function raised and no answer differs."""
+    from foldflight.recording.replay import differences
+
+    found = list(islice(differences(recording, steps, outcome), 10_000))
+    if found:
+        console.print(_differences_table(found))
+    if outcome.error is not None:
+        console.print(Text(str(outcome.error)), soft_wrap=True)
+        console.print(f"raised in frame {len(outcome.answers)} of {len(steps)}", style="bold red")
+    elif not found:
+        now = "now no function raises" if recording.error is not None else "no function raises"
+        console.print(f"{now}, and all recorded answers are the same ({len(steps)} frames)", style="green")
+    return outcome.error is None and not found
+
+
+def _differences_table(found: Sequence[Difference]) -> Table:
+    table = Table("where", "group", "value", "recorded", "now", title=f"values that differ: {len(found)}")
+    for each in found[:_SHOWN_MAX]:
+        table.add_row(each.where, _group_text(each.group), each.column, _shown(each.recorded), _shown(each.replayed))
+    if len(found) > _SHOWN_MAX:
+        table.add_row("...", "", "", "", "")
+    return table
+
+
+def _group_text(group: Mapping[str, Any]) -> Text:
+    return Text(", ".join(f"{name}={value!r}" for name, value in group.items()) or "(all rows)")
+
+
+def _shown(value: Any) -> Text:
+    text = repr(value)
+    return Text(text if len(text) <= _VALUE_CHARS_MAX else text[: _VALUE_CHARS_MAX - 3] + "...")

@@ -1,0 +1,289 @@
+"""The format of recordings: the frames of an exchange and the answers to them, each as on the wire.
+
+A file is a first line and parts. A part has a head of 13 bytes, little-endian (the kind as one ASCII character, the
+bytes of the message as uint32, the bytes of the batch as uint64), the message, and the batch as an Arrow IPC stream,
+which is empty if there are no rows. proto/README.md has the kinds. Reading executes nothing of the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any, Final
+
+import pyarrow as pa
+
+from foldflight.errors import FoldflightError, RejectedError
+from foldflight.exchange.codec import Decoder, Message, decode_open, read_batch, write_batch
+from foldflight.exchange.frames import (
+    Barrier,
+    Checkpoint,
+    Chunk,
+    EngineFrame,
+    Entries,
+    Forget,
+    Log,
+    Open,
+    ServerFrame,
+    States,
+    Wanted,
+)
+from foldflight.exchange.machine import Role
+from foldflight.exchange.messages import decode_error
+
+__all__ = [
+    "ABOUT",
+    "ENGINE",
+    "ERROR",
+    "GROUPS",
+    "MAGIC",
+    "OPEN",
+    "SERVER",
+    "Exchanged",
+    "Part",
+    "Recording",
+    "Sealed",
+    "parts_in",
+    "read_recording",
+    "write_part",
+]
+
+MAGIC: Final = b"foldflight recording 1\n"
+ABOUT, OPEN, ENGINE, SERVER, GROUPS, ERROR, _END = b"A", b"O", b"E", b"S", b"G", b"X", b"Z"
+_KINDS: Final = frozenset({ABOUT, OPEN, ENGINE, SERVER, GROUPS, ERROR, _END})
+_HEAD: Final = struct.Struct("<cIQ")
+_PURPOSE: Final = b"foldflight.v1.Recording\0"
+_DIGEST_BYTES: Final = 32
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a recording.
+
+    Args:
+        kind: The kind.
+        message: JSON, or a protobuf message.
+        batch: An Arrow IPC stream; empty if there are no rows.
+    """
+
+    kind: bytes
+    message: bytes
+    batch: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Its bytes in a file."""
+        return _HEAD.size + len(self.message) + len(self.batch)
+
+    @classmethod
+    def of(cls, kind: bytes, message: Message) -> Part:
+        """Return the part for an encoded frame."""
+        batch = message.batch
+        return cls(kind, message.metadata, b"" if batch is None or not batch.num_rows else write_batch(batch))
+
+
+def write_part(part: Part, write: Callable[[bytes], Any]) -> None:
+    """Write one part."""
+    write(_HEAD.pack(part.kind, len(part.message), len(part.batch)))
+    write(part.message)
+    write(part.batch)
+
+
+class Sealed:
+    """Writes a recording with its digest, and signs it.
+
+    Args:
+        file: Takes the bytes.
+        key: Signs the recording; None: it is not signed.
+    """
+
+    def __init__(self, file: IO[bytes], key: str | None) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._key = key
+        self.write(MAGIC)
+
+    def write(self, data: bytes) -> None:
+        """Write bytes of parts."""
+        self._digest.update(data)
+        self._file.write(data)
+
+    def end(self) -> None:
+        """Write the last part: the digest and the signature of all bytes before it."""
+        digest = self._digest.digest()
+        signature = b"" if self._key is None else _signature(self._key, digest)
+        write_part(Part(_END, digest + signature), self._file.write)
+
+
+def _signature(key: str, digest: bytes) -> bytes:
+    return hmac.digest(key.encode(), _PURPOSE + digest, hashlib.sha256)
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """A frame of the engine, and what followed it until the engine's next one.
+
+    Args:
+        frame: The frame.
+        answers: The frames of the server, without its questions and logs.
+        questions: Each question for entries of views, with the entries that answered it.
+    """
+
+    frame: EngineFrame
+    answers: list[ServerFrame] = field(default_factory=list)
+    questions: list[tuple[Wanted, list[Entries]]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording.
+
+    Args:
+        about: Who made it: `at`, `server`, `foldflight`, `python`, `is_masked`, and `functions`, each with `name`,
+            `version`, `where` and `digest`.
+        opening: The Open of the exchange.
+        steps: The frames, with their answers.
+        groups: The keys of groups by slot; empty if they are not known, as on servers.
+        error: The error that ended the exchange; None if there was none.
+        is_trusted: Whether it is signed with the key that was given.
+    """
+
+    about: Mapping[str, Any]
+    opening: Open
+    steps: tuple[Exchanged, ...]
+    groups: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    error: FoldflightError | None = None
+    is_trusted: bool = False
+
+
+def read_recording(path: str | Path, *, key: str | None = None) -> Recording:
+    """Read a recording. Nothing of it is executed.
+
+    Args:
+        path: The file.
+        key: The key with which it must be signed. None: a signature is not looked at.
+
+    Raises:
+        RejectedError: SETTINGS, if the file cannot be read; BAD_FRAME, if it is no recording, or damaged;
+            UNAUTHENTICATED, if it is not signed with the key.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise RejectedError("SETTINGS", f"cannot read the recording {path}: {error.strerror}") from None
+    try:
+        parts = list(_checked_parts(data, key))
+        recording = _recording(parts, is_trusted=key is not None)
+    except RejectedError as error:
+        raise RejectedError(error.code, f"{path}: {error.message}") from None
+    return replace(recording, about={**recording.about, "file": Path(path).name})
+
+
+def _checked_parts(data: bytes, key: str | None) -> Iterator[Part]:
+    if not data.startswith(MAGIC):
+        raise RejectedError(
+            "BAD_FRAME", f"it is no recording: it does not begin with the line {MAGIC.decode().strip()!r}"
+        )
+    parts = list(parts_in(data, len(MAGIC)))
+    if not parts or parts[-1].kind != _END or len(parts[-1].message) not in (_DIGEST_BYTES, 2 * _DIGEST_BYTES):
+        raise RejectedError("BAD_FRAME", "the recording has no end, so it was cut off; copy the file again")
+    *parts, end = parts
+    digest, signature = end.message[:_DIGEST_BYTES], end.message[_DIGEST_BYTES:]
+    if hashlib.sha256(data[: len(data) - end.size]).digest() != digest:
+        raise RejectedError("BAD_FRAME", "the recording is damaged: its bytes do not match its digest; copy it again")
+    if key is not None and not hmac.compare_digest(_signature(key, digest), signature):
+        raise RejectedError(
+            "UNAUTHENTICATED",
+            "the recording is not signed with the given key" + ("" if signature else ": it is not signed at all"),
+        )
+    yield from parts
+
+
+def parts_in(data: bytes | memoryview, start: int = 0) -> Iterator[Part]:
+    """Yield the parts of bytes. Raises RejectedError BAD_FRAME, with the place, for bytes that are none."""
+    seen, size = memoryview(data), len(data)
+    while start < size:
+        if size - start < _HEAD.size:
+            raise RejectedError("BAD_FRAME", f"the recording ends within the head of a part at byte {start}")
+        kind, message_bytes, batch_bytes = _HEAD.unpack_from(seen, start)
+        at = start + _HEAD.size
+        if kind not in _KINDS:
+            raise RejectedError("BAD_FRAME", f"the part at byte {start} has the kind {kind!r}, which is none")
+        if message_bytes + batch_bytes > size - at:
+            raise RejectedError(
+                "BAD_FRAME",
+                f"the part at byte {start} has {message_bytes + batch_bytes} bytes, and the recording ends after "
+                f"{size - at}: it was cut off; copy the file again",
+            )
+        middle = at + message_bytes
+        yield Part(kind, bytes(seen[at:middle]), bytes(seen[middle : middle + batch_bytes]))
+        start = middle + batch_bytes
+
+
+def _recording(parts: list[Part], *, is_trusted: bool) -> Recording:
+    if [each.kind for each in parts[:2]] != [ABOUT, OPEN]:
+        raise RejectedError("BAD_FRAME", "the recording does not begin with the parts A and O")
+    about, opening = _about(parts[0].message), decode_open(parts[1].message)
+    groups: Mapping[int, Mapping[str, Any]] = {}
+    error: FoldflightError | None = None
+    steps: list[Exchanged] = []
+    decoders = {ENGINE: Decoder(Role.ENGINE), SERVER: Decoder(Role.SERVER)}
+    for part in parts[2:]:
+        if part.kind in decoders:
+            _add(steps, decoders[part.kind](Message(part.message, batch_of(part))))
+        elif part.kind == GROUPS:
+            groups = _groups(batch_of(part))
+        elif part.kind == ERROR:
+            error = decode_error(part.message)
+            if error is None:
+                raise RejectedError("BAD_FRAME", "the error of the recording cannot be decoded")
+        else:
+            raise RejectedError("BAD_FRAME", f"a part of the kind {part.kind.decode()} is in the middle")
+    return Recording(about, opening, tuple(steps), groups, error, is_trusted)
+
+
+def batch_of(part: Part) -> pa.RecordBatch:
+    """Return the batch of a part."""
+    if not part.batch:
+        return pa.RecordBatch.from_arrays([], schema=pa.schema([]))
+    return read_batch(part.batch, "a batch of the recording")
+
+
+def _add(steps: list[Exchanged], frame: Any) -> None:
+    """Add a frame in the order of the recording."""
+    if isinstance(frame, Entries) and steps and steps[-1].questions and not _is_answered(steps[-1]):
+        steps[-1].questions[-1][1].append(frame)
+    elif isinstance(frame, (States, Entries, Chunk, Barrier, Forget, Checkpoint)):
+        steps.append(Exchanged(frame))
+    elif not steps:
+        raise RejectedError("BAD_FRAME", f"the recording has {type(frame).__name__} before any frame of the engine")
+    elif isinstance(frame, Wanted):
+        steps[-1].questions.append((frame, []))
+    elif not isinstance(frame, Log):
+        steps[-1].answers.append(frame)
+
+
+def _is_answered(step: Exchanged) -> bool:
+    entries = step.questions[-1][1]
+    return bool(entries) and entries[-1].last
+
+
+def _about(message: bytes) -> Mapping[str, Any]:
+    try:
+        about = json.loads(message)
+        names = [(str(each["name"]), str(each["where"])) for each in about["functions"]]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise RejectedError("BAD_FRAME", "the part A of the recording is not the JSON that it must be") from None
+    return {**about, "names": names}
+
+
+def _groups(batch: pa.RecordBatch) -> Mapping[int, Mapping[str, Any]]:
+    if "slot" not in batch.schema.names or batch.schema.field("slot").type != pa.int32():
+        raise RejectedError("BAD_FRAME", "the groups of the recording have no column slot of type int32")
+    rows = batch.to_pylist(maps_as_pydicts="lossy")
+    return {row.pop("slot"): row for row in rows}

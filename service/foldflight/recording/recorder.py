@@ -1,0 +1,320 @@
+"""Records one exchange: its frames and answers are written to a temporary file, which is kept if it is wanted.
+
+When all groups of an exchange have been forgotten, nothing before influences what follows. So an exchange that a task
+uses for one bucket after the other gives one recording for each bucket that is wanted.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+import re
+import secrets
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.errors import CorruptError, FoldflightError, FunctionError
+from foldflight.exchange.codec import Encoder, encode_open, write_batch
+from foldflight.exchange.frames import Chunk, Forget, Frame, Log, Mapped, Open, States
+from foldflight.exchange.messages import encode_error
+from foldflight.fold import ERROR
+from foldflight.recording import file as format_
+from foldflight.recording.file import Part, Sealed, write_part
+from foldflight.recording.masks import Masks, masked_error, masked_opening
+from foldflight.recording.places import digest_of, module_of
+
+if TYPE_CHECKING:
+    from foldflight.functions.registry import Registry
+    from foldflight.recording.plan import Recordings
+
+__all__ = ["SUFFIX", "Recorder"]
+
+SUFFIX: Final = ".recording"
+_IN_MEMORY_BYTES_MAX: Final = 1 << 20
+# Names of groups are looked up one by one.
+_NAMED_MAX: Final = 10_000
+_EMPTY: Final = pa.schema([])
+
+
+class _Room:
+    """The bytes of the recordings of all open exchanges of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken = 0
+
+    def take(self, size: int, most: int) -> bool:
+        """Take bytes. Return whether there was room for them."""
+        with self._lock:
+            if self._taken + size > most:
+                return False
+            self._taken += size
+            return True
+
+    def give_back(self, size: int) -> None:
+        """Give bytes back."""
+        with self._lock:
+            self._taken -= size
+
+
+_ROOM: Final = _Room()
+
+
+class Recorder:
+    """Records one exchange. A problem of the file system ends the recording and is logged; the exchange goes on.
+
+    Args:
+        plan: What is recorded, and where.
+        opening: The Open of the exchange.
+        registry: Its functions.
+        server_id: Name of the server that folds it.
+        tell: Logs an event with its fields.
+
+    Attributes:
+        group_of: Returns the keys of a slot; None where they are not known.
+    """
+
+    def __init__(
+        self,
+        plan: Recordings,
+        opening: Open,
+        registry: Registry,
+        server_id: str,
+        tell: Callable[[str, Mapping[str, Any]], None],
+    ) -> None:
+        self.group_of: Callable[[int], Mapping[str, Any]] | None = None
+        self._plan = plan
+        self._opening = opening
+        self._functions = [registry[name] for name in dict.fromkeys(opening.functions)]
+        self._server_id = server_id
+        self._tell = tell
+        self._encode = Encoder(_EMPTY)
+        self._file: IO[bytes] | None
+        self._slots: set[int]
+        self._problem: str | None
+        self._begin()
+
+    def received(self, frame: Frame) -> None:
+        """Record a frame of the engine, before it is handled."""
+        if isinstance(frame, Forget):
+            left = self._slots - set(frame.slots.to_pylist())
+            if not left:
+                self._end()
+                return
+            self._slots = left
+        self._slots.update(_slots_in(frame))
+        self._note(format_.ENGINE, frame)
+
+    def sent(self, frame: Frame) -> None:
+        """Record an answer."""
+        if isinstance(frame, Log) and self._plan.mask:
+            return
+        batch = getattr(frame, "batch", None)
+        if batch is not None and ERROR in batch.schema.names and batch.column(ERROR).null_count < batch.num_rows:
+            self._is_wanted = True
+        self._note(format_.SERVER, frame)
+        if isinstance(frame, Mapped) and frame.last:
+            self._end()  # no row of a program influences another chunk
+
+    def failed(self, error: FoldflightError) -> None:
+        """Keep the recording if a function has raised, and name it in the error."""
+        if not isinstance(error, (FunctionError, CorruptError)):
+            self._drop()
+            return
+        self._is_wanted = True
+        problem = self._problem
+        error.recorded = self._end(error) or (problem and f"no: {problem}")
+
+    def close(self) -> None:
+        """End the recording."""
+        self._end()
+
+    # -- one recording -----------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._file = None
+        self._bytes = 0
+        self._slots = set()
+        self._chosen: dict[int, bool] = {}
+        self._is_wanted = self._plan.of != "errors"
+        self._problem = None
+
+    def _drop(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        _ROOM.give_back(self._bytes)
+        self._begin()
+
+    def _note(self, kind: bytes, frame: Frame) -> None:
+        """Write a frame to the temporary file."""
+        if self._problem is not None:
+            return
+        chosen = self._chosen_of(frame)
+        if chosen is None:
+            return
+        part = Part.of(kind, self._encode(chosen))
+        if not _ROOM.take(part.size, self._plan.open_bytes_max):
+            self._give_up(
+                f"the exchanges that are open at once have more than {self._plan.open_bytes_max} bytes, half of "
+                "bytes_max of the recordings; raise it"
+            )
+            return
+        self._bytes += part.size
+        try:
+            if self._file is None:
+                Path(self._plan.folder).mkdir(parents=True, exist_ok=True)
+                self._file = cast(
+                    "IO[bytes]",
+                    tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES_MAX, dir=self._plan.folder),  # noqa: SIM115
+                )
+            write_part(part, self._file.write)
+        except OSError as error:
+            self._give_up(f"cannot write into {self._plan.folder}: {error.strerror}")
+
+    def _give_up(self, problem: str) -> None:
+        slots = self._slots
+        self._drop()
+        self._slots, self._problem = slots, problem
+        self._tell("exchange not recorded", {"problem": problem})
+
+    def _chosen_of(self, frame: Frame) -> Frame | None:
+        """Return a frame with the rows of the chosen groups only; None if nothing is left."""
+        batch = getattr(frame, "batch", None)
+        if not isinstance(self._plan.of, Mapping) or batch is None:
+            return frame
+        if "slot" not in batch.schema.names:
+            return frame if self._is_chosen(0) else None
+        slots = batch.column("slot").to_pylist()
+        kept = batch.filter(pa.array([self._is_chosen(slot) for slot in slots], pa.bool_()))
+        if not kept.num_rows and isinstance(frame, (Chunk, States)):
+            return None
+        return type(frame)(**{**frame.__dict__, "batch": kept})
+
+    def _is_chosen(self, slot: int) -> bool:
+        known = self._chosen.get(slot)
+        if known is None:
+            group = {} if self.group_of is None else self.group_of(slot)
+            of = self._plan.of
+            assert isinstance(of, Mapping)
+            known = all(name in group and group[name] in values for name, values in of.items())
+            self._chosen[slot] = known
+        return known
+
+    def _end(self, error: FoldflightError | None = None) -> str | None:
+        """Keep the recording if it is wanted. Return what an error says of it; None if it is not kept."""
+        said = None
+        if self._file is not None and self._is_wanted:
+            try:
+                said = self._keep(self._file, error)
+            except OSError as problem:
+                self._tell(
+                    "exchange not recorded", {"problem": f"cannot write {self._plan.folder}: {problem.strerror}"}
+                )
+        self._drop()
+        return said
+
+    def _keep(self, spool: IO[bytes], error: FoldflightError | None) -> str:
+        spool.seek(0)
+        parts = list(format_.parts_in(spool.read()))
+        slots = sorted(slot for slot in self._slots if self._plan.of in ("errors", "all") or self._is_chosen(slot))
+        if error is not None and error.slot is not None:
+            slots = [error.slot, *(slot for slot in slots if slot != error.slot)]
+        groups = self._groups(slots[:_NAMED_MAX])
+        if groups is not None:
+            parts.append(Part(format_.GROUPS, b"", write_batch(groups)))
+        opening = self._opening
+        if self._plan.mask:
+            parts = Masks.of(parts).masked(parts)
+            opening = masked_opening(opening)
+            error = None if error is None else masked_error(error)
+        if error is not None:
+            parts.append(Part(format_.ERROR, encode_error(error)))
+        about = Part(format_.ABOUT, json.dumps(self._about()).encode())
+        path = self._write([about, Part(format_.OPEN, encode_open(opening)), *parts])
+        remove_oldest(Path(self._plan.folder), self._plan.bytes_max - self._plan.open_bytes_max)
+        command = self._command(path)
+        if self._plan.of != "all":
+            self._tell("exchange recorded", {"file": str(path), "replay": command})
+        return f"{path} (by {self._server_id}), replay with: {command}"
+
+    def _write(self, parts: list[Part]) -> Path:
+        name = re.sub(r"\W", "_", self._functions[0].name)
+        stem = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{name}-{secrets.token_hex(4)}"
+        path = Path(self._plan.folder, stem + SUFFIX)
+        partial = path.with_suffix(".part")
+        try:
+            with partial.open("wb") as out:
+                sealed = Sealed(out, self._plan.key)
+                for part in parts:
+                    write_part(part, sealed.write)
+                sealed.end()
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+        return path
+
+    def _groups(self, slots: list[int]) -> pa.RecordBatch | None:
+        """Return the keys of slots, in columns after `slot`; None if no keys are known."""
+        if self.group_of is None or self._opening.maps or not slots:
+            return None
+        groups = [self.group_of(slot) for slot in slots]
+        columns = {name: _column([group[name] for group in groups]) for name in groups[0] if name != "slot"}
+        return pa.RecordBatch.from_pydict({"slot": pa.array(slots, pa.int32()), **columns})
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "server": self._server_id,
+            "foldflight": version("foldflight"),
+            "python": platform.python_version(),
+            "is_masked": self._plan.mask,
+            "functions": [
+                {"name": each.name, "version": each.version, "where": module_of(each), "digest": digest_of(each)}
+                for each in self._functions
+            ],
+        }
+
+    def _command(self, path: Path) -> str:
+        authored = [each for each in self._functions if not module_of(each).startswith("foldflight.")]
+        return " ".join([f"foldflight replay {path}", *(f"--function {module_of(each)}" for each in authored)])
+
+
+def _slots_in(frame: Frame) -> list[int]:
+    if not isinstance(frame, (Chunk, States)) or not frame.batch.num_rows:
+        return []
+    if "slot" not in frame.batch.schema.names:
+        return [0]
+    slots: list[int] = np.unique(frame.batch.column("slot").to_numpy()).tolist()
+    return slots
+
+
+def _column(values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return pa.array(list(map(repr, values)))
+
+
+def remove_oldest(folder: Path, bytes_max: int) -> None:
+    """Remove the oldest recordings of a folder until they have at most `bytes_max` bytes. The newest one stays."""
+    found = []
+    for path in folder.glob(f"*{SUFFIX}"):
+        try:
+            state = path.stat()
+        except FileNotFoundError:  # another process has removed it
+            continue
+        found.append((state.st_mtime_ns, path.name, state.st_size, path))
+    total = sum(size for _, _, size, _ in found)
+    for _, _, size, path in sorted(found)[:-1]:
+        if total <= bytes_max:
+            return
+        path.unlink(missing_ok=True)
+        total -= size

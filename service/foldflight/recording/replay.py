@@ -1,0 +1,362 @@
+"""Folding of a recording again, with the interpreter, and the comparison with the recorded answers.
+
+Only functions that the caller gives are executed. States in the recording are read as servers read them, so pickled
+ones need the key that signed them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from foldflight.errors import FunctionError, RejectedError
+from foldflight.exchange.frames import (
+    Barrier,
+    Chunk,
+    Entries,
+    Forget,
+    Frame,
+    InitialOutputs,
+    Limits,
+    Mapped,
+    Open,
+    Results,
+    RowOutputs,
+    SavedStates,
+    ServerFrame,
+    States,
+    Wanted,
+)
+from foldflight.exchange.serving import ServerExchange
+from foldflight.fold import ERROR, StateSigner
+from foldflight.functions.author.scalar import AnyFunction
+from foldflight.functions.author.spec import Function
+from foldflight.functions.registry import Registry, unknown_function
+from foldflight.recording.file import Exchanged, Recording
+from foldflight.shipping.bundles import check_made_with, unpickled, unseal
+
+__all__ = ["Difference", "Outcome", "differences", "fold_again", "functions_for", "groups_named", "of_groups"]
+
+_MOST: Final = 2**31 - 1
+_LIMITS: Final = Limits(
+    message_bytes_max=_MOST,
+    slots_max=_MOST,
+    state_bytes_max=_MOST,
+    exchange_state_bytes_max=2**62,
+    exchanges_max=_MOST,
+    idle_s_max=float(_MOST),
+    age_s_max=float(_MOST),
+)
+# Answers with rows, which are compared. Saved states depend on when an engine asked.
+_COMPARED: Final = (InitialOutputs, Results, RowOutputs, Mapped)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What happened when frames were folded.
+
+    Args:
+        answers: The answers to each frame, up to the one that failed.
+        error: The error of the function; None if there was none.
+    """
+
+    answers: Sequence[Sequence[Frame]]
+    error: FunctionError | None = None
+
+
+def functions_for(recording: Recording, given: Sequence[AnyFunction], bundle_keys: Sequence[bytes] = ()) -> Registry:
+    """Return the functions of a recording under the names that it uses.
+
+    Args:
+        recording: The recording.
+        given: Functions of the user. One with another name takes the place of the only one that is missing.
+        bundle_keys: Keys of bundles. Bundles that are signed with one of them are unpickled, which executes their code.
+
+    Raises:
+        RejectedError: UNKNOWN_FUNCTION, with what to give, if one is missing; those of `unseal`.
+    """
+    names = dict.fromkeys(recording.opening.functions)
+    found = {function.name: function for function in _shipped(recording, bundle_keys)} if bundle_keys else {}
+    built_in = Registry()
+    others = [function for function in given if function.name not in names]
+    found.update({function.name: function for function in given if function.name in names})
+    missing = [name for name in names if name not in found and name not in built_in]
+    if len(others) == 1 and not missing:
+        missing = [name for name in names if name not in built_in]  # the edited class replaces that of a bundle
+    if len(others) == 1 and len(missing) == 1:
+        found[missing[0]] = replace(others[0], name=missing[0])
+        others, missing = [], []
+    if others:
+        raise unknown_function(others[0].name, names, "in the recording")
+    if missing:
+        where = dict(recording.about["names"])
+        options = " ".join(f"--function {where.get(name, 'module:Class')}" for name in missing)
+        raise RejectedError(
+            "UNKNOWN_FUNCTION",
+            f"the recording calls {', '.join(missing)}, whose code is not in it; give it as it was recorded "
+            f"({options}), or a class of yours, which is then executed",
+        )
+    return Registry(found.values())
+
+
+def _shipped(recording: Recording, keys: Sequence[bytes]) -> Iterator[AnyFunction]:
+    for sealed in recording.opening.bundles:
+        bundle = unseal(sealed, keys)
+        check_made_with(bundle)
+        yield from unpickled(bundle.code, bundle.digest)
+
+
+def fold_again(
+    recording: Recording,
+    registry: Registry,
+    *,
+    steps: Sequence[Exchanged] | None = None,
+    state_keys: Sequence[bytes] = (),
+    isolates: bool | None = None,
+) -> Outcome:
+    """Fold the frames of a recording, and return the answers or the error of a function.
+
+    Args:
+        recording: The recording.
+        registry: The functions.
+        steps: Other frames than those of the recording.
+        state_keys: Keys of the pickled states in the recording.
+        isolates: Whether errors of single slots are isolated. Default: as recorded.
+
+    Raises:
+        RejectedError: The functions do not fit the recording, or a state is not signed with one of the keys.
+    """
+    opening = _opening_of(recording.opening, isolates=isolates)
+    frames = recording.steps if steps is None else steps
+    entries = {_text_of(wanted): answer for step in frames for wanted, answer in step.questions}
+
+    def ask(wanted: Wanted) -> Iterable[Frame]:
+        answer = entries.get(_text_of(wanted))
+        if answer is None:
+            raise RejectedError("BAD_FRAME", "the function uses entries of its views that the recording does not have")
+        return answer
+
+    signer = StateSigner(list(state_keys) or [b"only for states of this replay"])
+    answers: list[list[Frame]] = []
+    try:
+        exchange = ServerExchange(
+            opening, registry, limits=_LIMITS, server_id="replay", signer=signer, ask=ask, part_bytes_max=_MOST
+        )
+    except FunctionError as error:
+        return Outcome(answers, error)
+    try:
+        for step in frames:
+            answers.append([])
+            answers[-1].extend(exchange.handle(_frame_of(step.frame, opening, registry)))
+    except FunctionError as error:
+        return Outcome(answers, _named(error, recording))
+    except RejectedError as error:
+        if error.code == "STATE_MISMATCH" and "was not unpickled" in error.message:
+            raise _pickled(error) from None
+        raise
+    return Outcome(answers)
+
+
+def _named(error: FunctionError, recording: Recording) -> FunctionError:
+    """Return the error with the keys of its group, if the recording has them."""
+    group = recording.groups.get(-1 if error.slot is None else error.slot)
+    if group is None:
+        return error
+    named = error.with_group(dict(group))
+    named.__cause__ = error.__cause__
+    return named
+
+
+def _pickled(error: RejectedError) -> RejectedError:
+    return RejectedError(
+        "STATE_MISMATCH",
+        f"the recording has pickled states of {error.function}, and unpickling executes what is in them; for a "
+        "recording that you trust, give --state-key with the state key of the servers or of connect, or --unpickle if "
+        "connect had none",
+        function=error.function,
+    )
+
+
+def _opening_of(opening: Open, *, isolates: bool | None) -> Open:
+    """Return an Open that any class of the user fits."""
+    isolates = opening.isolate_errors if isolates is None else isolates
+    return replace(opening.pinned([""] * len(opening.functions)), bundles=(), isolate_errors=isolates)
+
+
+def _frame_of(frame: Frame, opening: Open, registry: Registry) -> Frame:
+    if isinstance(frame, Chunk) and not frame.batch.num_rows:
+        return Chunk(_empty(opening.columns))
+    if not isinstance(frame, States):
+        return frame
+    # States of an edited class are those of the recorded one, unless it says how to convert them.
+    batch = frame.batch
+    if not opening.isolate_errors and ERROR in batch.schema.names:
+        batch = batch.drop_columns([ERROR])
+    fields = []
+    for each in batch.schema:
+        function = registry[opening.calls[int(each.name[6:])].function] if each.name.startswith("state_") else None
+        keeps = isinstance(function, Function) and function.capabilities.migrate
+        fields.append(each if keeps else each.remove_metadata())
+    return States(pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields)), frame.unanswered)
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in schema], schema=schema)
+
+
+def _text_of(wanted: Wanted) -> str:
+    names = [name for name in wanted.batch.schema.names if name == "slot" or name.startswith("state_")]
+    return repr(wanted.batch.select(names).to_pylist())
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def groups_named(recording: Recording, wanted: Mapping[str, str]) -> list[int]:
+    """Return the slots of the groups with these keys, given as text: {"customer": "ann"}, or {"slot": "3"}.
+
+    Raises:
+        RejectedError: SIGNATURE, with the groups that there are, if there is none.
+    """
+    slots = {slot for step in recording.steps for slot in slots_in(step.frame)}
+    found = []
+    for slot in sorted(slots):
+        group = {"slot": slot, **recording.groups.get(slot, {})}
+        if all(name in group and wanted[name] in (str(group[name]), repr(group[name])) for name in wanted):
+            found.append(slot)
+    if not found:
+        some = [str(dict(each)) for each in list(recording.groups.values())[:5]] or [
+            f"slot={slot}" for slot in sorted(slots)[:5]
+        ]
+        given = ", ".join(f"{name}={value}" for name, value in wanted.items())
+        raise RejectedError("SIGNATURE", f"the recording has no group {given}; it has {', '.join(some)}, ...")
+    return found
+
+
+def slots_in(frame: Frame) -> list[int]:
+    """Return the slots of the rows of a frame; slot 0 of rows without a slot."""
+    if not isinstance(frame, (Chunk, States)):
+        return []
+    batch = frame.batch
+    return batch.column("slot").to_pylist() if "slot" in batch.schema.names else [0] * batch.num_rows
+
+
+def of_groups(steps: Iterable[Exchanged], slots: Iterable[int]) -> list[Exchanged]:
+    """Return frames and answers with the rows of these slots only."""
+    wanted = pa.array(sorted(slots), pa.int32())
+    chosen = []
+    for step in steps:
+        frame = step.frame
+        if isinstance(frame, Forget):
+            chosen.append(replace(step, frame=Forget(_among(frame.slots, wanted))))
+            continue
+        if isinstance(frame, (Chunk, States, Entries)):
+            frame = replace(frame, batch=_rows_of(frame.batch, wanted))
+            if not frame.batch.num_rows:
+                continue
+        answers = [_answer_of(each, step.frame, wanted) for each in step.answers]
+        chosen.append(Exchanged(frame, answers, step.questions))
+    return chosen
+
+
+def _answer_of(answer: ServerFrame, frame: Frame, wanted: pa.Array) -> ServerFrame:
+    if isinstance(answer, (Results, SavedStates, InitialOutputs)):
+        return replace(answer, batch=_rows_of(answer.batch, wanted))
+    if isinstance(answer, RowOutputs) and isinstance(frame, Chunk) and "slot" in frame.batch.schema.names:
+        # The slots of these answers are the numbers of the rows in the chunk.
+        rows = frame.batch.column("slot").take(answer.batch.column("slot"))
+        return replace(answer, batch=answer.batch.filter(pc.is_in(rows, value_set=wanted)))
+    return answer
+
+
+def _among(slots: pa.Array, wanted: pa.Array) -> pa.Array:
+    return slots.filter(pc.is_in(slots, value_set=wanted))
+
+
+def _rows_of(batch: pa.RecordBatch, wanted: pa.Array) -> pa.RecordBatch:
+    if "slot" not in batch.schema.names:
+        return batch
+    return batch.filter(pc.is_in(batch.column("slot"), value_set=wanted))
+
+
+# -- comparison --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One output that differs from the recorded one.
+
+    Args:
+        where: The epoch, or the number of the frame.
+        group: The keys of the group, or its slot; for outputs of rows, the row.
+        column: The function, and whether it is its state.
+        recorded: The recorded value.
+        replayed: The value of now.
+    """
+
+    where: str
+    group: Mapping[str, Any]
+    column: str
+    recorded: Any
+    replayed: Any
+
+
+@dataclass
+class _Compared:
+    """The rows of one answer: by slot, or by number."""
+
+    names: dict[str, str]
+    rows: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, batch: pa.RecordBatch, *, by_slot: bool) -> None:
+        # States that are bytes differ by their signature, or by the order of a set.
+        names = [
+            name
+            for name in self.names
+            if name in batch.schema.names
+            and not (name.startswith("state_") and pa.types.is_binary(batch.schema.field(name).type))
+        ]
+        slots = batch.column("slot").to_pylist() if by_slot else range(len(self.rows), len(self.rows) + batch.num_rows)
+        values = batch.select(names).to_pylist(maps_as_pydicts="lossy")
+        self.rows.update(zip(slots, values, strict=True))
+
+
+def differences(recording: Recording, steps: Sequence[Exchanged], outcome: Outcome) -> Iterator[Difference]:
+    """Yield the answers of an outcome that differ from those of the frames that were folded.
+
+    Outputs are compared; where an exchange returns none, states are, unless they are bytes.
+    """
+    for number, (step, replayed) in enumerate(zip(steps, outcome.answers, strict=False), 1):
+        if outcome.error is not None and number == len(outcome.answers):
+            return  # the error is the answer
+        recorded = [each for each in step.answers if isinstance(each, _COMPARED)]
+        now = [each for each in replayed if isinstance(each, _COMPARED)]
+        if not recorded and not now:
+            continue
+        by_slot = isinstance((recorded or now)[0], (Results, InitialOutputs)) and not recording.opening.maps
+        names = _names_of(recording.opening)
+        before, after = _Compared(names), _Compared(names)
+        for answers, compared in ((recorded, before), (now, after)):
+            for answer in answers:
+                compared.add(answer.batch, by_slot=by_slot)
+        where = f"epoch {step.frame.epoch}" if isinstance(step.frame, Barrier) else f"frame {number}"
+        for place in sorted({*before.rows, *after.rows}):
+            group = recording.groups.get(place, {"slot": place}) if by_slot else {"row": place + 1}
+            old, new = before.rows.get(place, {}), after.rows.get(place, {})
+            for name, shown in names.items():
+                if repr(old.get(name)) != repr(new.get(name)):
+                    yield Difference(where, group, shown, old.get(name), new.get(name))
+
+
+def _names_of(opening: Open) -> dict[str, str]:
+    """Return the columns that are compared, each with what it is called."""
+    if opening.maps:
+        outputs = [opening.functions[step] for step in opening.outputs]
+        return {f"output_{place}": name for place, name in enumerate(outputs)} | {ERROR: "error"}
+    if opening.returns.outputs or opening.row_outputs or opening.initial_outputs:
+        return {f"output_{place}": name for place, name in enumerate(opening.functions)} | {ERROR: "error"}
+    return {f"state_{place}": f"state of {name}" for place, name in enumerate(opening.functions)} | {ERROR: "error"}

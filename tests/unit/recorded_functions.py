@@ -1,0 +1,77 @@
+"""Functions whose exchanges the tests of recordings record."""
+
+from foldflight import udaf, udf
+
+
+class Sums:
+    total: int = 0
+    rows: int = 0
+
+
+@udaf(input_types=["BIGINT", "BIGINT"], result_type="BIGINT")
+class Ratio:
+    """The sum of 100 // quantity * price. It fails for the quantity 0."""
+
+    def create_accumulator(self) -> Sums:
+        return Sums()
+
+    def accumulate(self, sums: Sums, price, quantity):
+        sums.total += 100 // quantity * price
+        sums.rows += 1
+
+    def retract(self, sums: Sums, price, quantity):
+        sums.total -= 100 // quantity * price
+        sums.rows -= 1
+
+    def merge(self, sums: Sums, other: Sums):
+        sums.total += other.total
+        sums.rows += other.rows
+
+    def get_value(self, sums: Sums):
+        return sums.total if sums.rows else None
+
+
+@udaf(name="mended", input_types=["BIGINT", "BIGINT"], result_type="BIGINT")
+class Mended(Ratio):
+    """The same, and the quantity 0 counts as 100."""
+
+    def accumulate(self, sums: Sums, price, quantity):
+        super().accumulate(sums, price, quantity or 100)
+
+
+@udaf(input_types=["VARCHAR", "BIGINT"], result_type="VARCHAR")
+class Longest:
+    """The longest text. It fails when two different texts with a NULL number between them meet."""
+
+    def create_accumulator(self) -> list[str]:
+        return []
+
+    def accumulate(self, texts: list[str], text, number):
+        if number is None and texts:
+            texts.append("?")
+        elif len(texts) == 2 and texts[1] == "?" and text != texts[0]:
+            raise LookupError(text)
+        elif not texts:
+            texts.append(text)
+
+    def get_value(self, texts: list[str]):
+        return max(texts, key=len, default=None)
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Pickled:
+    """A sum whose accumulator is pickled."""
+
+    def create_accumulator(self):
+        return {"sum": 0}
+
+    def accumulate(self, sums, value):
+        sums["sum"] += 10 // value
+
+    def get_value(self, sums):
+        return sums["sum"]
+
+
+@udf(input_types=["VARCHAR"], result_type="VARCHAR")
+def initial(name):
+    return name[0]

@@ -1,0 +1,411 @@
+"""Recordings of exchanges: what is recorded, how it is bounded, masked, signed and read, and what replays find."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from foldflight import Recordings, connect
+from foldflight.cli.main import cli
+from foldflight.errors import FunctionError, RejectedError
+from foldflight.exchange.frames import Barrier, Chunk, Open, Results
+from foldflight.functions import Call, Registry
+from foldflight.functions.query.step import Step, StepArgument
+from foldflight.recording.file import Exchanged, Recording, read_recording
+from foldflight.recording.replay import fold_again, functions_for
+from foldflight.recording.shrink import shrink
+from foldflight.testing import run_epochs
+from tests.unit import recorded_functions
+from tests.unit.recorded_functions import Longest, Pickled, Ratio
+
+KEY = "a key for recordings"
+PLACE = "tests.unit.recorded_functions"
+ROWS = [{"customer": f"c{place % 5}", "price": place, "qty": 1 + place % 4} for place in range(60)]
+BAD = {"customer": "c3", "price": 7, "qty": 0}
+
+
+def record(folder: Path, *epochs: Any, function: Any = Ratio, columns: Any = ("price", "qty"), **more: Any) -> str:
+    """Run epochs with a recorder; return the text of the error."""
+    functions = connect(function, record=Recordings(str(folder), **more))
+    try:
+        run_epochs({"result": functions(*columns)}, epochs, keys=["customer"])
+    except FunctionError as error:
+        return str(error)
+    return ""
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.recording"), key=lambda path: path.stat().st_mtime_ns)
+
+
+def the_file(folder: Path) -> Path:
+    (path,) = files(folder)
+    return path
+
+
+def in_python(arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments.split()]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+
+
+def replayed(path: Path, *options: str) -> Result:
+    return CliRunner().invoke(cli, ["replay", str(path), *options], env={"COLUMNS": "200"})
+
+
+def test_an_error_is_recorded_and_named(tmp_path: Path) -> None:
+    """Only the epoch that failed is kept, and the error says how to replay it; nothing is kept without an error."""
+    assert record(tmp_path, ROWS) == ""
+    assert files(tmp_path) == []
+    text = record(tmp_path, ROWS[:30], [*ROWS[30:], BAD])
+    path = the_file(tmp_path)
+    assert f"recorded: {path} (by embedded), replay with: foldflight replay {path} --function {PLACE}:Ratio" in text
+    recording = read_recording(path)
+    assert [type(step.frame).__name__ for step in recording.steps] == ["States", "Chunk"]
+    assert recording.about["functions"][0]["version"] == "1"
+    assert {group["customer"] for group in recording.groups.values()} == {"c0", "c1", "c2", "c3", "c4"}
+    run = replayed(path, "--function", f"{PLACE}:Ratio")
+    assert run.exit_code == 1
+    assert "ZeroDivisionError" in run.output
+    assert "group: customer='c3'" in run.output
+    assert "differs from that of the recording" not in run.output
+
+
+def test_a_mended_class_is_compared(tmp_path: Path) -> None:
+    """A class of another name is folded in place of the recorded one, and exit code 0 says that nothing is left."""
+    record(tmp_path, ROWS[:30], [*ROWS[30:], BAD])
+    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Mended")
+    assert run.exit_code == 0, run.output
+    assert "now no function raises" in run.output
+    assert (
+        "ratio: folded with tests.unit.recorded_functions:Mended, which differs from that of the recording"
+        in run.output
+    )
+
+
+def test_differing_groups_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`of="all"` records each epoch, and a class with other results gives a table of them; --group chooses."""
+    record(tmp_path, ROWS, of="all")
+    path = the_file(tmp_path)
+    assert replayed(path, "--function", f"{PLACE}:Ratio").exit_code == 0
+    monkeypatch.setattr(Ratio, "get_value", lambda self, sums: sums.total + (sums.total % 5 == 1))
+    run = replayed(path, "--function", f"{PLACE}:Ratio")
+    assert run.exit_code == 1
+    changed = [row for row in run.output.splitlines() if "epoch 1" in row]
+    assert 0 < len(changed) < 5
+    group = changed[0].split("'")[1]
+    assert (
+        f"customer='{group}'" in replayed(path, "--function", f"{PLACE}:Ratio", "--group", f"customer={group}").output
+    )
+    sound = next(name for name in ("c0", "c1", "c2", "c3", "c4") if not any(name in row for row in changed))
+    assert replayed(path, "--function", f"{PLACE}:Ratio", "--group", f"customer={sound}").exit_code == 0
+    missing = replayed(path, "--function", f"{PLACE}:Ratio", "--group", "customer=zoe")
+    assert "no group customer=zoe" in missing.output
+
+
+def test_chosen_groups_are_recorded(tmp_path: Path) -> None:
+    """With a mapping of keys, rows and answers of other groups are not in the file."""
+    record(tmp_path, ROWS, of={"customer": ["c1", "c2"]})
+    recording = read_recording(the_file(tmp_path))
+    assert {group["customer"] for group in recording.groups.values()} == {"c1", "c2"}
+    rows = [step.frame.batch for step in recording.steps if isinstance(step.frame, Chunk)]
+    assert sum(batch.num_rows for batch in rows) == 24
+    results = [answer for step in recording.steps for answer in step.answers if isinstance(answer, Results)]
+    assert sum(answer.batch.num_rows for answer in results) == 2
+    assert replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio").exit_code == 0
+
+
+def test_the_debugger_stops_at_the_row(tmp_path: Path) -> None:
+    """--break stops in the frame of the method that raised, with its variables."""
+    record(tmp_path, [*ROWS, BAD])
+    path = the_file(tmp_path)
+    run = in_python(f"-m foldflight.cli.main replay {path} --break --function {PLACE}:Ratio", "p price, quantity\nq\n")
+    assert "(7, 0)" in run.stdout, run.stderr
+    assert "-> sums.total += 100 // quantity * price" in run.stdout
+
+
+def test_rows_that_are_needed_together_are_found() -> None:
+    """Of many rows of many groups those three remain that make the function fail, in their epochs."""
+    functions = connect(Longest)
+    rng = random.Random(7)
+    rows = [{"k": rng.randrange(20), "text": "x", "number": 1} for _ in range(3000)]
+    rows[1500] = {"k": 4, "text": "x", "number": None}
+    rows[2900] = {"k": 4, "text": "y", "number": 2}
+    chunk = pa.RecordBatch.from_pydict(
+        {
+            "slot": pa.array([row["k"] for row in rows], pa.int32()),
+            "text": [row["text"] for row in rows],
+            "number": [row["number"] for row in rows],
+        }
+    )
+    call = functions("text", "number")
+    recording = Recording(
+        {"names": []},
+        Open((Call(call.function.name, ("text", "number")), Call("count")), chunk.schema),
+        tuple(Exchanged(frame) for frame in (Chunk(chunk.slice(0, 2000)), Barrier(5), Chunk(chunk.slice(2000)))),
+    )
+    shrunk = shrink(recording, Registry.load([Longest]))
+    assert shrunk.rows == 3
+    assert shrunk.is_minimal
+    assert [each.function for each in shrunk.recording.opening.calls] == ["longest"]
+    left = [row for step in shrunk.steps if isinstance(step.frame, Chunk) for row in step.frame.batch.to_pylist()]
+    assert [(row["slot"], row["text"], row["number"]) for row in left] == [(4, "x", 1), (4, "x", None), (4, "y", 2)]
+
+
+def test_a_row_stays_with_its_retraction(tmp_path: Path) -> None:
+    """Shrinking never leaves a retraction without its row: the rows stay possible."""
+    epoch = [("+I", dict(BAD, qty=5)), *[("+I", row) for row in ROWS], ("-D", dict(BAD, qty=5)), ("+I", BAD)]
+    record(tmp_path, epoch)
+    shrunk = shrink(read_recording(the_file(tmp_path)), Registry.load([Ratio]))
+    assert shrunk.rows == 1
+
+
+MODULE = """
+from foldflight import udaf
+
+
+class Sums:
+    total: int = 0
+
+
+@udaf(input_types=["BIGINT", "BIGINT", "VARCHAR"], result_type="BIGINT")
+class Rated:
+    def create_accumulator(self) -> Sums:
+        return Sums()
+
+    def accumulate(self, sums: Sums, price, quantity, note):
+        sums.total += 100 // (quantity DEFAULT) * price
+
+    def get_value(self, sums: Sums):
+        return sums.total
+"""
+
+
+def test_a_written_test_fails_and_passes_with_the_mended_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test fails with the recorded error, passes when the class is mended, and ruff has nothing to say."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("rated.py").write_text(MODULE.replace("DEFAULT", ""))
+    bad = {"customer": 'o\'hara "x" é', "price": 7, "qty": 0, "note": "long " * 30}
+    rows = [{"customer": "b", "price": place, "qty": 1, "note": None} for place in range(50)]
+    rated = importlib.import_module("rated").Rated
+    assert "ZeroDivisionError" in record(tmp_path, rows, [*rows, bad], function=rated, columns=("price", "qty", "note"))
+    test = Path("tests", "test_bug.py")
+    test.parent.mkdir()
+    options = ("--function", "rated:Rated", "--to-test", str(test))
+    assert f"python -m pytest {test}" in replayed(the_file(tmp_path), *options).output
+    for check in ("check", "format --check --diff"):
+        run = in_python(f"-m ruff {check} --isolated {test}")
+        assert run.returncode == 0, run.stdout + run.stderr
+    failed = in_python(f"-m pytest -q -p no:cacheprovider {test}")
+    assert failed.returncode == 1
+    assert "accumulate raised ZeroDivisionError" in failed.stdout
+    Path("rated.py").write_text(MODULE.replace("DEFAULT", "or 100"))
+    passed = in_python(f"-m pytest -q -p no:cacheprovider {test}")
+    assert passed.returncode == 0, passed.stdout
+    assert "exists already" in replayed(the_file(tmp_path), *options).output
+
+
+def test_a_scalar_function_is_recorded_and_tested(tmp_path: Path) -> None:
+    """Of steps each chunk is an exchange of its own, and a written test calls the function."""
+    transport = connect(recorded_functions.initial, record=Recordings(str(tmp_path))).transport
+    columns = pa.schema([("name", pa.string())])
+    opening = Open((), columns, steps=(Step("initial", (StepArgument(column="name"),)),), outputs=(0,))
+    with transport.open(opening) as exchange:
+        exchange.chunk(pa.record_batch({"name": ["ann", "bob"]}))
+        exchange.mapped()
+        with pytest.raises(FunctionError, match="recorded: "):
+            exchange.chunk(pa.record_batch({"name": ["cid", "", "dan"]}))
+    assert len(read_recording(the_file(tmp_path)).steps) == 1
+    test = tmp_path / "test_initial.py"
+    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:initial", "--to-test", str(test))
+    assert 'initial("")' in test.read_text(), run.output
+
+
+def test_isolated_errors_are_recorded(tmp_path: Path) -> None:
+    """A recording is kept if an answer has an error, and replays with the same errors."""
+    transport = connect(Ratio, record=Recordings(str(tmp_path))).transport
+    columns = pa.schema([("slot", pa.int32()), ("price", pa.int64()), ("qty", pa.int64())])
+    with transport.open(Open((Call("ratio", ("price", "qty")),), columns, isolate_errors=True)) as exchange:
+        exchange.chunk(pa.RecordBatch.from_pylist([{"slot": s, "price": 1, "qty": s} for s in range(3)], columns))
+        exchange.barrier(1)
+        assert exchange.results(1).num_rows == 3
+    assert replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio").exit_code == 0
+    shrunk = replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio", "--shrink")
+    assert "rows that still fail: 1" in shrunk.output
+
+
+def test_the_oldest_recordings_are_removed(tmp_path: Path) -> None:
+    """The folder stays within its bound, and the newest recording is always there."""
+    record(tmp_path, [*ROWS, BAD], bytes_max=40_000)
+    size = the_file(tmp_path).stat().st_size
+    seen = [the_file(tmp_path)]
+    for _ in range(5):
+        record(tmp_path, [*ROWS, BAD], bytes_max=5 * size)
+        seen.append(files(tmp_path)[-1])
+    assert files(tmp_path) == seen[-2:]
+
+
+def test_an_exchange_beyond_the_bound_is_not_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The error says why it is not recorded, and the memory of the bound is given back."""
+    for _ in range(2):
+        assert "recorded: no: the exchanges that are open at once have more than 500 bytes" in record(
+            tmp_path, [*ROWS, BAD], bytes_max=1000
+        )
+    assert files(tmp_path) == []
+    assert "recorded: no" not in record(tmp_path, [*ROWS, BAD])
+    assert len(files(tmp_path)) == 1
+
+
+def test_a_folder_that_is_gone_does_not_fail_the_query(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A problem of the file system is logged; the results of the query are not concerned."""
+    functions = connect(Ratio, record=Recordings(str(tmp_path / "gone"), of="all"))
+    (tmp_path / "gone").rmdir()
+    (tmp_path / "gone").touch()
+    (first,) = run_epochs({"result": functions("price", "qty")}, [ROWS], keys=["customer"])
+    assert len(first.changelog) == 5
+    assert "exchange not recorded" in caplog.text
+
+
+def test_texts_are_masked(tmp_path: Path) -> None:
+    """No text of the data is in the file; masks are equal and ordered as the texts, and numbers stay."""
+    names = ["zoe", "ann", "mia", "ann", ""]
+    rows = [{"customer": name, "text": f"secret {name}", "number": place} for place, name in enumerate(names)]
+    bad = [{"customer": "mia", "text": text, "number": number} for text, number in (("x1", None), ("secret y", 3))]
+    text = record(tmp_path, [*rows, *bad], function=Longest, columns=("text", "number"), mask=True)
+    assert "LookupError: secret y" in text  # the error of the query itself is not masked
+    data = the_file(tmp_path).read_bytes()
+    for word in (b"secret", b"zoe", b"ann", b"mia"):
+        assert word not in data
+    recording = read_recording(the_file(tmp_path))
+    assert recording.error is not None
+    assert recording.error.message == "accumulate raised LookupError"
+    batch = next(step.frame.batch for step in recording.steps if isinstance(step.frame, Chunk))
+    masked = batch.column("text").to_pylist()
+    texts = [row["text"] for row in [*rows, *bad]]
+    assert [masked.index(each) for each in masked] == [texts.index(each) for each in texts]
+    order = sorted(range(len(texts)), key=lambda place: texts[place])
+    assert [masked[place] for place in order] == sorted(masked)
+    keys = {slot: group["customer"] for slot, group in recording.groups.items()}
+    in_order = [
+        keys[slot] for slot, _ in sorted({0: "zoe", 1: "ann", 2: "mia", 3: ""}.items(), key=lambda pair: pair[1])
+    ]
+    assert in_order == sorted(in_order)
+    assert in_order[0] == ""
+    assert (
+        "rows that still fail: 3" in replayed(the_file(tmp_path), "--function", f"{PLACE}:Longest", "--shrink").output
+    )
+
+
+def test_signatures(tmp_path: Path) -> None:
+    """With a key only a recording that is signed with it is read."""
+    record(tmp_path / "signed", [BAD], key=KEY)
+    record(tmp_path / "unsigned", [BAD])
+    assert read_recording(the_file(tmp_path / "signed"), key=KEY).is_trusted
+    assert not read_recording(the_file(tmp_path / "signed")).is_trusted
+    for path, key in (("signed", KEY + "!"), ("unsigned", KEY)):
+        with pytest.raises(RejectedError, match="is not signed with the given key") as refused:
+            read_recording(the_file(tmp_path / path), key=key)
+        assert refused.value.code == "UNAUTHENTICATED"
+
+
+def test_pickled_states_are_not_unpickled_without_consent(tmp_path: Path) -> None:
+    """Only --state-key or --unpickle lets a recording's pickles be read: they may be anything."""
+    rows = [{"customer": "a", "v": 1}]
+    record(tmp_path, rows, [*rows, {"customer": "a", "v": 0}], function=Pickled, columns=("v",))
+    refused = replayed(the_file(tmp_path), "--function", f"{PLACE}:Pickled")
+    assert "STATE_MISMATCH" in refused.output
+    assert "--unpickle" in refused.output
+    assert "ZeroDivisionError" in replayed(the_file(tmp_path), "--function", f"{PLACE}:Pickled", "--unpickle").output
+
+
+def test_code_is_not_found_by_the_recording(tmp_path: Path) -> None:
+    """Without a function of the user nothing is imported, and the error says what to give."""
+    record(tmp_path, [BAD])
+    run = replayed(the_file(tmp_path))
+    assert "UNKNOWN_FUNCTION" in run.output
+    assert f"--function {PLACE}:Ratio" in run.output
+    with pytest.raises(RejectedError, match="UNKNOWN_FUNCTION"):
+        functions_for(read_recording(the_file(tmp_path)), [])
+
+
+def test_damaged_and_truncated_files(tmp_path: Path) -> None:
+    """Each truncation and each changed byte is a clear error with the file's name, and never another exception."""
+    record(tmp_path, [*ROWS[:3], BAD])
+    path = the_file(tmp_path)
+    data = path.read_bytes()
+    other = tmp_path / "other"
+    for end in range(0, len(data), 7):
+        other.write_bytes(data[:end])
+        with pytest.raises(RejectedError, match="other: ") as refused:
+            read_recording(other)
+        assert refused.value.code == "BAD_FRAME"
+    for place in range(0, len(data), 5):
+        changed = bytearray(data)
+        changed[place] ^= 0x55
+        other.write_bytes(changed)
+        with pytest.raises(RejectedError) as refused:
+            read_recording(other)
+        assert refused.value.code == "BAD_FRAME"
+    with pytest.raises(RejectedError, match="cannot read"):
+        read_recording(tmp_path / "missing")
+
+
+def test_dead_letters_are_replayed(tmp_path: Path) -> None:
+    """Parquet files of `dead_letters` fail as the query did, and pass with the mended class."""
+    letters = [
+        {
+            "key": {"customer": "c1"},
+            "code": "USER_CODE",
+            "function": "ratio",
+            "message": "accumulate raised ZeroDivisionError: by zero",
+            "trace": "",
+            "at": "price=1, qty=0",
+            "row_kind": "+I",
+            "row": {"price": place, "qty": place % 3},
+        }
+        for place in range(5)
+    ]
+    path = tmp_path / "letters.parquet"
+    pq.write_table(pa.Table.from_pylist(letters), path)
+    failed = replayed(path, "--function", f"{PLACE}:Ratio", "--shrink")
+    assert "rows that still fail: 1" in failed.output
+    assert "customer='c1'" in failed.output
+    mended = replayed(path, "--function", f"{PLACE}:Mended")
+    assert "ZeroDivisionError" not in mended.output.replace("recorded error: USER_CODE: accumulate raised ZeroDiv", "")
+    assert "takes the columns" not in mended.output
+    assert (
+        "does not take the columns price"
+        in replayed(path, "--function", f"{PLACE}:Ratio", "--arguments", "price").output
+    )
+
+
+def test_bad_options_are_refused(tmp_path: Path) -> None:
+    """Options that make no sense are errors when `connect` is called."""
+    for options in ({"of": "some"}, {"of": {}}, {"of": {"k": "ann"}}, {"key": "short"}, {"bytes_max": 0}):
+        with pytest.raises(RejectedError):
+            Recordings(str(tmp_path), **options)  # type: ignore[arg-type]
+    with pytest.raises(RejectedError, match="Recordings"):
+        connect(Ratio, record="errors")  # type: ignore[arg-type]
+    with pytest.raises(RejectedError, match="--record DIR"):
+        connect("grpc://127.0.0.1:1", record=Recordings(str(tmp_path)))
+    (tmp_path / "file").touch()
+    with pytest.raises(RejectedError, match="cannot be created"):
+        connect(Ratio, record=Recordings(str(tmp_path / "file" / "folder")))
+
+
+def test_the_outcome_of_a_fold_has_its_answers(tmp_path: Path) -> None:
+    """The answers of a replay are those of the recording, frame by frame."""
+    record(tmp_path, ROWS, of="all")
+    recording = read_recording(the_file(tmp_path))
+    outcome = fold_again(recording, Registry.load([Ratio]))
+    assert outcome.error is None
+    assert len(outcome.answers) == len(recording.steps)

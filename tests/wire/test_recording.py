@@ -1,0 +1,111 @@
+"""Servers record the exchanges in which a function raises, and tell their engines where."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from foldflight import connect
+from foldflight.cli.main import cli
+from foldflight.errors import FunctionError
+from foldflight.exchange.frames import Open
+from foldflight.functions import Call
+from foldflight.recording.file import read_recording
+from foldflight.server.run.lifecycle import serving
+from tests.unit.recorded_functions import Ratio
+from tests.wire.kit import end_epoch
+
+COLUMNS = pa.schema([("slot", pa.int32()), ("price", pa.int64()), ("qty", pa.int64())])
+CALLS = (Call("ratio", ("price", "qty")),)
+KEY = "a key for recordings"
+FUNCTION = "tests.unit.recorded_functions:Ratio"
+# Reads a recording with nothing of foldflight but the generated protobuf classes, as another language would.
+FOREIGN = """
+import struct, sys
+import pyarrow as pa
+from foldflight.exchange import exchange_pb2 as pb
+
+data = open(sys.argv[1], "rb").read()
+assert data.startswith(b"foldflight recording 1\\n")
+at = data.index(b"\\n") + 1
+rows, kinds = 0, ""
+while at < len(data):
+    kind, message_bytes, batch_bytes = struct.unpack_from("<cIQ", data, at)
+    message = data[at + 13 : at + 13 + message_bytes]
+    at += 13 + message_bytes
+    kinds += kind.decode()
+    if kind == b"O":
+        print(pb.Open.FromString(message).calls[0].function)
+    if kind == b"E" and pb.EngineFrame.FromString(message).HasField("chunk"):
+        rows += pa.ipc.open_stream(data[at : at + batch_bytes]).read_all().num_rows
+    at += batch_bytes
+print(kinds, rows)
+"""
+
+
+def chunk(*rows: tuple[int, int, int]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([dict(zip(COLUMNS.names, row, strict=True)) for row in rows], COLUMNS)
+
+
+def fail(url: str, **more: bool) -> FunctionError:
+    with connect(url).transport.open(Open(CALLS, COLUMNS, **more)) as exchange:
+        exchange.chunk(chunk((0, 5, 5), (1, 6, 2)))
+        assert end_epoch(exchange, 1).num_rows == 2
+        exchange.forget(pa.array([0, 1], pa.int32()))
+        exchange.chunk(chunk((0, 7, 1), (1, 8, 0)))
+        with pytest.raises(FunctionError) as failed:
+            end_epoch(exchange, 2)
+    return failed.value
+
+
+def test_a_server_records_and_tells(tmp_path: Path) -> None:
+    """Error, log and file agree; the file has what came after all groups were forgotten. Any language reads it."""
+    log = io.StringIO()
+    with serving(Ratio, record=str(tmp_path), bundle_keys=KEY, log_stream=log) as server:
+        error = fail(server.url)
+        (path,) = tmp_path.glob("*.recording")
+        assert error.recorded is not None
+        assert f"{path} (by {server.server_id}), replay with: foldflight replay {path}" in error.recorded
+        assert "recorded: " in str(error)
+    events = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert any(event.get("recorded") == error.recorded for event in events)
+    recording = read_recording(path, key=KEY)
+    assert [type(step.frame).__name__ for step in recording.steps] == ["Chunk"]
+    run = CliRunner().invoke(cli, ["replay", str(path), "--function", FUNCTION, "--shrink", "--recording-key", KEY])
+    assert "rows that still fail: 1" in run.output, run.output
+    assert "slot=1" in run.output
+    foreign = subprocess.run([sys.executable, "-c", FOREIGN, path], capture_output=True, text=True, check=True)
+    assert foreign.stdout.split() == ["ratio", "AOEXZ", "2"]
+
+
+def test_isolated_errors_and_masks_on_a_server(tmp_path: Path) -> None:
+    """Isolated errors are recorded when the exchange ends; with a mask without the values of the error."""
+    with (
+        serving(Ratio, record=str(tmp_path), record_mask="text") as server,
+        connect(server.url).transport.open(Open(CALLS, COLUMNS, isolate_errors=True)) as exchange,
+    ):
+        exchange.chunk(chunk((0, 5, 5), (1, 6, 0)))
+        assert end_epoch(exchange, 1).column("error").null_count == 1
+    (path,) = tmp_path.glob("*.recording")
+    assert read_recording(path).about["is_masked"]
+    assert b"qty=0" not in path.read_bytes()
+
+
+def test_nothing_is_recorded_without_an_error(tmp_path: Path) -> None:
+    """An exchange that ends well leaves nothing, and a server without --record tells nothing."""
+    with (
+        serving(Ratio, record=str(tmp_path)) as server,
+        connect(server.url).transport.open(Open(CALLS, COLUMNS)) as exchange,
+    ):
+        exchange.chunk(chunk((0, 5, 5)))
+        end_epoch(exchange, 1)
+    assert list(tmp_path.iterdir()) == []
+    with serving(Ratio) as server:
+        assert fail(server.url).recorded is None

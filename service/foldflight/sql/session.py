@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 
 from foldflight.client import Aggregate, FunctionHandle, Functions
 from foldflight.client.logs import set_up
-from foldflight.engine.over.stream import idle_us_of
+from foldflight.engine.over.stream import ttl_us_of
 from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
 from foldflight.spark.versions import formatted, is_spark, quiet
@@ -97,7 +97,7 @@ def sql(
         raise whole.error(f"sql has no option {unknown}; it has {', '.join(_STREAM_OPTIONS)}", Span(0, 1))
     if stream.get("idle") is not None:
         try:
-            idle_us_of(stream["idle"])
+            ttl_us_of(stream["idle"])
         except RejectedError as error:
             raise whole.error(error.message, Span(0, 1)) from None
     analysis = Analysis(spark, catalog, whole, args)

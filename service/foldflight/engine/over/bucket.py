@@ -15,8 +15,8 @@ from foldflight.engine.keys.grouped import Clock, Groups
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.over.accumulating import AccumulatorFold
 from foldflight.engine.over.frames import Positions, codes_of
-from foldflight.engine.over.idle import IdleGroups, idle_log, idle_table, remove
 from foldflight.engine.over.lastrows import RowsFold
+from foldflight.engine.over.statettl import StateTtl, remove, ttl_log, ttl_table
 from foldflight.engine.over.steps import CallsFold, Kept, Step
 from foldflight.engine.over.stream import (
     FRAMES,
@@ -39,8 +39,8 @@ __all__ = ["OverBucket", "StreamFolds"]
 _PIECE_ROWS: Final = 1 << 16
 """Rows of a piece of a time log. A step reads one piece of each run, so they are smaller than blocks that arrive."""
 
-_IDLE_GROUPS: Final = "idle groups"
-_IDLE_TIMES: Final = "idle times"
+_TTL_GROUPS: Final = "idle groups"
+_TTL_TIMES: Final = "idle times"
 
 
 class StreamFolds:
@@ -129,10 +129,10 @@ class OverBucket:
             for place, fold in enumerate(folds.frames)
         ]
         layout = over.query.parts[0].query.layout
-        self._idle = None
-        if over.idle_us is not None:
-            last = table(_IDLE_GROUPS, idle_table(layout, over.buckets))
-            self._idle = IdleGroups(over.idle_us, last, log(_IDLE_TIMES, idle_log(layout)))
+        self._ttl = None
+        if over.ttl_us is not None:
+            last = table(_TTL_GROUPS, ttl_table(layout, over.buckets))
+            self._ttl = StateTtl(over.ttl_us, last, log(_TTL_TIMES, ttl_log(layout)))
         self._count()
 
     @property
@@ -199,8 +199,8 @@ class OverBucket:
             distance = distance_us(fold.frame)
             if kept.log is not None and distance is not None:
                 yield kept.log, distance
-        if self._idle is not None:
-            yield self._idle.log, self._idle.idle_us
+        if self._ttl is not None:
+            yield self._ttl.log, self._ttl.ttl_us
 
     def _reach(self, watermark_us: int) -> int | None:
         """Return the time up to which the next step goes, which bounds the rows that it reads; None: nothing is due."""
@@ -221,15 +221,15 @@ class OverBucket:
         changes = np.zeros(len(order), np.bool_)
         for values in (slots, times, *(rank[order] for rank in ranks)):
             changes[1:] |= values[1:] != values[:-1]
-        anew = np.zeros(len(order), np.bool_) if self._idle is None else self._idle.arrive(groups, slots, times)
+        anew = np.zeros(len(order), np.bool_) if self._ttl is None else self._ttl.arrive(groups, slots, times)
         step = Step(rows, groups, slots, times, np.cumsum(changes), anew, until)
         columns: dict[str, pa.Array] = {}
         for fold, kept in zip(self._folds.frames, self._kept, strict=True):
             columns |= zip(fold.layout.outputs.names, fold.outputs(step, kept), strict=True)
         self.stats.rows += rows.num_rows
         self.stats.groups += len(groups)
-        if self._idle is not None:
-            gone, hashes = self._idle.leave(groups, until)
+        if self._ttl is not None:
+            gone, hashes = self._ttl.leave(groups, until)
             for fold, kept in zip(self._folds.frames, self._kept, strict=True):
                 if kept.table is not None and stays(fold.frame):
                     remove(kept.table, gone, hashes)
@@ -239,8 +239,8 @@ class OverBucket:
 
     def _count(self) -> None:
         tables = [kept.table for kept in self._kept if kept.table is not None]
-        if self._idle is not None:
-            tables.append(self._idle.table)
+        if self._ttl is not None:
+            tables.append(self._ttl.table)
         stores: list[TimeLog | StateTable] = [self._waiting, *(log for log, _ in self._logs()), *tables]
         self.stats.waiting_rows = len(self._waiting)
         self.stats.runs = sum(store.pieces for store in stores)

@@ -43,9 +43,9 @@ __all__ = [
     "FrameCalls",
     "StreamedOver",
     "distance_us",
-    "idle_us_of",
     "kept_rows",
     "stays",
+    "ttl_us_of",
 ]
 
 _FRAME_ROWS_MAX: Final = 10_000
@@ -131,7 +131,7 @@ class StreamedOver:
                     "rows of equal time are ordered by numbers, texts, times and booleans only",
                 )
         if idle is not None:
-            idle_us_of(idle)
+            ttl_us_of(idle)
         query = OverQuery.of(transport, calls, layout, types=types, is_stream=True)
         for part in query.parts:
             _check_way(part)
@@ -163,7 +163,7 @@ class StreamedOver:
             ],
             "buckets": self.buckets,
             CALLS: [{"frame": str(each.frame), "calls": calls_of(each.layout.states)} for each in self.frames],
-            _LAST_TIMES: _NOT_KEPT if self.idle_us is None else "kept",
+            _LAST_TIMES: _NOT_KEPT if self.ttl_us is None else "kept",
         }
 
     @property
@@ -175,10 +175,10 @@ class StreamedOver:
         return [FrameCalls.of(self.query, parts) for parts in by_frame.values()]
 
     @property
-    def idle_us(self) -> int | None:
+    def ttl_us(self) -> int | None:
         """The time without a row after which a group is forgotten; None if no group is, or none would stay."""
         stay = any(stays(part.frame) for part in self.query.parts)
-        return idle_us_of(self.idle) if self.idle is not None and stay else None
+        return ttl_us_of(self.idle) if self.idle is not None and stay else None
 
     def check_owner(self, stored: Mapping[str, Any]) -> None:
         """Check that the query can continue with a state. The state tables check the versions of functions.
@@ -348,7 +348,7 @@ def _frames_text(frames: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{call['function']} over {each['frame']}" for each in frames for call in each["calls"])
 
 
-def idle_us_of(idle: str) -> int:
+def ttl_us_of(idle: str) -> int:
     """Return the length of `idle`, in microseconds.
 
     Raises:

@@ -24,35 +24,35 @@ from foldflight.engine.state.manifest import TableLayout
 from foldflight.engine.state.table import StateTable
 from foldflight.engine.state.timelog import TIME, TimeLog
 
-__all__ = ["LAST_TIME", "IdleGroups", "idle_log", "idle_table", "remove"]
+__all__ = ["LAST_TIME", "StateTtl", "remove", "ttl_log", "ttl_table"]
 
 LAST_TIME: Final = "state_0"
 """The column of the time of the last row of each group, in microseconds since 1970."""
 
 
-def idle_table(layout: QueryLayout, buckets: int) -> TableLayout:
+def ttl_table(layout: QueryLayout, buckets: int) -> TableLayout:
     """Return the layout of the table of last times."""
     metadata = {"function": "last row", "version": "", "fingerprint": ""}
     states = pa.schema([pa.field(LAST_TIME, pa.int64(), metadata=metadata)])
     return TableLayout(layout.keys, states, buckets, window="over idle groups", names=(*layout.names, "last row"))
 
 
-def idle_log(layout: QueryLayout) -> pa.Schema:
+def ttl_log(layout: QueryLayout) -> pa.Schema:
     """Return the rows of the log: the time of a last row, and the key of its group."""
     return pa.schema([pa.field(TIME, pa.int64()), *layout.keys])
 
 
-class IdleGroups:
+class StateTtl:
     """The groups of one bucket by the times of their last rows.
 
     Args:
-        idle_us: A group is forgotten when it has had no row for longer than this, in microseconds.
+        ttl_us: A group is forgotten when it has had no row for longer than this, in microseconds.
         table: The last times.
         log: Their changes.
     """
 
-    def __init__(self, idle_us: int, table: StateTable, log: TimeLog) -> None:
-        self.idle_us = idle_us
+    def __init__(self, ttl_us: int, table: StateTable, log: TimeLog) -> None:
+        self.ttl_us = ttl_us
         self.table = table
         self.log = log
 
@@ -79,7 +79,7 @@ class IdleGroups:
         self.table.commit(keys, np.ones(len(firsts), np.int64), states, hashes)
         entries = pa.RecordBatch.from_arrays([ends, *keys.columns], names=[TIME, *keys.schema.names])
         self.log.add(entries.take(pa.array(np.argsort(times[lasts], kind="stable"))))
-        return times - before > self.idle_us
+        return times - before > self.ttl_us
 
     def leave(self, groups: Groups, until: int) -> tuple[pa.RecordBatch, Hashes]:
         """Remove the groups that get no row within the idle time any more, and return their keys and hashes.
@@ -88,7 +88,7 @@ class IdleGroups:
             groups: The groups; some may be added.
             until: All rows up to this time are stored.
         """
-        limit = until - self.idle_us
+        limit = until - self.ttl_us
         entries = self.log.take(limit)
         slots = np.unique(groups.slots(entries))
         keys, hashes = groups.keys(slots), groups.stored_hashes(slots)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from foldflight.exchange.failover.journal import Journal, JournalEntry
+from foldflight.exchange.failover.replaylog import ReplayEntry, ReplayLog
 from foldflight.exchange.slots import NO_SLOTS, Slots
 from tests.simulation.scalar import run_scalar_seed
 
@@ -40,14 +40,14 @@ def test_a_calm_world_sends_nothing_twice() -> None:
 
 
 def test_a_mistake_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A journal that forgets a chunk before it is answered loses rows, and a seed fails."""
-    add = Journal.add
+    """A replay log that forgets a chunk before it is answered loses rows, and a seed fails."""
+    add = ReplayLog.add
 
-    def forgetting(journal: Journal, entry: JournalEntry, slots: Slots = NO_SLOTS) -> None:
-        add(journal, entry, slots)
-        journal._entries.clear()
+    def forgetting(replay_log: ReplayLog, entry: ReplayEntry, slots: Slots = NO_SLOTS) -> None:
+        add(replay_log, entry, slots)
+        replay_log._entries.clear()
 
-    monkeypatch.setattr(Journal, "add", forgetting)
+    monkeypatch.setattr(ReplayLog, "add", forgetting)
 
     def fails(seed: int) -> bool:
         try:

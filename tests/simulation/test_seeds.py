@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from foldflight.exchange.engine import Saved
-from foldflight.exchange.failover import journal
+from foldflight.exchange.failover import replaylog
 from foldflight.exchange.failover.coordinator import Coordinator
-from foldflight.exchange.failover.journal import Journal, KeptStates
+from foldflight.exchange.failover.replaylog import KeptStates, ReplayLog
 from foldflight.exchange.frames import Checkpoint, Chunk, Open
 from tests.simulation.running import Report
 from tests.simulation.scenario import run_seed
@@ -93,7 +93,7 @@ def test_without_faults_nothing_is_done_twice() -> None:
         assert report == calm
 
 
-def _keep_what_was_saved(self: Journal, entry: Any, states: Any) -> None:
+def _keep_what_was_saved(self: ReplayLog, entry: Any, states: Any) -> None:
     self.kept.update(states)
 
 
@@ -131,10 +131,10 @@ def _expect_all_outputs(_opening: Open, chunk: Chunk) -> int:
 
 ANSWERED = Coordinator.answered
 MISTAKES: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "frames are sent again though their states are kept": (Journal, "commit", _keep_what_was_saved),
+    "frames are sent again though their states are kept": (ReplayLog, "commit", _keep_what_was_saved),
     "kept states are not sent": (KeptStates, "to_batch", _send_no_states),
     "forgotten states come back": (KeptStates, "forget", _remember_what_was_forgotten),
-    "slots that have failed are kept": (journal, "_failed_slots", _take_none_for_failed),
+    "slots that have failed are kept": (replaylog, "_failed_slots", _take_none_for_failed),
     "answers are delivered twice": (Coordinator, "answered", _deliver_again),
     "a server that drains is left without its states": (Coordinator, "answered", _take_no_states_along),
     "outputs are expected after all rows, not only where they are asked for": (Open, "rows_due", _expect_all_outputs),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from foldflight.client.connection import Connection
+from foldflight.fold.aggregate.cached import CachedList, CachedMap
 from foldflight.fold.aggregate.fold import Fold
-from foldflight.fold.aggregate.kept import KeptList, KeptMap
 from tests.simulation.viewing import run_views_seed
 
 
@@ -60,7 +60,7 @@ def test_a_calm_world_sends_nothing_twice() -> None:
         assert (report.stats.losses, report.stats.rows_refolded, report.retries) == (0, 0, 0)
 
 
-def _overwrite(self: KeptMap, part: Any) -> None:
+def _overwrite(self: CachedMap, part: Any) -> None:
     for key, value, present in zip(part.keys, part.values, part.present, strict=True):
         self._entries.pop(key, None)
         self._absent.discard(key)
@@ -74,20 +74,20 @@ def _remember(self: Fold) -> None:
     """Keep entries although the engine has committed them."""
 
 
-def _lose_removals(self: KeptMap, key: Any) -> None:
+def _lose_removals(self: CachedMap, key: Any) -> None:
     del self._entries[key]
     self._absent.add(key)
 
 
-def _count_from_nothing(self: KeptList) -> None:
+def _count_from_nothing(self: CachedList) -> None:
     self._items, self._is_whole, self._is_cleared = [], False, False
 
 
 MISTAKES: dict[str, tuple[Any, str, Any]] = {
-    "entries replace what rows have changed": (KeptMap, "learn", _overwrite),
+    "entries replace what rows have changed": (CachedMap, "learn", _overwrite),
     "entries are not forgotten after they have been returned": (Fold, "_forget_entries", _remember),
-    "removals are not returned": (KeptMap, "_remove", _lose_removals),
-    "items are counted from 0 after they have been returned": (KeptList, "forget", _count_from_nothing),
+    "removals are not returned": (CachedMap, "_remove", _lose_removals),
+    "items are counted from 0 after they have been returned": (CachedList, "forget", _count_from_nothing),
 }
 
 

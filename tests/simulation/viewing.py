@@ -19,7 +19,7 @@ from foldflight.client import EmbeddedTransport, OpenExchange
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call, ListView, MapView, Registry, udaf
-from foldflight.testing.views import KeptViews
+from foldflight.testing.views import CachedViews
 from tests.simulation.running import Report, SimulatedTransport, judged, run_partitions
 from tests.simulation.workloads import limits_of
 from tests.simulation.world import World
@@ -106,7 +106,7 @@ class _Epoch:
 class _Partition:
     """The engine's side of one exchange, with what it has committed."""
 
-    def __init__(self, chance: random.Random, kept: KeptViews) -> None:
+    def __init__(self, chance: random.Random, kept: CachedViews) -> None:
         self.opening = Open((_CALL,), _COLUMNS, keeps_views=True, initial_outputs=chance.random() < 0.5)
         self.epochs = [_epoch(chance) for _ in range(chance.randint(1, 6))]
         # Which share of the keys of rows is sent before them, and which keys of no row.
@@ -146,7 +146,7 @@ class _Partition:
                     exchange.forget(pa.array(sorted(loaded), pa.int32()))
                     loaded.clear()
 
-    def _send(self, exchange: OpenExchange, chunk: pa.RecordBatch, kept: KeptViews, loaded: set[int]) -> None:
+    def _send(self, exchange: OpenExchange, chunk: pa.RecordBatch, kept: CachedViews, loaded: set[int]) -> None:
         touched = set(chunk.column("slot").to_pylist())
         cold = sorted(slot for slot in touched - loaded if slot in kept.slots)
         loaded |= touched
@@ -222,7 +222,7 @@ def run_views_seed(seed: int, *, is_calm: bool = False) -> Report:
     opened = SimulatedTransport(world, registry, bounds).describe(Open((_CALL,), _COLUMNS))
     partitions = []
     for _ in range(chance.randint(1, 2)):
-        kept = KeptViews(opened, page=chance.choice([1, 3]), inline=chance.choice([0, 2, 100]))
+        kept = CachedViews(opened, page=chance.choice([1, 3]), inline=chance.choice([0, 2, 100]))
         partitions.append(_Partition(chance, kept))
         partitions[-1].opening = partitions[-1].opening.pinned(opened.fingerprints)
     report = Report(seed)

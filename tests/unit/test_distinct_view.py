@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from foldflight import MapView, RejectedError, udaf
 from foldflight.exchange.frames import Open, Opened
-from foldflight.fold import Fold, HeldView, Mode, StateSigner, bind_calls, key_type
+from foldflight.fold import CachedView, Fold, Mode, StateSigner, bind_calls, key_type
 from foldflight.functions import Applied, Call, Order, Registry, Segment
 from foldflight.functions.types.arrow import with_column
 from foldflight.testing.pair import ExchangePair
-from foldflight.testing.views import KeptViews
+from foldflight.testing.views import CachedViews
 from tests.effort import examples
 from tests.folds import open_fold
 
@@ -146,7 +146,7 @@ class Driver:
         self.columns = columns
         self.pair = ExchangePair(Open(calls, columns, keeps_views=True), registry(), signer=SIGNER)
         self.oracle = ExchangePair(Open(calls, columns), registry(), signer=SIGNER)
-        self.kept = KeptViews(self.pair.server.opened, inline=inline, page=page)
+        self.kept = CachedViews(self.pair.server.opened, inline=inline, page=page)
         self.pair.resolve = self.kept.resolve
         self.loaded: set[int] = set()
         self.epoch = 0
@@ -312,7 +312,7 @@ def test_types_of_rows(type_: pa.DataType, values: list[Any]) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([0] * len(array), pa.int32()), array], schema=columns)
     calls = (distinct("count", "v"), distinct("first", "v"))
     pair = ExchangePair(Open(calls, columns, keeps_views=True), registry())
-    kept = KeptViews(pair.server.opened)
+    kept = CachedViews(pair.server.opened)
     pair.resolve = kept.resolve
     different = len(values) - (type_ == pa.float32())
     for epoch in (1, 2):
@@ -493,6 +493,6 @@ def test_the_largest_view_of_rows_is_known() -> None:
     subject = fold(distinct("count", "t"))
     assert subject.largest_view is None
     subject.fold(MIXED)
-    assert subject.largest_view == HeldView(2, 1, "count", "rows")
+    assert subject.largest_view == CachedView(2, 1, "count", "rows")
     subject.collect()
     assert subject.largest_view is None

@@ -23,7 +23,7 @@ from foldflight.client import EmbeddedTransport, embedded
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.exchange.frames import Entries, Folded, Open, Results, Returns
 from foldflight.exchange.views import asking, split_entries
-from foldflight.fold import HeldView
+from foldflight.fold import CachedView
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Function, Registry, function_of
 from foldflight.functions.types.arrow import JSON, with_column
@@ -31,7 +31,7 @@ from foldflight.functions.types.views import PlainMap, ViewSpec, view_type
 from foldflight.testing import LawResult, check_laws
 from foldflight.testing.laws import LAWS, _check, _Inputs, _Subject, _takes_nulls, rows_of
 from foldflight.testing.pair import LIMITS, ExchangePair
-from foldflight.testing.views import KeptViews
+from foldflight.testing.views import CachedViews
 
 # -- outside a query ---------------------------------------------------------------------------------------------------
 
@@ -516,7 +516,7 @@ class Driver:
         self.limits = limits
         self.opening = Open((CALL,), OPERATIONS, keeps_views=True)
         self.pair = self.dial()
-        self.kept = KeptViews(self.pair.server.opened, inline=inline, page=page)
+        self.kept = CachedViews(self.pair.server.opened, inline=inline, page=page)
         self.pair.resolve = self.kept.resolve
         self.loaded: set[int] = set()
         self.epoch = 0
@@ -659,7 +659,7 @@ def test_a_list_may_be_set_as_another_list() -> None:
             return f"{[*acc.before]} {[*acc.now]}"
 
     pair = ExchangePair(opening(keeps_views=True), registry(Last))
-    kept = KeptViews(pair.server.opened)
+    kept = CachedViews(pair.server.opened)
     pair.resolve = kept.resolve
     outputs = []
     for epoch, values in enumerate(["abcde", ["f", "move", "g"], "h", "i"]):
@@ -717,7 +717,7 @@ def test_entries_of_one_slot_may_exceed_a_message(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(embedded, "_LIMITS", small)
     transport = EmbeddedTransport(registry(ViewOperations), state_key=b"a key of sixteen bytes or more")
     opened = transport.describe(Open((CALL,), OPERATIONS))
-    kept = KeptViews(opened, page=600)
+    kept = CachedViews(opened, page=600)
     with transport.open(Open((CALL,), OPERATIONS, keeps_views=True), resolve=kept.resolve) as exchange:
         exchange.chunk(batch_of([(0, "set", key, key) for key in range(600)]))
         exchange.barrier(1)
@@ -802,7 +802,7 @@ def test_maps_that_are_known_as_a_whole_are_fast(*, keeps: bool, inline: int) ->
             return sum(1 for each in (acc.texts, acc.pairs, acc.floats, acc.dates) for _ in each)
 
     pair = ExchangePair(opening(keeps_views=keeps), registry(Keys))
-    kept = KeptViews(pair.server.opened, inline=inline)
+    kept = CachedViews(pair.server.opened, inline=inline)
     pair.resolve = kept.resolve
     outputs = []
     for epoch, value in enumerate(["python", "numpy", "python"]):
@@ -927,7 +927,7 @@ def test_frames_of_views_need_keeps_views() -> None:
 def test_a_second_state_is_refused_where_the_engine_keeps_views() -> None:
     """Views do not merge in streams."""
     pair = ExchangePair(opening(keeps_views=True), registry())
-    kept = KeptViews(pair.server.opened)
+    kept = CachedViews(pair.server.opened)
     pair.send(pair.engine.chunk(rows([0], ["a"])))
     kept.commit(pair.epoch(1))
     with pytest.raises(RejectedError) as raised:
@@ -946,7 +946,7 @@ def test_keys_that_do_not_fit_are_errors_of_the_function() -> None:
         merge = None  # type: ignore[assignment]
 
     pair = ExchangePair(opening(keeps_views=True), registry(Wrong))
-    kept = KeptViews(pair.server.opened)
+    kept = CachedViews(pair.server.opened)
     pair.resolve = kept.resolve
     pair.send(pair.engine.chunk(rows([0], ["a"])))
     kept.commit(pair.epoch(1))
@@ -991,13 +991,13 @@ def test_what_a_method_sets_instead_of_a_view_is_refused_with_the_state() -> Non
         merge = None  # type: ignore[assignment]
 
     pair = ExchangePair(opening(keeps_views=True), registry(Wrong))
-    kept = KeptViews(pair.server.opened)
+    kept = CachedViews(pair.server.opened)
     pair.send(pair.engine.chunk(rows([0, 1], ["a", "dict"])))
     largest = [pair.server.largest_view]
     kept.commit(pair.epoch(1))
     pair.send(pair.engine.chunk(rows([0], ["wrong"])))
     largest.append(pair.server.largest_view)
-    assert largest == [HeldView(3, 1, "count_different", "seen"), None]
+    assert largest == [CachedView(3, 1, "count_different", "seen"), None]
     pair.send(pair.engine.entries(kept.prefetched(0, 0, "seen", ["a"])))
     with pytest.raises(FunctionError, match=r"seen: 5 \(int\) is not a MapView") as raised:
         pair.epoch(2)
@@ -1172,4 +1172,4 @@ def test_the_largest_view_is_known() -> None:
     pair = ExchangePair(opening(), registry())
     assert pair.server.largest_view is None
     pair.send(pair.engine.chunk(rows([0, 2, 2, 1], ["a", "b", "c", "d"])))
-    assert pair.server.largest_view == HeldView(2, 2, "count_different", "seen")
+    assert pair.server.largest_view == CachedView(2, 2, "count_different", "seen")

@@ -15,7 +15,7 @@ from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.functions.query.call import Call
 from foldflight.server.run.lifecycle import Server, serving
-from foldflight.testing.views import KeptViews
+from foldflight.testing.views import CachedViews
 from tests.wire import view_functions
 from tests.wire.kit import DEADLINE_S, end_epoch
 
@@ -52,7 +52,7 @@ class Engine:
         transport = transport_to(*servers)
         self.before: Any = lambda: None
         self.exchange = transport.open(KEEPING, resolve=self.resolve)
-        self.kept = KeptViews(self.exchange.opened, page=2)
+        self.kept = CachedViews(self.exchange.opened, page=2)
         self.epoch = 0
 
     def resolve(self, wanted: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -43,7 +43,7 @@ from foldflight.fold import (
     Accelerator,
     BoundCall,
     BoundRequest,
-    HeldView,
+    CachedView,
     Mode,
     Resources,
     StateSigner,
@@ -167,7 +167,7 @@ class ServerExchange:
         return self._evaluator.slot_count
 
     @property
-    def largest_view(self) -> HeldView | None:
+    def largest_view(self) -> CachedView | None:
         """The view with the most entries in memory; None if there are no views. Another thread may ask."""
         return self._evaluator.largest_view
 

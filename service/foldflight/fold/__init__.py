@@ -4,7 +4,7 @@ from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.aggregate.calls import BoundCall, bind_calls, result_schema
 from foldflight.fold.aggregate.distinct import key_type
 from foldflight.fold.aggregate.fold import Fold
-from foldflight.fold.evaluator import BoundRequest, Evaluator, HeldView, Options, Request, Resources, Unanswered
+from foldflight.fold.evaluator import BoundRequest, CachedView, Evaluator, Options, Request, Resources, Unanswered
 from foldflight.fold.evaluators import bind
 from foldflight.fold.failures import ERROR, ERROR_TYPE
 from foldflight.fold.mode import Folding, Mode
@@ -18,10 +18,10 @@ __all__ = [
     "Accelerator",
     "BoundCall",
     "BoundRequest",
+    "CachedView",
     "Evaluator",
     "Fold",
     "Folding",
-    "HeldView",
     "Mode",
     "Options",
     "Request",

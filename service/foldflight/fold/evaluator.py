@@ -26,9 +26,9 @@ from foldflight.functions.types.views import ViewSpec
 __all__ = [
     "Asking",
     "BoundRequest",
+    "CachedView",
     "CallFacts",
     "Evaluator",
-    "HeldView",
     "Options",
     "Request",
     "Resources",
@@ -44,7 +44,7 @@ class Unanswered(BaseException):
     """
 
 
-class HeldView(NamedTuple):
+class CachedView(NamedTuple):
     """The entries of a view that are in memory.
 
     Args:
@@ -219,7 +219,7 @@ class Evaluator(Protocol):
         """Whether every slot that has changed since its state was last returned has been emptied."""
 
     @property
-    def largest_view(self) -> HeldView | None:
+    def largest_view(self) -> CachedView | None:
         """The view with the most entries in memory; None if there are no views. Another thread may ask."""
 
     def merge_states(self, batch: pa.RecordBatch) -> None:

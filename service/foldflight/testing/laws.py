@@ -29,7 +29,7 @@ from foldflight.functions.types.serializer import views_in
 from foldflight.lift import Overflowed, Plan, Unfit, evaluate, lift_text, lifted_of
 from foldflight.shipping.pickling import unpickled_copy
 from foldflight.testing.scalarlaws import SCALAR_LAWS, ScalarSubject
-from foldflight.testing.views import KeptViews
+from foldflight.testing.views import CachedViews
 
 __all__ = ["LAWS", "LawResult", "check_laws", "hostile_rows", "iterate_laws", "rows_of"]
 
@@ -337,7 +337,7 @@ def _stored_views(subject: _Subject, rows: Rows, cut: int) -> str | None:
         return read(list(kept.resolve(asked)))
 
     fold = Fold(subject.calls, Options(keeps_views=True), Resources(_SIGNER, ask=ask))
-    kept = KeptViews(fold, page=2)
+    kept = CachedViews(fold, page=2)
     for place, row in enumerate(rows):
         fold.fold(subject.chunk([row]))
         if cut >> (place % 16) & 1:

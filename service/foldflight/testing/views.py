@@ -11,7 +11,7 @@ import pyarrow as pa
 from foldflight.exchange.views import asking
 from foldflight.functions.types.views import ViewSpec
 
-__all__ = ["KeptViews"]
+__all__ = ["CachedViews"]
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Viewing(Protocol):
         """The calls."""
 
 
-class KeptViews:
+class CachedViews:
     """States and entries of groups, each named by its slot. It is the engine's side of `Open.keeps_views`.
 
     Args:

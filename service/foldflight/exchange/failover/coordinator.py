@@ -1,4 +1,4 @@
-"""Keep one exchange running while servers fail or drain: a policy over a journal, without I/O.
+"""Keep one exchange running while servers fail or drain: a policy over a replay log, without I/O.
 
 The shell, which owns sockets, reports what happened by calling a method, and carries out the instructions that it
 returns. At most one of them waits for a server, and it is the last of its list.
@@ -7,7 +7,7 @@ The rules:
 
 - There is one connection at a time. A partial answer of a lost connection is discarded, so an answer never mixes two
 servers.
-- The journal has everything that a lost server had: a new connection gets its states, and then its frames again.
+- The replay log has everything that a lost server had: a new connection gets its states, and then its frames again.
 - An answer that the engine already has is dropped when it arrives again. So each output is delivered once, even if the
   function is not deterministic.
 - A frame is sent only after all answers to earlier frames have arrived. Otherwise the server could block on writing an
@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.engine import Answer, Saved, check_chunk
 from foldflight.exchange.failover.circuits import Circuits
-from foldflight.exchange.failover.journal import Journal, JournalEntry
+from foldflight.exchange.failover.replaylog import ReplayEntry, ReplayLog
 from foldflight.exchange.failover.steps import (
     AwaitAnswer,
     CutConnection,
@@ -80,8 +80,8 @@ class _Connection:
     must_stay: bool = False  # as is_leaving, but the server could not return its states: stay until the next barrier
     asked_at_s: float = 0.0  # when the server last reported whether the exchange should reopen elsewhere
     is_caught_up: bool = False
-    unsent: deque[JournalEntry] = field(default_factory=deque)
-    awaited: JournalEntry | None = None  # the last frame that was sent, if its answer is due
+    unsent: deque[ReplayEntry] = field(default_factory=deque)
+    awaited: ReplayEntry | None = None  # the last frame that was sent, if its answer is due
 
 
 class Coordinator:
@@ -118,7 +118,7 @@ class Coordinator:
         self._now_s = now_s
         self._epoch: int | None = None  # of the last barrier
         self._due = 0  # answers that the engine does not have
-        self._journal = Journal(returns_states=opening.returns.states)
+        self._replay_log = ReplayLog(returns_states=opening.returns.states)
         self._connection: _Connection | None = None
         self._is_wanted = False  # the engine waits for an answer
         self._is_needed = False  # the exchange needs a connection
@@ -139,8 +139,8 @@ class Coordinator:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the states and frames in the journal."""
-        return self._journal.kept.nbytes + self._journal.frame_bytes
+        """Bytes of the states and frames in the replay log."""
+        return self._replay_log.kept.nbytes + self._replay_log.frame_bytes
 
     @property
     def is_due(self) -> bool:
@@ -175,11 +175,11 @@ class Coordinator:
             and self._now_s() - connection.asked_at_s >= self._bounds.ask_s
             and self._may_ask(connection)
         ):
-            self._append(JournalEntry(Checkpoint(if_reopen=True), has_answer=True))
-        self._append(JournalEntry(frame, has_answer), slots)
+            self._append(ReplayEntry(Checkpoint(if_reopen=True), has_answer=True))
+        self._append(ReplayEntry(frame, has_answer), slots)
         if isinstance(frame, Forget):
-            if self._journal.is_idle():
-                self._journal.clear()
+            if self._replay_log.is_idle():
+                self._replay_log.clear()
                 self._no_failover_reason = ""
         else:
             self._is_needed = True
@@ -187,13 +187,13 @@ class Coordinator:
                 isinstance(frame, Barrier) and self._opening.returns.states
             )
         if self._no_failover_reason:
-            self._journal.clear()
-        elif self._journal.frame_bytes > self._bounds.replay_bytes_max and not (
+            self._replay_log.clear()
+        elif self._replay_log.frame_bytes > self._bounds.replay_bytes_max and not (
             # An answered chunk of an exchange of steps is forgotten, so a checkpoint could not replace anything.
             self._is_saving or self._opening.keeps_views or self._opening.maps
         ):
             self._is_saving = True
-            self._append(JournalEntry(Checkpoint(), has_answer=True))
+            self._append(ReplayEntry(Checkpoint(), has_answer=True))
         return self._next()
 
     def _may_ask(self, connection: _Connection) -> bool:
@@ -232,8 +232,8 @@ class Coordinator:
                 pass
         return NO_SLOTS
 
-    def _append(self, entry: JournalEntry, slots: Slots = NO_SLOTS) -> None:
-        self._journal.add(entry, slots)
+    def _append(self, entry: ReplayEntry, slots: Slots = NO_SLOTS) -> None:
+        self._replay_log.add(entry, slots)
         if self._connection is not None:
             self._connection.unsent.append(entry)
 
@@ -287,7 +287,7 @@ class Coordinator:
         entry.answered = True
         self._losses = 0
         if isinstance(frame, Checkpoint) and frame.if_reopen and not connection.is_leaving:
-            self._journal.drop_questions()
+            self._replay_log.drop_questions()
             return self._next()
         is_delivered = True
         if isinstance(frame, Checkpoint):
@@ -297,10 +297,10 @@ class Coordinator:
         elif isinstance(frame, Barrier):
             self._is_saving &= not self._opening.returns.states  # a checkpoint may be due behind the barrier
             if not self._no_failover_reason:
-                self._journal.commit(entry, self._without_entries(answer))
+                self._replay_log.commit(entry, self._without_entries(answer))
                 self._check_kept_bytes()
         elif self._opening.maps:
-            self._journal.forget_answered(entry)
+            self._replay_log.forget_answered(entry)
         if is_delivered:
             self._due -= 1
             self._is_wanted = False
@@ -308,16 +308,16 @@ class Coordinator:
             return self._next()
         return [Deliver(frame, answer if is_delivered else None, logs), *self._next()]
 
-    def _checkpoint_answered(self, entry: JournalEntry, saved: Saved) -> None:
+    def _checkpoint_answered(self, entry: ReplayEntry, saved: Saved) -> None:
         if saved.problem and self._opening.keeps_views:
             # The frames are kept. Another server might save the states, and forget entries that the engine lacks.
-            self._journal.forget_answered(entry)
+            self._replay_log.forget_answered(entry)
             return
         if saved.problem:
             self._disable_failover(f"the server could not save its states: {saved.problem}")
             return
         self.stats.checkpoints += 1
-        self._journal.commit(entry, self._without_entries(saved.states))
+        self._replay_log.commit(entry, self._without_entries(saved.states))
         self._check_kept_bytes()
 
     def _without_entries(self, states: pa.Table) -> pa.Table:
@@ -329,11 +329,11 @@ class Coordinator:
     @property
     def wants_checkpoint(self) -> bool:
         """Whether so many frames are kept that the engine, which keeps views, should take a checkpoint."""
-        is_over = self._journal.frame_bytes > self._bounds.replay_bytes_max
+        is_over = self._replay_log.frame_bytes > self._bounds.replay_bytes_max
         return self._opening.keeps_views and is_over and not self._is_saving
 
     def _check_kept_bytes(self) -> None:
-        kept = self._journal.kept.nbytes
+        kept = self._replay_log.kept.nbytes
         if kept > self._bounds.kept_bytes_max:
             self._disable_failover(
                 f"its states have {kept} bytes, and the client keeps at most {self._bounds.kept_bytes_max}"
@@ -341,7 +341,7 @@ class Coordinator:
 
     def _disable_failover(self, why: str) -> None:
         self._no_failover_reason = why
-        self._journal.clear()
+        self._replay_log.clear()
 
     # -- connections -------------------------------------------------------------------------------------------------
 
@@ -404,13 +404,13 @@ class Coordinator:
             self._opening = self._opening.pinned(opened.fingerprints)
         else:
             self.stats.replays += 1
-            self.stats.rows_refolded += sum(entry.rows for entry in self._journal if entry.sent)
-            states = self._journal.kept.to_batch()
+            self.stats.rows_refolded += sum(entry.rows for entry in self._replay_log if entry.sent)
+            states = self._replay_log.kept.to_batch()
             if states is not None:
                 connection.is_restored = True
                 # Outputs in the middle of an epoch are not needed, and computing them may raise.
-                connection.unsent.append(JournalEntry(States(states, unanswered=True), has_answer=False))
-            connection.unsent.extend(self._journal)
+                connection.unsent.append(ReplayEntry(States(states, unanswered=True), has_answer=False))
+            connection.unsent.extend(self._replay_log)
         self._record(f"opened {connection.url} ({opened.server_id}), to send {len(connection.unsent)} frames")
         self.opened = opened
 
@@ -437,7 +437,7 @@ class Coordinator:
         connection, now_s = self._open_connection(), self._now_s()
         self._connection = None
         self._is_needed = True
-        self._journal.drop_questions()
+        self._replay_log.drop_questions()
         if not self._may_succeed_elsewhere(error, connection):
             return [CutConnection(), GiveUp(error)]
         self._circuits.failed(connection.url, now_s)

@@ -17,8 +17,8 @@ from foldflight.functions.author.context import FunctionContext
 
 if TYPE_CHECKING:
     from foldflight.fold.aggregate.accumulators import Accumulators
+    from foldflight.fold.aggregate.cached import AskView
     from foldflight.fold.aggregate.calls import BoundCall
-    from foldflight.fold.aggregate.kept import AskView
     from foldflight.fold.evaluator import Options, Resources
     from foldflight.fold.failures import Failures
 

@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 
 from foldflight.errors import RejectedError
 from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.cached import UNREADABLE, AskView, CachedMap, Source, entries_of, largest_of, no_state
 from foldflight.fold.aggregate.interpreted import cannot_merge
-from foldflight.fold.aggregate.kept import UNREADABLE, AskView, KeptMap, Source, entries_of, largest_of, no_state
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.states import unreadable
-from foldflight.fold.evaluator import HeldView
+from foldflight.fold.evaluator import CachedView
 from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots
@@ -135,8 +135,8 @@ class Distinct(Accumulators):
         self._type = self.state_type(bound, serializer)
         self._failures = failures
         self._ask = ask
-        self._rows: dict[int, KeptMap] = {}
-        self._warm: set[int] = set()
+        self._rows: dict[int, CachedMap] = {}
+        self._cached: set[int] = set()
 
     @staticmethod
     def state_type(bound: BoundFunction, serializer: RowsSerializer) -> pa.StructType:
@@ -240,15 +240,15 @@ class Distinct(Accumulators):
 
     def forget_entries(self) -> None:
         """Forget all entries, because the engine has them now."""
-        for slot in self._warm:
+        for slot in self._cached:
             if slot in self._rows:
                 self._rows[slot].forget()
-        self._warm.clear()
+        self._cached.clear()
 
     @property
-    def largest_view(self) -> HeldView | None:
+    def largest_view(self) -> CachedView | None:
         """The view with the most entries in memory. Another thread may ask."""
-        return largest_of(HeldView(view.held, slot, self._name, ROWS) for slot, view in list(self._rows.items()))
+        return largest_of(CachedView(view.held, slot, self._name, ROWS) for slot, view in list(self._rows.items()))
 
     def states(self, slots: Slots) -> pa.Array:
         try:
@@ -263,22 +263,22 @@ class Distinct(Accumulators):
     def forget(self, slots: Slots) -> None:
         for slot in slots.tolist():
             self._rows.pop(slot, None)
-        self._warm.difference_update(slots.tolist())
+        self._cached.difference_update(slots.tolist())
         self._inner.forget(slots)
 
     def close(self) -> None:
         self._rows = {}
-        self._warm.clear()
+        self._cached.clear()
         self._inner.close()
 
-    def _of(self, slot: int) -> KeptMap:
+    def _of(self, slot: int) -> CachedMap:
         """Return the rows of a slot; none for a new one."""
         view = self._rows.get(slot)
         if view is None:
             view = self._rows[slot] = self._learned(slot, _NO_ROWS)
         return view
 
-    def _learned(self, slot: int, part: ViewPart) -> KeptMap:
-        view = KeptMap(Source(self._ask, ROWS, self._serializer, slot, self._warm))
+    def _learned(self, slot: int, part: ViewPart) -> CachedMap:
+        view = CachedMap(Source(self._ask, ROWS, self._serializer, slot, self._cached))
         view.learn(part)
         return view

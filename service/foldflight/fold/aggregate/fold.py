@@ -20,7 +20,7 @@ from foldflight.fold.aggregate.distinct import Distinct
 from foldflight.fold.aggregate.interpreted import cannot_retract
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.viewed import Viewed
-from foldflight.fold.evaluator import HeldView, Options, Resources
+from foldflight.fold.evaluator import CachedView, Options, Resources
 from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
@@ -370,7 +370,7 @@ class Fold:
         return not (self._marks & np.uint8(_UNSAVED)).any()
 
     @property
-    def largest_view(self) -> HeldView | None:
+    def largest_view(self) -> CachedView | None:
         """The view with the most entries in memory; None if there are no views. Another thread may ask."""
         largest = [each.largest_view for each in self._accumulators if isinstance(each, (Viewed, Distinct))]
         return max((each for each in largest if each is not None), default=None)

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import FunctionError, RejectedError
+from foldflight.fold.aggregate.cached import AskView, CachedList, CachedMap, Source, entries_of, largest_of, no_state
 from foldflight.fold.aggregate.interpreted import EMPTY, Interpreted, cannot_merge
-from foldflight.fold.aggregate.kept import AskView, KeptList, KeptMap, Source, entries_of, largest_of, no_state
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.states import unreadable
-from foldflight.fold.evaluator import HeldView
+from foldflight.fold.evaluator import CachedView
 from foldflight.fold.failures import Failures
 from foldflight.fold.rows import Slots
 from foldflight.fold.signing import StateSigner
@@ -58,7 +58,7 @@ class Viewed(Interpreted):
         self._ask = ask
         self._views = views_in(bound.serializer)
         self._attributes = Attributes(bound.serializer)
-        self._warm: set[int] = set()  # the slots with views of which entries are in memory
+        self._cached: set[int] = set()  # the slots with views of which entries are in memory
         self._cold: set[int] = set()  # the slots that may have `ViewPart`s, until a row uses the slot
         create = self.methods.create_accumulator
         self.methods = dataclasses.replace(self.methods, create_accumulator=lambda: self._in_memory(create()))
@@ -76,7 +76,7 @@ class Viewed(Interpreted):
             self._check_complete(states)
         super().merge(slots, states)
         if self._ask is not None:
-            self._warm.update(slots.tolist())
+            self._cached.update(slots.tolist())
             # Complete views stay as they are: they are faster, and their states are complete again.
             for name in self._views:
                 complete = states.field(name).field("complete").fill_null(True).to_numpy(zero_copy_only=False)
@@ -108,47 +108,47 @@ class Viewed(Interpreted):
                     raise no_state(self.name, name, slot)
                 if part.complete and self._found(self._held[slot], name) is _FORGOTTEN:
                     self._attributes.set(self._held[slot], name, serializer.made(part))
-                    self._warm.add(slot)
+                    self._cached.add(slot)
                     continue
                 # A view in memory, and what a method has set instead of one, needs no entries.
-                view = self._kept(slot, name)
+                view = self._cached_view(slot, name)
                 if view is not None and view.source.is_of(slot, name):
                     view.learn(part)
 
     def forget_entries(self) -> None:
         """Forget all entries of all views, because the engine has them now."""
         held, put = self._held, self._attributes.set
-        for slot in self._warm:
+        for slot in self._cached:
             accumulator = held[slot]
             for name in self._views if accumulator is not EMPTY else ():
                 found = self._found(accumulator, name)
                 if type(found) is PlainMap:  # most are
                     put(accumulator, name, _FORGOTTEN)
-                elif isinstance(found, (KeptMap, KeptList)):
+                elif isinstance(found, (CachedMap, CachedList)):
                     found.forget()
                 elif isinstance(found, (MapView, dict)):
                     put(accumulator, name, _FORGOTTEN)
                 elif isinstance(found, (ListView, list)):
                     put(accumulator, name, _forgotten_list(_count(found)))
-        self._cold |= self._warm
-        self._warm.clear()
+        self._cold |= self._cached
+        self._cached.clear()
 
     def forget(self, slots: Slots) -> None:
         super().forget(slots)
         gone = slots.tolist()
-        self._warm.difference_update(gone)
+        self._cached.difference_update(gone)
         self._cold.difference_update(gone)
 
     def close(self) -> None:
-        self._warm.clear()
+        self._cached.clear()
         self._cold.clear()
         super().close()
 
     @property
-    def largest_view(self) -> HeldView | None:
+    def largest_view(self) -> CachedView | None:
         """The view with the most entries in memory. Another thread may ask."""
         return largest_of(
-            HeldView(_count(self._found(accumulator, name)), slot, self.name, name)
+            CachedView(_count(self._found(accumulator, name)), slot, self.name, name)
             for slot, accumulator in enumerate(list(self._held))
             for name in (self._views if accumulator is not EMPTY else ())
         )
@@ -157,7 +157,7 @@ class Viewed(Interpreted):
         fresh = self.absent(slots)
         super()._create(slots)
         if self._ask is not None:
-            self._warm.update(fresh.tolist())
+            self._cached.update(fresh.tolist())
             self._thaw(slots)
 
     def _states(self, slots: Slots) -> pa.Array:
@@ -166,7 +166,7 @@ class Viewed(Interpreted):
             self._read_moved(slots)
         states = super()._states(slots)
         # A method may have replaced a view, or the accumulator.
-        self._warm.update(slots.tolist() if self._ask is not None else ())
+        self._cached.update(slots.tolist() if self._ask is not None else ())
         return states
 
     def _outputs(self, slots: Slots) -> pa.Array:
@@ -227,32 +227,32 @@ class Viewed(Interpreted):
             accumulator = self._held[slot]
             for name in self._views if accumulator is not EMPTY else ():
                 found = self._found(accumulator, name)
-                if isinstance(found, (KeptMap, KeptList)) and not found.source.is_of(slot, name):
+                if isinstance(found, (CachedMap, CachedList)) and not found.source.is_of(slot, name):
                     self._attributes.set(accumulator, name, copy.copy(found))
 
     def _keep(self, slots: Iterable[int]) -> None:
         """Replace the `ViewPart`s of n slots by views whose entries the engine keeps."""
         for slot in slots:
             for name in self._views if self._held[slot] is not EMPTY else ():
-                self._kept(slot, name)
+                self._cached_view(slot, name)
 
-    def _kept(self, slot: int, name: str) -> KeptMap | KeptList | None:
+    def _cached_view(self, slot: int, name: str) -> CachedMap | CachedList | None:
         """Return a view whose entries the engine keeps; None for one in memory, and for what is no view."""
         found = self._found(self._held[slot], name)
         if isinstance(found, ViewPart):
             found = self._made(slot, name, found)
             self._attributes.set(self._held[slot], name, found)
-        return found if isinstance(found, (KeptMap, KeptList)) else None
+        return found if isinstance(found, (CachedMap, CachedList)) else None
 
-    def _made(self, slot: int, name: str, part: ViewPart) -> KeptMap | KeptList:
+    def _made(self, slot: int, name: str, part: ViewPart) -> CachedMap | CachedList:
         assert self._ask is not None
         serializer = self._views[name]
-        source = Source(self._ask, name, serializer, slot, self._warm)
+        source = Source(self._ask, name, serializer, slot, self._cached)
         if serializer.is_list:
             if len(part.keys) != 1 or part.present[0]:
                 raise unreadable(self.name, f"the ListView {name} is not complete and has no number of items")
-            return KeptList(source, part.keys[0])
-        kept = KeptMap(source)
+            return CachedList(source, part.keys[0])
+        kept = CachedMap(source)
         kept.learn(part)
         return kept
 

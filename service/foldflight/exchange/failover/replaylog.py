@@ -1,4 +1,4 @@
-"""The journal of one exchange: the states and frames that another server needs to take it over.
+"""The replay log of one exchange: the states and frames that another server needs to take it over.
 
 The states are those of the last barrier or checkpoint, one for each slot. An answer has only the slots that changed, so
 it is merged into the older states. The frames are those that were sent after it, in order. A server that loads the
@@ -21,18 +21,18 @@ from foldflight.exchange.frames import SLOT_BYTES, Barrier, Checkpoint, Chunk, E
 from foldflight.exchange.slots import NO_SLOTS, Slots, SlotSet
 from foldflight.fold import ERROR
 
-__all__ = ["Journal", "JournalEntry", "KeptStates"]
+__all__ = ["KeptStates", "ReplayEntry", "ReplayLog"]
 
 # Number of stale rows that is tolerated, in addition to one for each live row, before the batches are compacted.
 _STALE_ROWS_MIN: Final = 1024
-# Bytes that the journal needs for a frame besides its data, and for each column of a batch. Many small chunks, or
+# Bytes that the replay log needs for a frame besides its data, and for each column of a batch. Many small chunks, or
 # epochs without rows, must not fill the memory.
 _ENTRY_BYTES: Final = 512
 _COLUMN_BYTES: Final = 1024
 
 
 @dataclass(eq=False, slots=True)
-class JournalEntry:
+class ReplayEntry:
     """One frame of the engine.
 
     Args:
@@ -41,7 +41,7 @@ class JournalEntry:
         sent: Whether it has been sent to any server.
         answered: Whether the engine has the answer. The same answer from another server is then dropped.
         changed: The slots of the results of a barrier; None for other frames.
-        bytes: Bytes that the journal needs for the frame.
+        bytes: Bytes that the replay log needs for the frame.
     """
 
     frame: EngineFrame
@@ -57,7 +57,7 @@ class JournalEntry:
         return int(self.frame.batch.num_rows) if isinstance(self.frame, Chunk) else 0
 
 
-class Journal:
+class ReplayLog:
     """States and frames of one exchange.
 
     Args:
@@ -68,17 +68,17 @@ class Journal:
         self.kept = KeptStates()
         self.frame_bytes = 0
         self._returns_states = returns_states
-        self._entries: list[JournalEntry] = []
+        self._entries: list[ReplayEntry] = []
         self._live = SlotSet()  # slots that have an accumulator, on whichever server
         self._changed = SlotSet()  # slots of the next results
 
-    def __iter__(self) -> Iterator[JournalEntry]:
+    def __iter__(self) -> Iterator[ReplayEntry]:
         return iter(self._entries)
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, entry: JournalEntry, slots: Slots = NO_SLOTS) -> None:
+    def add(self, entry: ReplayEntry, slots: Slots = NO_SLOTS) -> None:
         """Append a frame with its slots."""
         match entry.frame:
             case (States() | Entries() | Chunk()) as frame:
@@ -115,19 +115,19 @@ class Journal:
         """Remove checkpoints with `if_reopen`, which concern one server only."""
         self._replace_entries([each for each in self._entries if each.frame != Checkpoint(if_reopen=True)])
 
-    def forget_answered(self, entry: JournalEntry) -> None:
+    def forget_answered(self, entry: ReplayEntry) -> None:
         """Remove an answered frame that another server does not need."""
         self._entries.remove(entry)
         self.frame_bytes -= entry.bytes
 
-    def commit(self, entry: JournalEntry, states: pa.Table) -> None:
+    def commit(self, entry: ReplayEntry, states: pa.Table) -> None:
         """Record the answer to a barrier or checkpoint. If it has states, drop the frames that they cover."""
         place = self._place_of(entry) + 1
         failed = _failed_slots(states) if isinstance(entry.frame, Barrier) else NO_SLOTS
         if isinstance(entry.frame, Barrier) and not self._returns_states:
             # A failed slot must be empty on a new server, even if the function does not raise there again.
             if len(failed):
-                forgetting = JournalEntry(Forget(pa.array(failed, pa.int32())), has_answer=False)
+                forgetting = ReplayEntry(Forget(pa.array(failed, pa.int32())), has_answer=False)
                 self._replace_entries([*self._entries[:place], forgetting, *self._entries[place:]])
             return
         for past in self._entries[:place]:
@@ -137,14 +137,14 @@ class Journal:
         self.kept.forget(failed)
         self._replace_entries(self._entries[place:])
 
-    def _place_of(self, entry: JournalEntry) -> int:
+    def _place_of(self, entry: ReplayEntry) -> int:
         """Return the place of an entry, searched from the end: there may be very many, and a late one is answered."""
         for place in reversed(range(len(self._entries))):
             if self._entries[place] is entry:
                 return place
-        raise AssertionError("the answer is not for an entry of this journal")
+        raise AssertionError("the answer is not for an entry of this replay log")
 
-    def _replace_entries(self, entries: list[JournalEntry]) -> None:
+    def _replace_entries(self, entries: list[ReplayEntry]) -> None:
         self._entries = entries
         self.frame_bytes = sum(entry.bytes for entry in entries)
 

@@ -9,12 +9,12 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.fold.evaluator import HeldView
+from foldflight.fold.evaluator import CachedView
 from foldflight.functions.types.serializer import ViewSerializer
 from foldflight.functions.types.values import CastError
 from foldflight.functions.types.views import MISSING, ListView, MapView, ViewPart
 
-__all__ = ["UNREADABLE", "AskView", "KeptList", "KeptMap", "Source", "entries_of", "largest_of", "no_state"]
+__all__ = ["UNREADABLE", "AskView", "CachedList", "CachedMap", "Source", "entries_of", "largest_of", "no_state"]
 
 UNREADABLE: Final = (ValueError, TypeError, OverflowError, KeyError, pa.ArrowException)
 """What reading states or entries that were damaged or forged raises."""
@@ -48,17 +48,17 @@ class Source:
         name: The name of the view.
         serializer: Its layout.
         slot: The slot.
-        warm: The slots whose views know entries; the slot is added when entries are read or changed.
+        cached: The slots whose views know entries; the slot is added when entries are read or changed.
     """
 
-    __slots__ = ("_ask", "_name", "_serializer", "_slot", "_warm")
+    __slots__ = ("_ask", "_cached", "_name", "_serializer", "_slot")
 
-    def __init__(self, ask: AskView, name: str, serializer: ViewSerializer, slot: int, warm: set[int]) -> None:
+    def __init__(self, ask: AskView, name: str, serializer: ViewSerializer, slot: int, cached: set[int]) -> None:
         self._ask = ask
         self._name = name
         self._serializer = serializer
         self._slot = slot
-        self._warm = warm
+        self._cached = cached
 
     def find(self, key: Any) -> Any:
         """Return the value of a key, or MISSING. Raises TypeError for a key that does not fit the type of the keys."""
@@ -99,9 +99,9 @@ class Source:
                 return
             last, count = page.keys[-1:], count + len(page.keys)
 
-    def warm(self) -> None:
+    def mark_cached(self) -> None:
         """Note that the view knows entries."""
-        self._warm.add(self._slot)
+        self._cached.add(self._slot)
 
     def is_of(self, slot: int, name: str) -> bool:
         """Return whether these are the entries of this view of this slot."""
@@ -131,7 +131,7 @@ class Source:
         return RejectedError("BAD_FRAME", f"the engine {wrong}, of the view {self._name}")
 
 
-class KeptMap(MapView[Any, Any]):
+class CachedMap(MapView[Any, Any]):
     """A map whose entries the engine keeps.
 
     `_entries` has the entries that are known, `_absent` the keys that are known not to exist, and `_changed` the keys
@@ -161,7 +161,7 @@ class KeptMap(MapView[Any, Any]):
             elif not part.complete:
                 self._absent.add(key)
         self._is_whole = part.complete
-        self.source.warm()
+        self.source.mark_cached()
 
     def forget(self) -> None:
         """Forget all entries, because the engine has them."""
@@ -191,7 +191,7 @@ class KeptMap(MapView[Any, Any]):
             self._absent.add(key)
         else:
             self._entries[key] = found
-        self.source.warm()
+        self.source.mark_cached()
         return found
 
     def _put(self, key: Any, value: Any) -> None:
@@ -201,19 +201,19 @@ class KeptMap(MapView[Any, Any]):
         self._entries[key] = value
         self._changed[key] = None
         self._absent.discard(key)
-        self.source.warm()
+        self.source.mark_cached()
 
     def _remove(self, key: Any) -> None:
         self._resized += 1
         del self._entries[key]
         self._changed[key] = None
         self._absent.add(key)
-        self.source.warm()
+        self.source.mark_cached()
 
     def clear(self) -> None:
         self.forget()
         self._is_whole = self._is_cleared = True
-        self.source.warm()
+        self.source.mark_cached()
 
     def is_empty(self) -> bool:
         if self._is_whole or any(key in self._entries for key in self._changed):
@@ -253,7 +253,7 @@ class KeptMap(MapView[Any, Any]):
         return "MapView(...)"
 
 
-class KeptList(ListView[Any]):
+class CachedList(ListView[Any]):
     """A list whose items the engine keeps.
 
     `_items` has the items that were appended since states were last returned, and `_kept` is the number of the items
@@ -274,7 +274,7 @@ class KeptList(ListView[Any]):
         if part.complete and not self._is_whole:
             items = [value for value, present in zip(part.values, part.present, strict=True) if present]
             self._items, self._is_whole, self._kept = items + self._items, True, 0
-            self.source.warm()
+            self.source.mark_cached()
 
     def forget(self) -> None:
         """Forget all items, because the engine has them."""
@@ -297,7 +297,7 @@ class KeptList(ListView[Any]):
 
     def add(self, value: Any) -> None:
         self._items.append(value)
-        self.source.warm()
+        self.source.mark_cached()
 
     append = add
 
@@ -305,7 +305,7 @@ class KeptList(ListView[Any]):
         self._items, self._kept = [], 0
         self._is_whole = self._is_cleared = True
         self._clears += 1
-        self.source.warm()
+        self.source.mark_cached()
 
     def is_empty(self) -> bool:
         return not self._kept and not self._items
@@ -357,7 +357,7 @@ def no_state(function: str, view: str, slot: int) -> RejectedError:
     )
 
 
-def largest_of(held: Iterable[HeldView]) -> HeldView | None:
+def largest_of(held: Iterable[CachedView]) -> CachedView | None:
     """Return the view with the most entries in memory; None if no view has any."""
     largest = max(held, default=None)
     return largest if largest is not None and largest.entries else None

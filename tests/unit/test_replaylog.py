@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foldflight.exchange.failover.journal import KeptStates
+from foldflight.exchange.failover.replaylog import KeptStates
 
 SCHEMA = pa.schema([("slot", pa.int32()), ("state_0", pa.string()), ("output_0", pa.int64())])
 STEPS = st.lists(

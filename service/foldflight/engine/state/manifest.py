@@ -26,8 +26,8 @@ __all__ = [
     "Manifest",
     "Merge",
     "PieceMeta",
-    "Run",
     "RunStore",
+    "SortedRun",
     "TableBounds",
     "TableLayout",
     "calls_of",
@@ -180,7 +180,7 @@ class PieceMeta:
 
 
 @dataclass
-class Run:
+class SortedRun:
     """The output of one epoch or one merge: pieces with disjoint, ascending ranges of hashes."""
 
     level: int
@@ -221,7 +221,7 @@ class Manifest:
 
     layout: TableLayout
     generations: dict[int, pa.Schema]
-    runs: list[Run] = field(default_factory=list)
+    runs: list[SortedRun] = field(default_factory=list)
     merges: list[Merge] = field(default_factory=list)
 
     @property
@@ -300,7 +300,7 @@ class Manifest:
             Merge(each["level"], each["inputs"], each["done"], [PieceMeta(**piece) for piece in each["outputs"]])
             for each in content["merges"]
         ]
-        runs = [Run(run["level"], [PieceMeta(**piece) for piece in run["pieces"]]) for run in content["runs"]]
+        runs = [SortedRun(run["level"], [PieceMeta(**piece) for piece in run["pieces"]]) for run in content["runs"]]
         return cls(layout, generations, runs, merges)
 
 

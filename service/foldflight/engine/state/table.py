@@ -31,8 +31,8 @@ from foldflight.engine.state.manifest import (
     Manifest,
     Merge,
     PieceMeta,
-    Run,
     RunStore,
+    SortedRun,
     TableBounds,
     TableLayout,
     calls_of,
@@ -273,7 +273,7 @@ class StateTable:
             [pa.array(hashes), *keys.columns, pa.array(live), *states.columns], schema=self.layout.rows
         )
         order = np.argsort(hashes, kind="stable")
-        written = Run(0, self._store_pieces(batch.take(pa.array(order))))
+        written = SortedRun(0, self._store_pieces(batch.take(pa.array(order))))
         if written.pieces:
             self._manifest.runs.append(written)
         merged = self._merge(max(self._bounds.merge_rows_max, self._bounds.merge_share * self._work([written])))
@@ -356,11 +356,11 @@ class StateTable:
             self._end_merge(merge, inputs)
         return work
 
-    def _work(self, runs: Sequence[Run]) -> int:
+    def _work(self, runs: Sequence[SortedRun]) -> int:
         """Return the number of rows of runs. Large rows count as several (`row_bytes`)."""
         return sum(max(run.rows, run.bytes // self._bounds.row_bytes) for run in runs)
 
-    def _cut(self, runs: Sequence[Run], low: int, budget: int, row_bytes: int | None = None) -> tuple[int, int]:
+    def _cut(self, runs: Sequence[SortedRun], low: int, budget: int, row_bytes: int | None = None) -> tuple[int, int]:
         """Return the end of the range of hashes from `low` on that has `budget` rows of the runs, and its rows.
 
         Hashes need not be evenly distributed. Rows with the same hash stay together, so there may be more rows. Rows
@@ -403,12 +403,12 @@ class StateTable:
                 last, done = middle, done + more
         return end, round(done + work(last + 1, end))
 
-    def _end_merge(self, merge: Merge, inputs: Sequence[Run]) -> None:
+    def _end_merge(self, merge: Merge, inputs: Sequence[SortedRun]) -> None:
         place = self._manifest.runs.index(inputs[0])
         gone = [piece.id for run in inputs for piece in run.pieces]
         self._manifest.runs = [run for run in self._manifest.runs if not any(run is each for each in inputs)]
         if merge.outputs:
-            self._manifest.runs.insert(place, Run(merge.level + 1, merge.outputs))
+            self._manifest.runs.insert(place, SortedRun(merge.level + 1, merge.outputs))
         self._manifest.merges.remove(merge)
         for run_id in gone:
             self._store.remove_run(run_id)
@@ -416,7 +416,7 @@ class StateTable:
             self._cache.drop(gone)
 
     def _newest(
-        self, runs: Sequence[Run], low: int, high: int, where: Callable[[pa.RecordBatch], Mask] | None = None
+        self, runs: Sequence[SortedRun], low: int, high: int, where: Callable[[pa.RecordBatch], Mask] | None = None
     ) -> pa.RecordBatch:
         """Return the newest row, or tombstone, of each group whose hash is in a range, sorted by hash."""
         parts = [

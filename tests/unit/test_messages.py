@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight.errors import RejectedError
+from foldflight.exchange.fields import fields_of, part
 from foldflight.exchange.ipc import BatchReader, split
 from foldflight.exchange.slots import SlotSet
 from foldflight.server import flightbase
@@ -41,15 +42,15 @@ def sent(batch: pa.RecordBatch, metadata: bytes = b"m") -> bytes:
 
 
 # Chunks of equal and of other sizes, no body, a body before other fields, two bodies, and an empty message.
-BODY = flightbase._part(flightbase._BODY, b"12345678")
+BODY = part(flightbase._BODY, b"12345678")
 MESSAGES = [
     *(sent(batch_of(rows, first)) for rows in (3, 4) for first in (0, 7)),
     sent(batch_of(3, 0), b"n"),
     sent(batch_of(0, 0)),
-    BODY + flightbase._part(3, b"metadata"),
+    BODY + part(3, b"metadata"),
     BODY + BODY,
-    flightbase._part(3, b"metadata" * 2) + BODY,
-    flightbase._part(3, b"metadata") + flightbase._part(3, b"metadat"),
+    part(3, b"metadata" * 2) + BODY,
+    part(3, b"metadata") + part(3, b"metadat"),
     b"",
 ]
 
@@ -58,10 +59,10 @@ MESSAGES = [
 def test_fields_are_found_whatever_message_came_before(messages: list[bytes]) -> None:
     """The reader, which compares a message with the one before, finds the fields that are in the message."""
     call: Any = Sent(messages)
-    descriptor = flightbase._part(1, fl.FlightDescriptor.for_command(b"").serialize())
+    descriptor = part(1, fl.FlightDescriptor.for_command(b"").serialize())
     reader = flightbase._Reader(call, descriptor, 1 << 20)
-    assert reader._next() == flightbase._fields(descriptor)
-    assert [reader._next() for _ in messages] == [flightbase._fields(message) for message in messages]
+    assert reader._next() == fields_of(descriptor)
+    assert [reader._next() for _ in messages] == [fields_of(message) for message in messages]
 
 
 def test_batches_of_equal_size_have_their_own_values() -> None:

@@ -11,12 +11,12 @@ from foldflight.sql.analysis import CannotFoldError
 from foldflight.sql.calls import ParsedCall
 from foldflight.sql.text import Edits, Span, SqlError, Text
 
-__all__ = ["SERIALIZERS", "TIME", "WindowedTable", "as_plain_tables", "window_of_call", "windowed_tables"]
+__all__ = ["SYNTAX", "TIME", "WindowedTable", "as_plain_tables", "window_of_call", "windowed_tables"]
 
 TIME: Final = "foldflight time"
 """The name of the time column in the rows that are grouped by windows."""
 
-SERIALIZERS: Final = {
+SYNTAX: Final = {
     "TUMBLE": "TUMBLE(TABLE t, DESCRIPTOR(time), INTERVAL '5' MINUTES)",
     "HOP": "HOP(TABLE t, DESCRIPTOR(time), slide, size)",
     "CUMULATE": "CUMULATE(TABLE t, DESCRIPTOR(time), step, size)",
@@ -62,7 +62,7 @@ def windowed_tables(text: Text) -> list[WindowedTable]:
     found = []
     for place in range(len(text)):
         kind = text.upper(place)
-        if kind not in SERIALIZERS or not text.says(place + 1, "("):
+        if kind not in SYNTAX or not text.says(place + 1, "("):
             continue
         span = Span(place, text.partner[place + 1] + 1)
         if text.says(place - 2, "TABLE", "(") and text.says(span.stop, ")"):
@@ -75,7 +75,7 @@ def windowed_tables(text: Text) -> list[WindowedTable]:
 def _windowed_table(text: Text, kind: str, span: Span, arguments: Span) -> WindowedTable:
     relation, *rest = text.split(arguments)
     if len(rest) != 1 + _LENGTHS[kind]:
-        raise text.error(f"{kind} is written {SERIALIZERS[kind]}", span)
+        raise text.error(f"{kind} is written {SYNTAX[kind]}", span)
     if text.says(relation.start, "TABLE"):
         relation = Span(relation.start + 1, relation.stop)
     time = rest[0]

@@ -173,7 +173,9 @@ SHOW FOLDFLIGHT FUNCTIONS; DROP FUNCTION words;
 
 `RETURNS` is followed by a type, or by `TABLE` and the columns. `AS` and `USING LINK` are those of `CREATE AGGREGATE`.
 Spark knows these functions under their names, in expressions and behind `FROM` and `LATERAL`. Spark refuses functions
-in Python in lambdas, in `VALUES`, and over columns of both sides in `ON` of an outer join; compute them in a subquery.
+in Python in lambdas, in `VALUES`, and over columns of both sides in `ON` of an outer join: compute them in a subquery.
+For a join, join the pairs in a subquery first, and these to the outer table by its key. In the arguments of an
+aggregate of foldflight with `FILTER`, they and their own arguments are evaluated where the filter holds.
 Spark's `LEFT JOIN LATERAL` keeps rows without a match only if it has a condition, so write `ON true`. In `sql`,
 `name => value` is a direct argument. Other statements with `CREATE FUNCTION` and `DROP FUNCTION` are Spark's.
 
@@ -312,8 +314,8 @@ def sql_page() -> str:
     # The grammar is all of the docstring between its first line and the prose behind the statements.
     paragraphs = (statements.__doc__ or "").strip().split("\n\n")
     grammar = "\n\n".join(each for each in paragraphs if each.startswith(("CREATE", "DROP", "SHOW")))
-    shapes = "\n".join(windows.SHAPES.values())
-    return SQL.format(statements=grammar, windows=shapes)
+    windows_syntax = "\n".join(windows.SYNTAX.values())
+    return SQL.format(statements=grammar, windows=windows_syntax)
 
 
 def messages_page() -> str:

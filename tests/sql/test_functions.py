@@ -54,6 +54,21 @@ def test_in_all_places(both: Any, plans_of: Any) -> None:
         sql(both, "SELECT next_of(1)")
 
 
+def test_functions_over_both_sides_of_an_outer_join(db: Any) -> None:
+    """Spark refuses them when it runs the statement; here they are refused with the remedy, which runs."""
+    sql(db, TIMES)
+    values_of = "FROM VALUES (1), (2) AS a(x) {} VALUES (1), (2) AS b(y) ON times({}) = 2"
+    for join in ("LEFT JOIN", "FULL OUTER JOIN", "LEFT ANTI JOIN"):
+        statement = f"SELECT x {values_of.format(join, 'x + y, 1')}"
+        with pytest.raises(SqlError, match=r"times over columns of both sides in ON of an outer join; join the pairs"):
+            sql(db, statement)
+    assert len(sql(db, f"SELECT * {values_of.format('LEFT JOIN', 'y, 1')}").collect()) == 2
+    assert values(sql(db, f"SELECT x, y {values_of.format('JOIN', 'x + y, 1')}")) == [(1, 1)]
+    pairs = f"SELECT x, y {values_of.format('JOIN', 'x + y, 1')}"
+    remedy = f"SELECT x, y FROM VALUES (1), (2) AS a(x) LEFT JOIN ({pairs}) USING (x)"
+    assert values(sql(db, remedy)) == [(1, 1), (2, None)]
+
+
 @since_spark("4.0", "the refusal of a UDF in a higher order function")
 def test_types_of_arguments_are_checked_when_a_statement_is_planned(db: Any) -> None:
     """In each clause, nested, and beside aggregates: the error has the place of the argument, and no row is read."""

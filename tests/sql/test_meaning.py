@@ -91,6 +91,29 @@ def test_filter_guards_arguments(db: Any, plans_of: Callable[..., list[str]]) ->
         sql(db, "SELECT my_sum(1 / x) FILTER (WHERE x > 0), my_min(1 / x) FROM VALUES (0) AS t(x)").collect()
 
 
+def test_filter_guards_scalar_functions(db: Any) -> None:
+    """A scalar function in an argument gets the rows where FILTER holds, and so do its arguments: in all plans."""
+    sql(
+        db,
+        """CREATE OR REPLACE FUNCTION above_zero(x DOUBLE) RETURNS DOUBLE AS $$
+def above_zero(x):
+    if not x > 0:
+        raise ValueError(f"{x} is not positive")
+    return x
+$$""",
+    )
+    rows = "VALUES (1, 0D), (1, 2D), (2, 4D) AS t(k, x)"
+    argument = "my_sum(above_zero(above_zero(1 / x) + 1 / x)) FILTER (WHERE x > 0)"
+    query = f"SELECT k, {argument} AS a, my_sum(above_zero(x)) FILTER (WHERE x > 2) AS b FROM {rows} GROUP BY k"
+    for plan in ("fold", "lists"):
+        assert values(sql(db, query, plan=plan)) == [(1, 1.0, None), (2, 0.5, 4.0)]
+    for plan in ("auto", "lists"):
+        found = sql(db, f"SELECT {argument} OVER (PARTITION BY k) AS a FROM {rows}", plan=plan)
+        assert values(found) == [(0.5,), (1.0,), (1.0,)]
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+        sql(db, f"SELECT my_sum(above_zero(1 / x)) FROM {rows}").collect()
+
+
 def test_a_chain_of_common_tables_is_planned_link_by_link(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark is given the links that a block reads, so twice as many links are twice as much text, not four times."""
     asked: list[str] = []

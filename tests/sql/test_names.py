@@ -61,6 +61,28 @@ def test_qualified_columns_behind_pipes(named: Any, statement: str) -> None:
     assert rows(sql(named, statement)) == rows(named.sql(statement.replace("my_sum", "sum")))
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "FROM d |> AGGREGATE my_sum(d.id) GROUP BY d.k |> SELECT `my_sum(id)`",
+        "FROM d |> AGGREGATE my_sum(id), count(*) GROUP BY k |> AGGREGATE my_sum(`my_sum(id)`) |> SELECT *",
+        "FROM d |> SELECT DISTINCT k, my_sum(id) OVER (PARTITION BY k) |> WHERE k = 1",
+        "WITH c AS (FROM d |> AGGREGATE my_sum(d.id + 1) GROUP BY d.k) SELECT `my_sum((id + 1))` FROM c",
+        "SELECT x.`my_sum(id)` FROM (FROM d |> AGGREGATE my_sum(id)) AS x",
+    ],
+)
+def test_names_of_items_behind_pipes(named: Any, statement: str) -> None:
+    """An item without alias has a name by which the operators and queries around can refer to it."""
+    assert rows(sql(named, statement)) == rows(named.sql(statement.replace("my_sum", "sum")))
+
+
+def test_items_behind_pipes_that_have_the_name_of_their_text(named: Any) -> None:
+    """As elsewhere, items with FILTER or OVER are named by their text."""
+    found = sql(named, "FROM d |> SELECT id, my_sum(id)  FILTER (WHERE id > 1) OVER (ORDER BY id) |> WHERE id = 3")
+    assert found.columns == ["id", "my_sum(id) FILTER (WHERE id > 1) OVER (ORDER BY id)"]
+    assert rows(found) == [(3, 5)]
+
+
 @pytest.mark.parametrize("name", ["over", "filter", "größe", "a.b", "my total", "a``b"])
 def test_names_in_backquotes(named: Any, name: str) -> None:
     """Every name in backquotes can be created, called and dropped, and leaves other statements as they were."""

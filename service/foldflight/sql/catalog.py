@@ -405,21 +405,26 @@ class Catalog:
             f"RETURN SELECT * FROM inline({rows}({arguments}))",
         )
 
-    def scalar_udf(self, spark: SparkSession, entry: ScalarEntry, literals: Mapping[str, Any]) -> str:
-        """Return Spark's name of a function with these direct arguments; a table function gives arrays of rows."""
-        key = (entry, repr(sorted(literals.items())))
+    def scalar_udf(
+        self, spark: SparkSession, entry: ScalarEntry, literals: Mapping[str, Any], *, guarded: bool = False
+    ) -> str:
+        """Return Spark's name of a function with these direct arguments; a table function gives arrays of rows.
+
+        A guarded one has a condition as first argument; see `declared_udf`.
+        """
+        key = (entry, repr(sorted(literals.items())), guarded)
         if key not in self._udfs:
             name = self._udf_name(entry.name)
-            spark.udf.register(name, self._scalar_udf(entry, literals))
+            spark.udf.register(name, self._scalar_udf(entry, literals, guarded=guarded))
             self._udfs[key] = name
             self._written[name] = _Written(entry.name, len(entry.types), distinct=False, order=(), literals=literals)
         return self._udfs[key]
 
     @staticmethod
-    def _scalar_udf(entry: ScalarEntry, literals: Mapping[str, Any]) -> Any:
+    def _scalar_udf(entry: ScalarEntry, literals: Mapping[str, Any], *, guarded: bool = False) -> Any:
         known = entry.handle.info.input_types
         inputs = () if known is not None and tuple(map(parse_type, known)) == entry.types else entry.types
-        return declared_udf(entry.handle.info, entry.handle.transport, inputs, entry.returns, literals)
+        return declared_udf(entry.handle.info, entry.handle.transport, inputs, entry.returns, literals, guarded=guarded)
 
     def _udf_name(self, name: str) -> str:
         plain = re.sub(r"\W", "_", name, flags=re.ASCII)  # Spark demands backquotes around other letters

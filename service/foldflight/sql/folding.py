@@ -31,9 +31,9 @@ from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, calls_in, orderings
 from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, named_items, star_of, written_items
-from foldflight.sql.meaning import arguments_of, declared_types, own_calls
+from foldflight.sql.meaning import arguments_of, declared_types, guarded, own_calls
 from foldflight.sql.over import BlockOver
-from foldflight.sql.text import Edits, Span, Text, Token, quoted
+from foldflight.sql.text import Edits, Span, Token, quoted
 from foldflight.sql.windows import TIME, WindowedTable, window_of_call
 
 __all__ = ["BlockFold", "Folded"]
@@ -397,7 +397,7 @@ class BlockFold:
                 select.append(f"{edits.render(self._time(keys))} AS {quoted(TIME)}")
         if row_kind := self.options.get("row_kind"):
             select.append(f"{quoted(row_kind)} AS `row_kind`")
-        arguments = _Arguments(text, edits, self._names)
+        arguments = _Arguments(self.analysis, edits, self._names)
         aggregates: dict[str, Aggregate] = {}
         for call, output in uses.items():
             if output not in aggregates:
@@ -584,9 +584,10 @@ class _Arguments:
     that is left out. A filter is evaluated once for a row, so that rand() > 0.5 is the same for all that it guards.
     """
 
-    def __init__(self, text: Text, edits: Edits, names: _Names) -> None:
-        self._text, self._edits, self._new_name = text, edits, names.new
+    def __init__(self, analysis: Analysis, edits: Edits, names: _Names) -> None:
+        self._analysis, self._text, self._edits, self._new_name = analysis, analysis.text, edits, names.new
         self._columns: dict[str, str] = {}
+        self._spans: dict[str, Span] = {}
         self._guards: dict[str, set[str]] = {}  # the conditions with which each is used; none: it is always evaluated
 
     def column(self, call: ParsedCall, span: Span) -> str:
@@ -594,6 +595,7 @@ class _Arguments:
         sql = self._edits.render(span)
         if sql not in self._columns:
             self._columns[sql] = self._new_name(self._text.slice(span))
+            self._spans[sql] = span
         can_fail = len(span.places) > 1 and not self._text.path(span)
         if call.condition in (None, span) or not can_fail:
             self._guards[sql] = set()
@@ -608,8 +610,11 @@ class _Arguments:
         items = [f"{sql} AS {name}" for sql, name in conditions.items()]
         for sql, name in self._columns.items():
             holds = " OR ".join(f"CAST({conditions[each]} AS BOOLEAN)" for each in sorted(self._guards[sql]))
-            guarded = f"CASE WHEN {holds} THEN {sql} END" if holds else conditions.get(sql, sql)
-            items.append(f"{guarded} AS {quoted(name)}")
+            value = conditions.get(sql, sql)
+            if holds:
+                within = guarded(self._analysis, self._edits, self._spans[sql], f"({holds})")
+                value = f"CASE WHEN {holds} THEN {within} END"
+            items.append(f"{value} AS {quoted(name)}")
         return items
 
 

@@ -11,11 +11,21 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from foldflight.sql.analysis import Analysis
-from foldflight.sql.blocks import Block, queries_in
+from foldflight.sql.blocks import Block, ParsedQuery, queries_in
 from foldflight.sql.calls import AGGREGATES, GRAMMAR, ParsedCall, call_at, calls_in
 from foldflight.sql.text import Span, Text
 
-__all__ = ["KEYWORDS", "Item", "has_calls", "item_names", "named_items", "star_of", "unaliased", "written_items"]
+__all__ = [
+    "KEYWORDS",
+    "Item",
+    "has_calls",
+    "item_names",
+    "named_by_text",
+    "named_items",
+    "star_of",
+    "unaliased",
+    "written_items",
+]
 
 KEYWORDS: Final = frozenset(
     """ALL AND AS BETWEEN BY CASE CAST DISTINCT DIV ELSE END ESCAPE FALSE FROM ILIKE IN INTERVAL IS LIKE NOT NULL OR
@@ -133,12 +143,19 @@ def item_names(analysis: Analysis, block: Block, columns: Sequence[str]) -> list
     Spark's names are kept, with calls as users write them. It leaves FILTER and OVER out of names, so an item with such
     a call is named by its text.
     """
-    names = [analysis.catalog.as_written(name) for name in columns]
     items = analysis.text.split(block.clause("SELECT"))
-    if len(items) != len(names):
-        return names
+    if len(items) != len(columns):
+        return [analysis.catalog.as_written(name) for name in columns]
+    return named_by_text(analysis, block, items, columns)
+
+
+def named_by_text(
+    analysis: Analysis, around: Block | ParsedQuery, items: Sequence[Span], columns: Sequence[str]
+) -> list[str]:
+    """Return the names of items as `item_names` does; `around` has the subqueries, whose calls are none of them."""
+    names = [analysis.catalog.as_written(name) for name in columns]
     for place, item in enumerate(items):
-        calls = calls_in(analysis.text, item, analysis.catalog.names, skip=block.inner)
+        calls = calls_in(analysis.text, item, analysis.catalog.names, skip=around.inner)
         if any(map(_has_its_text, calls)) and unaliased(analysis, item, names[place]) == item:
             names[place] = _in_line(analysis.text, item)
     return names

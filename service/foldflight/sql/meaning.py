@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
@@ -29,7 +29,7 @@ from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery, queries_in
 from foldflight.sql.calls import ParsedCall, calls_in
 from foldflight.sql.catalog import Entry
-from foldflight.sql.items import item_names, unaliased
+from foldflight.sql.items import has_calls, item_names, named_by_text, unaliased
 from foldflight.sql.text import Edits, Span, Text, quoted
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "block_alone",
     "declared_types",
     "given_arguments",
+    "guarded",
     "is_expression",
     "name_items",
     "own_calls",
@@ -51,6 +52,7 @@ __all__ = [
 _STAND_IN: Final = "size"  # a function over lists, for a call that cannot be described
 _ITEMS: Final = ("SELECT", "HAVING", "QUALIFY")
 _WITH_FROM: Final = ("EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "OVERLAY")
+_WITH_ITEMS: Final = ("AGGREGATE", "EXTEND", "SELECT")  # behind |>
 _JOINS: Final = frozenset(["LATERAL", ",", "JOIN", "INNER", "CROSS", "LEFT", "OUTER", "NATURAL"])
 # A call behind one of these words is not a call: it is a relation with the names of its columns.
 _NAMING: Final = ("AS", "WITH", "RECURSIVE", "FROM", "JOIN", "VIEW", "TABLE", "INTO")
@@ -162,12 +164,56 @@ def rewrite_source(analysis: Analysis, edits: Edits, query: ParsedQuery, block: 
 
 def rewrite_rest(analysis: Analysis, edits: Edits, query: ParsedQuery) -> bool:
     """Replace the calls outside of blocks, behind FROM and `|>`, and return whether there are any."""
-    found = False
-    for call in calls_in(analysis.text, query.span, analysis.catalog.names, nested=True):
-        if not edits.changes(call.span.start) and is_expression(analysis.text, call):
-            _rewrite_call(analysis, edits, call, query, None)
-            found = True
-    return found
+    calls = [
+        call
+        for call in calls_in(analysis.text, query.span, analysis.catalog.names, nested=True)
+        if not edits.changes(call.span.start) and is_expression(analysis.text, call)
+    ]
+    steps = list(_steps(analysis.text, query)) if calls else []
+    for call in calls:
+        while steps and steps[0][1].stop <= call.span.start:
+            _name_step(analysis, edits, *steps.pop(0))  # so that the steps behind it see its names
+        _rewrite_call(analysis, edits, call, query, None)
+    for step in steps:
+        _name_step(analysis, edits, *step)
+    return bool(calls)
+
+
+def _steps(text: Text, query: ParsedQuery) -> Iterator[tuple[ParsedQuery, Span]]:
+    """Yield the operators behind `|>` that have items, with their query, in the order of the text."""
+    found = []
+    for each in query.walk():
+        pipes = [at for at in text.flat(each.span) if text.says(at, "|>")]
+        found += [(each, Span(at + 1, end)) for at, end in itertools.pairwise([*pipes, each.span.stop])]
+    for each, step in sorted(found, key=lambda found: found[1].stop):
+        if text.upper(step.start) in _WITH_ITEMS:
+            yield each, step
+
+
+def _is_window(text: Text, place: int) -> bool:
+    return text.says(place, "WINDOW") and text.says(place + 2, "AS", "(")
+
+
+def _name_step(analysis: Analysis, edits: Edits, query: ParsedQuery, step: Span) -> None:
+    """Give the items of an operator that have calls, and no alias, names, as `name_items` does for those of SELECT."""
+    text, names = analysis.text, analysis.catalog.names
+    ends = [at for at in text.flat(step) if text.says(at, "GROUP", "BY") or _is_window(text, at)]
+    end = ends[0] if ends else step.stop
+    first = step.start + (2 if text.says(step.start + 1, "DISTINCT") else 1)
+    items = text.split(Span(first, end))
+    having = [item for item in items if next(calls_in(text, item, names, skip=query.inner, nested=True), None)]
+    if not any(_may_lack_alias(text, item) for item in having):
+        return
+    try:
+        sql = edits.render(Span(query.span.start, step.stop))
+        columns = analysis.frame(analysis.seeing(query, query.span.start, sql, edits)).columns
+    except REFUSALS:  # it is correlated; where Spark refuses the whole, the error tells why
+        return
+    if text.says(step.start, "SELECT") and len(columns) != len(items):  # it has a star
+        return
+    for item, name in zip(items, named_by_text(analysis, query, items, columns[-len(items) :]), strict=True):
+        if item in having and unaliased(analysis, item, name) == item:
+            edits.insert(item.stop, f" AS {quoted(name)}")
 
 
 def refuse_misplaced(analysis: Analysis, query: ParsedQuery, block: Block) -> None:
@@ -296,6 +342,26 @@ def given_arguments(
             code="SCHEMA_MISMATCH",
         )
     return tuple(columns), literals
+
+
+def guarded(analysis: Analysis, edits: Edits, span: Span, holds: str) -> str:
+    """Return the text of an expression in which scalar functions get only the rows where a condition holds.
+
+    Spark evaluates a Python UDF and its arguments for all rows, whatever stands around it. A function that is not
+    deterministic stays as it is.
+    """
+    within, mapped = edits.copy(), analysis.catalog.mapped
+    for call in calls_in(analysis.text, span, mapped, skip=queries_in(analysis.text, span), nested=True):
+        entry = mapped[call.name]
+        if entry.is_table or not entry.handle.info.deterministic or not is_expression(analysis.text, call):
+            continue
+        columns, literals = given_arguments(analysis, call, entry.handle.info)
+        udf = analysis.catalog.scalar_udf(analysis.spark, entry, literals, guarded=True)
+        within.replace(Span(call.span.start, columns[0].start), f"{udf}({holds}, CASE WHEN {holds} THEN ")
+        for before, after in itertools.pairwise(columns):
+            within.replace(Span(before.stop, after.start), f" END, CASE WHEN {holds} THEN ")
+        within.replace(Span(columns[-1].stop, call.closing + 1), " END)")
+    return within.render(span)
 
 
 def _constant(analysis: Analysis, span: Span) -> Any:
@@ -567,6 +633,18 @@ def _argument_types(
     return types[: len(columns)]
 
 
+def _guarded_fields(analysis: Analysis, edits: Edits, call: ParsedCall, fields: Sequence[Span]) -> list[str] | None:
+    """Return the fields of a call with FILTER if scalar functions in them have to be guarded, otherwise None.
+
+    A condition with calls may differ each time, as rand() > 0.5, and cannot guard.
+    """
+    if call.condition is None or has_calls(analysis.text, call.condition):
+        return None
+    holds = f"CAST(({edits.render(call.condition)}) AS BOOLEAN)"
+    values = [guarded(analysis, edits, each, holds) for each in fields]
+    return None if values == list(map(edits.render, fields)) else values
+
+
 def _replace(analysis: Analysis, edits: Edits, call: ParsedCall, udf: str, fields: Sequence[Span]) -> None:
     """Write `udf(collect_list(named_struct('0', a)) FILTER (WHERE c))` for `f(a) FILTER (WHERE c)`.
 
@@ -576,6 +654,7 @@ def _replace(analysis: Analysis, edits: Edits, call: ParsedCall, udf: str, field
     text = analysis.text
     # Spark evaluates the arguments of a call with OVER for all rows, also where FILTER does not hold.
     guard = edits.render(call.condition) if call.condition is not None and call.is_over else None
+    guarded_fields = _guarded_fields(analysis, edits, call, fields)
     opening, ending = (f"CASE WHEN {guard} THEN ", " END") if guard else ("", "")  # collect_list leaves NULL out
     words = ("OVER",) if guard else ("FILTER", "OVER")
     end = next((at for at in text.flat(Span(call.closing + 1, stop)) if text.upper(at) in words), stop)
@@ -584,14 +663,15 @@ def _replace(analysis: Analysis, edits: Edits, call: ParsedCall, udf: str, field
     written = [*call.arguments, *(order.span for order in call.order)]
     if not fields:
         edits.replace(Span(call.span.start, end), f"{udf}(collect_list({opening}true{ending}){close}")
-    elif list(fields) == written and not call.is_within:
+    elif guarded_fields is None and list(fields) == written and not call.is_within:
         start = Span(call.span.start, fields[0].start)
         edits.replace(start, f"{udf}(collect_list({opening}named_struct('0', ")
         for number, (before, after) in enumerate(itertools.pairwise(fields), 1):
             edits.replace(Span(before.stop, after.start), f", '{number}', ")
         edits.replace(Span(fields[-1].stop, end), f"){ending}){close}")
     else:
-        listed = ", ".join(f"'{number}', {edits.render(each)}" for number, each in enumerate(fields))
+        values = guarded_fields or list(map(edits.render, fields))
+        listed = ", ".join(f"'{number}', {each}" for number, each in enumerate(values))
         edits.replace(Span(call.span.start, end), f"{udf}(collect_list({opening}named_struct({listed}){ending}){close}")
     if not is_plain:
         edits.replace(Span(stop - 1, stop), f"{text.tokens[stop - 1].text})")

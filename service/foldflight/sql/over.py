@@ -30,6 +30,7 @@ from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in, orderings
 from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, star_of, unaliased, written_items
+from foldflight.sql.meaning import guarded
 from foldflight.sql.text import Edits, Span, Text, quoted
 
 __all__ = ["BlockOver", "OverPlan"]
@@ -173,11 +174,12 @@ class BlockOver:
         """
         if call.condition in (None, span) or len(span.places) == 1 or self.analysis.text.path(span):
             return self._column(span)
-        sql, condition = self.edits.render(span), self.edits.render(call.condition)
+        condition = self.edits.render(call.condition)
         if not self._is_same(condition, condition):
             return self._column(span)
-        guarded = f"CASE WHEN CAST(({condition}) AS BOOLEAN) THEN {sql} END"
-        return self._computed(guarded, self.analysis.text.slice(span))
+        holds = f"CAST(({condition}) AS BOOLEAN)"
+        value = f"CASE WHEN {holds} THEN {guarded(self.analysis, self.edits, span, holds)} END"
+        return self._computed(value, self.analysis.text.slice(span))
 
     def _computed(self, sql: str, text: str) -> str:
         if sql not in self._known:

@@ -26,9 +26,10 @@ from foldflight.sql.catalog import ScalarEntry
 from foldflight.sql.meaning import given_arguments, is_expression
 from foldflight.sql.text import Span, Text
 
-__all__ = ["check_types", "rewrite_scalar"]
+__all__ = ["check_joins", "check_types", "rewrite_scalar"]
 
 _EXPRESSIONS: Final = ("SELECT", "WHERE", "GROUP BY", "HAVING")
+_OUTER_JOINS: Final = ("LEFT", "RIGHT", "FULL", "SEMI", "ANTI")
 _BEFORE_TABLES: Final = ("FROM", "JOIN", "LATERAL", ",")
 
 
@@ -93,6 +94,37 @@ def check_types(analysis: Analysis, query: ParsedQuery) -> None:
             found = iter(zip(spans, map(without_nullability, types), strict=True))
             for call, columns in given.items():
                 _check_arguments(analysis, catalog.mapped[call.name], [next(found) for _ in columns])
+
+
+def check_joins(analysis: Analysis, query: ParsedQuery) -> None:
+    """Refuse scalar functions over columns of both sides in ON of an outer join, which Spark refuses when it runs.
+
+    Only Spark knows whose columns they are, so it is asked for its plan.
+
+    Raises:
+        SqlError: SIGNATURE, at the first of these functions.
+    """
+    text, mapped = analysis.text, analysis.catalog.mapped
+    for each in query.walk():
+        for block in each.blocks:
+            source = block.clause("FROM")
+            joins = [at for at in text.flat(source) if text.upper(at) in _OUTER_JOINS]
+            calls = [] if not joins else list(calls_in(text, source, mapped, skip=block.inner, nested=True))
+            call = next((call for call in calls if call.span.start > joins[0] and is_expression(text, call)), None)
+            if call is None:
+                continue
+            try:
+                rows = analysis.below(each, block, "1", analysis.edits, filtered=False)
+                plan = "\n".join(row[0] for row in analysis.frame(f"EXPLAIN {rows}").collect())
+            except (CannotFoldError, *REFUSALS):
+                continue  # it is correlated, or Spark refuses the statement in its own words
+            if "PYTHON_UDF_IN_ON_CLAUSE" in plan:
+                raise text.error(
+                    f"Spark does not run {call.name} over columns of both sides in ON of an outer join; join the pairs "
+                    f"in a subquery first, FROM a JOIN b ON {call.name}(...), and join them to a by its key",
+                    call.head,
+                    code="SIGNATURE",
+                )
 
 
 def _check_arguments(analysis: Analysis, entry: ScalarEntry, given: Sequence[tuple[Span, pa.DataType]]) -> None:

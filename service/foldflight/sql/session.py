@@ -28,7 +28,7 @@ from foldflight.sql.calls import GRAMMAR, calls_in
 from foldflight.sql.catalog import Catalog, Entry, ScalarEntry, catalog_of, plain_sql
 from foldflight.sql.meaning import uses_functions
 from foldflight.sql.planner import Plan, Planner
-from foldflight.sql.scalar import check_types, rewrite_scalar
+from foldflight.sql.scalar import check_joins, check_types, rewrite_scalar
 from foldflight.sql.statements import done, name_of, run_statement
 from foldflight.sql.text import Span, SqlError, Text, quoted, tokens
 
@@ -414,12 +414,13 @@ def _query_start(text: Text, span: Span) -> int | None:
 
 
 def _check_mapped(analysis: Analysis, span: Span) -> None:
-    """Check the types of arguments of scalar functions. A query that is not understood is left to Spark."""
+    """Check scalar functions' arguments and places in joins. A query that is not understood is left to Spark."""
     try:
         query = parse(analysis.text, span)
     except SqlError:
         return
     check_types(analysis, query)
+    check_joins(analysis, query)
 
 
 def _without_aggregates(analysis: Analysis, args: Any, *, is_rewritten: bool) -> DataFrame:

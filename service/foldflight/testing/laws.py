@@ -36,6 +36,7 @@ __all__ = ["LAWS", "LawResult", "check_laws", "hostile_rows", "iterate_laws", "r
 _SIGNER = StateSigner([b"the key of the law checks only!!"])
 _RESOURCES = Resources(_SIGNER, accelerator=PROGRAMS)
 _SCALE = 1000
+_WHOLE_MAX: Final = 1000
 _FLAKY = "the law failed, and held when the same rows were tried again: the result does not depend on the rows alone"
 
 
@@ -124,6 +125,16 @@ class _Subject:
         )
         PROGRAMS.demand(self.calls[0].bound)
         self.lifted = lifted_of(lift_text(self.calls[0].bound))
+        self._whole: dict[int, tuple[Rows, Any]] = {}
+
+    def whole(self, rows: Rows) -> Any:
+        """Return the output of all rows in one chunk. Most laws ask for it, so it is computed once for a list."""
+        if id(rows) not in self._whole:
+            output = _output(self.folded(rows))
+            if len(self._whole) >= _WHOLE_MAX:
+                self._whole.clear()
+            self._whole[id(rows)] = rows, output  # with the list, so that no other one has its id
+        return self._whole[id(rows)][1]
 
     def new(self) -> Fold:
         return Fold(self.calls, resources=_RESOURCES)
@@ -274,14 +285,14 @@ Rows = list[tuple[Any, ...]]
 
 
 def _splits(subject: _Subject, rows: Rows, cut: int) -> str | None:
-    whole = _output(subject.folded(rows))
+    whole = subject.whole(rows)
     at = cut % (len(rows) + 1)
     parts = _output(subject.folded(rows[:at], rows[at:]))
     return _unless_same(whole, parts, f"two chunks, split after row {at}")
 
 
 def _codec(subject: _Subject, rows: Rows, cut: int) -> str | None:
-    whole = _output(subject.folded(rows))
+    whole = subject.whole(rows)
     at = cut % (len(rows) + 1)
     fold = subject.new()
     fold.merge_states(subject.folded(rows[:at]))
@@ -292,7 +303,7 @@ def _codec(subject: _Subject, rows: Rows, cut: int) -> str | None:
 def _merge_parts(subject: _Subject, rows: Rows, cut: int) -> str | None:
     at = cut % (len(rows) + 1)
     one, two = subject.folded(rows[:at]), subject.folded(rows[at:])
-    whole = _output(subject.folded(rows))
+    whole = subject.whole(rows)
     return _unless_same(
         whole, subject.merged(one, two), f"the first {at} rows and the rest folded separately, then merged"
     )
@@ -329,7 +340,7 @@ def _retract_inverse(subject: _Subject, rows: Rows, cut: int) -> str | None:
 
 def _stored_views(subject: _Subject, rows: Rows, cut: int) -> str | None:
     """Fold rows while an engine keeps the entries of views, which are forgotten after some of the rows."""
-    whole = _output(subject.folded(rows))
+    whole = subject.whole(rows)
     if not rows:
         return None
 
@@ -352,7 +363,7 @@ def _stored_views(subject: _Subject, rows: Rows, cut: int) -> str | None:
 
 
 def _groups_apart(subject: _Subject, rows: Rows, cut: int) -> str | None:
-    alone = _output(subject.folded(rows))
+    alone = subject.whole(rows)
     fold = subject.new()
     fold.fold(subject.chunk(rows, slot=0))
     fold.fold(subject.chunk(rows[: cut % (len(rows) + 1)], slot=1))
@@ -561,6 +572,7 @@ class _Inputs:
         self._strategy = st.tuples(rows, st.integers(0, 2**16 - 1))
         self._examples = examples
         self.all: list[tuple[Rows, int]] = []
+        self.broken: list[tuple[Rows, int]] = []  # the minimal input of each error so far
         with contextlib.suppress(NoSuchExample):
             self.first(self._keep)
 
@@ -594,17 +606,22 @@ def _check(law: Law, subject: _Subject, inputs: _Inputs) -> LawResult:
 
 def _tried(name: str, holds: Callable[[Rows, int], str | None], inputs: _Inputs, *, of_nulls: str = "") -> LawResult:
     """Try a law on all inputs, and look for a minimal one if it is broken; `of_nulls` is the remedy if it has NULLs."""
-    broken = next((drawn for drawn in inputs.all if _outcome(holds, *drawn)[0] is not None), None)
+    # The error of another law breaks this one, too, in most cases, and its rows are minimal already.
+    known = next((drawn for drawn in inputs.broken if _outcome(holds, *drawn)[1]), None)
+    broken = known or next((drawn for drawn in inputs.all if _outcome(holds, *drawn)[0] is not None), None)
     if broken is None:
         return LawResult(name, True)
-    try:
-        broken = inputs.first(lambda drawn: _outcome(holds, *drawn)[0] is not None)
-    except NoSuchExample:
-        pass  # The search draws other inputs: the one that broke the law is shown as it is.
-    except Flaky:
-        return LawResult(name, False, _FLAKY)
+    if known is None:
+        try:
+            broken = inputs.first(lambda drawn: _outcome(holds, *drawn)[0] is not None)
+        except NoSuchExample:
+            pass  # The search draws other inputs: the one that broke the law is shown as it is.
+        except Flaky:
+            return LawResult(name, False, _FLAKY)
     rows, cut = broken
     found, cause = _outcome(holds, rows, cut)
+    if cause:
+        inputs.broken.append(broken)
     has_nulls = any(value is None for row in rows for value in row)
     remedy = of_nulls if cause and has_nulls else ""
     return LawResult(name, False, f"rows {rows!r}; {found or _FLAKY}{remedy}", cause)

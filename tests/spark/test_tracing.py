@@ -1,0 +1,112 @@
+"""One trace from a Spark query through a failover to the line of the author that raised, at a real collector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from foldflight import connect
+from foldflight.client import close_connections
+from foldflight.spark import group_by
+from foldflight.spark.errors import error_of
+from foldflight.tracing import tracer_of
+from tests.collector import Collector, Seen, collecting
+from tests.wire import traced_functions
+from tests.wire.kit import ServerProcess
+from tests.wire.traced_functions import LINE
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with collecting() as found:
+        yield found
+        tracer_of(found.url).close()
+    close_connections()
+
+
+@pytest.fixture
+def servers(collector: Collector, tmp_path: Path) -> Iterator[list[ServerProcess]]:
+    """Two servers with traces."""
+    settings = {"modules": "tests.wire.traced_functions", "otlp_endpoint": collector.url}
+    started = [ServerProcess(settings, tmp_path / f"{number}.log", forked=True) for number in range(2)]
+    for each in started:
+        each.await_ready()
+    yield started
+    for each in started:
+        each.end()
+
+
+@pytest.mark.slow
+def test_one_trace_from_the_query_to_the_authors_line(
+    classic: Any, collector: Collector, servers: list[ServerProcess], tmp_path: Path
+) -> None:
+    """A server is killed under a task, which goes on at the other one, where a row raises."""
+    urls = ",".join(each.url for each in servers)
+    functions = connect(urls, otlp_endpoint=collector.url, job_parameters={"once": str(tmp_path / "once")})
+    rows = classic.createDataFrame([(value % 2, value) for value in (1, 2, 7, 13)], "key INT, value BIGINT").coalesce(1)
+    with pytest.raises(PySparkException) as caught:
+        group_by(rows, "key").agg(n=functions.fatal("value")).collect()
+    error = error_of(caught.value)
+    assert error is not None
+    assert error.code == "USER_CODE"
+    spans = collector.wait(
+        lambda spans: {"query", "task", "exchange", "reopen", "fold"} <= {each.name for each in spans}
+    )
+    (query,) = (each for each in spans if each.name == "query")
+    (reopened,) = (each for each in spans if each.name == "reopen")
+    (failed,) = (each for each in spans if each.name == "fold" and each.failed)
+    by_id = {each.id: each for each in spans}
+    lost, task = by_id[reopened.links[0][1]], by_id[reopened.parent]
+    assert {each.trace for each in spans} == {query.trace}
+    assert path_of(failed, by_id) == ["fold", "reopen", "task", "query"]
+    assert path_of(lost, by_id) == ["exchange", "task", "query"]
+    assert lost.failed
+    assert lost.attributes["server.address"] != reopened.attributes["server.address"]
+    assert task.failed
+    assert task.attributes["foldflight.step"] == "fold_partial[fatal]"
+    assert {"spark.stage", "spark.partition", "spark.attempt"} <= set(task.attributes)
+    assert [each.service for each in (query, task, failed)] == ["foldflight", "foldflight", "foldflight-server"]
+    assert failed.error["exception.type"] == "ValueError"
+    assert (failed.error["code.file.path"], failed.error["code.line.number"]) == (traced_functions.__file__, LINE)
+
+
+def path_of(span: Seen, by_id: dict[str, Seen]) -> list[str]:
+    """Return the names of a span and those above it."""
+    return [span.name, *(path_of(by_id[span.parent], by_id) if span.parent else [])]
+
+
+@pytest.mark.slow
+def test_a_stream_has_a_trace_for_each_epoch(classic: Any, collector: Collector, tmp_path: Path) -> None:
+    """The tasks of an epoch share a trace, with a link to the query; embedded folds are below them."""
+    functions = connect(traced_functions, otlp_endpoint=collector.url)
+    folder = tmp_path / "rows"
+    for epoch in range(2):
+        classic.range(epoch * 20, epoch * 20 + 4).coalesce(1).write.mode("append").json(str(folder))
+    rows = classic.readStream.schema("id BIGINT").option("maxFilesPerTrigger", 1).json(str(folder))
+    result = group_by(rows, "id", buckets=2).agg(n=functions.fatal("id"))
+    query = (
+        result.writeStream.format("noop")
+        .outputMode("update")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+    ).trigger(availableNow=True)
+    query.start().awaitTermination()
+    collector.wait(
+        lambda spans: {each.attributes["foldflight.epoch"] for each in spans if each.name == "epoch"} >= {0, 1}
+    )
+    spans = collector.wait(lambda spans: sum(each.name == "exchange" for each in spans) >= 4)
+    (planned,) = (each for each in spans if each.name == "query")
+    by_id = {each.id: each for each in spans}
+    for number in range(2):
+        epoch = [each for each in spans if each.name == "epoch" and each.attributes["foldflight.epoch"] == number]
+        assert {each.attributes["foldflight.step"] for each in epoch} == {"fold_partial[fatal]", "fold"}
+        assert {each.parent for each in epoch} == {""}
+        assert {each.links for each in epoch} == {((planned.trace, planned.id),)}
+        (trace,) = {each.trace for each in epoch}
+        below = [by_id[each.parent].name for each in spans if each.trace == trace and each.name == "exchange"]
+        assert below == ["epoch"] * len(below)
+        assert below
+    assert len({each.trace for each in spans}) == 3

@@ -28,6 +28,7 @@ from bench import (
     spark_batch,
     spark_stream,
     sql,
+    traces,
     views,
 )
 from bench.data import Figure, Sizes
@@ -50,6 +51,7 @@ SUITES = {
         spark_stream,
         views,
         scalar,
+        traces,
         flink,
     )
 }

@@ -11,7 +11,21 @@ from pathlib import Path
 
 from rich.table import Table
 
-from bench import builtins, exchange, flink, fold, memory, over, sail, scalar, spark_batch, spark_stream, sql, views
+from bench import (
+    builtins,
+    exchange,
+    flink,
+    fold,
+    memory,
+    over,
+    sail,
+    scalar,
+    spark_batch,
+    spark_stream,
+    sql,
+    traces,
+    views,
+)
 from bench.data import Figure
 
 MORE_IS_BETTER = "rows/s"
@@ -86,6 +100,7 @@ GOALS = (
     Goal(scalar.SUITE, scalar.REMOTE, scalar.INTERPRETED, 0.8, ("one function",)),
     Goal(scalar.SUITE, scalar.THREE, scalar.SPARK_THREE, 2, ("three functions",)),
     Goal(scalar.SUITE, scalar.THREE_COMPILED, scalar.SPARK_THREE, 2, ("three functions",)),
+    Goal(traces.SUITE, traces.WITH, traces.WITHOUT, 1.01),
     *(Goal(flink.SUITE, flink.OURS, general, 100) for general in flink.GENERALS),
 )
 # The base of the ratios in the tables. If a case does not have it, the first subject is the base.

@@ -226,14 +226,14 @@ def _times_table(times: Sequence[tuple[str, float]], rows: int) -> Table:
 
 
 @contextmanager
-def server_process(log: Path) -> Iterator[str]:
-    """Serve the example from another process while the block runs, and yield its URL.
+def server_process(log: Path, *options: str) -> Iterator[str]:
+    """Serve the example from another process while the block runs, with options of `serve`, and yield its URL.
 
     Raises:
         RejectedError: SETTINGS, with the server's log, if it does not start within a minute.
     """
     command = [sys.executable, "-m", "foldflight.cli.main", "serve", MODULE, "--port", "0"]
-    command += ["--health-port", "off", "--http-port", "off", "--log-format", "console"]
+    command += ["--health-port", "off", "--http-port", "off", "--log-format", "console", *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FOLDFLIGHT_")}
     with log.open("wb") as log_file:
         # In a session of its own, the server does not get Ctrl-C from the terminal. This process ends it.

@@ -63,7 +63,7 @@ def _key_option(flag: str, doc: str) -> Callable[[_Command], _Command]:
     "--unpickle",
     is_flag=True,
     help="Unpickle states of embedded functions without a state key, which executes what is in them. Give it only for "
-    "a recording that you trust.",
+    "a recording that you trust. With --recording-key it is not needed.",
 )
 def replay(
     file: Path,
@@ -91,7 +91,10 @@ def replay(
     given = [_function_at(place) for place in places]
     recording = _read(file, given, arguments, recording_key)
     registry = functions_for(recording, given, [bundle_key.encode()] if bundle_key else ())
-    state_keys = [*([state_key.encode()] if state_key else []), *([NO_STATE_KEY] if unpickle else [])]
+    state_keys = [
+        *([state_key.encode()] if state_key else []),
+        *([NO_STATE_KEY] if unpickle or recording.is_trusted else []),
+    ]
     steps: Sequence[Exchanged] = recording.steps
     if groups:
         steps = of_groups(steps, groups_named(recording, _parsed(groups)))
@@ -219,7 +222,8 @@ def _debug(error: FunctionError) -> None:
     if cause is None or cause.__traceback__ is None:
         click.echo("the error was raised when foldflight checked what the function returned: no frame of it is left")
         return
-    click.echo(f"{error.function} raised for the row {error.row}; `up` leads to its caller, `q` ends")
+    where = "" if error.row is None else f" for the row {error.row}"
+    click.echo(f"{error.function} raised{where}; `up` leads to its caller, `q` ends")
     traceback.print_exception(cause, limit=-3)
     pdb.post_mortem(cause.__traceback__)
 

@@ -241,7 +241,7 @@ class Recorder:
         path = self._write([about, Part(format_.OPEN, encode_open(opening)), *parts])
         remove_oldest(Path(self._plan.folder), self._plan.bytes_max - self._plan.open_bytes_max)
         command = self._command(path)
-        if self._plan.of != "all":
+        if error is None and self._plan.of != "all":  # an error names it itself
             self._tell("exchange recorded", {"file": str(path), "replay": command})
         return f"{path} (by {self._server_id}), replay with: {command}"
 

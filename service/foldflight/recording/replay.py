@@ -333,6 +333,8 @@ def differences(recording: Recording, steps: Sequence[Exchanged], outcome: Outco
     for number, (step, replayed) in enumerate(zip(steps, outcome.answers, strict=False), 1):
         if outcome.error is not None and number == len(outcome.answers):
             return  # the error is the answer
+        if recording.error is not None and number == len(steps):
+            return  # the recorded answer is an error
         recorded = [each for each in step.answers if isinstance(each, _COMPARED)]
         now = [each for each in replayed if isinstance(each, _COMPARED)]
         if not recorded and not now:

@@ -13,7 +13,7 @@ import pytest
 
 from foldflight import Applied, FunctionError, Segment, connect, udaf, udf, udtf
 from foldflight.client.process import PROGRAMS_AT_ONCE
-from foldflight.fold import Request, Resources, bind
+from foldflight.fold import INTERPRETER, Request, Resources, bind
 from foldflight.functions import Registry, Step, StepArgument
 from foldflight.functions.author.udaf import function_of
 from foldflight.functions.types.values import CastError, cast_results
@@ -130,7 +130,7 @@ def test_aggregates(way: str, type_: str, value: float, expected: Any) -> None:
 def _mapped(function: Any, value: float) -> pa.Table:
     step = Step("it", (StepArgument(column="x"),))
     request = Request((), pa.schema([("x", pa.float64())]), steps=(step,), outputs=(0,))
-    accelerator = PROGRAMS_AT_ONCE if function_of(function).compile is True else None  # type: ignore[union-attr]
+    accelerator = PROGRAMS_AT_ONCE if function_of(function).compile is True else INTERPRETER  # type: ignore[union-attr]
     program: Any = bind(request, Registry.load([function])).open(Resources(accelerator=accelerator))
     batch = pa.RecordBatch.from_pydict({"x": pa.array([value], pa.float64())})
     return pa.Table.from_batches(list(program.chunk(batch)), program.schema)

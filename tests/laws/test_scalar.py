@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from foldflight.client.process import PROGRAMS_AT_ONCE
 from foldflight.errors import FunctionError, RejectedError
-from foldflight.fold import Mode, Request, Resources, bind
+from foldflight.fold import INTERPRETER, Mode, Request, Resources, bind
 from foldflight.fold.scalar import evaluation, table
 from foldflight.functions import FunctionContext, Registry, Step, StepArgument, udf, udtf
 from foldflight.functions.types.values import cast_results
@@ -53,7 +53,7 @@ class Opened:
 def opened(*steps: Step, outputs: tuple[int, ...] = (0,), isolates: bool = False, compiled: bool = False) -> Any:
     request = Request((), COLUMNS, isolate_errors=isolates, steps=steps, outputs=outputs)
     bound = bind(request, REGISTRY)
-    return Opened(bound.open(Resources(accelerator=PROGRAMS_AT_ONCE if compiled else None)))
+    return Opened(bound.open(Resources(accelerator=PROGRAMS_AT_ONCE if compiled else INTERPRETER)))
 
 
 def chunk(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
@@ -274,7 +274,7 @@ def test_a_function_that_must_be_compiled_is_or_is_refused() -> None:
     with pytest.raises(RejectedError, match="cannot be compiled: its argument text has the type STRING"):
         bound.check(PROGRAMS_AT_ONCE)
     with pytest.raises(RejectedError, match="there is no compiler here"):
-        bound.check(None)
+        bound.check(INTERPRETER)
 
 
 @udf

@@ -35,10 +35,10 @@ from foldflight.exchange.frames import (
     SavedStates,
     States,
     Wanted,
+    sliced_to,
 )
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_error, decode_info, encode_error, encode_info
-from foldflight.exchange.parts import sliced_to
 from foldflight.fold import Mode
 from foldflight.functions import Call, LogRecord, Order, Registry, ViewSpec
 from foldflight.functions.types.arrow import JSON

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import RejectedError
-from foldflight.engine.query.convert import convert, without_nullability
+from foldflight.engine.query.blocks import convert, without_nullability
 from foldflight.functions.types.arrow import JSON
 from foldflight.spark.carrier import carrier_type, result_carrier, result_types
 

@@ -15,7 +15,7 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 import foldflight
-from foldflight.engine.query.convert import without_nullability
+from foldflight.engine.query.blocks import without_nullability
 from foldflight.errors import RejectedError
 from foldflight.spark import types, versions
 from foldflight.spark.versions import facts

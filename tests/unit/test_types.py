@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
-from foldflight.engine.query.convert import without_nullability
+from foldflight.engine.query.blocks import without_nullability
 from foldflight.errors import RejectedError
 from foldflight.functions.types.arrow import JSON
 from foldflight.functions.types.sql import can_widen, check_plain, parse_type, sql_name, type_variables

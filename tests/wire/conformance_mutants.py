@@ -21,7 +21,7 @@ from foldflight.exchange import codec, ipc, machine, serving
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.frames import Barrier, Checkpoint, Forget, States
 from foldflight.fold import failures
-from foldflight.fold.aggregate import bound, calls, choice, fold
+from foldflight.fold.aggregate import calls, fold
 from foldflight.server import edge, exchanges, flight, keys
 
 Patch = pytest.MonkeyPatch
@@ -42,9 +42,9 @@ def bound_as(change: Callable[[Any], Any]) -> Callable[[Patch], None]:
     """Bind other calls than the requested ones."""
 
     def mutate(patch: Patch) -> None:
-        bind = bound.bind_calls
+        bind = fold.bind_calls
         patch.setattr(
-            bound, "bind_calls", lambda known, asked, *more, **named: bind(known, change(asked), *more, **named)
+            fold, "bind_calls", lambda known, asked, *more, **named: bind(known, change(asked), *more, **named)
         )
 
     return mutate
@@ -402,8 +402,8 @@ def rows_of_unknown_filters_count(patch: Patch) -> None:
 
 @breaks("distinct")
 def distinct_counts_every_row(patch: Patch) -> None:
-    counted = choice.Counted
-    patch.setattr(choice, "Counted", lambda inner, **options: counted(inner, **{**options, "each_once": False}))
+    counted = calls.Counted
+    patch.setattr(calls, "Counted", lambda inner, **options: counted(inner, **{**options, "each_once": False}))
 
 
 @breaks("materialize")

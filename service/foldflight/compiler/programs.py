@@ -16,6 +16,7 @@ from foldflight.compiler.compiled import Compiled
 from foldflight.compiler.program import NO_NUMBA, Program, Uncompiled, lacks_numba, why_not
 from foldflight.compiler.scalar import CompiledScalar, ScalarProgram, scalar_plan_of
 from foldflight.errors import RejectedError
+from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.aggregate.tables import fresh_table
@@ -76,8 +77,8 @@ class _Kept:
         )
 
 
-class Programs:
-    """The compiled functions of a process, shared by its folds: an `Accelerator`.
+class Programs(Accelerator):
+    """The compiled functions of a process, shared by its folds.
 
     Several threads may use it at once. Each operation on its dicts is atomic; at worst a program is made twice.
 

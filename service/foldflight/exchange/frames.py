@@ -48,6 +48,7 @@ __all__ = [
     "States",
     "Wanted",
     "columns_text",
+    "sliced_to",
 ]
 
 PROTOCOL_VERSION = 1
@@ -536,6 +537,18 @@ class FunctionInfo:
 
 def _names(types: Sequence[pa.DataType] | None) -> tuple[str, ...] | None:
     return None if types is None else tuple(map(sql_name, types))
+
+
+def sliced_to(batch: pa.RecordBatch, bytes_max: int) -> list[pa.RecordBatch]:
+    """Split a batch into batches of about `bytes_max` bytes or less, with at least one row each.
+
+    An empty batch is returned as it is.
+    """
+    if batch.num_rows <= 1 or batch.nbytes <= bytes_max:
+        return [batch]
+    # Rows differ in size, so halve each part until it fits.
+    half = batch.num_rows // 2
+    return [*sliced_to(batch.slice(0, half), bytes_max), *sliced_to(batch.slice(half), bytes_max)]
 
 
 def columns_text(schema: pa.Schema) -> str:

@@ -34,12 +34,13 @@ from foldflight.exchange.frames import (
     States,
     Wanted,
     columns_text,
+    sliced_to,
 )
 from foldflight.exchange.machine import Exchange, Role
-from foldflight.exchange.parts import sliced_to
 from foldflight.exchange.slots import check_slots, check_states
 from foldflight.exchange.views import split_entries
 from foldflight.fold import (
+    INTERPRETER,
     Accelerator,
     BoundCall,
     BoundRequest,
@@ -117,7 +118,7 @@ class ServerExchange:
         server_id: Identifier of this server.
         signer: Signs and checks pickled states.
         metrics: Receives the metrics of the functions.
-        accelerator: Evaluates calls faster than the interpreter. None: all calls are interpreted.
+        accelerator: Evaluates calls faster than the interpreter. Default: all calls are interpreted.
         ask: Sends `Wanted` to an engine that keeps views, and returns its answer: `Entries` until the last.
         part_bytes_max: Bytes of the parts in which results, saved states and mapped rows are returned.
         recorder: Is told the frames and the answers.
@@ -136,7 +137,7 @@ class ServerExchange:
         server_id: str,
         signer: StateSigner | None = None,
         metrics: MetricSink | None = None,
-        accelerator: Accelerator | None = None,
+        accelerator: Accelerator = INTERPRETER,
         ask: Callable[[Wanted], Iterable[Frame]] | None = None,
         part_bytes_max: int = _PART_BYTES,
         recorder: Recorder | None = None,
@@ -451,7 +452,7 @@ def describe(
     registry: Registry,
     limits: Limits,
     server_id: str,
-    accelerator: Accelerator | None = None,
+    accelerator: Accelerator = INTERPRETER,
     lift: Callable[[BoundFunction], str] | None = None,
 ) -> Opened:
     """Return the Opened of an exchange without opening it. The arguments are those of `ServerExchange`.

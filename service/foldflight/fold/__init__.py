@@ -1,6 +1,6 @@
 """Evaluation of several calls over rows, by slot. It is pure: it uses no IO and no clock."""
 
-from foldflight.fold.accelerator import Accelerator
+from foldflight.fold.accelerator import INTERPRETER, Accelerator
 from foldflight.fold.aggregate.calls import BoundCall, bind_calls, result_schema
 from foldflight.fold.aggregate.distinct import key_type
 from foldflight.fold.aggregate.fold import Fold
@@ -14,6 +14,7 @@ from foldflight.fold.signing import StateSigner
 __all__ = [
     "ERROR",
     "ERROR_TYPE",
+    "INTERPRETER",
     "ROW",
     "Accelerator",
     "BoundCall",

@@ -1,22 +1,27 @@
-"""The interface of accelerators. Another package implements it, and the opener of a fold passes an instance."""
+"""Accelerators: the opener of a fold passes one, which may come from another package."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Final
 
 from foldflight.errors import RejectedError
-from foldflight.fold.aggregate.accumulators import Accumulators
-from foldflight.fold.aggregate.interpreted import Interpreted
-from foldflight.fold.scalar.evaluation import Scalar
-from foldflight.fold.scalar.scalar import InterpretedScalar
-from foldflight.functions.author.scalar import BoundScalar
-from foldflight.functions.author.spec import BoundFunction
 
-__all__ = ["Accelerator", "accelerated", "demand_accelerated", "mapped"]
+if TYPE_CHECKING:
+    from foldflight.fold.aggregate.accumulators import Accumulators
+    from foldflight.fold.aggregate.interpreted import Interpreted
+    from foldflight.fold.scalar.evaluation import Scalar
+    from foldflight.fold.scalar.scalar import InterpretedScalar
+    from foldflight.functions.author.scalar import BoundScalar
+    from foldflight.functions.author.spec import BoundFunction
+
+__all__ = ["INTERPRETER", "Accelerator"]
 
 
-class Accelerator(Protocol):
-    """Folds calls faster than the interpreter, with the same states, outputs and errors."""
+class Accelerator:
+    """Evaluates calls faster than the interpreter, with the same states, outputs and errors.
+
+    This one leaves all of them to the interpreter, and refuses functions that are declared `compile=True`.
+    """
 
     def accumulators(self, inner: Interpreted) -> Accumulators:
         """Return accumulators that replace those of an empty interpreter, which remains the fallback.
@@ -24,6 +29,8 @@ class Accelerator(Protocol):
         Raises:
             RejectedError: SIGNATURE, for a function that is declared `compile=True` and cannot be compiled.
         """
+        self.demand(inner.bound)
+        return inner
 
     def mapped(self, inner: InterpretedScalar) -> Scalar:
         """Return the evaluation of a scalar function that replaces the interpreter, which remains the fallback.
@@ -31,6 +38,8 @@ class Accelerator(Protocol):
         Raises:
             RejectedError: SIGNATURE, for a function that is declared `compile=True` and cannot be compiled.
         """
+        self.demand(inner.bound)
+        return inner
 
     def demand(self, bound: BoundFunction | BoundScalar) -> None:
         """Compile a function that is declared `compile=True`; do nothing for all others.
@@ -40,44 +49,14 @@ class Accelerator(Protocol):
         Raises:
             RejectedError: SIGNATURE, with the reason why it cannot be compiled.
         """
+        if bound.function.compile is True:
+            raise RejectedError(
+                "SIGNATURE",
+                f"{bound.function.name} is declared compile=True and there is no compiler here: pass an accelerator "
+                'to the fold, or declare compile="auto"',
+                function=bound.function.name,
+            )
 
 
-def mapped(inner: InterpretedScalar, accelerator: Accelerator | None) -> Scalar:
-    """Return the evaluation of a scalar function. Without an accelerator, this is the interpreter's.
-
-    Raises:
-        RejectedError: SIGNATURE, for a function that is declared `compile=True` and is not compiled.
-    """
-    if accelerator is not None:
-        return accelerator.mapped(inner)
-    demand_accelerated(inner.bound, None)
-    return inner
-
-
-def accelerated(inner: Interpreted, accelerator: Accelerator | None) -> Accumulators:
-    """Return the accumulators of a call. Without an accelerator, these are the interpreter's.
-
-    Raises:
-        RejectedError: SIGNATURE, for a function that is declared `compile=True` and is not compiled.
-    """
-    if accelerator is not None:
-        return accelerator.accumulators(inner)
-    demand_accelerated(inner.bound, None)
-    return inner
-
-
-def demand_accelerated(bound: BoundFunction | BoundScalar, accelerator: Accelerator | None) -> None:
-    """Call `Accelerator.demand`. Without an accelerator, refuse every function declared `compile=True`.
-
-    Raises:
-        RejectedError: SIGNATURE.
-    """
-    if accelerator is not None:
-        accelerator.demand(bound)
-    elif bound.function.compile is True:
-        raise RejectedError(
-            "SIGNATURE",
-            f"{bound.function.name} is declared compile=True and there is no compiler here: pass an accelerator to the "
-            'fold, or declare compile="auto"',
-            function=bound.function.name,
-        )
+INTERPRETER: Final = Accelerator()
+"""The accelerator of a fold that is given none."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 import pyarrow as pa
 
-from foldflight.fold.accelerator import Accelerator
+from foldflight.fold.accelerator import INTERPRETER, Accelerator
 from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.context import LogRecord, MetricSink
@@ -123,14 +123,14 @@ class Resources:
         signer: Signs and checks pickled states; None if there are no keys.
         metrics: Receives the metrics of functions.
         log: Receives each line that a function logs.
-        accelerator: Evaluates calls faster than the interpreter; None if there is none.
+        accelerator: Evaluates calls faster than the interpreter, unless it is the interpreter itself.
         ask: Asks the engine for entries of views; used if the options have `keeps_views`.
     """
 
     signer: StateSigner | None = None
     metrics: MetricSink | None = None
     log: Callable[[LogRecord], None] | None = None
-    accelerator: Accelerator | None = None
+    accelerator: Accelerator = INTERPRETER
     ask: Asking | None = None
 
 
@@ -177,7 +177,7 @@ class BoundRequest(Protocol):
     def schema(self) -> pa.Schema:
         """The schema of every batch that the evaluator returns; for calls, `slot` is first."""
 
-    def check(self, accelerator: Accelerator | None) -> None:
+    def check(self, accelerator: Accelerator) -> None:
         """Raise the errors of `open` that can be found without calling a function's `open`.
 
         Raises:

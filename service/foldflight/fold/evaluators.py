@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from foldflight.errors import RejectedError
-from foldflight.fold.aggregate.bound import BoundAggregates
+from foldflight.fold.aggregate.fold import BoundAggregates
 from foldflight.fold.evaluator import BoundRequest, Request
 from foldflight.fold.scalar.bound import BoundExpressions
 from foldflight.functions.registry import Registry

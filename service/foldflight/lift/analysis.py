@@ -15,8 +15,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from foldflight.functions.author.forms import AccumulatorForm, ClassForm
-from foldflight.functions.author.spec import BoundFunction, Methods
+from foldflight.functions.author.spec import AccumulatorForm, BoundFunction, ClassForm, Methods
 from foldflight.functions.types.exact import EXACT
 from foldflight.functions.types.serializer import Nullable, views_in
 from foldflight.lift.execution import Raised, Record, Run, Tuple, runs

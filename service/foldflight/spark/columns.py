@@ -18,7 +18,7 @@ from pyspark.sql import types as st
 
 from foldflight.client import Aggregate, Use, UseMember
 from foldflight.client.functions import OrderKey
-from foldflight.engine.query.convert import without_nullability
+from foldflight.engine.query.blocks import without_nullability
 from foldflight.engine.query.layout import KIND, REAL, SLOT
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo

@@ -17,8 +17,7 @@ from pyspark.sql import types as st
 
 from foldflight.client import Use
 from foldflight.engine.batch.scalar import ScalarQuery, Steps, transport_of
-from foldflight.engine.query.blocks import gather
-from foldflight.engine.query.convert import convert
+from foldflight.engine.query.blocks import convert, gather
 from foldflight.engine.query.layout import DEAD_LETTER
 from foldflight.errors import RejectedError
 from foldflight.fold import ERROR, ROW

@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import types as st
 
-from foldflight.engine.query.convert import without_nullability
+from foldflight.engine.query.blocks import without_nullability
 from foldflight.engine.query.layout import KIND, REAL
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo

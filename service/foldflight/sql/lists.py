@@ -23,7 +23,7 @@ from pyspark.sql import types as st
 
 from foldflight.client import Transport
 from foldflight.client.exchange import OpenExchange
-from foldflight.engine.query.convert import convert, without_nullability
+from foldflight.engine.query.blocks import convert, without_nullability
 from foldflight.engine.query.layout import SLOT
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call

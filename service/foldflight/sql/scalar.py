@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from foldflight.engine.query.convert import without_nullability
+from foldflight.engine.query.blocks import without_nullability
 from foldflight.errors import RejectedError
 from foldflight.functions import can_widen, parse_type
 from foldflight.functions.query.literals import check_names

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from foldflight.client.process import PROGRAMS_AT_ONCE
 from foldflight.errors import RejectedError
-from foldflight.fold import ERROR, ROW, Accelerator, Mode, Request, Resources, bind
+from foldflight.fold import ERROR, INTERPRETER, ROW, Accelerator, Mode, Request, Resources, bind
 from foldflight.functions import Registry, ScalarFunction, Step, StepArgument
 from foldflight.shipping.pickling import unpickled_copy
 
@@ -45,7 +45,7 @@ class ScalarSubject:
         self._bound = bind(request, Registry([there]))
         self._bound.check(PROGRAMS_AT_ONCE)
 
-    def results(self, *parts: Rows, accelerator: Accelerator | None = None) -> list[list[Any]]:
+    def results(self, *parts: Rows, accelerator: Accelerator = INTERPRETER) -> list[list[Any]]:
         """Evaluate rows in these parts. Return for each row its results or its error, as text."""
         opened = self._bound.open(Resources(accelerator=accelerator))
         try:

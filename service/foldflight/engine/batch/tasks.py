@@ -27,9 +27,8 @@ from foldflight.engine.batch.reduction import Reduction
 from foldflight.engine.keys.deadletters import HeldRows, split_failed
 from foldflight.engine.keys.grouped import GroupedExchange, Groups
 from foldflight.engine.keys.overflow import LEVELS, Overflow
-from foldflight.engine.query.blocks import BlockBounds, gather, one_batch
+from foldflight.engine.query.blocks import BlockBounds, convert, gather, one_batch
 from foldflight.engine.query.changelog import live_rows
-from foldflight.engine.query.convert import convert
 from foldflight.engine.query.layout import BUCKET, FOLDED, HASH, LIVE, REAL, SLOT, QueryLayout, retracts
 from foldflight.engine.query.query import Query
 from foldflight.fold import Mode

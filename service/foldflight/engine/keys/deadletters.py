@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.engine.keys.overflow import temporary_file
-from foldflight.engine.query.convert import convert
+from foldflight.engine.query.blocks import convert
 from foldflight.engine.query.layout import KIND, SLOT, QueryLayout
 from foldflight.fold import ERROR
 from foldflight.functions import RowKind

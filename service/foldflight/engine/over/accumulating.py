@@ -15,8 +15,7 @@ from foldflight.engine.over.steps import CallsFold, Kept, Mask, Slots, Step, col
 from foldflight.engine.over.stream import (
     distance_us,
 )
-from foldflight.engine.query.blocks import Pace, one_batch
-from foldflight.engine.query.convert import convert
+from foldflight.engine.query.blocks import Pace, convert, one_batch
 from foldflight.engine.query.layout import KIND, SLOT
 from foldflight.engine.state.migration import Migration
 from foldflight.engine.state.table import Conversion

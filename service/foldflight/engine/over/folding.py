@@ -36,8 +36,7 @@ from foldflight.engine.keys.grouped import GroupedExchange
 from foldflight.engine.over.frames import Positions
 from foldflight.engine.over.partitions import Store
 from foldflight.engine.over.query import Part, Way
-from foldflight.engine.query.blocks import Pace, one_batch
-from foldflight.engine.query.convert import convert
+from foldflight.engine.query.blocks import Pace, convert, one_batch
 from foldflight.engine.query.layout import KIND, REAL, SLOT
 from foldflight.exchange.frames import Open
 from foldflight.functions import RowKind

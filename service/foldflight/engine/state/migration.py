@@ -20,8 +20,7 @@ from foldflight.engine.query.layout import SLOT, CallView, QueryLayout
 from foldflight.engine.state.manifest import calls_of, other_query
 from foldflight.engine.state.viewtable import one_row_each
 from foldflight.errors import RejectedError
-from foldflight.exchange.frames import Open
-from foldflight.exchange.parts import sliced_to
+from foldflight.exchange.frames import Open, sliced_to
 from foldflight.functions import sql_name
 
 __all__ = ["Migration"]

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from foldflight.engine.query.blocks import BlockBounds, gather
-from foldflight.engine.query.convert import convert
+from foldflight.engine.query.blocks import BlockBounds, convert, gather
 from foldflight.engine.query.layout import BUCKET
 
 __all__ = ["BLOB", "PACKED", "Pack", "Unpack", "blob_of", "rows_of"]

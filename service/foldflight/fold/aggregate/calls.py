@@ -1,7 +1,8 @@
-"""Calls bound to functions and columns, and the schema of their results."""
+"""Calls bound to functions and columns, the choice of their accumulators, and the schema of their results."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +11,19 @@ from typing import Final
 
 import pyarrow as pa
 
-from foldflight.errors import RejectedError
-from foldflight.fold.aggregate.counted import counted_serializer
+from foldflight.errors import FoldflightError, FunctionError, RejectedError
+from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.bundled import Bundled
+from foldflight.fold.aggregate.cached import AskView
+from foldflight.fold.aggregate.counted import Counted, counted_serializer
 from foldflight.fold.aggregate.distinct import ROWS, Distinct, RowsSerializer, key_type
+from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.aggregate.migration import StateOrigin
-from foldflight.fold.failures import ERROR, ERROR_TYPE, user_failure
+from foldflight.fold.aggregate.vectorised import Vectorised, vectorised
+from foldflight.fold.aggregate.viewed import Viewed
+from foldflight.fold.evaluator import Options, Resources
+from foldflight.fold.failures import ERROR, ERROR_TYPE, Failures, user_failure
+from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.scalar import BoundScalar
 from foldflight.functions.author.spec import BoundFunction, Function
 from foldflight.functions.query.call import Call
@@ -129,6 +138,58 @@ class BoundCall:
             prefetch = tuple(range(len(self.bound.input_types)))
             return (ViewSpec(ROWS, self.rows.key.arrow, self.rows.value.arrow, prefetch),)
         return () if self.is_counted else self.bound.views
+
+    def accumulators(
+        self, options: Options, resources: Resources, failures: Failures, ask: AskView | None
+    ) -> Accumulators:
+        """Return its accumulators, without any slot, after the function's `open`.
+
+        The function's own methods define them: row by row, or with views, or in bundles. A call that counts rows has
+        these inside. Otherwise a faster form takes their place if there is one: that of the function itself (Java),
+        its vectorised methods, or the accelerator.
+
+        Args:
+            options: How the call is evaluated.
+            resources: What the process gives it.
+            failures: Records the slots that fail.
+            ask: Asks an engine that keeps views for entries of one; None if there is no such engine.
+
+        Raises:
+            FunctionError: USER_CODE, if the class cannot be instantiated or its `open` raises.
+            RejectedError: SETTINGS, if states would be pickled and there is no signer; SIGNATURE, for a function that
+                is declared `compile=True` and cannot be compiled.
+        """
+        bound, signer = self.bound, resources.signer
+        context = FunctionContext(
+            bound.function.name, job_parameters=options.job_parameters, metrics=resources.metrics, log=resources.log
+        )
+        inner: Interpreted
+        if bound.views:
+            asks = None if self.is_counted else ask
+            inner = Viewed(bound, context=context, signer=signer, failures=failures, ask=asks)
+        else:
+            form = Bundled if bound.function.bundled else Interpreted
+            inner = form(bound, context=context, signer=signer, failures=failures)
+        try:
+            if self.rows is not None:
+                assert ask is not None  # the rows are a view only if an engine keeps it
+                return Distinct(_in_table(inner) or inner, bound, self.rows, failures=failures, ask=ask)
+            if self.is_counted:
+                return Counted(inner, each_once=self.call.distinct, order=self.call.order, keys=self.keys)
+            if inner.methods.loops is not None:
+                return inner.methods.loops(inner)
+            if isinstance(inner, (Bundled, Viewed)):
+                return inner
+            return _in_table(inner) or resources.accelerator.accumulators(inner)
+        except FoldflightError:
+            with contextlib.suppress(FunctionError):  # the first error is the cause
+                inner.close()
+            raise
+
+
+def _in_table(inner: Interpreted) -> Vectorised | None:
+    """Return accumulators for the function's vectorised methods, if it has them and a table can hold them."""
+    return vectorised(inner) if inner.bound.function.folds_many else None
 
 
 def bind_calls(

@@ -13,20 +13,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
+from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.aggregate.accumulators import Accumulators
-from foldflight.fold.aggregate.calls import BoundCall, result_schema, written_by
-from foldflight.fold.aggregate.choice import accumulators_for
+from foldflight.fold.aggregate.calls import BoundCall, bind_calls, demand_instance, result_schema, written_by
 from foldflight.fold.aggregate.distinct import Distinct
 from foldflight.fold.aggregate.interpreted import cannot_retract
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.viewed import Viewed
-from foldflight.fold.evaluator import CachedView, Options, Resources
+from foldflight.fold.evaluator import CachedView, Options, Request, Resources
 from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
 from foldflight.functions.query.rowkind import RowKind
+from foldflight.functions.registry import Registry
 
-__all__ = ["Fold"]
+__all__ = ["BoundAggregates", "Fold"]
 
 _DEFAULTS, _NOTHING = Options(), Resources()
 _SLOT, _KIND, _EMIT = "slot", "kind", "emit"
@@ -112,7 +113,7 @@ class Fold:
         try:
             for place, call in enumerate(calls):
                 ask = None if self._ask is None else functools.partial(self._ask_view, place)
-                accumulators = accumulators_for(call, options, resources, self.failures, ask)
+                accumulators = call.accumulators(options, resources, self.failures, ask)
                 self._accumulators.append(accumulators)
         except FoldflightError:
             with contextlib.suppress(FunctionError):  # the first error is the cause
@@ -439,6 +440,53 @@ class Fold:
     def _marked(self, mark: int) -> Slots:
         """Return the slots that have a mark, ascending."""
         return (self._marks & np.uint8(mark)).nonzero()[0].astype(np.int32)
+
+
+class BoundAggregates:
+    """The aggregate calls of an exchange, bound to functions and columns.
+
+    Args:
+        request: The calls.
+        registry: The functions.
+        where: The location of the functions, for messages.
+
+    Raises:
+        RejectedError: UNKNOWN_FUNCTION; SCHEMA_MISMATCH for columns that do not fit; SIGNATURE for direct arguments,
+            and for outputs after each row if errors are isolated.
+    """
+
+    def __init__(self, request: Request, registry: Registry, where: str) -> None:
+        if request.isolate_errors and request.row_outputs:
+            raise RejectedError(
+                "SIGNATURE",
+                "Open has both row_outputs and isolate_errors, but outputs after each row cannot show errors; use "
+                "only one",
+            )
+        emitting = [field.type for field in request.columns if field.name == "emit"]
+        if request.emits and not (request.row_outputs and emitting == [pa.bool_()]):
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                "Open has emits, so it needs row_outputs and exactly one column `emit` of type bool",
+            )
+        self._request = request
+        self.calls = bind_calls(registry, request.calls, request.columns, where=where, keeps_views=request.keeps_views)
+        self.schema = result_schema(self.calls, isolates=request.isolate_errors)
+
+    @staticmethod
+    def takes(request: Request) -> bool:
+        """Return whether a request is for aggregates: it has calls."""
+        return bool(request.calls)
+
+    def check(self, accelerator: Accelerator) -> None:
+        """Instantiate each class with its direct arguments, and compile functions declared `compile=True`."""
+        for call in self.calls:
+            demand_instance(call.bound)
+            if not call.is_counted:
+                accelerator.demand(call.bound)
+
+    def open(self, resources: Resources) -> Fold:
+        """Return a fold without rows or states. Raises the errors of `Fold`."""
+        return Fold(self.calls, self._request, resources, schema=self.schema)
 
 
 class _Columns:

@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.fold.accelerator import Accelerator, demand_accelerated
+from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.aggregate.calls import check_fingerprint, demand_instance
 from foldflight.fold.evaluator import Request, Resources
 from foldflight.fold.failures import ERROR, ERROR_TYPE
@@ -96,11 +96,11 @@ class BoundExpressions:
         """Whether a step is a table function, which may return several rows for one."""
         return any(each.bound.function.is_table for each in self.calls)
 
-    def check(self, accelerator: Accelerator | None) -> None:
+    def check(self, accelerator: Accelerator) -> None:
         """Instantiate each class with its direct arguments, and compile functions declared `compile=True`."""
         for each in self.calls:
             demand_instance(each.bound)
-            demand_accelerated(each.bound, accelerator)
+            accelerator.demand(each.bound)
 
     def open(self, resources: Resources) -> OpenExpressions:
         """Return the expressions, with each function opened. Raises the errors of `OpenExpressions`."""

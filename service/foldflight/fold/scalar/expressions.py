@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError, FunctionError
-from foldflight.fold.accelerator import mapped
 from foldflight.fold.evaluator import Request, Resources, Stateless
 from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.mode import Mode
@@ -93,7 +92,7 @@ class OpenExpressions(Stateless):
             return VectorisedScalar(bound, context, self.failures)
         inner = InterpretedScalar(bound, context, self.failures)
         try:
-            return mapped(inner, resources.accelerator)
+            return resources.accelerator.mapped(inner)
         except FoldflightError:
             with contextlib.suppress(FunctionError):
                 inner.close()

@@ -13,9 +13,17 @@ from foldflight.errors import RejectedError
 from foldflight.functions.author.adapters import AdaptedForm, Adapter, adapter_of
 from foldflight.functions.author.bundled import Applied, BundledForm, Segment, arguments_of
 from foldflight.functions.author.declaring import REGISTERED, Inputs, SignatureBuilder, snake_case
-from foldflight.functions.author.forms import METHODS, AccumulatorForm, ClassForm
 from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
-from foldflight.functions.author.spec import Capabilities, Declared, Function, Methods, Parameter
+from foldflight.functions.author.spec import (
+    METHODS,
+    AccumulatorForm,
+    Capabilities,
+    ClassForm,
+    Declared,
+    Function,
+    Methods,
+    Parameter,
+)
 from foldflight.functions.types.serializer import (
     Nullable,
     StateSerializer,

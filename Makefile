@@ -1,6 +1,6 @@
 # Needs git, make and Python 3.11 or newer; the rest comes with `make setup` (Java: service/foldflight/spark/java.py).
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-all test-spark test-sail demo lint format proto chart reference docs links bench figures lock clean
+.PHONY: help setup test test-all test-spark test-lowest test-sail demo lint format proto chart reference docs links bench figures lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,6 +31,17 @@ SURFACE := $(addprefix tests/spark/test_,versions.py batch.py over.py scalar.py)
 test-spark: $(STAMP) ## Run the main tests of Spark and SQL on an older Spark (SPARK=3.5, 4.0, 4.1 or 4.2)
 	scripts/pyspark.sh $(VENV) tests/spark/pyspark-$(SPARK).txt $(VENV)-spark-$(SPARK)
 	PYTHONPATH=$(CURDIR)/$(VENV)-spark-$(SPARK) $(BIN)/pytest -m "not slow" $(SURFACE)
+
+# Embedded use, and functions on servers with the same packages.
+LOWEST := $(addprefix tests/unit/test_,arrow.py values.py fold.py vectorised.py builtin.py udaf.py udf.py grouped.py programs.py \
+	over_memory.py tasks.py spark_carrier.py) tests/laws/test_lifted.py $(addprefix tests/spark/test_,batch.py over.py) \
+	tests/sql/test_functions.py $(addprefix tests/wire/test_,round_trips.py scalar.py)
+
+test-lowest: $(STAMP) ## Run the main tests with the lowest versions of all packages, on Spark 3.5
+	scripts/pyspark.sh $(VENV) tests/spark/pyspark-3.5.txt $(VENV)-spark-3.5
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --upgrade \
+		--target $(VENV)-lowest --requirement tests/spark/requirements-lowest.txt
+	PYTHONPATH=$(CURDIR)/$(VENV)-lowest:$(CURDIR)/$(VENV)-spark-3.5 $(BIN)/pytest -m "not slow" $(LOWEST)
 
 test-sail: $(STAMP) ## Run the tests of Sail, with packages of their own before those of .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --upgrade \
@@ -90,6 +101,12 @@ lock: ## Resolve the requirements again (LOCK_ARGS=--upgrade: to the newest vers
 	for engine in beam flink; do \
 		$(COMPILE) --output-file=tests/engines/requirements-$$engine.txt tests/engines/requirements-$$engine.in || exit 1; \
 	done
+	$(COMPILE) --output-file=tests/spark/requirements-lowest.txt tests/spark/requirements-lowest.in
+	for spark in 3.5 4.0 4.1 4.2; do \
+		version=$$(sed -n 's/^\(pyspark==[0-9.]*\).*/\1/p' tests/spark/pyspark-$$spark.txt) && \
+		echo "$$version" | $(COMPILE) --output-file=tests/spark/pyspark-$$spark.txt - && \
+		sed -i -n '/^[a-z]/h; G; /\npyspark/{s/\n.*//; p}' tests/spark/pyspark-$$spark.txt || exit 1; \
+	done # the others are those of .venv
 	$(COMPILE) --output-file=tests/spark/requirements-sail.txt tests/spark/requirements-sail.in
 	sed -i -n '/^[a-z]/h; G; /\npy\(spark\|sail\)/{s/\n.*//; p}' tests/spark/requirements-sail.txt # the others are those of .venv
 	rm -rf $(VENV)-lock

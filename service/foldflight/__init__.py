@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from foldflight.client import Transport
     from foldflight.exchange.frames import FunctionInfo
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 
 def _make_spark_udf(info: FunctionInfo, transport: Transport, literals: Mapping[str, Any]) -> Any:

@@ -318,7 +318,7 @@ def test_the_chart_can_be_a_dependency(tmp_path: Path) -> None:
     """A parent chart sets global values and a condition, and the values of this chart under its name."""
     parent = tmp_path / "parent"
     shutil.copytree(CHART, parent / "charts" / "foldflight")
-    dependency = {"name": "foldflight", "version": "0.1.0", "condition": "foldflight.enabled"}
+    dependency = {"name": "foldflight", "version": "1.0.0", "condition": "foldflight.enabled"}
     chart = {"apiVersion": "v2", "name": "platform", "version": "1.0.0", "dependencies": [dependency]}
     (parent / "Chart.yaml").write_text(yaml.safe_dump({**chart, "icon": "file:///icon.png"}), encoding="utf-8")
     own = {"enabled": True, "replicas": 5, "podSecurityContext": {"runAsUser": 5}}

@@ -20,7 +20,7 @@ from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state import viewtable
 from foldflight.engine.state.entries import EntryTable
-from foldflight.engine.state.manifest import TableBounds, TableLayout
+from foldflight.engine.state.manifest import Manifest, TableBounds, TableLayout
 from foldflight.engine.state.table import MemoryStore
 from foldflight.engine.state.versions import CurrentViews
 from foldflight.engine.state.viewtable import ViewTable
@@ -284,8 +284,9 @@ def test_groups_of_before_that_no_row_touches_are_merged(monkeypatch: pytest.Mon
     after = engine(before.buckets)
     for number in range(6):
         after.epoch([rows_of(*(("+I", name, f"{number}") for name in "abcd"))], 0)
-    for bucket in after.buckets:
-        manifest = after._for(bucket)._table()._groups._manifest  # type: ignore[union-attr]
+    for state in after.buckets.values():
+        assert state.manifest is not None
+        manifest = Manifest.decode(*state.manifest)
         assert {piece.generation for piece in manifest.pieces} == {manifest.current}
     output = after.epoch([rows_of(("-D", "quiet", "0000"), ("+I", "quiet", "0001"))], 0)
     assert [tuple(row.values()) for row in output] == [("-U", "quiet", 20, 5, 5), ("+U", "quiet", 16, 4, 5)]

@@ -11,6 +11,7 @@ import pytest
 from foldflight import CorruptError, FunctionError, RejectedError, connect, udaf
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.query.query import StreamOptions
+from foldflight.engine.state.manifest import Manifest
 from foldflight.functions import Call, function_of
 from tests.laws.stream_engine import BucketState, Rows, StreamEngine
 
@@ -187,8 +188,9 @@ def test_merges_migrate() -> None:
     after = engine(version("2", Migrating), before.buckets)
     for _ in range(12):
         after.epoch([rows("another", "one more", "and more", "at last", v=1)], 0)
-    for bucket in after.buckets:
-        manifest = after._for(bucket)._table()._manifest
+    for state in after.buckets.values():
+        assert state.manifest is not None
+        manifest = Manifest.decode(*state.manifest)
         assert {piece.generation for piece in manifest.pieces} == {manifest.current} == set(manifest.generations)
     assert {name for name, *_ in after.live_rows()} >= set(names)
     assert changed(after.epoch([rows(names[0], v=70)], 0)) == {("-U", names[0], 50), ("+U", names[0], 60)}

@@ -12,7 +12,6 @@ import pytest
 from foldflight import RejectedError, connect, udaf
 from foldflight.spark import column, enable, sql
 from foldflight.sql import SqlError, split_statements, statements
-from foldflight.sql.text import Span, Text
 
 MODULE = "tests.sql.sql_functions"
 CREATE = (
@@ -361,15 +360,15 @@ def test_an_aggregate_left_over_is_no_aggregate_of_groups(db: Any, plans_of: Cal
     assert plans_of(db, query) == ["lists"]
 
 
-def test_a_mistake_of_ours_is_no_wrong_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_of_ours_is_no_wrong_type(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A type that cannot be read is refused at its place; any other exception is ours, and passes."""
-    text = Text("CREATE FUNCTION f(DECIMAL(99, 1))")
-    with pytest.raises(SqlError, match=r"precision of 1 to 38 digits[^^]*\(line 1, column 19\)"):
-        statements._type(text, Span(4, len(text) - 1))
+    statement = CREATE.replace("BIGINT, weight", "DECIMAL(99, 1), weight")
+    with pytest.raises(SqlError, match=r"precision of 1 to 38 digits[^^]*\(line 1, column 37\)"):
+        sql(db, statement)
 
     def mistaken(_: str) -> None:
         raise AttributeError("mistake")
 
     monkeypatch.setattr(statements, "parse_type", mistaken)
     with pytest.raises(AttributeError, match="mistake"):
-        statements._type(text, Span(4, len(text) - 1))
+        sql(db, statement)

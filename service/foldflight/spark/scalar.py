@@ -124,7 +124,7 @@ class _History:
     on_error: OnError
 
     def joined(self, before: _History | None, uses: Mapping[str, Use]) -> _History:
-        """Return the history of these uses over `df`; over the DataFrame before it, if all arguments can be had there.
+        """Return the history of these uses over `df`, or over the DataFrame before it if that has all arguments.
 
         That is so for the names of columns and of outputs. Expressions may mean either, and are left to Spark.
         """

@@ -59,7 +59,7 @@ def arrow_function(
 
 
 def hash_of(keys: pa.Schema) -> Column:
-    """Return the hash of keys, by which equal ones come to one partition.
+    """Return the hash of the keys, which puts equal keys into one partition.
 
     The hash that Sail repartitions by differs between 0.0 and -0.0, and its xxhash64 between NaNs of different bits.
     """
@@ -69,7 +69,7 @@ def hash_of(keys: pa.Schema) -> Column:
 
 
 def together(rows: DataFrame, hashed: Column | None, order: Sequence[Column]) -> DataFrame:
-    """Return rows with those of equal hash in one partition, and each partition in an order.
+    """Return rows partitioned by their hash, with each partition sorted.
 
     Args:
         rows: The rows.

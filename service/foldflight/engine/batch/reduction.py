@@ -1,4 +1,4 @@
-"""The decision of a partial fold: are the rows of a partition fewer as states of their groups?
+"""The decision of a partial fold: whether a partition has clearly fewer groups than rows.
 
 Folding pays if a state stands for several rows. How many depends on rows that have not arrived yet, so the number of
 groups is estimated from the rows seen so far: of n rows drawn from G groups that are equally frequent, about
@@ -44,7 +44,7 @@ class Reduction:
 
 
 def groups_expected(rows: int, groups: int) -> float:
-    """Return the number of equally frequent groups of which `rows` rows show `groups`; infinity if all are different.
+    """Estimate the number of groups, equally frequent, from `groups` different ones in `rows` rows; may be infinity.
 
     Args:
         rows: Number of rows, at least `groups`.

@@ -108,7 +108,7 @@ class Folding:
         self._is_due = True
 
     def renew(self) -> None:
-        """Let the next rows start an epoch without groups."""
+        """Start a new epoch, without groups, with the next rows."""
         self._groups = None
 
     def room(self, group_bytes: float, bounds: BlockBounds) -> int:

@@ -363,7 +363,7 @@ class _Growing:
         return self._room
 
     def lengthen(self, length: int) -> None:
-        """Take what was written into `room` as values, up to this number of them."""
+        """Set the number of values. Those that were written into `room` count as values."""
         self._length = length
 
 

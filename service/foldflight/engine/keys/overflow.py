@@ -29,7 +29,7 @@ _folders: list[str] = []
 
 
 def keep_files_in(folders: Sequence[str]) -> None:
-    """Use these folders for the temporary files of this process, as far as they exist, and not that of the system."""
+    """Write the temporary files of this process to these folders, where they exist, instead of the system's folder."""
     _folders[:] = [folder for folder in folders if os.access(folder, os.W_OK)]
 
 

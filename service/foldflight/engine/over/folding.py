@@ -1,4 +1,4 @@
-"""Folding of frames in exchanges, by four ways.
+"""Folding of frames in exchanges, in four ways.
 
 *Accumulate* and *retract*: a frame differs from that of the row before by the rows that leave and those that enter.
 The chunk has these rows, one after another, and `emit` is true at the last one of each frame. A frame for which more

@@ -1,4 +1,4 @@
-"""Groups of a stream that are forgotten, because they have had no row for a given time.
+"""The state TTL of groups of a stream: a group is forgotten when it has had no row for a given time.
 
 A bucket keeps the time of the last row of each group in a state table, and in a time log an entry for each change.
 When the watermark has passed an entry by the given time, the group is looked up: it is forgotten if it has had no row
@@ -82,7 +82,7 @@ class StateTtl:
         return times - before > self.ttl_us
 
     def leave(self, groups: Groups, until: int) -> tuple[pa.RecordBatch, Hashes]:
-        """Remove the groups that get no row within the idle time any more, and return their keys and hashes.
+        """Remove the groups whose state TTL has ended, and return their keys and hashes.
 
         Args:
             groups: The groups; some may be added.

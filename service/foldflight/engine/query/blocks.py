@@ -58,7 +58,7 @@ class BlockBounds:
 
 
 class Pace:
-    """How many items are processed at once, so that what they make stays within a size.
+    """How many items are processed at once, so that their output stays within a size.
 
     What an item makes is only known afterwards. So the first number is small, and it grows step by step while the items
     make little.
@@ -77,7 +77,7 @@ class Pace:
         self._growth = growth
 
     def made(self, items: int, size: int) -> None:
-        """Take note that n items, at least one, have made so many bytes (or rows)."""
+        """Record that n items, at least one, have produced this many bytes (or rows)."""
         fitting = items * self._size_max // max(size, 1)
         self.items = max(min(fitting, self._growth * self.items, self._items_max), 1)
 

@@ -215,7 +215,7 @@ def engines() -> frozenset[str]:
 
 
 def adapter_of(cls: type, said: str | None) -> Adapter | None:
-    """Return the adapter of a class: the one that is said, or the one that is found; None for foldflight's own form.
+    """Return the adapter of a class: the named one, or the one that recognises it; None for foldflight's own form.
 
     Raises:
         RejectedError: SIGNATURE, for an unknown name, and for a class that may be of two.
@@ -248,7 +248,7 @@ def written_by_author(cls: type, adapter: str) -> tuple[type, ...]:
 
 
 class Shipped:
-    """What shipped code of adapted classes has in place of the engines' own classes, so that no engine is needed there.
+    """Stands in for the engines' own classes in shipped code, so that servers need no packages of engines.
 
     Args:
         classes: The adapted classes by the name of their adapter.

@@ -708,7 +708,7 @@ class _AdaptedBuilder(_Builder):
         return False
 
     def is_deterministic(self) -> bool:
-        """Return what the class says of itself, if the engine asks and it can be asked without direct arguments."""
+        """Return what the class declares, if its engine has such a method and no direct arguments are needed."""
         asks = self.adapter.asks_determinism and self.declares("is_deterministic")
         asks = asks and not any(parameter.required for parameter in self.direct_arguments())
         return not asks or bool(self.asked("deterministic", "is_deterministic"))
@@ -725,7 +725,7 @@ class _AdaptedBuilder(_Builder):
         return None
 
     def check_near_misses(self) -> None:
-        """Names that resemble foldflight's methods are not misspelled here."""
+        """Accept all names: the class has the method names of another engine."""
 
     def check_names(self) -> None:
         missing = self.adapter.missing(self.cls)
@@ -737,7 +737,7 @@ class _AdaptedBuilder(_Builder):
             )
 
     def check_vectorised(self) -> None:
-        """There are no vectorised methods here."""
+        """Accept the class: it has no vectorised methods."""
 
     def check_parameters(self, arguments: int | None) -> None:
         for method_name, method in self.adapter.methods.items():

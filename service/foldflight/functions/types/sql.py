@@ -375,7 +375,7 @@ def check_plain(type_: pa.DataType) -> None:
 
 
 def is_larger_than(type_: pa.DataType, *, depth: int, parts: int) -> bool:
-    """Return whether a type is nested more deeply, or has more types inside. A larger one is not looked at to its end.
+    """Return whether a type is nested more deeply, or has more types inside. The search stops at the limit.
 
     The same type may be inside of another one many times, so that a few functions with results such as
     `STRUCT<a T, b T>`, applied to each other, make a type of a billion parts.
@@ -411,7 +411,7 @@ def _remedy(type_: pa.DataType) -> str:
 
 
 def needs_zone(given: Sequence[pa.DataType], declared: Sequence[Any], zoned: Sequence[Any]) -> bool:
-    """Return whether arguments need a function's types with time zones, because one has a zone where it may have one.
+    """Return whether a call needs the types with time zones: an argument has a zone, and the function accepts it.
 
     Args:
         given: The types of the arguments.

@@ -19,7 +19,7 @@ _QUERY_CONTEXT_LOGGER: Final = "SQLQueryContextLogger"
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep PySpark from logging refusals with their stack traces: here they are questions, or become errors of ours."""
+    """Keep PySpark from logging errors with stack traces. The caller expects them, or raises its own."""
     logger = _logger()
     before = logger.disabled
     logger.disabled = True

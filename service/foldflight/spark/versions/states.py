@@ -22,7 +22,7 @@ else:
     except ImportError:  # before 4.0; `transform_with_state` refuses streams there
 
         class StatefulProcessor:
-            """The place of PySpark's class."""
+            """A stand-in for PySpark's class, where PySpark has none."""
 
 
 __all__ = ["FILE_MANAGER", "StatefulProcessor", "transform_with_state"]

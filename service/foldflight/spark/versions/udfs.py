@@ -64,7 +64,7 @@ def _given(value: Any, type_: pa.DataType | None) -> Any:
         if type_ is None:  # Spark gives times with and without zone alike
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"{here()} does not tell the kind of a time here; give unix_micros(...) of it",
+                f"{here()} passes times with and without a time zone to a UDF in one form; give unix_micros(...) of it",
             )
         # A time with zone comes in the zone of this process; `fold` tells which of two equal times it is.
         return value if type_.tz is None else value.astimezone(datetime.UTC)

@@ -259,6 +259,16 @@ def _changed_parts(change):
     return lambda patch: patch.setattr("foldflight.lift.lifting.lift_of", lift)
 
 
+def _changed_outcome(change):
+    """Return a mistake in what `get_value` returns."""
+
+    def lift(bound):
+        found = REAL(bound)
+        return replace(found, outcome=replace(found.outcome, parts=tuple(map(change, found.outcome.parts))))
+
+    return lambda patch: patch.setattr("foldflight.lift.lifting.lift_of", lift)
+
+
 REAL = analysis.lift_of
 MISTAKES = {
     "an amount is off by one": (
@@ -302,6 +312,14 @@ MISTAKES = {
         lambda patch: patch.setattr(
             analysis._Held, "takes", lambda _self, _case, _value, relation: relation in ("empty", "greater")
         ),
+    ),
+    "a result is off by one": (
+        lifted_functions.Conditions,
+        _changed_outcome(lambda part: Part(part.when, plan.add(part.value, const(1)))),
+    ),
+    "a result is that of another accumulator": (
+        lifted_functions.Longest,
+        _changed_outcome(lambda part: Part(not_(part.when), part.value)),
     ),
     "NULL is not asked for": (
         lifted_functions.Products,

@@ -8,13 +8,15 @@ from foldflight.lift.evaluate import evaluate
 from foldflight.lift.lifting import lift_text, lifted_of, listed_lift
 from foldflight.lift.plan import Aggregate, Overflowed, Plan, Unfit
 from foldflight.lift.source import Refused
-from foldflight.lift.tree import Expr, Failure, Lift
+from foldflight.lift.tree import Expr, Failure, Field, Lift, Outcome
 
 __all__ = [
     "Aggregate",
     "Expr",
     "Failure",
+    "Field",
     "Lift",
+    "Outcome",
     "Overflowed",
     "Plan",
     "Refused",

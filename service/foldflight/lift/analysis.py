@@ -28,6 +28,7 @@ from foldflight.lift.tree import (
     Field,
     Lift,
     Monoid,
+    Outcome,
     Part,
     add,
     all_of,
@@ -57,6 +58,7 @@ def lift_of(bound: BoundFunction) -> Lift:
     methods = _methods(bound)
     subject = _Subject(bound, methods)
     found = subject.lift(retracts=False)
+    found = replace(found, outcome=subject.outcome(found.fields))
     if methods.retract is None:
         return replace(found, unretractable="it has no retract")
     try:
@@ -191,15 +193,15 @@ class _Subject:
         assert kinds is not None
         return field(name, kinds[0])
 
-    def _accumulator(self, run: Run) -> Any:
+    def _accumulator(self, run: Run, fields: Mapping[str, Expr]) -> Any:
         """Return an accumulator whose fields are symbols, of the class of a new one."""
         made = self._create(run)
         if isinstance(made, Record):
-            made.attributes.update(self.fields)
+            made.attributes.update(fields)
         elif isinstance(made, Tuple):
-            made = replace(made, items=tuple(self.fields.values()))
+            made = replace(made, items=tuple(fields.values()))
         else:
-            (made,) = self.fields.values()
+            (made,) = fields.values()
         return made
 
     def _values(self, run: Run, accumulator: Any) -> dict[str, Any]:
@@ -223,7 +225,7 @@ class _Subject:
 
     def _after(self, run: Run, method: Any) -> dict[str, Expr]:
         """Return the fields after a method was called for a row."""
-        accumulator = self._accumulator(run)
+        accumulator = self._accumulator(run, self.fields)
         returned = run.call(method, [accumulator, *self.arguments])
         if returned != NONE or self.bound.function.returns != "may":
             accumulator = returned
@@ -260,6 +262,46 @@ class _Subject:
             else:
                 found.append(_Effect(run.facts, result))
         return found
+
+    # --- get_value ------------------------------------------------------------------------------------------------
+
+    def outcome(self, fields: Sequence[Field]) -> Outcome:
+        """Return what `get_value` returns for finished accumulators."""
+        try:
+            symbols = {each.name: self._finished(each) for each in fields}
+            return self._outcome(symbols)
+        except Refused as refused:
+            return Outcome(why_not=str(refused))
+
+    def _finished(self, one: Field) -> Expr:
+        """Return a field of a finished accumulator, which its type holds."""
+        if one.monoid == "keep":
+            return const(one.start)
+        type_ = self.types[one.name]
+        known = kind_of(type_)
+        assert known is not None
+        kind, low, high = known
+        if self.fields[one.name].kind != kind:
+            raise Refused(f"{_named(one.name)} is a {self.fields[one.name].kind} in a field of the type {type_}")
+        return Expr("field", (one.name,), kind, low, high)
+
+    def _outcome(self, symbols: Mapping[str, Expr]) -> Outcome:
+        def execute(run: Run) -> Expr:
+            value = run.call(self.methods.get_value, [self._accumulator(run, symbols)])
+            if not isinstance(value, Expr):
+                raise Refused("get_value returns an object")
+            return NONE if run.is_null(value) else value
+
+        parts: list[Part] = []
+        failures: list[Failure] = []
+        for run, value in runs(execute, self._nullable, divides=True):
+            when = _Case(run.facts, ()).when
+            if isinstance(value, Raised):
+                failures.append(Failure(when, str(value)))
+            else:
+                parts.append(Part(when, value))
+        _check_outcome({each.value.kind for each in parts} - {"none"}, self.bound.result_type)
+        return Outcome(tuple(parts), tuple(failures))
 
     # --- classification -------------------------------------------------------------------------------------------
 
@@ -398,6 +440,19 @@ class _Subject:
                 raise Refused(f"it raises, depending on {names}: {effect.error}")
         given = [not_(null(each)) for each in self.arguments if self.bound.function.skip_nulls]
         return Failure(all_of([*given, _Case(effect.facts, ()).when]), effect.error, effect.by_null)
+
+
+def _check_outcome(kinds: set[str], type_: pa.DataType) -> None:
+    """Refuse values that an engine may not write as the type of the result exactly as Python does."""
+    if len(kinds) != 1:
+        raise Refused(f"get_value returns {' and '.join(sorted(kinds)) or 'nothing'}")
+    (kind,) = kinds
+    is_number = pa.types.is_signed_integer(type_) or type_ == pa.float64()
+    if kind in ("int", "float") and is_number:
+        return
+    is_plain = type_ in (pa.bool_(), pa.string(), pa.binary()) or pa.types.is_decimal(type_)
+    if not is_plain or kind_of(type_) != (kind, 0, 0):
+        raise Refused(f"get_value returns a {kind} for a result of the type {type_}")
 
 
 def _cases(known: Mapping[Expr, bool], effects: Sequence[_Effect]) -> Iterator[_Case]:

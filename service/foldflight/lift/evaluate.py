@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foldflight.lift.tree import Expr
@@ -12,19 +12,19 @@ __all__ = ["evaluate"]
 _END = 1 << 63
 
 
-def evaluate(expr: Expr, row: Sequence[Any], sign: int = 1) -> Any:
-    """Return the value of an expression for one row.
+def evaluate(expr: Expr, row: Sequence[Any] | Mapping[str, Any], sign: int = 1) -> Any:
+    """Return the value of an expression for one row, or for one accumulator.
 
     Args:
         expr: The expression.
-        row: The arguments; None is NULL.
+        row: The arguments, or the fields of the accumulator by name; None is NULL.
         sign: The value of `SIGN`.
 
     Raises:
         OverflowError: An integer does not fit 64 bits.
     """
     match expr.op:
-        case "arg":
+        case "arg" | "field":
             return row[expr.parts[0]]
         case "const":
             return expr.value
@@ -32,6 +32,9 @@ def evaluate(expr: Expr, row: Sequence[Any], sign: int = 1) -> Any:
             return sign
         case "and":
             return all(evaluate(each, row, sign) for each in expr.parts)
+        case "quotient":
+            one, other = (evaluate(each, row, sign) for each in expr.parts)
+            return one / other
         case _:
             values = [evaluate(each, row, sign) if isinstance(each, Expr) else each for each in expr.parts]
             found = _applied(expr, values)

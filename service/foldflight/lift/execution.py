@@ -10,6 +10,8 @@ import abc
 import ast
 import builtins
 import dataclasses
+import datetime
+import decimal
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +36,7 @@ from foldflight.lift.tree import (
     negate,
     not_,
     null,
+    quotient,
 )
 
 __all__ = ["Instance", "Raised", "Record", "Run", "Tuple", "runs"]
@@ -43,6 +46,8 @@ _STEPS_MAX: Final = 5_000
 _DEPTH_MAX: Final = 16
 # Integers up to this size are the same as floats.
 _WHOLE_MAX: Final = 1 << 53
+# Integers up to this size become the nearest float, in Python as in an engine.
+_LONG_MAX: Final = 1 << 63
 _CONSTANTS: Final = (bool, int, float, str, type(None))
 _OPERATORS: Final = {
     ast.FloorDiv: "//",
@@ -137,9 +142,11 @@ class Run:
     Args:
         trail: How the first conditions are decided; all others hold.
         nullable: Which arguments and fields may be NULL.
+        divides: Whether integers beyond 2**53 may be divided.
     """
 
-    def __init__(self, trail: Sequence[bool], nullable: Callable[[Expr], bool]) -> None:
+    def __init__(self, trail: Sequence[bool], nullable: Callable[[Expr], bool], *, divides: bool = False) -> None:
+        self.divides = divides
         self.facts: dict[Expr, bool] = {}
         self.decided: list[bool] = []
         self._trail = trail
@@ -192,7 +199,9 @@ class Run:
             raise Refused("it takes too many steps for one row")
 
 
-def runs(execute: Callable[[Run], Any], nullable: Callable[[Expr], bool]) -> Iterator[tuple[Run, Any]]:
+def runs(
+    execute: Callable[[Run], Any], nullable: Callable[[Expr], bool], *, divides: bool = False
+) -> Iterator[tuple[Run, Any]]:
     """Yield each run of `execute` with its result, or with the Raised that ended it. Raises Refused."""
     pending: list[list[bool]] = [[]]
     made = 0
@@ -201,7 +210,7 @@ def runs(execute: Callable[[Run], Any], nullable: Callable[[Expr], bool]) -> Ite
         made += 1
         if made > _RUNS_MAX:
             raise Refused(f"it has more than {_RUNS_MAX} ways through its conditions")
-        run = Run(trail, nullable)
+        run = Run(trail, nullable, divides=divides)
         try:
             result: Any = execute(run)
         except Raised as raised:
@@ -490,20 +499,35 @@ class _Frame:
             raise self.refused(f"it computes {ast.unparse(node)!r} with values of the type {value.kind}")
         return value
 
-    def floating(self, value: Expr, node: ast.AST) -> Expr:
-        """Return a number as a float."""
+    def floating(self, value: Expr, node: ast.AST, end: int = _WHOLE_MAX) -> Expr:
+        """Return a number as a float. Integers beyond `end` are refused."""
         if value.kind == "float":
             return value
-        if not -_WHOLE_MAX <= value.low <= value.high <= _WHOLE_MAX:
-            raise self.refused(f"{ast.unparse(node)!r} mixes floats with integers that may exceed 2**53")
+        if not -end <= value.low <= value.high <= end:
+            power = end.bit_length() - 1
+            raise self.refused(f"{ast.unparse(node)!r} mixes floats with integers that may exceed 2**{power}")
         return as_float(value)
+
+    def divided(self, one: Expr, other: Expr, node: ast.AST) -> Expr:
+        """Return the quotient of two numbers, rounded once."""
+        zero = const(0) if other.kind == "int" else const(0.0)
+        if self.running.decide(compare("eq", other, zero)):
+            raise Raised(f"ZeroDivisionError: {ast.unparse(node)} ({self.where})")
+        are_whole = {one.kind, other.kind} == {"int"}
+        fit = all(each.low >= -_LONG_MAX and each.high < _LONG_MAX for each in (one, other))
+        if are_whole and fit and self.running.divides:
+            return quotient(one, other)
+        end = _WHOLE_MAX if are_whole else _LONG_MAX
+        return divide(self.floating(one, node, end), self.floating(other, node, end))
 
     def binary(self, op: ast.operator, left: Any, right: Any, node: ast.AST) -> Expr:
         if type(op) in _OPERATORS:
             raise self.refused(f"it uses the operator {_OPERATORS[type(op)]} in {ast.unparse(node)!r}")
         one, other = self.number(left, node), self.number(right, node)
-        if isinstance(op, ast.Div) or "float" in (one.kind, other.kind):
-            one, other = self.floating(one, node), self.floating(other, node)
+        if isinstance(op, ast.Div):
+            return self.divided(one, other, node)
+        if "float" in (one.kind, other.kind):
+            one, other = self.floating(one, node, _LONG_MAX), self.floating(other, node, _LONG_MAX)
         match op:
             case ast.Add():
                 return add(one, other)
@@ -511,10 +535,6 @@ class _Frame:
                 return add(one, negate(other))
             case ast.Mult():
                 return multiply(one, other)
-            case ast.Div():
-                if self.running.decide(compare("eq", other, const(0.0))):
-                    raise Raised(f"ZeroDivisionError: {ast.unparse(node)} ({self.where})")
-                return divide(one, other)
             case _:
                 raise self.refused(f"it uses {ast.unparse(node)!r}")
 
@@ -831,20 +851,29 @@ def _isfinite(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
 _TYPES: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool, "string": str, "binary": bytes}
 
 
+def _type_of(kind: str) -> type:
+    """Return the type of the values of an Arrow type, given as text."""
+    if kind.startswith("decimal"):
+        return decimal.Decimal
+    return datetime.datetime if kind.startswith("timestamp") else datetime.date
+
+
 def _isinstance(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
     if len(given) != 2 or not isinstance(given[0], Expr):
         raise frame.refused(f"it uses {ast.unparse(node)!r}")
     value, asked = given
     members = asked.items if isinstance(asked, Tuple) else (asked,)
     classes = [each.of for each in members if isinstance(each, _Known)]
-    if len(classes) < len(members) or not set(classes) <= {int, float, bool, str, bytes, dict, list, tuple}:
-        raise frame.refused(f"it asks for other types than those of Python in {ast.unparse(node)!r}")
+    if len(classes) < len(members) or not all(isinstance(each, type) for each in classes):
+        raise frame.refused(f"it asks for something other than types in {ast.unparse(node)!r}")
+    if any(type(each) is not type for each in classes):
+        raise frame.refused(f"it asks for a type that decides itself what belongs to it in {ast.unparse(node)!r}")
     if frame.running.is_null(value) or value.kind == "none":
         return FALSE
     if value.kind == "other":
         raise frame.refused(f"it asks for the type of a struct, array or map in {ast.unparse(node)!r}")
-    own = _TYPES.get(value.kind)
-    return const(own is not None and any(issubclass(own, each) for each in classes))
+    own = _TYPES.get(value.kind) or _type_of(value.kind)
+    return const(any(issubclass(own, each) for each in classes))
 
 
 _HASHABLE: Final = (type, type(len))

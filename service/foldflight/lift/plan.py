@@ -3,7 +3,7 @@
 Integers are exact at any size: an amount is cut into *limbs*, numbers of which each has its own sum. `value * weight`
 of a BIGINT and an INT is `low + high * 2**32`, where `low` has 32 bits and `high` 62. Sums of 32-bit limbs hold 2**31
 rows of a group. Only the highest limb may be wider: its sum holds totals below 2**95, beyond those of a BIGINT state. A
-wide sum that overflows is NULL. This, and a group of more rows, is an error and never a wrong state.
+sum that overflows is NULL or an error of the engine, and never a wrong state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from foldflight.lift.tree import SIGN, Expr, Field, Lift, Part, add, const, high
 
 __all__ = ["Aggregate", "Overflowed", "Plan", "Unfit"]
 
-ROWS_MAX: Final = (1 << 31) - 1
 _LIMB: Final = 32
 _END: Final = 1 << 63
 # No state holds amounts beyond this. The expressions of a product grow with the power of its factors: those of
@@ -63,16 +62,22 @@ class Aggregate:
     """One aggregation of an engine.
 
     Args:
-        kind: `sum`: of 32-bit integers. `wide sum`: of 64-bit integers; NULL if it overflows. `count`: of the rows of
-            all cases. `min`, `max`: NULL if there is no such row; NaN is greater than all numbers.
+        kind: `sum`: of 32-bit integers; an error or NULL if it overflows, which takes 2**31 rows. `wide sum`: of 64-bit
+            integers; NULL if it overflows. `count`: of the rows of all cases. `min`, `max`: NULL if there is no such
+            row; NaN is greater than all numbers.
         cases: Conditions and values; at most one condition holds for a row. A row of no case changes nothing.
     """
 
     kind: Literal["sum", "wide sum", "count", "min", "max"]
     cases: tuple[Part, ...]
 
+    @property
+    def sums(self) -> bool:
+        """Whether it is a sum."""
+        return self.kind in ("sum", "wide sum")
+
     def of_rows(self, rows: Sequence[Sequence[Any]], signs: Sequence[int]) -> Any:
-        """Return the aggregate of rows as an engine computes it. Raises OverflowError if a step wraps around."""
+        """Return the aggregate of rows as an engine computes it. Raises OverflowError if a value wraps around."""
         values = []
         for row, sign in zip(rows, signs, strict=True):
             for each in self.cases:
@@ -81,13 +86,9 @@ class Aggregate:
                     break
         if self.kind == "count":
             return len(values)
-        if self.kind in ("sum", "wide sum"):
+        if self.sums:
             total = sum(values)
-            if not -_END <= total < _END:
-                if self.kind == "wide sum":
-                    return None
-                raise OverflowError(f"the sum is {total}")
-            return total
+            return total if -_END <= total < _END else None
         kept = None
         for place, value in enumerate(values):
             if place == 0 or _replaces(self.kind, value, kept):
@@ -127,9 +128,24 @@ class Plan:
     limbs: tuple[tuple[_Limb, ...], ...]
 
     @property
-    def rows_max(self) -> int | None:
-        """The number of rows of a group that the sums hold, whatever the rows are; None if there are no sums."""
-        return ROWS_MAX if any(each.kind == "sum" for each in self.aggregates) else None
+    def unfinished(self) -> str:
+        """Why states and results are put together in Python; empty if expressions of an engine can do it."""
+        if self.lift.outcome.why_not:
+            return self.lift.outcome.why_not
+        if any(each.shift > 2 * _LIMB or abs(each.factor) >> _LIMB for limbs in self.limbs for each in limbs):
+            return "a sum may exceed 38 digits"
+        if self.lift.failures and not any(each.sums for each in self.aggregates):
+            return "it raises for some rows, and has no sum"
+        outcome = self.lift.outcome
+        try:
+            for failure in outcome.failures:
+                _check(failure.when)
+            for part in outcome.parts:
+                _check(part.when)
+                _check(part.value)
+        except Refused:
+            return "get_value computes integers that may exceed 64 bits"
+        return ""
 
     @classmethod
     def of(cls, lift: Lift, *, has_kinds: bool = False) -> Plan:
@@ -163,7 +179,7 @@ class Plan:
     def type_of(self, place: int, inputs: Sequence[pa.DataType]) -> pa.DataType:
         """Return the type of the results of an aggregate, for arguments of these types."""
         aggregate = self.aggregates[place]
-        if aggregate.kind in ("sum", "wide sum", "count"):
+        if aggregate.sums or aggregate.kind == "count":
             return pa.int64()
         value = aggregate.cases[0].value
         if value.kind in ("int", "float", "bool"):
@@ -180,7 +196,7 @@ class Plan:
             count: The number n.
 
         Raises:
-            Overflowed: A wide sum is NULL.
+            Overflowed: A sum is NULL.
             Unfit: A number does not fit its field.
         """
         names = [each.name for each in self.lift.fields]

@@ -8,7 +8,7 @@ with NaN are false.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
@@ -26,6 +26,7 @@ __all__ = [
     "Field",
     "Lift",
     "Monoid",
+    "Outcome",
     "Part",
     "add",
     "all_of",
@@ -43,6 +44,7 @@ __all__ = [
     "negate",
     "not_",
     "null",
+    "quotient",
 ]
 
 Monoid: TypeAlias = Literal["sum", "min", "max", "set", "keep"]
@@ -58,7 +60,8 @@ class Expr:
 
     Args:
         op: `arg` (number of an argument), `const`, `field` (of the accumulator before the row; only while a class is
-            analysed), `add`, `neg`, `mul`, `div`, `float` (an integer as a float), `int` (a truth value as 0 or 1),
+            analysed, and in an `Outcome`), `add`, `neg`, `mul`, `div`, `quotient` (of two integers, rounded once to a
+            float), `float` (an integer as a float), `int` (a truth value as 0 or 1),
             `low` (the lowest n bits), `high` (the others, shifted right by n), `sign` (see SIGN), `lt`, `le`, `eq`,
             `not`, `and`, `null`.
         parts: The operands, or the number, value or name.
@@ -96,8 +99,8 @@ class Expr:
 
     def to_data(self) -> list[Any]:
         """Return it as nested lists of plain values, from which `from_data` makes it again."""
-        if self.op == "arg":
-            return ["arg", self.parts[0], self.kind, self.low, self.high]
+        if self.op in ("arg", "field"):
+            return [self.op, self.parts[0], self.kind, self.low, self.high]
         if self.op == "const":
             return ["const", self.value]
         return [self.op, *(part.to_data() if isinstance(part, Expr) else part for part in self.parts)]
@@ -195,8 +198,14 @@ def divide(one: Expr, other: Expr) -> Expr:
     return const(one.value / other.value) if one.is_const and other.is_const else Expr("div", (one, other), "float")
 
 
+def quotient(one: Expr, other: Expr) -> Expr:
+    """Return the quotient of two 64-bit integers, rounded once. The divisor is not zero where it is evaluated."""
+    is_known = one.is_const and other.is_const
+    return const(one.value / other.value) if is_known else Expr("quotient", (one, other), "float")
+
+
 def as_float(one: Expr) -> Expr:
-    """Return an integer below 2**53, in either direction, as a float."""
+    """Return a 64-bit integer as the nearest float."""
     return const(float(one.value)) if one.is_const else Expr("float", (one,), "float")
 
 
@@ -267,6 +276,7 @@ _BUILD: Final[dict[str, Callable[..., Expr]]] = {
     "neg": negate,
     "mul": multiply,
     "div": divide,
+    "quotient": quotient,
     "float": as_float,
     "int": as_int,
     "lt": lambda one, other: compare("lt", one, other),
@@ -280,9 +290,9 @@ _BUILD: Final[dict[str, Callable[..., Expr]]] = {
 
 def _expr(data: Any) -> Expr:
     op, *parts = data
-    if op == "arg":
-        place, kind, low, high = parts
-        return Expr("arg", (int(place),), str(kind), int(low), int(high))
+    if op in ("arg", "field"):
+        which, kind, low, high = parts
+        return Expr(op, (int(which) if op == "arg" else str(which),), str(kind), int(low), int(high))
     return _BUILD[op](*(_expr(each) if isinstance(each, list) else each for each in parts))
 
 
@@ -336,6 +346,41 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """What `get_value` returns, as expressions over the fields of the accumulator.
+
+    Args:
+        parts: Values and when they are returned; one part applies to each accumulator that does not fail.
+        failures: Accumulators for which it raises.
+        why_not: Why it is not known, so that Python has to call it; empty if it is known.
+    """
+
+    parts: tuple[Part, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    why_not: str = ""
+
+    def to_data(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "parts": [[part.when.to_data(), part.value.to_data()] for part in self.parts],
+            "fails": [[each.when.to_data(), each.text] for each in self.failures],
+            "reason": self.why_not,
+        }
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> Outcome:
+        """Return the outcome of `to_data`."""
+        return cls(
+            tuple(Part(_expr(when), _expr(value)) for when, value in data["parts"]),
+            tuple(Failure(_expr(when), str(text)) for when, text in data["fails"]),
+            str(data["reason"]),
+        )
+
+
+_UNKNOWN_OUTCOME: Final = Outcome(why_not="the server does not tell; it is of an older version")
+
+
+@dataclass(frozen=True)
 class Lift:
     """What a function does for one row of a call with certain types and direct arguments.
 
@@ -344,11 +389,13 @@ class Lift:
         failures: Rows for which it raises.
         unretractable: Why a retraction cannot be computed by the same fields with the other sign; empty if it can:
             `retract` is the exact inverse of `accumulate`.
+        outcome: What `get_value` returns.
     """
 
     fields: tuple[Field, ...]
     failures: tuple[Failure, ...] = ()
     unretractable: str = ""
+    outcome: Outcome = _UNKNOWN_OUTCOME
 
     def narrowed(self, types: Sequence[pa.DataType]) -> Lift:
         """Return it for columns of these types, which may be narrower than those of the arguments."""
@@ -371,6 +418,7 @@ class Lift:
             ),
             tuple(replace(each, when=narrow(each.when)) for each in self.failures),
             self.unretractable,
+            self.outcome,
         )
 
     def to_json(self) -> str:
@@ -386,7 +434,15 @@ class Lift:
             for each in self.fields
         ]
         failures = [[each.when.to_data(), each.text, each.by_null] for each in self.failures]
-        return json.dumps({"lift": _FORMAT, "fields": fields, "fails": failures, "unretractable": self.unretractable})
+        return json.dumps(
+            {
+                "lift": _FORMAT,
+                "fields": fields,
+                "fails": failures,
+                "unretractable": self.unretractable,
+                "outcome": self.outcome.to_data(),
+            }
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Lift | None:
@@ -412,6 +468,7 @@ class Lift:
                 ),
                 tuple(Failure(_expr(when), str(error), bool(by_null)) for when, error, by_null in data["fails"]),
                 str(data["unretractable"]),
+                Outcome.of_data(data["outcome"]) if "outcome" in data else _UNKNOWN_OUTCOME,
             )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise RejectedError("BAD_FRAME", f"the description of a lifted function cannot be read: {error}") from None

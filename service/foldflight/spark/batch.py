@@ -40,7 +40,7 @@ def batch_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) 
         outputs: Spark's types of the outputs.
     """
     if query.lifted.taken:
-        return lifted_result(query, rows)
+        return lifted_result(query, rows, outputs)
     merges = query.folds_before_shuffle.taken
     arrived = rows
     if merges:

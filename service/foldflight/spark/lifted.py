@@ -1,12 +1,12 @@
 """The plan of a lifted batch: the trees of its calls as expressions of Spark SQL, aggregated by Spark.
 
-    rows > parts of large products > limbs > groupBy(keys).agg(...) > mapInArrow(LiftedFold)
+    rows > parts of large products > limbs > groupBy(keys).agg(...) > finished states and results
 
 Parts are columns of their own, because Spark would compute them again in each aggregation that uses them. The result
-needs no shuffle of its own: Spark's aggregation has put each group into one partition.
+needs no shuffle of its own: Spark's aggregation has put each group into one partition. States and results are made by
+expressions (`spark/finishing.py`) if `get_value` of each call is lifted, otherwise by Python (`LiftedFold`).
 
-Only old functions of Spark SQL are used. Their differences from Python are written out: a comparison with NaN is false,
-and a sum beyond 64 bits is NULL (`try_sum`), in ANSI mode too, so that `LiftedFold` makes an error of it.
+A wide sum beyond 64 bits is NULL (`try_sum`), in ANSI mode too, and then an error.
 """
 
 from __future__ import annotations
@@ -14,29 +14,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
+from pyspark.sql import types as st
 
 from foldflight.engine.batch.lifted import ROWS, LiftedFold, aggregate_name
-from foldflight.engine.query.layout import KIND, LIVE, RETRACTING
+from foldflight.engine.query.layout import KIND, LIVE
 from foldflight.engine.query.query import Query
 from foldflight.lift import Aggregate, Expr, Failure, Plan
+from foldflight.spark.expressions import SIGN, expression, text
+from foldflight.spark.finishing import finished
 from foldflight.spark.steps import arrow_function, spark_schema, step_of
+from foldflight.spark.versions import checks_sums
 
 __all__ = ["lifted_result"]
 
-_SIGN: Final = f"CASE WHEN {KIND} IN ({', '.join(map(str, RETRACTING))}) THEN -1L ELSE 1L END"
 
-
-def lifted_result(query: Query, rows: DataFrame) -> DataFrame:
+def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
     """Return the result of a batch query that is lifted.
 
     Args:
         query: The query, whose calls all have plans.
         rows: The input rows: keys, the row kind (if rows have kinds), arguments and filters.
+        outputs: Spark's types of the outputs.
     """
     plans = query.lifting.plans
     layout = query.layout
@@ -57,31 +60,35 @@ def lifted_result(query: Query, rows: DataFrame) -> DataFrame:
         for plan, call in zip(plans, query.opening.calls, strict=True)
     ]
     parts = _parts(calls)
+    # `sum` is faster than `try_sum`.
+    narrow = "sum({})" if checks_sums(rows.sparkSession) else "try_sum({})"
+    aggregations = {**_AGGREGATIONS, "sum": narrow}
     kept = [*keys, *([KIND] if layout.has_kinds else []), *layout.columns.names]
-    with_parts = rows.select(*kept, *(sf.expr(text).alias(name) for text, name in parts.items())) if parts else rows
+    with_parts = rows.select(*kept, *(sf.expr(part).alias(name) for part, name in parts.items())) if parts else rows
     limbs: dict[str, Column] = {}
     aggregates: list[Column] = []
     if layout.has_kinds:
-        limbs[LIVE] = sf.expr(_SIGN)
+        limbs[LIVE] = sf.expr(SIGN)
         aggregates.append(sf.sum(LIVE).alias(LIVE))
     task = LiftedFold(query, merges=True, plans=plans)
     if task.counts_rows:
         aggregates.append(sf.count(sf.lit(1)).alias(ROWS))
     for number, call in enumerate(calls):
+        raising = call.raising
         for place, aggregate in enumerate(call.plan.aggregates):
             name = aggregate_name(number, place)
-            limbs[name] = sf.expr(call.limb(aggregate, parts, raises=place == 0))
-            aggregates.append(sf.expr(_AGGREGATIONS[aggregate.kind].format(name)).alias(name))
+            limbs[name] = sf.expr(call.limb(aggregate, parts, raises=place == raising))
+            aggregates.append(sf.expr(aggregations[aggregate.kind].format(name)).alias(name))
     arguments = with_parts.select(*keys, *(column.alias(name) for name, column in limbs.items()))
     grouped = arguments.groupBy(*keys).agg(*aggregates)
-    ordered = grouped.select(*task.input.names)
-    return ordered.mapInArrow(
-        arrow_function(task, step_of(query, "lifted"), query.traced), spark_schema(query, rows, layout.results)
-    )
+    if query.finished_by_host.taken:
+        return finished(task, grouped, outputs)
+    schema = spark_schema(query, rows, layout.results, outputs)
+    function = arrow_function(task, step_of(query, "lifted"), query.traced)
+    return grouped.select(*task.input.names).mapInArrow(function, schema)
 
 
 _AGGREGATIONS: Final = {
-    "sum": "sum({})",
     "wide sum": "try_sum({})",
     "count": "count({})",
     "min": "min({})",
@@ -111,6 +118,12 @@ class _Call:
     types: Mapping[str, pa.DataType]
     names: Mapping[str, str]
 
+    @property
+    def raising(self) -> int:
+        """The aggregate that raises the errors of the author's method: a sum, which no plan leaves out."""
+        sums = (place for place, each in enumerate(self.plan.aggregates) if each.sums)
+        return next(sums, 0)
+
     def limb(self, aggregate: Aggregate, parts: Mapping[str, str], *, raises: bool) -> str:
         """Return what is aggregated of each row, as SQL.
 
@@ -124,17 +137,17 @@ class _Call:
         for part in aggregate.cases:
             value = self.text(part.value, parts)
             cases.append(f"WHEN {self._when(part.when, parts)} THEN {value}")
-        return f"CASE {' '.join(cases)}{' ELSE 0L' if aggregate.kind.endswith('sum') else ''} END"
+        return f"CASE {' '.join(cases)}{' ELSE 0L' if aggregate.sums else ''} END"
 
     def _error(self, failure: Failure) -> str:
         """Return the text of the error for a row, as SQL."""
         remedy = "; skip_nulls=True or FILTER leaves out rows with NULL" if failure.by_null else ""
-        texts = [_text(f"foldflight: USER_CODE: {failure.text}{remedy}\n  function: {self.function}")]
+        texts = [text(f"foldflight: USER_CODE: {failure.text}{remedy}\n  function: {self.function}")]
         for title, columns in (("group", self.keys), ("row", self.arguments)):
             for place, column in enumerate(columns):
                 begin = f"\n  {title}: " if place == 0 else ", "
                 name = self.names.get(column, column)
-                texts += [_text(f"{begin}{name}="), f"coalesce(CAST({column} AS STRING), 'NULL')"]
+                texts += [text(f"{begin}{name}="), f"coalesce(CAST({column} AS STRING), 'NULL')"]
         return f"concat({', '.join(texts)})"
 
     def _when(self, condition: Expr, parts: Mapping[str, str]) -> str:
@@ -143,35 +156,7 @@ class _Call:
 
     def text(self, expr: Expr, parts: Mapping[str, str]) -> str:
         """Return an expression as SQL."""
-        text = self._text(expr, parts)
-        return parts.get(text, text)
-
-    def _text(self, expr: Expr, parts: Mapping[str, str]) -> str:
-        if expr.op == "arg":
-            return self._argument(expr)
-        if expr.op == "const":
-            return _constant(expr.value)
-        if expr.op in ("low", "high"):
-            one, bits = expr.parts
-            inner = self.text(one, parts)
-            return f"({inner} & {(1 << bits) - 1}L)" if expr.op == "low" else f"shiftright({inner}, {bits})"
-        operands = [self.text(each, parts) for each in expr.parts]
-        if expr.op in _COMPARISONS:
-            return self._comparison(expr, operands)
-        if expr.op == "and":
-            return f"({' AND '.join(operands)})"
-        return _OPERATIONS[expr.op].format(*operands)
-
-    def _comparison(self, expr: Expr, operands: Sequence[str]) -> str:
-        one, other = operands
-        compared = f"{one} {_COMPARISONS[expr.op]} {other}"
-        if expr.parts[0].kind != "float":
-            return f"({compared})"
-        if expr.parts[0] == expr.parts[1]:  # only NaN differs from itself, and is less than nothing
-            return f"(NOT isnan({one}))" if expr.op != "lt" else "false"
-        # In Spark NaN equals itself and is greater than all numbers.
-        numbers = [f"NOT isnan({text})" for text, part in zip(operands, expr.parts, strict=True) if not part.is_const]
-        return f"({' AND '.join([compared, *numbers])})"
+        return expression(expr, self._argument, parts)
 
     def _argument(self, expr: Expr) -> str:
         name = self.arguments[expr.parts[0]]
@@ -180,21 +165,6 @@ class _Call:
         if expr.kind == "float" and self.types[name] != pa.float64():
             return f"CAST({name} AS DOUBLE)"
         return name
-
-
-_OPERATIONS: Final = {
-    "sign": f"({_SIGN})",
-    "add": "({} + {})",
-    "neg": "(-{})",
-    "mul": "({} * {})",
-    # A divisor is not zero where its quotient is used, but Spark may compute it before the condition that says so.
-    "div": "({} / nullif({}, 0.0D))",
-    "float": "CAST({} AS DOUBLE)",
-    "int": "CAST({} AS BIGINT)",
-    "not": "(NOT {})",
-    "null": "({} IS NULL)",
-}
-_COMPARISONS: Final = {"lt": "<", "le": "<=", "eq": "="}
 
 
 def _parts(calls: Sequence[_Call]) -> dict[str, str]:
@@ -211,22 +181,3 @@ def _parts(calls: Sequence[_Call]) -> dict[str, str]:
             cut.update(found)
     repeated = [text for text, times in cut.items() if times > 1]
     return {text: f"part_{number}" for number, text in enumerate(repeated)}
-
-
-def _constant(value: Any) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return f"{value}L" if abs(value) < 1 << 62 else f"CAST('{value}' AS BIGINT)"
-        case float():
-            return f"CAST('{value!r}' AS DOUBLE)"
-        case str():
-            return _text(value)
-        case _:
-            raise TypeError(value)
-
-
-def _text(value: str) -> str:
-    """Return a text as SQL, whatever letters it has and however the session reads backslashes."""
-    return f"CAST(X'{value.encode().hex()}' AS STRING)"

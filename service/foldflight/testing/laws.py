@@ -26,7 +26,8 @@ from foldflight.fold import BoundCall, Fold, Options, Resources, StateSigner, bi
 from foldflight.functions import AnyFunction, Call, Function, Registry, RowKind, ScalarFunction, function_of
 from foldflight.functions.types.arrow import concat_batches, is_json
 from foldflight.functions.types.serializer import views_in
-from foldflight.lift import Overflowed, Plan, Unfit, evaluate, lift_text, lifted_of
+from foldflight.functions.types.values import CastError, cast_results
+from foldflight.lift import Lift, Overflowed, Plan, Unfit, evaluate, lift_text, lifted_of
 from foldflight.shipping.pickling import unpickled_copy
 from foldflight.testing.scalarlaws import SCALAR_LAWS, ScalarSubject
 from foldflight.testing.views import CachedViews
@@ -155,16 +156,29 @@ class _Subject:
 
     def state_of(self, rows: Sequence[Any], signs: Sequence[int]) -> Any:
         """Fold rows, of which those with the sign -1 are retracted, and return the state."""
+        return self._signed(rows, signs).collect(outputs=False).column("state_0")[0].as_py()
+
+    def output_of(self, rows: Sequence[Any], signs: Sequence[int]) -> Any:
+        """Fold rows as `state_of` does, and return the output."""
+        return self._signed(rows, signs).collect(states=False).column("output_0")[0].as_py()
+
+    def _signed(self, rows: Sequence[Any], signs: Sequence[int]) -> Fold:
         fold = self.new()
         for row, sign in zip(rows, signs, strict=True):
             fold.fold(self.chunk([row], kind=RowKind.INSERT if sign > 0 else RowKind.DELETE))
-        return (fold.collect() if rows else self._fresh(fold)).column("state_0")[0].as_py()
+        if not rows:
+            self._touch(fold)
+        return fold
 
     def _fresh(self, fold: Fold) -> pa.RecordBatch:
+        self._touch(fold)
+        return fold.collect()
+
+    @staticmethod
+    def _touch(fold: Fold) -> None:
         # A NULL state changes no accumulator, but marks the slot as dirty.
         state = pa.nulls(1, fold.schema.field("state_0").type)
         fold.merge_states(pa.RecordBatch.from_arrays([_zero_array(), state], names=["slot", "state_0"]))
-        return fold.collect()
 
     def merged(self, *parts: pa.RecordBatch) -> Any:
         fold = self.new()
@@ -457,7 +471,7 @@ def _same(one: Any, two: Any) -> bool:
 
 
 def _lifted(subject: _Subject, rows: Rows, cut: int) -> str | None:
-    """Compare the interpreter's state with that of the lifted form, for rows of which some are retracted."""
+    """Compare the interpreter's state and output with those of the lifted form; some rows are retracted."""
     lift = subject.lifted[0]
     assert lift is not None
     retracts = not lift.unretractable
@@ -488,8 +502,35 @@ def _lifted(subject: _Subject, rows: Rows, cut: int) -> str | None:
     if isinstance(expected, FoldflightError):
         return f"accumulate or retract raises {expected}, and the lifted form has {found!r}"
     if _identical(expected, found):
-        return None
+        return _finished(subject, lift, found, lambda: subject.output_of(rows, signs))
     return f"signs of the rows {signs}: the interpreter's state is {expected!r}, and that of the lifted form {found!r}"
+
+
+def _finished(subject: _Subject, lift: Lift, state: Any, output: Callable[[], Any]) -> str | None:
+    """Compare the interpreter's output with what the lifted form makes of the state."""
+    outcome = lift.outcome
+    if outcome.why_not:
+        return None
+    fields = {"": state} if [each.name for each in lift.fields] == [""] else state
+    try:
+        expected = output()
+    except FoldflightError as error:
+        expected = error
+    found: Any
+    raised = [each.text for each in outcome.failures if evaluate(each.when, fields)]
+    values = [evaluate(each.value, fields) for each in outcome.parts if evaluate(each.when, fields)]
+    if len(raised) + len(values) != 1:
+        return f"the lifted get_value has {values} and raises {raised} for the state {state!r}"
+    try:
+        found = raised[0] if raised else cast_results(values, subject.calls[0].bound.result_type)[0].as_py()
+        fails = bool(raised)
+    except CastError as error:
+        found, fails = str(error), True
+    if fails and isinstance(expected, FoldflightError):
+        return None
+    if not fails and not isinstance(expected, FoldflightError) and _identical(expected, found):
+        return None
+    return f"for the state {state!r} get_value has {expected!r}, and its lifted form {found!r}"
 
 
 def _identical(one: Any, two: Any) -> bool:

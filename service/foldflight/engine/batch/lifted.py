@@ -14,10 +14,15 @@ from foldflight.engine.query.layout import LIVE
 from foldflight.errors import FunctionError
 from foldflight.lift import Overflowed, Plan, Unfit
 
-__all__ = ["ROWS", "LiftedFold", "aggregate_name"]
+__all__ = ["OVERFLOWED", "ROWS", "LiftedFold", "aggregate_name"]
 
 ROWS: Final = "rows"
-"""The number of rows of a group: sums hold so many, and without keys there may be none."""
+"""The number of rows of the one group of a query without keys, which may have none."""
+
+OVERFLOWED: Final = (
+    "a sum of the lifted plan could leave 64 bits: the group has 2**31 rows or more, or a total beyond 2**95; "
+    "group_by(..., plan='fold') has no such bound"
+)
 
 
 def aggregate_name(call: int, place: int) -> str:
@@ -37,8 +42,8 @@ class LiftedFold(FinalFold):
 
     @property
     def counts_rows(self) -> bool:
-        """Whether the number of rows of each group is needed."""
-        return not len(self.layout.keys) or any(plan.rows_max is not None for plan in self.plans)
+        """Whether the number of rows is needed."""
+        return not len(self.layout.keys)
 
     @property
     def input(self) -> pa.Schema:
@@ -81,22 +86,12 @@ class LiftedFold(FinalFold):
 
     def _states(self, place: int, plan: Plan, block: pa.RecordBatch) -> pa.Array:
         type_ = self.layout.states.field(place).type
-        if self.counts_rows:
-            rows = block.column(ROWS).to_numpy()
-            if not len(self.layout.keys) and not rows[0]:
-                return pa.nulls(1, type_)  # a new accumulator
-            if plan.rows_max is not None and rows.max() > plan.rows_max:
-                raise Overflowed(int(rows.argmax()))
+        if self.counts_rows and not block.column(ROWS)[0].as_py():
+            return pa.nulls(1, type_)  # a new accumulator
         results = [block.column(aggregate_name(place, number)) for number in range(len(plan.aggregates))]
         return plan.states(results, type_, block.num_rows)
 
 
 def _overflow(function: str, error: Overflowed | Unfit, group: dict[str, Any]) -> FunctionError:
-    if isinstance(error, Unfit):
-        text = f"its accumulator does not fit its state: {error}"
-    else:
-        text = (
-            "a sum of the lifted plan could leave 64 bits: the group has 2**31 rows or more, or a total beyond 2**95; "
-            "group_by(..., plan='fold') has no such bound"
-        )
+    text = f"its accumulator does not fit its state: {error}" if isinstance(error, Unfit) else OVERFLOWED
     return FunctionError("OVERFLOW", text, function=function, group=group)

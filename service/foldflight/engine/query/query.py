@@ -250,6 +250,14 @@ class Query:
         return Choice(taken=True, why=f"every call lifts, and {known} {GROUPS_MANY:,} groups or more")
 
     @property
+    def finished_by_host(self) -> Choice:
+        """Whether the host also makes the results of a lifted batch, so that no Python runs."""
+        for call, plan in zip(self.opening.calls, self.lifting.plans, strict=True):
+            if plan.unfinished:
+                return Choice(taken=False, why=f"{call.function}: {plan.unfinished}")
+        return Choice(taken=True, why="get_value of every call is lifted")
+
+    @property
     def folds_before_shuffle(self) -> Choice:
         """Whether rows are folded before they are shuffled by key, so that states are shuffled instead of rows."""
         layout, functions = self.layout, [call.function for call in self.opening.calls]
@@ -329,6 +337,9 @@ class Query:
         lines.append(f"plan: {self._steps()}")
         if self.stream is None:
             lines.append(f"  rows are {'' if self.lifted.taken else 'not '}lifted: {self.lifted.why}")
+        if self.lifted.taken:
+            by_host = self.finished_by_host
+            lines.append(f"  {'no Python runs' if by_host.taken else 'Python makes the results'}: {by_host.why}")
         if self.stream is not None or not self.lifted.taken:
             lines.append(f"  rows are {'' if folds.taken else 'not '}folded before the shuffle: {folds.why}")
         lines.append(
@@ -362,7 +373,8 @@ class Query:
         shuffle = f"shuffle by {keys}" if keys else "one partition"
         if self.stream is None:
             if self.lifted.taken:
-                return "rows > expressions > aggregation by the host > states > outputs"
+                last = "outputs by the host" if self.finished_by_host.taken else "outputs by Python"
+                return f"rows > expressions > aggregation by the host > states > {last}"
             folds = f"fold partial > {shuffle} > merge" if self.folds_before_shuffle.taken else f"{shuffle} > fold"
             return f"rows > {folds} > outputs"
         first = "fold partial > " if self.folds_before_shuffle.taken else ""

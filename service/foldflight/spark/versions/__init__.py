@@ -18,6 +18,7 @@ from foldflight.spark.versions.facts import (
     require,
 )
 from foldflight.spark.versions.sessions import (
+    checks_sums,
     condition_of,
     contexts_of,
     formatted,
@@ -49,6 +50,7 @@ __all__ = [
     "StatefulProcessor",
     "arrow_type",
     "arrow_udf",
+    "checks_sums",
     "collates_by_bytes",
     "condition_of",
     "contexts_of",

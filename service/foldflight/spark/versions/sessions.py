@@ -73,8 +73,19 @@ def is_spark(session: SparkSession) -> bool:
     Each Spark has a folder of tables, also where nobody has set one. A session that is not one of Connect need not be
     asked, which saves a call for each query that is planned.
     """
-    is_remote = type(session).__module__.startswith("pyspark.sql.connect.")
-    return not is_remote or session.conf.get("spark.sql.warehouse.dir") is not None
+    return not _is_remote(session) or session.conf.get("spark.sql.warehouse.dir") is not None
+
+
+def checks_sums(session: SparkSession) -> bool:
+    """Return whether a query fails where a sum overflows, and never wraps around, if it is made now.
+
+    Spark reads the setting when it analyses a query: at once, but over Spark Connect with each action.
+    """
+    return not _is_remote(session) and session.conf.get("spark.sql.ansi.enabled") == "true"
+
+
+def _is_remote(session: SparkSession) -> bool:
+    return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
 def same_plan(one: DataFrame, other: DataFrame) -> bool:

@@ -1,0 +1,220 @@
+"""States and results of a lifted batch as expressions of Spark, so that no Python runs at all.
+
+    aggregates > states > (quotients) > values of get_value > results
+
+Each is a projection of its own, because its expressions use those before several times. Sums of limbs are put together
+in DECIMALs, which hold them exactly. A state or a result that does not fit its type is an error, as in Python; a result
+is never computed from a part of the fields only, so that Spark does not leave out the check of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+
+from foldflight.engine.batch.lifted import OVERFLOWED, ROWS, LiftedFold, aggregate_name
+from foldflight.engine.query.layout import LIVE
+from foldflight.functions import sql_name
+from foldflight.lift import Expr, Field, Plan
+from foldflight.spark.expressions import Quotient, constant, expression, quotient_key, text
+
+__all__ = ["finished"]
+
+_HIGH_MAX: Final = 1 << 60
+_MOST: Final = {8: 2.0**7, 16: 2.0**15, 32: 2.0**31, 64: 2.0**63}
+
+
+def finished(task: LiftedFold, grouped: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
+    """Return the result of a batch whose rows have been aggregated.
+
+    Args:
+        task: What Python would do with them.
+        grouped: Keys and aggregates.
+        outputs: Spark's types of the outputs.
+    """
+    query, layout = task.query, task.layout
+    keys = [sf.col(name) for name in layout.keys.names]
+    shown = dict(zip(layout.keys.names, layout.names, strict=True))
+    calls = [
+        _Finish(
+            number=number,
+            plan=plan,
+            state=layout.states.field(number).type,
+            function=call.function,
+            keys=shown,
+            result=layout.outputs.types[number],
+        )
+        for number, (plan, call) in enumerate(zip(task.plans, query.opening.calls, strict=True))
+    ]
+    if layout.has_kinds and layout.keys.names:
+        grouped = grouped.where(sf.col(LIVE) > 0)
+    states = grouped.select(*keys, *(column for call in calls for column in call.states()))
+    known: dict[str, str] = {}
+    quotients: list[Quotient] = []
+    for call in calls:
+        for one, other in call.divided():
+            key = quotient_key(one, other)
+            if key not in known:
+                quotients.append(Quotient(one, other, len(quotients)))
+                known[key] = f"({quotients[-1].result})"
+    if quotients:
+        states = states.select("*", *(each.power() for each in quotients))
+        states = states.select("*", *(column for each in quotients for column in each.operands()))
+    values = states.select(*keys, *(call.value(known) for call in calls))
+    results = [
+        sf.expr(call.result_text()).cast(type_).alias(name)
+        for call, type_, name in zip(calls, outputs, layout.outputs.names, strict=True)
+    ]
+    named = [key.alias(name) for key, name in zip(keys, layout.names, strict=True)]
+    return values.select(*named, *results)
+
+
+@dataclass(frozen=True)
+class _Finish:
+    """The end of one call.
+
+    Args:
+        number: The number of the call.
+        plan: Its plan.
+        state: The type of its states.
+        function: The name of its function.
+        keys: The user's names of the keys by their columns.
+        result: The type of its results.
+    """
+
+    number: int
+    plan: Plan
+    state: pa.DataType
+    function: str
+    keys: Mapping[str, str]
+    result: pa.DataType
+
+    def states(self) -> list[Column]:
+        """Return the column of each field that changes."""
+        return [
+            sf.expr(self._state(place, field)).alias(self._column(field.name))
+            for place, field in enumerate(self.plan.lift.fields)
+            if field.monoid != "keep"
+        ]
+
+    def divided(self) -> Iterator[tuple[str, str]]:
+        """Yield the operands of each quotient of integers, as SQL."""
+        outcome = self.plan.lift.outcome
+        used = [each.when for each in outcome.failures]
+        used += [each for part in outcome.parts for each in (part.when, part.value)]
+        for each in used:
+            for expr in each.walk():
+                if expr.op == "quotient":
+                    one, other = (self._text(operand, {}) for operand in expr.parts)
+                    yield one, other
+
+    def value(self, known: Mapping[str, str]) -> Column:
+        """Return the column of what `get_value` returns, with the quotients that are known."""
+        outcome = self.plan.lift.outcome
+        cases = [
+            f"WHEN {self._text(each.when, known)} THEN raise_error({self._error('USER_CODE', text(each.text))})"
+            for each in outcome.failures
+        ]
+        cases += [f"WHEN {self._text(part.when, known)} THEN {self._text(part.value, known)}" for part in outcome.parts]
+        # A sum is never NULL. Reading them all makes Spark compute, and so check, them all.
+        summed = [self._column(each.name) for each in self.plan.lift.fields if each.monoid == "sum"]
+        value = f"CASE {' '.join(cases)} END"
+        if summed:
+            value = f"CASE WHEN {' AND '.join(f'{each} IS NOT NULL' for each in summed)} THEN {value} END"
+        return sf.expr(value).alias(self._value)
+
+    def result_text(self) -> str:
+        """Return the result as SQL, or an error if it does not fit its type."""
+        value = self._value
+        if not pa.types.is_integer(self.result):
+            return value
+        kind = next(part.value.kind for part in self.plan.lift.outcome.parts if part.value.kind != "none")
+        end = _MOST[self.result.bit_width]
+        if kind == "float":
+            # Python cuts off the fraction first.
+            low = f"{value} >= {-end!r}D" if self.result.bit_width == 64 else f"{value} > {-end - 1!r}D"
+            fits = f"({low} AND {value} < {end!r}D AND NOT isnan({value}))"
+        else:
+            fits = f"({value} BETWEEN {constant(-int(end))} AND {constant(int(end) - 1)})"
+        shown = f"concat({text('get_value returned ')}, CAST({value} AS STRING), "
+        shown += f"{text(f' ({kind}), which does not fit {sql_name(self.result)}')})"
+        return (
+            f"CASE WHEN {value} IS NULL OR {fits} THEN {value} ELSE raise_error({self._error('OVERFLOW', shown)}) END"
+        )
+
+    @property
+    def _value(self) -> str:
+        return f"value_{self.number}"
+
+    def _column(self, name: str) -> str:
+        place = [each.name for each in self.plan.lift.fields].index(name)
+        return f"state_{self.number}_{place}"
+
+    def _text(self, expr: Expr, known: Mapping[str, str]) -> str:
+        return expression(expr, lambda field: self._column(field.parts[0]), known)
+
+    def _error(self, code: str, shown: str) -> str:
+        """Return the text of an error of a group, as SQL."""
+        texts = [text(f"foldflight: {code}: "), shown, text(f"\n  function: {self.function}")]
+        for place, (column, name) in enumerate(self.keys.items()):
+            begin = "\n  group: " if place == 0 else ", "
+            texts += [text(f"{begin}{name}="), f"coalesce(CAST({column} AS STRING), 'NULL')"]
+        return f"concat({', '.join(texts)})"
+
+    def _state(self, place: int, field: Field) -> str:
+        """Return a field of the state, as SQL."""
+        limbs = self.plan.limbs[place]
+        type_ = self.state.field(field.name).type if field.name else self.state
+        names = [aggregate_name(self.number, limb.place) for limb in limbs]
+        if field.monoid == "sum":
+            factors = [limb.factor << limb.shift for limb in limbs]
+            return self._sum(field, type_, names, factors)
+        (name,) = names
+        start = constant(field.start)
+        if field.monoid == "set":
+            return f"CASE WHEN {name} > 0 THEN {constant(field.parts[0].value.value)} ELSE {start} END"
+        if field.start is not None and field.competes:
+            sign = "<" if field.monoid == "min" else ">"
+            name = f"CASE WHEN {name} {sign} {start} THEN {name} ELSE {start} END"
+        elif field.start is not None:
+            name = f"coalesce({name}, {start})"
+        return self._checked(field, name, type_) if pa.types.is_integer(type_) and type_ != pa.int64() else name
+
+    def _sum(self, field: Field, type_: pa.DataType, names: Sequence[str], factors: Sequence[int]) -> str:
+        # Without keys there may be no row, and then no sum.
+        given = names if self.keys else [f"CASE WHEN {ROWS} = 0 THEN 0L ELSE {name} END" for name in names]
+        missing = " OR ".join(f"({each}) IS NULL" for each in given)
+        overflow = f"WHEN {missing} THEN raise_error({self._error('OVERFLOW', text(OVERFLOWED))})"
+        if field.start == 0 and list(factors) == [1] and type_ == pa.int64():
+            return f"CASE {overflow} ELSE {given[0]} END"
+        terms = [f"CAST({each} AS DECIMAL(19, 0)) * {factor}BD" for each, factor in zip(given, factors, strict=True)]
+        total = f"({' + '.join([*terms, f'{field.start}BD'])})"
+        # So that the total has less than 38 digits.
+        large = " OR ".join(
+            f"{each} NOT BETWEEN {-_HIGH_MAX}L AND {_HIGH_MAX}L"
+            for each, factor in zip(given, factors, strict=True)
+            if factor > _HIGH_MAX
+        )
+        if large:
+            shown = text(f"{self._misfit(field)}a number beyond 2**120 (int) does not fit {type_}")
+            overflow += f" WHEN {large} THEN raise_error({self._error('OVERFLOW', shown)})"
+        return f"CASE {overflow} ELSE {self._checked(field, total, type_)} END"
+
+    @staticmethod
+    def _misfit(field: Field) -> str:
+        return f"its accumulator does not fit its state: {f'{field.name}: ' if field.name else ''}"
+
+    def _checked(self, field: Field, total: str, type_: pa.DataType) -> str:
+        """Return an integer as BIGINT, or an error if the field's type does not hold it."""
+        end = 1 << (type_.bit_width - 1)
+        shown = f"concat({text(self._misfit(field))}, CAST({total} AS STRING), "
+        shown += f"{text(f' (int) does not fit {type_}')})"
+        misfits = f"{total} NOT BETWEEN {-end}BD AND {end - 1}BD"
+        error = self._error("OVERFLOW", shown)
+        return f"CASE WHEN {misfits} THEN raise_error({error}) ELSE CAST({total} AS BIGINT) END"

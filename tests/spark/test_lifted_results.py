@@ -1,0 +1,178 @@
+"""Results of lifted batches that Spark makes itself: they are those of `get_value`, and no Python runs."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from foldflight import connect, udaf
+from foldflight.spark import group_by
+from foldflight.spark.expressions import Quotient
+from tests.laws.lifted_functions import Sums
+
+END = 2**63
+
+
+class _Mean:
+    def create_accumulator(self) -> Sums:
+        return Sums()
+
+    def accumulate(self, accumulator, value, weight):
+        accumulator.total += value * weight
+        accumulator.count += weight
+
+    def merge(self, accumulator, other):
+        accumulator.total += other.total
+        accumulator.count += other.count
+
+
+@udaf(input_types=["BIGINT", "BIGINT"], result_type="DOUBLE", skip_nulls=True)
+class Mean(_Mean):
+    """The exact quotient of two integers, rounded once."""
+
+    def get_value(self, accumulator):
+        return None if accumulator.count == 0 else accumulator.total / accumulator.count
+
+
+@udaf(input_types=["BIGINT", "BIGINT"], result_type="INT", skip_nulls=True)
+class WholeMean(_Mean):
+    """Its result is cut off, and may not fit."""
+
+    def get_value(self, accumulator):
+        if not accumulator.count:
+            return None
+        return accumulator.total / accumulator.count
+
+
+@udaf(input_types=["BIGINT", "BIGINT"], result_type="DOUBLE", skip_nulls=True)
+class Unguarded(_Mean):
+    """Its get_value raises for some groups."""
+
+    def get_value(self, accumulator):
+        return accumulator.total / accumulator.count
+
+
+@udaf(input_types=["INT", "INT"], result_type="BIGINT", skip_nulls=True)
+class Weights(_Mean):
+    """Its result leaves out a field, which may overflow nevertheless."""
+
+    def get_value(self, accumulator):
+        return accumulator.count
+
+    def accumulate(self, accumulator, value, weight):
+        accumulator.total += value * 9223372036854775807
+        accumulator.count += weight
+
+
+@pytest.fixture(scope="module")
+def functions() -> Any:
+    """The functions of this module."""
+    return connect([Mean, WholeMean, Unguarded, Weights])
+
+
+def pairs() -> list[tuple[int, int]]:
+    """Return dividends and divisors whose quotients are hard to round."""
+    chance = random.Random(7)
+    made = [(one, other) for one in _ends() for other in _ends() if other]
+    for _ in range(1200):
+        divisor = chance.randrange(1, 2 ** chance.randrange(1, 64))
+        # Just above, below and at the middle of two floats.
+        middle = (2 * chance.randrange(2**52, 2**53) + 1) * divisor
+        made += [(middle // 2 ** chance.randrange(1, 55) + more, divisor) for more in (-1, 0, 1)]
+        made.append((chance.randrange(-END, END), -divisor))
+    return [(one, other) for one, other in made if -END <= one < END]
+
+
+def _ends() -> list[int]:
+    powers = [2**power + more for power in (0, 1, 31, 53, 54, 61, 62) for more in (-1, 0, 1)]
+    return [0, END - 1, -END, *powers, *(-each for each in powers)]
+
+
+def test_quotients_are_rounded_once(spark: Any) -> None:
+    """The quotient of any two 64-bit integers is that of Python, to the last bit and with its sign."""
+    df = spark.createDataFrame(
+        [(f"{one}/{other}", one, other) for one, other in pairs()], "k string, a bigint, b bigint"
+    )
+    each = Quotient("a", "b", 0)
+    found = df.select("*", each.power()).select("*", *each.operands()).selectExpr("a", "b", f"{each.result} AS q")
+    wrong = [(a, b, q, a / b) for a, b, q in found.collect() if repr(q) != repr(a / b)]
+    assert wrong == []
+    # The numbers do test the rounding: another way to divide has other results.
+    assert any(float(a) / float(b) != a / b for a, b in pairs())
+    assert any(float(Fraction(a, b)) == a / b for a, b in pairs())
+
+
+def rows() -> list[tuple[Any, ...]]:
+    """Return rows of groups with small and large totals, one without weight, one with NULLs."""
+    made: list[tuple[Any, ...]] = [(1, 7, 2), (1, -9, 1), (2, 2**62 + 1, 1), (2, 2**61 + 5, 1), (2, 11, 3)]
+    made += [
+        (3, 5, 4),
+        (3, 5, -4),
+        (4, None, 1),
+        (4, 3, None),
+        (5, -(2**63), 1),
+        (6, 2**62, 2**31),
+        (6, -(2**62), 2**31),
+    ]
+    made += [(6, 2**40 + 1, 2**20 + 1)]
+    return made
+
+
+def shown(df: Any) -> list[str]:
+    """Return sorted rows as text."""
+    return sorted(map(repr, df.collect()))
+
+
+@pytest.mark.parametrize("keys", [["k"], []], ids=str)
+def test_results_without_python(spark: Any, functions: Any, keys: list[str]) -> None:
+    """They are those of a fold; the plan has no Python."""
+    df = spark.createDataFrame(rows(), "k int, v bigint, w bigint")
+    uses = {
+        "mean": functions["mean"]("v", "w").where("k < 6"),
+        "whole": functions["whole_mean"]("v", "w").where("k IN (1, 3, 4)"),
+        "n": functions["count"]("v"),
+        "total": functions["sum"]("w"),
+        "most": functions["max"]("v"),
+    }
+    for part in (df, df.where("k = 99"), df.where("k = 4")):
+        uses |= {} if keys else {"mean": functions["mean"]("v", "w").where("k = 2")}
+        lifted = group_by(part, keys, plan="lifted").agg(**uses)
+        assert shown(lifted) == shown(group_by(part, keys, plan="fold").agg(**uses))
+    query = group_by(df, keys, plan="lifted").query(**uses)
+    assert query.finished_by_host.taken, query.finished_by_host.why
+    assert "no Python runs" in query.explain()
+    assert "ArrowEval" not in plan_of(spark, lifted)
+    assert "MapInArrow" not in plan_of(spark, lifted)
+
+
+def plan_of(spark: Any, df: Any) -> str:
+    """Return the plan of a query as Spark writes it."""
+    df.createOrReplaceTempView("lifted_plan")
+    return str(spark.sql("EXPLAIN SELECT * FROM lifted_plan").collect()[0][0])
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "parts"),
+    [
+        ("whole_mean", (7, 2**40, 1), ("OVERFLOW", "1.099511627776E12 (float), which does not fit INT", "k=7")),
+        ("mean", (7, 2**62, 5), ("OVERFLOW", "total: 23058430092136939520 (int) does not fit int64", "k=7")),
+        ("unguarded", (7, 2**62, 0), ("USER_CODE", "ZeroDivisionError: accumulator.total", "k=7", "unguarded")),
+        ("weights", (7, 2, 5), ("OVERFLOW", "total: 18446744073709551614", "k=7")),
+    ],
+)
+def test_errors_without_python(spark: Any, functions: Any, name: str, row: Any, parts: tuple[str, ...]) -> None:
+    """They name what a fold names, and no result leaves out the check of a field that it does not use."""
+    df = spark.createDataFrame(
+        [row, (8, 1, 1)], f"k int, {'v int, w int' if name == 'weights' else 'v bigint, w bigint'}"
+    )
+    grouped = group_by(df, "k", plan="lifted")
+    assert grouped.query(o=functions[name]("v", "w")).finished_by_host.taken
+    with pytest.raises(Exception, match=parts[0]) as caught:
+        grouped.agg(o=functions[name]("v", "w")).collect()
+    for part in parts:
+        assert part in str(caught.value)
+    with pytest.raises(Exception, match=parts[0]):
+        group_by(df, "k", plan="fold").agg(o=functions[name]("v", "w")).collect()

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from foldflight.engine.query.layout import HASH, LIVE
-from foldflight.engine.state.manifest import Manifest, Merge, PieceMeta, Run, TableLayout, manifests_of
+from foldflight.engine.state.manifest import Manifest, Merge, PieceMeta, SortedRun, TableLayout, manifests_of
 from foldflight.engine.state.runs import decode_piece, encode_piece
 from foldflight.engine.state.stores import TableStores
 from foldflight.engine.state.table import MemoryStore
@@ -355,7 +355,7 @@ TARGETS = {
     "manifest": Target(
         manifest,
         [
-            Manifest(LAYOUT, {0: LAYOUT.states}, [Run(0, METAS)], [Merge(0, ["ab"])]).encode(),
+            Manifest(LAYOUT, {0: LAYOUT.states}, [SortedRun(0, METAS)], [Merge(0, ["ab"])]).encode(),
             Manifest(LAYOUT, {0: LAYOUT.states}).encode(),
             _of_several(Manifest(LAYOUT, {0: LAYOUT.states}).encode()),
         ],

@@ -35,6 +35,14 @@ def test_a_project_has_what_its_readme_lists(tmp_path):
     assert any(each.startswith("foldflight[") for each in project["dependencies"])
 
 
+def test_the_next_command_installs_what_the_tests_need(tmp_path, monkeypatch):
+    """The wheel alone has neither pytest nor hypothesis; where both are, the next command is pytest."""
+    assert f"cd {tmp_path / 'here'} && pytest " in init(tmp_path / "here").output
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "hypothesis" else object())
+    said = init(tmp_path / "bare").output
+    assert f"cd {tmp_path / 'bare'} && pip install 'foldflight[testing]' pytest && pytest " in said
+
+
 def test_files_of_the_user_are_never_overwritten(tmp_path):
     """A folder that is not empty, and a name that is a file, are refused, and nothing is written."""
     (tmp_path / "weighted_avg.py").write_text("mine")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from pathlib import Path
 
@@ -30,4 +31,6 @@ def init(folder: Path) -> None:
         raise RejectedError("SETTINGS", f"{folder} cannot be written: {error.strerror or error}") from error
     for path in sorted(each for each in folder.rglob("*") if each.is_file()):
         click.echo(f"wrote {path}")
-    click.echo(f"\nNext:  cd {folder} && pytest        (README.md says what each file is for)")
+    missing = any(importlib.util.find_spec(name) is None for name in ("pytest", "hypothesis"))
+    install = "pip install 'foldflight[testing]' pytest && " if missing else ""
+    click.echo(f"\nNext:  cd {folder} && {install}pytest        (README.md says what each file is for)")

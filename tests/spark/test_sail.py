@@ -17,8 +17,13 @@ from foldflight.client import Functions
 from foldflight.errors import RejectedError
 from foldflight.spark import configure, group_by, join_lateral, over, register, sql, with_columns
 from foldflight.testing import run_over
+from tests.laws import lifted_functions
 from tests.spark import spark_functions
+from tests.spark.spark_functions import Median
 from tests.spark.test_batch import SCHEMA, by_key, mixed, oracle, random_rows
+from tests.spark.test_lifted import SCHEMA as LIFTED_SCHEMA
+from tests.spark.test_lifted import calls as lifted_calls
+from tests.spark.test_lifted import rows, shown
 from tests.spark_sessions import has_spark
 
 if has_spark():
@@ -166,6 +171,32 @@ def test_scalar_and_table_functions(classic: Any, ours: Functions) -> None:
         assert sql(classic, "SELECT sum(doubled(id)), sum(doubled(id + 1)) FROM numbers").collect() == [
             (50_000 * 49_999, 50_000 * 50_001)
         ]
+
+
+@pytest.mark.parametrize("keys", [["k"], ["t", "b"], []], ids=str)
+def test_integers_are_lifted(classic: Any, keys: list[str]) -> None:
+    """Calls over hostile rows have the results of a fold; those with floats, or that raise, say why they are folded."""
+    df = classic.createDataFrame(rows(), LIFTED_SCHEMA).repartition(5)
+    lifted = connect([*lifted_functions.LIFTED, Median])
+    why = {}
+    for name, use in lifted_calls(lifted).items():
+        try:
+            found = group_by(df, keys, plan="lifted").agg(**{name: use})
+        except RejectedError as refused:
+            why[name] = refused.message
+            continue
+        assert shown(found) == shown(group_by(df, keys, plan="fold").agg(**{name: use})), name
+        assert shown(group_by(df.where("k > 99"), keys).agg(**{name: use})) == (
+            shown(group_by(df.where("k > 99"), keys, plan="fold").agg(**{name: use}))
+        ), name
+    assert set(lifted_calls(lifted)) - set(why) == {
+        "conditions", "present", "spread", "pairs", "own", "n", "some", "total", "mean", "every", "any",
+    }  # fmt: skip
+    assert "it computes with floats" in why["least"]
+    assert "no integers" in why["last"]
+    assert "raises for some rows" in why["narrow"]
+    with pytest.raises(RejectedError, match="a key has floats"):
+        group_by(df, "x", plan="lifted").agg(n=lifted["count"]())
 
 
 def test_an_error_of_a_function_names_its_line(classic: Any, ours: Functions) -> None:

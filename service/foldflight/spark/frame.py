@@ -299,8 +299,9 @@ class GroupedFrame:
                 types=SPARK,
                 plan=self.plan,
                 groups=self.groups,
+                unliftable="",
                 # Sail evaluates arguments that a condition guards, and groups NaNs by their bits.
-                unliftable="" if is_spark(self.df.sparkSession) else "expressions of Sail differ from those of Spark",
+                lifts_integers_only=not is_spark(self.df.sparkSession),
             )
         except RejectedError as error:
             if error.code == "SCHEMA_MISMATCH":

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import pyarrow as pa
 
 from foldflight.functions import Call
-from foldflight.lift import Lift, Plan, Refused, lifted_of
+from foldflight.functions.types.sql import has_floats
+from foldflight.lift import Expr, Lift, Plan, Refused, lifted_of
 
 if TYPE_CHECKING:
     from foldflight.engine.query.query import Query
@@ -69,10 +70,37 @@ class Lifting:
                 _check_casts(given, opened.input_types)
                 if layout.has_kinds and not (len(layout.keys) or opened.is_invertible):
                     raise Refused("it is not invertible, and without keys a retraction may come without its row")
-                plans.append(Plan.of(lift.narrowed(given), has_kinds=layout.has_kinds))
+                plan = Plan.of(lift.narrowed(given), has_kinds=layout.has_kinds)
+                if query.lifts_integers_only:
+                    _check_integers(plan, layout.keys)
+                plans.append(plan)
             except Refused as refused:
                 return cls((), f"{call.function} is not lifted: {refused}")
         return cls(tuple(plans))
+
+
+def _check_integers(plan: Plan, keys: pa.Schema) -> None:
+    """Refuse a plan that a host may compute otherwise whose integers alone are known to be like those of Spark."""
+    if any(has_floats(field.type) for field in keys):
+        raise Refused("a key has floats, and this host groups -0.0 and NaNs by their bits")
+    if plan.lift.failures:
+        failed = plan.lift.failures[0]
+        raise Refused(
+            f"it raises for some rows ({failed.text}), and this host may evaluate for all rows what raises"
+            + ("; skip_nulls=True removes the NULLs" if failed.by_null else "")
+        )
+    for case in (case for aggregate in plan.aggregates for case in aggregate.cases):
+        if _has_floats(case.when) or _has_floats(case.value):
+            raise Refused("it computes with floats, for whose NaNs and -0.0 this host has other rules")
+        if case.value.kind not in {"int", "bool"}:
+            raise Refused("it keeps values that are no integers, which this host may compare otherwise")
+
+
+def _has_floats(one: Expr) -> bool:
+    """Return whether the value of an expression depends on a float, and not only on whether one is NULL."""
+    if one.op == "null":
+        return False
+    return one.kind == "float" or any(_has_floats(part) for part in one.parts if isinstance(part, Expr))
 
 
 def _checked(call: Call, text: str) -> tuple[Lift | None, str]:

@@ -99,6 +99,7 @@ class Query:
         plan: How a batch is computed.
         groups: What is known of the number of groups; None: nothing.
         unliftable: Why the host cannot aggregate the rows itself; empty if it can.
+        lifts_integers_only: Whether the host computes only with integers as the plans say.
     """
 
     transport: Transport
@@ -111,6 +112,7 @@ class Query:
     plan: BatchPlan = "auto"
     groups: Groups | None = None
     unliftable: str = "the host has no aggregations of its own"
+    lifts_integers_only: bool = False
 
     @classmethod
     def of(
@@ -125,6 +127,7 @@ class Query:
         plan: BatchPlan = "auto",
         groups: Groups | None = None,
         unliftable: str = "the host has no aggregations of its own",
+        lifts_integers_only: bool = False,
     ) -> Query:
         """Describe the calls through the transport, and check them.
 
@@ -138,6 +141,7 @@ class Query:
             plan: How a batch is computed.
             groups: What is known of the number of groups.
             unliftable: Why the host cannot aggregate these rows itself; empty if it can.
+            lifts_integers_only: Whether the host computes only with integers as the plans say.
 
         Raises:
             RejectedError: UNKNOWN_FUNCTION, SIGNATURE, SCHEMA_MISMATCH, CANNOT_RETRACT, CANNOT_MERGE.
@@ -177,6 +181,7 @@ class Query:
             plan=plan,
             groups=groups,
             unliftable=unliftable,
+            lifts_integers_only=lifts_integers_only,
         )
         if plan == "lifted" and not query.lifted.taken:
             raise RejectedError("SIGNATURE", f"plan='lifted' is not possible: {query.lifted.why}; leave plan out")

@@ -15,6 +15,7 @@ from foldflight.client.process import PROGRAMS
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.exchange.frames import Open, Returns
 from foldflight.fold import BoundCall, Fold, Resources, bind_calls
+from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Registry
 
 SUITE = "fold"
@@ -71,7 +72,7 @@ def calls_of(*, compiled: bool) -> list[BoundCall]:
 
 def folded(calls: list[BoundCall], chunks: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
     """Return the outputs of all groups."""
-    fold = Fold(calls, resources=Resources(accelerator=PROGRAMS))
+    fold = Fold(calls, resources=Resources(accelerator=PROGRAMS, signer=StateSigner([b"the key of a bench"])))
     for chunk in chunks:
         fold.fold(chunk)
     return fold.collect(states=False)

@@ -336,8 +336,65 @@ class RoundedDeviation:
         return math.nan if accumulator.not_finite else math.sqrt(accumulator.squares / accumulator.count)
 
 
+@udaf(invertible=True)
+class Tuples:
+    """A tuple as the accumulator, whose last member may be None."""
+
+    def create_accumulator(self) -> tuple[int, float, float | None]:
+        return 0, 0.0, None
+
+    def accumulate(
+        self, accumulator: tuple[int, float, float | None], value: int, weight: float
+    ) -> tuple[int, float, float | None]:
+        rows, most, _ = accumulator
+        if value == 3:
+            return accumulator
+        return rows + value, max(most, weight), None if value % 2 else accumulator[-1] or weight
+
+    def retract(
+        self, accumulator: tuple[int, float, float | None], value: int, weight: float
+    ) -> tuple[int, float, float | None]:
+        return accumulator[0] - value, accumulator[1], accumulator[2]
+
+    def merge(
+        self, accumulator: tuple[int, float, float | None], other: tuple[int, float, float | None]
+    ) -> tuple[int, float, float | None]:
+        return other if other[0] > accumulator[0] else (accumulator[0] + other[0], accumulator[1], other[2])
+
+    def get_value(self, accumulator: tuple[int, float, float | None]) -> float | None:
+        rows, most, last = accumulator
+        return last if rows > 5 else most / (rows + 0.5)
+
+
+@udaf(invertible=True)
+class Listed:
+    """A list as the accumulator, whose length is that of the first one."""
+
+    def create_accumulator(self) -> list[int]:
+        return [0, 7, 0]
+
+    def accumulate(self, accumulator: list[int], value: int) -> list[int] | None:
+        accumulator[value % 5 - 1] += value
+        if accumulator[0] > accumulator[1]:
+            same = accumulator
+            same[-1] = len(accumulator)
+        return accumulator
+
+    def retract(self, accumulator: list[int], value: int) -> None:
+        accumulator[value % 5 - 1] -= value
+
+    def merge(self, accumulator: list[int], other: list[int]) -> list[int]:
+        if other[1] > accumulator[1]:
+            return other
+        accumulator[0] += other[0]
+        return accumulator
+
+    def get_value(self, accumulator: list[int]) -> int:
+        return accumulator[0] * accumulator[1] - accumulator[2]
+
+
 FUNCTIONS = Registry.load(
-    [RoundedDeviation, WeightedAvg, Own, Whole, Greatest, Sketched, LastRow, Visits, LastDay, Histogram]
+    [RoundedDeviation, WeightedAvg, Own, Whole, Greatest, Sketched, LastRow, Visits, LastDay, Histogram, Tuples, Listed]
 )
 Case = tuple[str, list[pa.DataType], dict[str, Any]]
 # Compiling one takes up to half a minute: four kinds of states in `make test`, the others in CI.
@@ -350,6 +407,8 @@ CASES: list[Case] = [
 ]
 MORE_CASES: list[Case] = [
     ("histogram", [pa.int64(), pa.float64()], {}),
+    ("tuples", [pa.int64(), pa.float64()], {}),
+    ("listed", [pa.int64()], {}),
     ("visits", [pa.timestamp("us"), pa.date32(), pa.time64("us"), pa.duration("us")], {}),
     ("whole", [pa.int64()], {}),
     ("sketched", [pa.float64(), pa.bool_()], {"power": 2.0, "strict": True}),
@@ -559,3 +618,56 @@ class Made:
     bound = function.bind(function.input_types or (), {})
     with pytest.raises(FoldflightError, match=f"cannot be compiled: .*{why}"):
         hot.accumulators(interpreted(bound))
+
+
+@pytest.mark.parametrize(
+    ("fresh", "annotation", "body", "why"),
+    [
+        ("(0, 0.0)", "tuple[int, float]", "return accumulator[0] + value, 1", "a tuple of int, float"),
+        ("(0, 0.0)", "tuple[int, float]", "return accumulator[0] + value", "a tuple of int, float"),
+        ("(0, 0.0)", "tuple[int, float]", "return (1, 2.0) if value else accumulator", r"it assigns \(1, 2.0\)"),
+        (
+            "(0, 0.0)",
+            "tuple[int, float]",
+            "return (value, 2.0) if value else (value, value)",
+            "a member of .* is a float in one place and a whole number in another",
+        ),
+        ("(0, 0)", "tuple[int, float]", "return accumulator", "the initial value of f1 is 0"),
+        ("(0, '')", "tuple[int, str]", "return accumulator", "its state has the type STRING in f1"),
+        ("[0] * 4", "list[int]", "accumulator.append(value)", "it uses the attribute append of a value"),
+        ("[0] * 4", "list[int]", "return [value] * 4", "it creates a list"),
+        ("[]", "list[int]", "accumulator[0] = 1", "makes them with up to 64 items"),
+        ("[0] * 65", "list[int]", "accumulator[0] = 1", "makes them with up to 64 items"),
+        ("[0.0, 1]", "list[float]", "accumulator[0] = 1.0", "the initial value of value is not a list of 2 items"),
+    ],
+)
+def test_tuples_and_lists_whose_members_change_are_not_compiled(
+    fresh: str, annotation: str, body: str, why: str, hot: Programs
+) -> None:
+    """A member keeps its type and a list its length; what may change them is refused, with the reason."""
+    scope: dict[str, Any] = {"__name__": __name__}
+    source = f"""
+class Made:
+    def create_accumulator(self) -> {annotation}:
+        return {fresh}
+    def accumulate(self, accumulator, value):
+        {body}
+    def get_value(self, accumulator):
+        return accumulator[0]
+"""
+    exec(source, scope)
+    function = function_of(udaf(input_types=["BIGINT"], result_type="BIGINT", compile=True)(scope["Made"]))
+    assert function is not None
+    bound = function.bind(function.input_types or (), {})
+    with pytest.raises(FoldflightError, match=f"cannot be compiled: .*{why}"):
+        hot.accumulators(interpreted(bound))
+
+
+def test_a_list_of_another_length_as_the_state_is_interpreted(hot: Programs) -> None:
+    """The state of another version is kept as it is."""
+    bound = bound_of("listed", [pa.int64()], {})
+    slots = np.zeros(1, np.int32)
+    accumulators = hot.accumulators(interpreted(bound))
+    accumulators.merge(slots, pa.array([[1, 2]], bound.state_type))
+    assert accumulators.kind == "interpreted"
+    assert accumulators.states(slots).to_pylist() == [[1, 2]]

@@ -60,6 +60,10 @@ def _check_assignment(statement: ir.Assign, typemap: dict[str, types.Type]) -> N
 
 def _check_same(what: str, wanted: types.Type, given: types.Type) -> None:
     """Refuse a conversion from one kind to another. Adding None to a kind is not a conversion."""
+    if isinstance(wanted, types.BaseTuple) and isinstance(given, types.BaseTuple) and len(wanted) == len(given):
+        for one_wanted, one_given in zip(wanted, given, strict=True):
+            _check_same(f"a member of {what}", one_wanted, one_given)
+        return
     if kind_of(wanted) is None and kind_of(given) is None:
         return
     one, other = str(kind_of(wanted)), str(kind_of(given))

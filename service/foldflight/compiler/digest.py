@@ -6,7 +6,7 @@ import functools
 import hashlib
 import inspect
 from collections.abc import Iterator
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodWrapperType, WrapperDescriptorType
 from typing import Any, Final
 
 from foldflight.compiler.kernels import Plan
@@ -17,6 +17,8 @@ from foldflight.compiler.plan import LOOKED_AT
 __all__ = ["digest_of"]
 
 _REACHED_MAX: Final = 1000
+# Each access to their attribute `__init__` makes another object.
+_WRITTEN_IN_C: Final = (MethodWrapperType, WrapperDescriptorType)
 _CODES_MAX: Final = 1024
 
 
@@ -85,7 +87,7 @@ def _reached(values: list[Any], names: tuple[str, ...], lookups: Lookups) -> lis
     reached = [each for each in values if each is not MISSING]
     known = {id(each) for each in reached}
     for value in reached:  # the list grows within the loop
-        if type(value) in PLAIN:
+        if type(value) in PLAIN or isinstance(value, _WRITTEN_IN_C):
             continue
         for name in names:
             found = lookups.attribute(value, name)

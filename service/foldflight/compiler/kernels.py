@@ -21,7 +21,18 @@ from numba.extending import intrinsic, register_jitable
 
 from foldflight.compiler import operators
 from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, number_type, stand_in
-from foldflight.compiler.records import RecordLayout, Reference, copy_record, local_record, reference_at, seen_as
+from foldflight.compiler.records import (
+    Items,
+    RecordLayout,
+    Reference,
+    copy_items,
+    copy_record,
+    load_members,
+    local_record,
+    reference_at,
+    seen_as,
+    store_members,
+)
 from foldflight.compiler.rewrite import ClassCompiler
 
 __all__ = ["Kernels", "Plan"]
@@ -37,7 +48,8 @@ class Plan:
         with_self: The methods whose first parameter is the author's instance.
         cls: The author's class.
         instance: The attributes of the instance.
-        accumulator_class: The class of the accumulator; None if the accumulator is one number, in the field `value`.
+        accumulator_class: The class of the accumulator; None if it is a number or a list, in the field `value`, or a
+            tuple with a field for each member.
         accumulator: The attributes of the accumulator.
         arguments: The NumPy types of the argument columns.
         kinds: The kinds of their values.
@@ -56,6 +68,11 @@ class Plan:
     kinds: tuple[str, ...]
     result: str
     result_bits: int
+
+    @property
+    def is_tuple(self) -> bool:
+        """Whether the accumulator is a tuple."""
+        return self.accumulator_class is None and "value" not in (field.name for field in self.accumulator.fields)
 
     @property
     def methods(self) -> dict[str, Any]:
@@ -109,9 +126,7 @@ class Kernels:
 
     def check(self) -> None:
         """Raise Refused for code that cannot be compiled, as far as this is known without compiling it."""
-        changed, shown = self.accumulator, self.shown
-        if self.plan.accumulator_class is None and self.plan.accumulator.fields:
-            changed = shown = KINDS[self.plan.accumulator.fields[0].kind]
+        changed, shown = _held_type(self.plan, self.accumulator), _held_type(self.plan, self.shown)
         given: dict[str, tuple[types.Type, ...]] = {"merge": (changed, changed), "get_value": (shown,), "eval": ()}
         for method_name, function in self.plan.functions:
             own = (self.instance,) if method_name in self.plan.with_self else ()
@@ -174,13 +189,10 @@ class Kernels:
 
     def _step(self, method_name: str) -> Any:
         """Return `step(instance, record, arguments)`, which changes the record."""
-        call, is_number = self._method(method_name), self.plan.accumulator_class is None
-
-        if is_number:
-            return register_jitable(
-                lambda instance, record, arguments: _put(record, call(instance, record.value, arguments))
-            )
-        return register_jitable(lambda instance, record, arguments: _keep(record, call(instance, record, arguments)))
+        call, held, keep = self._method(method_name), _held(self.plan), _keeper(self.plan)
+        return register_jitable(
+            lambda instance, record, arguments: keep(record, call(instance, held(record), arguments))
+        )
 
     def _one_row(self) -> Any:
         """Return `one_row(instance, record, retracts, columns, valid, row)`, which applies one row to a record."""
@@ -270,17 +282,14 @@ class Kernels:
         return merge, (*_TABLE, _PLACE, _SLOTS, _BYTES)
 
     def _step_merge(self) -> Any:
-        step, is_number = self._step("merge"), self.plan.accumulator_class is None
-        if is_number:
-            return register_jitable(lambda me, record, state: step(me, record, (state.value,)))
-        return register_jitable(lambda me, record, state: step(me, record, (state,)))
+        step, held = self._step("merge"), _held(self.plan)
+        return register_jitable(lambda me, record, state: step(me, record, (held(state),)))
 
     def _get_value(self) -> Any:
         """Return `get_value(instance, record)`, cast to the kind of the result."""
         call = self._method("get_value", result=operators.result_of(self.plan.result, self.plan.result_bits))
-        if self.plan.accumulator_class is None:
-            return register_jitable(lambda me, record: call(me, record.value, ()))
-        return register_jitable(lambda me, record: call(me, record, ()))
+        held = _held(self.plan)
+        return register_jitable(lambda me, record: call(me, held(record), ()))
 
     def _values(self) -> tuple[Any, tuple[types.Type, ...]]:
         at, at_instance, get_value = reference_at(self.shown), self._at_instance, self._get_value()
@@ -358,6 +367,57 @@ def _row_of(kinds: tuple[str, ...]) -> Any:
         return signature(result, columns, valid, index), generate
 
     return row_of
+
+
+def _held(plan: Plan) -> Any:
+    """Return the function that returns the author's accumulator, given its record."""
+    if plan.accumulator_class is not None:
+        return register_jitable(lambda record: record)
+    return load_members if plan.is_tuple else register_jitable(lambda record: record.value)
+
+
+def _held_type(plan: Plan, record: Reference) -> types.Type:
+    """Return the type of the author's accumulator, given that of its record."""
+    if plan.accumulator_class is not None or not record.fields:
+        return record
+    if plan.is_tuple:
+        return types.Tuple([record.type_of(name) for name in record.fields])
+    field = record.fields["value"]
+    return record.type_of("value") if field.length else KINDS[field.kind]
+
+
+def _keeper(plan: Plan) -> Any:
+    """Return the function that writes back what accumulate, retract or merge returned."""
+    if plan.accumulator_class is not None:
+        return _keep
+    if plan.is_tuple:
+        return _put_members
+    return _put_items if plan.accumulator.fields[0].length else _put
+
+
+@stand_in
+def _put_members(record: Any, returned: Any) -> Any:
+    """Write back the tuple that accumulate, retract or merge returned."""
+    members = list(record.fields.values())
+    given = [str(kind_of(each)) for each in returned] if isinstance(returned, types.BaseTuple) else []
+    fits = [
+        kind.removesuffix("?") == each.kind or (kind == "none" and each.optional)
+        for kind, each in zip(given, members, strict=False)
+    ]
+    if len(given) != len(members) or not all(fits):
+        wanted = ", ".join(each.kind for each in members)
+        raise Refused(f"accumulate, retract or merge returns {returned}, and the accumulator is a tuple of {wanted}")
+    return lambda record, returned: store_members(record, returned)
+
+
+@stand_in
+def _put_items(record: Any, returned: Any) -> Any:
+    """Write back the list that accumulate, retract or merge returned; its items are in their places if it is None."""
+    if isinstance(returned, types.NoneType):
+        return lambda record, returned: None
+    if isinstance(returned, Items):
+        return lambda record, returned: copy_items(record.value, returned)
+    raise Refused(f"accumulate, retract or merge returns {returned}, not the list or None")
 
 
 @stand_in

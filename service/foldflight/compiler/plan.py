@@ -38,6 +38,7 @@ __all__ = [
 _METHODS: Final = ("accumulate", "retract", "merge", "get_value")
 _KINDS: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool}
 _LENGTH_MAX: Final = 1 << 14
+_COPIED_MAX: Final = 64  # compiled code copies the accumulator at each row
 _HARMLESS: Final = (None, int, float, bool, super, object, math)
 _MAKERS: Final = ("__init__", "__new__", "__post_init__")
 _HOOKS: Final = ("__getattr__", "__getattribute__", "__setattr__")
@@ -65,10 +66,8 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     hiding = [name for name in own if name in functions or (name not in attributes and hasattr(function.cls, name))]
     if hiding:
         raise Refused(f"its instance attribute {hiding[0]} hides the class attribute of that name")
-    is_number = not pa.types.is_struct(bound.serializer.arrow) or isinstance(bound.serializer, Nullable)
-    cls = None if is_number else function.accumulator_class
-    if cls is None and not is_number:
-        raise Refused("its accumulator is not an object with annotated attributes")
+    has_members = pa.types.is_struct(bound.serializer.arrow) and not isinstance(bound.serializer, Nullable)
+    cls = function.accumulator_class if has_members else None
     for each in [function.cls, *([cls] if cls is not None else [])]:
         hooks = [name for name in _HOOKS if getattr(each, name, None) not in (None, getattr(object, name, None))]
         if hooks:
@@ -77,10 +76,13 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     for what, maker in makers.items():
         _check_pure(what, maker, {function.cls, cls})
     accumulators = _fresh(methods, cls)
+    if cls is None and has_members and type(accumulators[0]) is not tuple:
+        raise Refused("its accumulator is neither a tuple nor an object with annotated attributes")
     layout = _layout(bound, cls, accumulators[0])
-    fresh = [_record(layout, each, is_number=is_number) for each in accumulators]
+    fresh = [_record(layout, _members(layout, cls, each)) for each in accumulators]
     for field in layout.fields:
-        if field.length and getattr(accumulators[0], field.name) is getattr(accumulators[1], field.name):
+        one, other = (_members(layout, cls, each)[field.name] for each in accumulators)
+        if field.length and one is other:
             raise Refused(f"all its accumulators share the list {field.name}")
     if fresh[0].tobytes() != fresh[1].tobytes():
         raise Refused("create_accumulator does not always return equal accumulators")
@@ -168,7 +170,10 @@ def _kind(name: str, type_: pa.DataType) -> str:
     moment = _kept_moment(type_)
     if moment is not None:
         return moment
-    remedy = "; write Annotated[list[...], n] if its length does not change" if pa.types.is_list(type_) else ""
+    remedy = ""
+    if pa.types.is_list(type_):
+        remedy = f"; lists are compiled if create_accumulator makes them with up to {_COPIED_MAX} items, whose number "
+        remedy += "does not change, or if they are Annotated[list[...], n]"
     raise Refused(f"its state has the type {sql_name(type_)}" + (f" in {name}" if name else "") + remedy)
 
 
@@ -185,22 +190,29 @@ def is_plain_number(value: Any) -> bool:
 def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
     assert bound.serializer is not None
     arrow = bound.serializer.arrow
-    if cls is None:
-        type_ = arrow.field(0).type if pa.types.is_struct(arrow) else arrow
-        return RecordLayout((RecordField("value", _kind("", type_), isinstance(bound.serializer, Nullable)),))
     try:
         bound.serializer.to_arrow([fresh])
     except CastError as error:
         raise Refused(f"its state: {error}") from None
     hints = bound.function.accumulator_hints
+    if cls is None and isinstance(fresh, tuple):
+        optional = [may_be_none(hints.get(f.name)) or each is None for f, each in zip(arrow, fresh, strict=True)]
+        return RecordLayout(
+            tuple(RecordField(f.name, _kind(f.name, f.type), each) for f, each in zip(arrow, optional, strict=True))
+        )
+    if cls is None:
+        type_ = arrow.field(0).type if pa.types.is_struct(arrow) else arrow
+        length = _initial_length(fresh)
+        kind = _kind("", type_.value_type if length and pa.types.is_list(type_) else type_)
+        return RecordLayout((RecordField("value", kind, isinstance(bound.serializer, Nullable), length),))
     fields = []
     for member in arrow:
         if inspect.isdatadescriptor(getattr(cls, member.name, None)) and not hasattr(cls, "__slots__"):
             raise Refused(f"{cls.__name__}.{member.name} is a property")
-        optional = may_be_none(hints.get(member.name)) or getattr(fresh, member.name) is None
-        length = 0 if optional else _length(hints.get(member.name))
+        may_be_null = may_be_none(hints.get(member.name)) or getattr(fresh, member.name) is None
+        length = 0 if may_be_null else _length(hints.get(member.name)) or _initial_length(getattr(fresh, member.name))
         items = member.type.value_type if length and pa.types.is_list(member.type) else member.type
-        fields.append(RecordField(member.name, _kind(member.name, items), optional, length))
+        fields.append(RecordField(member.name, _kind(member.name, items), may_be_null, length))
     return RecordLayout(tuple(fields))
 
 
@@ -212,12 +224,24 @@ def _length(hint: Any) -> int:
     return lengths[0] if len(lengths) == 1 and 0 < lengths[0] <= _LENGTH_MAX else 0
 
 
-def _record(layout: RecordLayout, value: Any, *, is_number: bool) -> Any:
-    """Return an accumulator, or the attributes of an instance, as a record (uint8)."""
+def _initial_length(value: Any) -> int:
+    """Return the number of items of a list; 0 if it is empty, or so long that rows would take more time than now."""
+    return len(value) if isinstance(value, list) and len(value) <= _COPIED_MAX else 0
+
+
+def _members(layout: RecordLayout, cls: type | None, accumulator: Any) -> dict[str, Any]:
+    """Return the members of an accumulator by the names of their fields."""
+    names = [field.name for field in layout.fields]
+    if cls is not None:
+        return {name: getattr(accumulator, name) for name in names}
+    return dict(zip(names, accumulator if isinstance(accumulator, tuple) else (accumulator,), strict=True))
+
+
+def _record(layout: RecordLayout, members: dict[str, Any]) -> Any:
+    """Return the members of an accumulator, or the attributes of an instance, as a record (uint8)."""
     record = np.zeros(1, layout.dtype)
     for field in layout.fields:
-        members = value if isinstance(value, dict) else {"value": value} if is_number else None
-        member = getattr(value, field.name) if members is None else members[field.name]
+        member = members[field.name]
         if field.optional:
             record[field.valid] = member is not None
             if member is None:
@@ -228,7 +252,7 @@ def _record(layout: RecordLayout, value: Any, *, is_number: bool) -> Any:
         if field.kind in MOMENTS:
             raise Refused(f"the initial value of {field.name} is a {field.kind}; use None")
         if type(member) is not _KINDS[field.kind] or not is_plain_number(member):
-            what = "its accumulator" if is_number else field.name
+            what = "its accumulator" if field.name == "value" else field.name
             remedy = f"; write {float(member)}" if type(member) is int and field.kind == "float" else ""
             raise Refused(f"the initial value of {what} is {member!r}, but its annotation is {field.kind}{remedy}")
         record[field.name] = member
@@ -237,7 +261,7 @@ def _record(layout: RecordLayout, value: Any, *, is_number: bool) -> Any:
 
 def attribute_record(layout: RecordLayout, attributes: dict[str, Any]) -> Any:
     """Return the attributes of an instance as a record (uint8)."""
-    return _record(layout, attributes, is_number=False)
+    return _record(layout, attributes)
 
 
 def _items(field: RecordField, value: Any) -> list[Any]:

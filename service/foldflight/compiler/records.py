@@ -26,12 +26,15 @@ __all__ = [
     "RecordField",
     "RecordLayout",
     "Reference",
+    "copy_items",
     "copy_record",
     "load_item",
+    "load_members",
     "local_record",
     "reference_at",
     "seen_as",
     "store_item",
+    "store_members",
 ]
 
 _FORMATS: Final = {"int": "i8", "float": "f8", "bool": "?", **dict.fromkeys(MOMENTS, "i8")}
@@ -175,6 +178,10 @@ def _member(builder: Any, pointer: Any, layout: RecordLayout, member: str, width
 
 @lower_getattr_generic(Reference)
 def _load(context: Any, builder: Any, reference: Reference, pointer: Any, attribute: str) -> Any:
+    return _loaded(context, builder, reference, pointer, attribute)
+
+
+def _loaded(context: Any, builder: Any, reference: Reference, pointer: Any, attribute: str) -> Any:
     field = reference.fields[attribute]
     if field.length:
         return _member(builder, pointer, reference.layout, field.name, llvm.IntType(8))
@@ -195,7 +202,11 @@ def _load(context: Any, builder: Any, reference: Reference, pointer: Any, attrib
 
 @lower_setattr_generic(Reference)
 def _store(context: Any, builder: Any, made: Any, arguments: Any, attribute: str) -> None:
-    reference, value_type = made.args
+    _write(context, builder, made.args, arguments, attribute)
+
+
+def _write(context: Any, builder: Any, given: Any, arguments: Any, attribute: str) -> None:
+    reference, value_type = given
     pointer, value = arguments
     field = reference.fields[attribute]
     result = reference.type_of(attribute)
@@ -208,6 +219,45 @@ def _store(context: Any, builder: Any, made: Any, arguments: Any, attribute: str
     width = context.get_data_type(KINDS[field.kind])
     data = context.data_model_manager[KINDS[field.kind]].as_data(builder, value)
     builder.store(data, _member(builder, pointer, reference.layout, field.name, width))
+
+
+@intrinsic
+def load_members(typing: Any, record: Any) -> Any:
+    """Return the members of a record as a tuple, in the order of its layout."""
+    names = list(record.fields)
+    result = types.Tuple([record.type_of(name) for name in names])
+
+    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        values = [_loaded(context, builder, record, arguments[0], name) for name in names]
+        return context.make_tuple(builder, result, values)
+
+    return signature(result, record), generate
+
+
+@intrinsic
+def store_members(typing: Any, record: Any, values: Any) -> Any:
+    """Store a tuple with a value for each member of a record, in the order of its layout."""
+
+    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        pointer, given = arguments
+        for place, name in enumerate(record.fields):
+            value = builder.extract_value(given, place)
+            _write(context, builder, (record, values[place]), (pointer, value), name)
+        return context.get_dummy_value()
+
+    return signature(types.void, record, values), generate
+
+
+@intrinsic
+def copy_items(typing: Any, into: Any, source: Any) -> Any:
+    """Copy the items of one list over those of another of the same kind and length."""
+
+    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        size = np.dtype(_FORMATS[into.kind]).itemsize * into.length
+        cgutils.raw_memmove(builder, arguments[0], arguments[1], llvm.Constant(llvm.IntType(64), size), 1)
+        return context.get_dummy_value()
+
+    return signature(types.void, into, source), generate
 
 
 def reference_at(reference: Reference) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ from numba.core.untyped_passes import IRProcessing
 from foldflight.compiler import operators
 from foldflight.compiler.check import Check
 from foldflight.compiler.kinds import Refused, kind_of
-from foldflight.compiler.records import Reference
+from foldflight.compiler.records import Items, Reference
 
 __all__ = ["ClassCompiler"]
 
@@ -287,6 +287,9 @@ class _Rewriter:
             self.calling(statement, expr)
         elif expr.op == "build_tuple" and expr.items and all(item.name in self.constants for item in expr.items):
             self.constants[target.name] = tuple(self.constants[item.name] for item in expr.items)
+        elif expr.op == "getitem" and self.is_member(expr):
+            index = self.constants[expr.index.name]
+            self.made.append(ir.Assign(ir.Expr.static_getitem(expr.value, index, expr.index, loc), target, loc))
         elif expr.op == "getitem":
             self.emit_call(target, operators.get_item, (expr.value, expr.index), loc)
         elif expr.op == "static_getitem" and self.length(expr.value):
@@ -402,9 +405,17 @@ class _Rewriter:
         type_ = self.arguments[root.index] if isinstance(root, ir.Arg) else None
         return type_ if isinstance(type_, Reference) else None
 
+    def is_member(self, expr: ir.Expr) -> bool:
+        """Return whether code takes a member of an accumulator that is a tuple, by a number that it has."""
+        root, index = self.root(expr.value), self.constants.get(expr.index.name)
+        type_ = self.arguments[root.index] if isinstance(root, ir.Arg) else None
+        return isinstance(type_, types.BaseTuple) and type(index) is int and -len(type_) <= index < len(type_)
+
     def length(self, var: ir.Var) -> int:
-        """Return the length of a list attribute of the accumulator; 0 for other variables."""
+        """Return the length of a list that is the accumulator or one of its attributes; 0 for other variables."""
         root = self.root(var)
+        if isinstance(root, ir.Arg) and isinstance(self.arguments[root.index], Items):
+            return self.arguments[root.index].length
         if not isinstance(root, ir.Expr) or root.op != "getattr":
             return 0
         reference = self.reference(root.value)

@@ -400,8 +400,9 @@ class Function(Registered):
         declared_state: Type of the state if the author declares it, or a callable from the input types.
         serializer: The typed layout of the accumulator, if its annotation defines one.
         accumulator_class: The class of the accumulator, if its annotation names one.
-        accumulator_hints: The annotations of this class by attribute; empty if they cannot be resolved. They are
-            resolved where the class is declared: where it is shipped to, the module of its names is missing.
+        accumulator_hints: The annotations of its attributes, or of the members f0, f1... of a tuple; empty if they
+            cannot be resolved. They are resolved where the class is declared: where it is shipped to, the module of its
+            names is missing.
         skip_nulls: Whether rows with a NULL argument are skipped.
         capabilities: Its capabilities.
         parameters: Its direct arguments.

@@ -169,9 +169,10 @@ def udaf(
         bundled_merge: For a class with `fold_bundle` alone: it takes segments with several accumulators.
         compile: `"auto"` compiles the methods to machine code if the results are identical to Python's. It supports
             numbers and booleans as arguments, attributes and results; arithmetic, comparisons, `math`, and methods and
-            functions that use these; dates and times that are only compared and stored; indexed lists of fixed length,
-            `Annotated[list[int], 16]`. Compiled code reads numbers of modules and classes once, when the exchange
-            switches to it. True raises before the first row if the methods cannot be compiled. False always interprets.
+            functions that use these; dates and times that are only compared and stored; tuples; indexed lists that keep
+            the length of the first one, if it has up to 64 items or is `Annotated[list[int], 400]`. Compiled code reads
+            numbers of modules and classes once, when the exchange switches to it. True raises before the first row if
+            the methods cannot be compiled. False always interprets.
         adapt: The engine for which the class is written: `"flink"` (PyFlink's `AggregateFunction`), `"arrow-udf"`
             (also RisingWave's embedded functions), `"spark-aggregator"` (Spark 4.4), `"snowflake"` (also Doris), or
             `"beam"` (a `CombineFn`). Its methods are called as that engine calls them, and interpreted. Default: found
@@ -253,8 +254,13 @@ def function_of(target: object) -> AnyFunction | None:
     return found if isinstance(found, Function) else None
 
 
-def _annotations(cls: type) -> dict[str, Any]:
-    """Return the annotations of an accumulator class; empty if they cannot be resolved."""
+def _annotations(accumulator: Any) -> dict[str, Any]:
+    """Return the annotations of the members of an accumulator by name; empty if they cannot be resolved."""
+    if typing.get_origin(accumulator) is tuple:
+        return {f"f{place}": each for place, each in enumerate(typing.get_args(accumulator))}
+    cls = accumulator
+    if not isinstance(cls, type):
+        return {}
     try:
         return typing.get_type_hints(cls, include_extras=True)
     except NameError:  # then only state_type gives the types of its states
@@ -346,7 +352,7 @@ class _Builder(SignatureBuilder):
             declared_state=self.state(state_type),
             serializer=serializer,
             accumulator_class=accumulator if isinstance(accumulator, type) else None,
-            accumulator_hints=_annotations(accumulator) if isinstance(accumulator, type) else {},
+            accumulator_hints=_annotations(accumulator),
             skip_nulls=skip_nulls,
             capabilities=Capabilities(
                 retract=self.retracts,

@@ -99,7 +99,7 @@ class Spreads:
         return np.ma.array(values, mask=~accumulators["low?"])
 
 
-class ReplayLog:
+class Journal:
     days: list[dt.date]
     last: int | None
     at: list[dt.datetime]
@@ -110,13 +110,13 @@ class ReplayLog:
 
 
 @udaf(result_type="BIGINT")
-class ReplayLogs:
+class Journals:
     """An author's class with two lists, an optional number and an exact sum in one accumulator."""
 
-    def create_accumulator(self) -> ReplayLog:
-        return ReplayLog()
+    def create_accumulator(self) -> Journal:
+        return Journal()
 
-    def accumulate(self, accumulator: ReplayLog, day: dt.date, amount: float, at: dt.datetime) -> None:
+    def accumulate(self, accumulator: Journal, day: dt.date, amount: float, at: dt.datetime) -> None:
         if day is not None:
             accumulator.days.append(day)
             accumulator.last = len(accumulator.days)
@@ -127,14 +127,14 @@ class ReplayLogs:
             accumulator.at.sort(reverse=True)
             del accumulator.at[2:]
 
-    def retract(self, accumulator: ReplayLog, day: dt.date, amount: float, at: dt.datetime) -> None:
+    def retract(self, accumulator: Journal, day: dt.date, amount: float, at: dt.datetime) -> None:
         if day is not None:
             accumulator.days.remove(day)
             accumulator.last = len(accumulator.days)
         if amount is not None and abs(amount) < math.inf:
             accumulator.total.add(amount, -1)
 
-    def merge(self, accumulator: ReplayLog, other: ReplayLog) -> None:
+    def merge(self, accumulator: Journal, other: Journal) -> None:
         accumulator.days.extend(other.days)
         accumulator.last = len(accumulator.days)
         accumulator.total.merge(other.total)
@@ -142,7 +142,7 @@ class ReplayLogs:
         accumulator.at.sort(reverse=True)
         del accumulator.at[2:]
 
-    def get_value(self, accumulator: ReplayLog) -> int:
+    def get_value(self, accumulator: Journal) -> int:
         return len(accumulator.days) + (accumulator.total.value() > 0)
 
     def fold_many(self, accumulators: Any, slots: Any, signs: Any, days: Any, amounts: Any, ats: Any) -> Any:
@@ -172,7 +172,7 @@ class ReplayLogs:
         return accumulators["days"].lengths + (accumulators["total"].values() > 0)
 
 
-FUNCTIONS = Registry.load([Spreads, WeightedMean, Percentile, Largest, ReplayLogs])
+FUNCTIONS = Registry.load([Spreads, WeightedMean, Percentile, Largest, Journals])
 NUMBERS = [pa.int8(), pa.int64(), pa.uint64(), pa.float32(), pa.float64()]
 CASES: list[tuple[str, list[pa.DataType]]] = [
     ("count", []),
@@ -189,7 +189,7 @@ CASES: list[tuple[str, list[pa.DataType]]] = [
     ("spreads", [pa.float64(), pa.int64()]),
     ("weighted_mean", [pa.float64(), pa.float64()]),
     *((name, [pa.float64()]) for name in ("var_pop", "var_samp", "stddev", "stddev_pop", "percentile", "largest")),
-    ("replay logs", [pa.date32(), pa.float64(), pa.timestamp("us")]),
+    ("journals", [pa.date32(), pa.float64(), pa.timestamp("us")]),
 ]
 IDS = [f"{name} {', '.join(map(str, types))}" for name, types in CASES]
 

@@ -100,7 +100,7 @@ GOALS = (
     Goal(scalar.SUITE, scalar.REMOTE, scalar.INTERPRETED, 0.8, ("one function",)),
     Goal(scalar.SUITE, scalar.THREE, scalar.SPARK_THREE, 2, ("three functions",)),
     Goal(scalar.SUITE, scalar.THREE_COMPILED, scalar.SPARK_THREE, 2, ("three functions",)),
-    Goal(traces.SUITE, traces.WITH, traces.WITHOUT, 1.01),
+    Goal(traces.SUITE, traces.WITH, traces.WITHOUT, 1.01, ("a query in Spark",)),
     *(Goal(flink.SUITE, flink.OURS, general, 100) for general in flink.GENERALS),
 )
 # The base of the ratios in the tables. If a case does not have it, the first subject is the base.

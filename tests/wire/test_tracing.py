@@ -75,6 +75,7 @@ def test_a_server_tells_where_the_time_went(collector: Collector) -> None:
     assert opened.attributes["foldflight.server_id"] == fold.attributes["foldflight.server_id"] == server.server_id
     expected = {"rows": 2, "groups": 2, "chunks": 1, "epoch": 1, "versions": ["3"], "modes": ["interpreted"]}
     assert {name: fold.attributes[f"foldflight.{name}"] for name in expected} == expected
+    assert fold.attributes["foldflight.bytes"] > 0
     seconds = fold.attributes["foldflight.fold_seconds"] + fold.attributes["foldflight.wait_seconds"]
     assert seconds == pytest.approx((fold.ended_ns - fold.began_ns) / 1e9, abs=1e-3)
     assert wait.ended_ns == fold.began_ns

@@ -66,7 +66,7 @@ class _TracedConnection:
         self._connection = connection
         self._span = span
         self._tracer = tracer
-        self._rows = self._bytes = self._chunks = self._groups = self._barriers = self._busy_ns = 0
+        self._rows = self._chunks = self._groups = self._barriers = self._busy_ns = 0
         self._due: tuple[Barrier, int] | None = None  # the barrier whose answer is due, and when it was sent
 
     def __getattr__(self, name: str) -> Any:
@@ -75,22 +75,34 @@ class _TracedConnection:
     def send(self, frame: EngineFrame) -> bool:
         """Send a frame, as `Connection.send`."""
         began_ns = time.time_ns()
-        if isinstance(frame, Barrier):
-            self._due = frame, began_ns
-        elif isinstance(frame, Chunk):
+        if isinstance(frame, Chunk):
             self._chunks += 1
             self._rows += frame.batch.num_rows
-            self._bytes += frame.batch.nbytes
-        return self._watched(lambda: self._connection.send(frame), began_ns)
+        elif isinstance(frame, Barrier):
+            self._due = frame, began_ns
+        try:
+            return self._connection.send(frame)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            self._busy_ns += time.time_ns() - began_ns
 
     def answer(self) -> Answer:
         """Wait for an answer, as `Connection.answer`."""
-        answer = self._watched(self._connection.answer, time.time_ns())
+        asked_ns = time.time_ns()
+        try:
+            answer: Any = self._connection.answer()
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            ended_ns = time.time_ns()
+            self._busy_ns += ended_ns - asked_ns
         if self._due is not None:
             (barrier, began_ns), self._due = self._due, None
             self._barriers += 1
             self._groups += answer.num_rows
-            ended_ns = time.time_ns()
             if self._barriers == 1 or ended_ns - began_ns >= SHORT_S * 1e9:
                 facts = {"foldflight.epoch": barrier.epoch, "foldflight.groups": answer.num_rows}
                 self._tracer.past("barrier", self._span.context, facts, began_ns, ended_ns)
@@ -104,7 +116,11 @@ class _TracedConnection:
     def close(self) -> None:
         """End the exchange, as `Connection.close`."""
         self._count()
-        self._watched(self._connection.close, time.time_ns())
+        try:
+            self._connection.close()
+        except BaseException as error:
+            self._fail(error)
+            raise
         self._span.end()
 
     def cut(self) -> None:
@@ -113,17 +129,11 @@ class _TracedConnection:
         self._span.end()
         self._connection.cut()
 
-    def _watched(self, step: Callable[[], Any], began_ns: int) -> Any:
-        try:
-            return step()
-        except BaseException as error:
-            # A server has recorded the error of its function, with the author's line, in its own span.
+    def _fail(self, error: BaseException) -> None:
+        if self._span.is_recording:
             self._span.fail(error)
             self._count()
             self._span.end()
-            raise
-        finally:
-            self._busy_ns += time.time_ns() - began_ns
 
     def _count(self) -> None:
         """Set what passed through the connection. An embedded fold tells its modes until it is closed."""
@@ -134,7 +144,6 @@ class _TracedConnection:
                     "foldflight.server_id": opened.server_id,
                     "foldflight.modes": [str(mode) for mode in self._connection.modes if mode is not None],
                     "foldflight.rows": self._rows,
-                    "foldflight.bytes": self._bytes,
                     "foldflight.chunks": self._chunks,
                     "foldflight.barriers": self._barriers,
                     "foldflight.groups": self._groups,

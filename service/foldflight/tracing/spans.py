@@ -30,6 +30,8 @@ _SPANS_MAX: Final = 2048
 _BATCH_MAX: Final = 512
 _EXPORT_S_MAX: Final = 3.0
 _PAUSE_S: Final = 1.0
+# How long spans are gathered, so that many short tasks need few requests.
+_GATHER_S: Final = 0.1
 _W3C: Final = TraceContextTextMapPropagator()
 _FRAME: Final = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _JAVA_FRAME: Final = re.compile(r"^\s*at ([\w.$<>]+)\(([\w$]+\.java):(\d+)\)", re.MULTILINE)
@@ -221,7 +223,7 @@ class _Outbox(SpanProcessor):
         self._spans: deque[ReadableSpan] = deque(maxlen=_SPANS_MAX)
         self._sending = threading.Lock()
         self._told = threading.Event()
-        self._is_closed = False
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="foldflight-traces", daemon=True)
         self._thread.start()
 
@@ -241,15 +243,16 @@ class _Outbox(SpanProcessor):
         return True
 
     def shutdown(self) -> None:
-        self._is_closed = True
+        self._closed.set()
         self._told.set()
         self._thread.join(2 * _EXPORT_S_MAX)
         self._exporter.shutdown()
 
     def _run(self) -> None:
-        while not self._is_closed:
-            self._told.wait(_PAUSE_S)
-            self._told.clear()
+        while not self._closed.is_set():
+            if self._told.wait(_PAUSE_S):
+                self._closed.wait(_GATHER_S)
+                self._told.clear()
             self.force_flush()
 
 

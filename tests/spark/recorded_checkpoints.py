@@ -1,9 +1,10 @@
 """Streams of every kind, stopped half-way: their checkpoints are recorded, for later versions to continue.
 
-To record what is missing in `recorded_checkpoints.tar.xz` with the version that is checked out, run this file there
-(a kind that is recorded is never recorded again; remove the file to record all):
+The archives are named after the Spark on which they were recorded. To record what is missing in the archive of an
+installed Spark with the version of foldflight that is checked out, run this file there (a kind that is recorded is
+never recorded again; remove the archive to record all), here on the Spark 4.0 of `make test-spark`:
 
-    PYTHONPATH=service:. python -m tests.spark.recorded_checkpoints
+    PYTHONPATH=.venv-spark-4.0:service:. python -m tests.spark.recorded_checkpoints
 """
 
 from __future__ import annotations
@@ -13,22 +14,24 @@ import io
 import json
 import tarfile
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from foldflight import connect
-from foldflight.spark import group_by, over, session, tumble
+from foldflight import RejectedError, connect
+from foldflight.spark import check_checkpoint, group_by, over, session, tumble, upgrade_checkpoint
 from tests.spark import spark_functions
 from tests.spark.test_stream import Stream
 from tests.spark.test_stream_windows import Clicks
-from tests.spark_sessions import PROVIDER, local_builder
+from tests.spark_sessions import PROVIDER, SPARK, local_builder
 
-ARCHIVE = Path(__file__).with_name("recorded_checkpoints.tar.xz")
+RECORDED_ON = ("4.0", "4.1", "4.3")
 # A checkpoint names its folder in some of its files. In the archive this text stands for the folder.
 FOLDER = "/the/recorded/folder"
 Rows = list[dict[str, Any]]
@@ -173,20 +176,43 @@ def values(outputs: list[Any]) -> list[str]:
     return sorted(json.dumps(row, default=str, sort_keys=True) for rows in outputs for row in rows)
 
 
-def continued(spark: SparkSession, name: str, folder: Path) -> tuple[list[str], list[str]]:
-    """Continue a recorded stream in an empty folder; return its outputs, and those that are right."""
+def archive_of(version: str) -> Path:
+    """Return the archive that was recorded on a version of Spark."""
+    return Path(__file__).with_name(f"recorded_checkpoints-{version}.tar.xz")
+
+
+def continued(spark: SparkSession, version: str, name: str, folder: Path) -> tuple[list[str], list[str]]:
+    """Continue a stream that was recorded on a version of Spark in an empty folder.
+
+    Returns:
+        tuple[list[str], list[str]]: Its outputs, and those that are right.
+    """
     kind = KINDS[name]
-    with tarfile.open(ARCHIVE) as archive:
+    with tarfile.open(archive_of(version)) as archive:
         members = [member for member in archive.getmembers() if member.name.startswith(f"{name}/")]
         archive.extractall(folder, members, filter="data")
     for path in (folder / name / "checkpoint").rglob("*"):
         if path.is_file() and FOLDER.encode() in (data := path.read_bytes()):
             path.write_bytes(data.replace(FOLDER.encode(), str(folder / name).encode()))
     stream = kind.source(spark, folder / name, kind.query, kind.mode)
+    if version == "4.0" < ".".join(map(str, SPARK)):
+        checkpoint = str(folder / name / "checkpoint")
+        with pytest.raises(RejectedError, match=r"STATE_MISMATCH: Spark 4\.0 has written .*upgrade_checkpoint"):
+            check_checkpoint(stream.query(stream.input()), checkpoint)
+        for path in (folder / name / "checkpoint" / "state").glob("*/_metadata/v2/0"):
+            path.with_name(".0.crc").write_bytes(checksum_of(path.read_bytes()))  # the archive has none
+        assert [upgrade_checkpoint(checkpoint) for _ in range(2)] == [1, 0]
+        assert check_checkpoint(stream.query(stream.input()), checkpoint)
     stream.files = len(kind.before)
     for rows in kind.after:
         stream.write(rows)
     return values(stream.run()), json.loads((folder / name / "expected.json").read_text())
+
+
+def checksum_of(data: bytes) -> bytes:
+    """Return what Hadoop writes beside a file with these bytes: a header, and a checksum of each 512 bytes."""
+    sums = (zlib.crc32(data[at : at + 512]) for at in range(0, len(data), 512))
+    return b"crc\0" + (512).to_bytes(4, "big") + b"".join(each.to_bytes(4, "big") for each in sums)
 
 
 def record(spark: SparkSession, name: str, folder: Path) -> None:
@@ -212,10 +238,11 @@ def record(spark: SparkSession, name: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Add what is missing to the archive."""
+    """Add what is missing to the archive of the installed Spark."""
     members: dict[str, bytes] = {}
-    if ARCHIVE.exists():
-        with tarfile.open(ARCHIVE) as archive:
+    path_of_archive = archive_of(".".join(map(str, SPARK)))
+    if path_of_archive.exists():
+        with tarfile.open(path_of_archive) as archive:
             members = {each.name: archive.extractfile(each).read() for each in archive if each.isfile()}  # type: ignore[union-attr]
     recorded = {name.split("/")[0] for name in members}
     with tempfile.TemporaryDirectory() as temporary:
@@ -233,7 +260,7 @@ def main() -> None:
                     if path.is_file() and path.suffix not in {".crc", ".parquet"}:
                         members[str(path.relative_to(folder / name))] = path.read_bytes()
         spark.stop()
-    with tarfile.open(ARCHIVE, "w:xz") as archive:
+    with tarfile.open(path_of_archive, "w:xz") as archive:
         for name, data in sorted(members.items()):
             entry = tarfile.TarInfo(name)
             entry.size = len(data)

@@ -54,6 +54,7 @@ BAD_LUCK, HERE_TO_STAY, NOT_SHOWN = "thirteen is bad luck", "fourteen is here to
 
 
 @pytest.mark.slow
+@pytest.mark.surface
 def test_failed_groups_keep_their_state(classic: Any, functions: Any, tmp_path: Path) -> None:
     """If a row, a retraction or a result fails, the group stays as it was, also over restarts."""
     stream = Isolated(

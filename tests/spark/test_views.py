@@ -23,6 +23,7 @@ from tests.spark.test_stream_windows import Clicks
 
 
 @pytest.mark.slow
+@pytest.mark.surface
 def test_views_of_a_stream_survive_restarts_and_can_be_read(
     classic: SparkSession, embedded: Functions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

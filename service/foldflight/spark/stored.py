@@ -32,7 +32,7 @@ from foldflight.spark.bucketed import OPERATOR
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.overstream import OverProcessor
 from foldflight.spark.steps import arrow_function
-from foldflight.spark.versions import spark_type
+from foldflight.spark.versions import check_operators, spark_type
 
 __all__ = ["LIVE_ROWS", "StateFigures", "StoredTable", "check_checkpoint", "state_table"]
 
@@ -91,7 +91,8 @@ def check_checkpoint(df: DataFrame, checkpoint: str, operator: int | None = None
         bool: Whether there is a state to continue with. False: the query starts with an empty one.
 
     Raises:
-        RejectedError: STATE_MISMATCH, with what has changed and what to write; SIGNATURE for a DataFrame without such a
+        RejectedError: STATE_MISMATCH, with what has changed and what to write, or that a checkpoint of Spark 4.0 must
+            be given to `upgrade_checkpoint`; SIGNATURE for a DataFrame without such a
             query, or if `operator` is required and missing.
         CorruptError: STATE_CHECKSUM, if a manifest is damaged.
     """
@@ -105,6 +106,8 @@ def check_checkpoint(df: DataFrame, checkpoint: str, operator: int | None = None
     spark = df.sparkSession
     if not _has_state(spark, checkpoint):
         return False
+    stored_operators = spark.read.format("state-metadata").load(checkpoint).select("operatorName").collect()
+    check_operators({name for (name,) in stored_operators}, checkpoint)
     chosen, (batch, layout, _) = _chosen(_operators(spark, checkpoint), operator)
     buckets: dict[int, dict[str, bytes]] = {}
     if layout is None:

@@ -27,7 +27,13 @@ from foldflight.spark.versions.sessions import (
     quiet,
     same_plan,
 )
-from foldflight.spark.versions.states import FILE_MANAGER, StatefulProcessor, transform_with_state
+from foldflight.spark.versions.states import (
+    FILE_MANAGER,
+    StatefulProcessor,
+    check_operators,
+    transform_with_state,
+    upgrade_checkpoint,
+)
 from foldflight.spark.versions.types import (
     UNCOMPARABLE,
     arrow_type,
@@ -50,6 +56,7 @@ __all__ = [
     "StatefulProcessor",
     "arrow_type",
     "arrow_udf",
+    "check_operators",
     "checks_sums",
     "collates_by_bytes",
     "condition_of",
@@ -66,4 +73,5 @@ __all__ = [
     "spark_type",
     "transform_with_state",
     "type_named",
+    "upgrade_checkpoint",
 ]

@@ -16,6 +16,7 @@ from bench import flink, report, scalar, spark_batch, spark_stream
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
 PICTURE = RESULTS / "overview.svg"
+NARROW_PICTURE = RESULTS / "overview-narrow.svg"
 README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "explanation" / "figures.md"
 _OURS = "foldflight"
@@ -105,6 +106,11 @@ def page_of(run: Run) -> str:
         "",
         "```{image} /../bench/results/overview.svg",
         ":alt: Rows a second of foldflight and its peers, on a logarithmic scale",
+        ":class: wide-screen",
+        "```",
+        "```{image} /../bench/results/overview-narrow.svg",
+        ":alt: Rows a second of foldflight and its peers, on a logarithmic scale",
+        ":class: narrow-screen",
         "```",
         "",
     ]
@@ -126,10 +132,11 @@ def write() -> list[Path]:
     run = newest()
     title = f"rows a second; {run.machine}; {run.day}"
     report.draw(PICTURE, report.overview_of(run.rates), title, highlights=_OURS)
+    report.draw_narrow(NARROW_PICTURE, report.overview_of(run.rates), title, highlights=_OURS)
     text = README.read_text(encoding="utf-8")
     README.write_text(_BLOCK.sub(lambda found: found[1] + readme_of(run) + found[2], text), encoding="utf-8")
     PAGE.write_text(page_of(run), encoding="utf-8")
-    return [PICTURE, README, PAGE]
+    return [PICTURE, NARROW_PICTURE, README, PAGE]
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -39,6 +41,7 @@ _OVERVIEW = {
 }
 # A picture is shown as wide as the text of a README, about 850 pixels: its text has about 14 of them.
 _WIDTH, _LINE, _FONT, _DPI = 8.5, 0.21, 10, 200
+_NARROW_WIDTH, _NARROW_CHARACTERS = 4.9, 56  # as wide as a phone, so that a point is about a pixel
 
 
 @dataclass(frozen=True)
@@ -267,6 +270,51 @@ def overview_of(rates: Sequence[Record]) -> list[Record]:
     ]
 
 
+def draw_narrow(path: Path, records: Sequence[Record], title: str, *, highlights: str) -> None:
+    """Draw rates for a phone: names stand in the bars, so that text is not shrunk with the picture.
+
+    Args:
+        path: The picture.
+        records: The rates.
+        title: Its title.
+        highlights: The subjects that begin so are blue and the others grey.
+    """
+    pyplot = _pyplot(path)
+    cases = {case: textwrap.fill(case, _NARROW_CHARACTERS) for case in dict.fromkeys(each.case for each in records)}
+    lines = len(records) + sum(0.7 + len(title.splitlines()) for title in cases.values())
+    figure, panel = pyplot.subplots(figsize=(_NARROW_WIDTH, 0.6 + _LINE * lines), layout="constrained")
+    beside, place = panel.get_yaxis_transform(), 0.0
+    for case, shown in cases.items():
+        panel.text(0, place - 0.4, shown, transform=beside, va="top", weight="bold", fontsize=_FONT)
+        place += len(shown.splitlines())
+        for each in (record for record in records if record.case == case):
+            colour = "#a6cbe8" if each.subject.startswith(highlights) else "#dcdcdc"
+            panel.barh(place, each.value, 0.86, color=colour)
+            panel.text(0.01, place, each.subject, transform=beside, va="center", fontsize=_FONT)
+            panel.text(1, place, value_of(each), transform=beside, va="center", ha="right", fontsize=_FONT)
+            place += 1
+        place += 0.7
+    panel.set_xscale("log")
+    panel.set_yticks([])
+    panel.set_ylim(place - 0.6, -0.8)
+    panel.margins(x=0.15)
+    panel.set_axis_off()
+    panel.set_title(textwrap.fill(f"{title}; logarithmic scale", _NARROW_CHARACTERS), loc="left", fontsize=_FONT)
+    figure.savefig(path, dpi=_DPI, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def _pyplot(path: Path) -> Any:
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    # A picture as SVG has its text as text, and is the same for the same figures.
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": path.name})
+    from matplotlib import pyplot
+
+    return pyplot
+
+
 def draw(path: Path, records: Sequence[Record], title: str, *, highlights: str | None = None) -> None:
     """Draw rates: bars on a logarithmic scale, each with its subject and its rate, by case.
 
@@ -276,13 +324,7 @@ def draw(path: Path, records: Sequence[Record], title: str, *, highlights: str |
         title: Its title.
         highlights: The subjects that begin so are blue and the others grey. None: each subject has a colour.
     """
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    # A picture as SVG has its text as text, and is the same for the same figures.
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": path.name})
-    from matplotlib import pyplot
-
+    pyplot = _pyplot(path)
     subjects = list(dict.fromkeys(each.subject for each in records))
     if highlights is None:
         colours = dict(zip(subjects, itertools.cycle(pyplot.colormaps["tab10"].colors), strict=False))

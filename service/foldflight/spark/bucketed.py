@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import hashlib
 import re
 import uuid
 from abc import ABC, abstractmethod
@@ -12,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
@@ -104,6 +106,7 @@ def _unique(name: str) -> str:
     return name if _uses[name] == 1 else f"{name} #{_uses[name]}"
 
 
+_EPOCH: Final = "streaming.sql.batchId"  # a local property that Spark sets for the tasks of an epoch
 _caches: list[RunCache] = []
 
 
@@ -153,6 +156,28 @@ class BucketStore:
         self._runs.removeKey((run_id,))
 
 
+class RunNames:
+    """Names the pieces that a task stores: equal ones if Spark runs the same epoch again with the same rows.
+
+    A failed epoch may leave a snapshot of its state, which Spark then takes for that of the epoch that it repeated, and
+    reads together with later changelogs. With equal names, the manifest of the one finds the pieces of the other.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, data: bytes) -> str:
+        """Return the name of the next piece: unique in its bucket, and never that of other bytes."""
+        task = TaskContext.get()
+        epoch = None if task is None else task.getLocalProperty(_EPOCH)
+        if epoch is None:
+            return uuid.uuid4().hex
+        self._count += 1
+        digest = hashlib.blake2b(f"{epoch} {self._count} ".encode(), digest_size=16)
+        digest.update(data)
+        return digest.hexdigest()
+
+
 class BucketOperator(StatefulProcessor, ABC):
     """A stateful operator over buckets. Spark calls it for each bucket that has rows in an epoch, then for timers.
 
@@ -167,6 +192,7 @@ class BucketOperator(StatefulProcessor, ABC):
 
     def __init__(self, rows: pa.Schema, bounds: BlockBounds, *, has_names: bool, traced: Traced | None = None) -> None:
         self._step = uuid.uuid4().hex
+        self.run_names = RunNames()
         self._rows = rows
         self._bounds = bounds
         self._has_names = has_names
@@ -175,6 +201,7 @@ class BucketOperator(StatefulProcessor, ABC):
     def init(self, handle: Any) -> None:
         """Declare the state variables of a bucket: manifests, and pieces by name."""
         use_local_folders()
+        self.run_names = RunNames()
         self._handle = handle
         if self._traced is not None:
             self._span = TaskSpan(self._traced, "over" if self._has_names else "fold")

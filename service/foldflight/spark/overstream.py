@@ -9,7 +9,6 @@ when its next row is due, and then the frames of all due rows are folded (`engin
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -108,7 +107,7 @@ class OverProcessor(BucketOperator):
             stores or self.store,
             cache=run_cache(),
             bounds=TableBounds(),
-            new_run_id=lambda: uuid.uuid4().hex,
+            new_run_id=self.run_names,
         )
 
     def _end_call(self, bucket: int, rows: OverBucket) -> Iterator[Row]:

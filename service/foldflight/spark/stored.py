@@ -518,7 +518,7 @@ def _newest(layout: TableLayout, schema: pa.Schema) -> Callable[[pa.Table], pa.T
                 _Bucket.of(bucket),
                 cache=RunCache(bytes_max=_CACHE_BYTES_MAX),
                 bounds=TableBounds(),
-                new_run_id=lambda: uuid.uuid4().hex,
+                new_run_id=lambda _: uuid.uuid4().hex,
                 conversion=VersionColumns(layout),
             )
             return pa.Table.from_batches([shown(rows) for rows in table.scan()], schema=schema)
@@ -539,7 +539,7 @@ def _entries(
                 _Bucket.of(bucket),
                 cache=RunCache(bytes_max=_CACHE_BYTES_MAX),
                 bounds=TableBounds(),
-                new_run_id=lambda: uuid.uuid4().hex,
+                new_run_id=lambda _: uuid.uuid4().hex,
                 conversion=lambda _: CurrentViews(layout.states),
             )
             parts = [list(map(convert, rows.columns, schema.types)) for rows in table.all_entries(place)]

@@ -12,7 +12,6 @@ the epoch, so a rerun starts from the same states and has the same result.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -221,7 +220,7 @@ class BucketProcessor(BucketOperator):
             self._views,
             store or self.store(),
             cache=run_cache(),
-            new_run_id=lambda: uuid.uuid4().hex,
+            new_run_id=self.run_names,
             conversion=self._migration,
         )
 

@@ -101,7 +101,7 @@ class StateTable:
         store: The storage of the bytes.
         cache: The cache of decoded pieces; None: no cache.
         bounds: The limits of pieces and merges.
-        new_run_id: Returns a new unique name at each call.
+        new_run_id: Returns the unique name of a new piece, given its bytes.
         hashes: The hash of keys. The hashes of a stored table must not change.
         keeps: Selects the rows that merges keep, by their keys. Default: all. Rows that it does not select must never
             be looked up again.
@@ -120,7 +120,7 @@ class StateTable:
         *,
         cache: RunCache | None,
         bounds: TableBounds,
-        new_run_id: Callable[[], str],
+        new_run_id: Callable[[bytes], str],
         hashes: Callable[[pa.RecordBatch], Hashes] = key_hashes,
         keeps: Callable[[pa.RecordBatch], Mask] | None = None,
         conversion: Conversion | None = None,
@@ -485,7 +485,7 @@ class StateTable:
             # Rows are copied: a slice would keep and write the whole batch.
             part = rows if end - start == rows.num_rows else rows.take(pa.array(np.arange(start, end)))
             data = encode_piece(part)
-            run_id = self._new_run_id()
+            run_id = self._new_run_id(data)
             self._store.put_run(run_id, data)
             if self._cache is not None:
                 self._cache.put(run_id, Piece(part))

@@ -113,7 +113,7 @@ class ViewTable:
         store: The storage of the bytes.
         cache: The cache of decoded pieces; None: no cache.
         bounds: The limits of pieces and merges.
-        new_run_id: Returns a new unique name at each call.
+        new_run_id: Returns the unique name of a new piece, given its bytes.
         conversion: Makes, of the table, the conversion of stored states of other generations. None: a table with such
             states is refused.
 
@@ -133,7 +133,7 @@ class ViewTable:
         *,
         cache: RunCache | None,
         bounds: TableBounds,
-        new_run_id: Callable[[], str],
+        new_run_id: Callable[[bytes], str],
         conversion: Callable[[ViewTable], Conversion] | None = None,
     ) -> None:
         self.layout = layout
@@ -448,7 +448,7 @@ def table_of(
     store: RunStore,
     *,
     cache: RunCache | None,
-    new_run_id: Callable[[], str],
+    new_run_id: Callable[[bytes], str],
     bounds: TableBounds | None = None,
     conversion: Conversion | None = None,
 ) -> StateTable | ViewTable:

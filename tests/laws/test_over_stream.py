@@ -444,9 +444,9 @@ def test_idle_groups_are_forgotten() -> None:
     }
     with StreamFolds(streamed) as folds:
         bucket = running.bucket(folds)
-        assert bucket._idle is not None
+        assert bucket._ttl is not None
         so_far, three, far = (each.table for each in bucket._kept)
-        for table in (so_far, three, bucket._idle.table):
+        for table in (so_far, three, bucket._ttl.table):
             assert table is not None
             assert {row["key_0"] for batch in table.scan() for row in batch.to_pylist()} == kept
             assert table._manifest.pieces
@@ -455,7 +455,7 @@ def test_idle_groups_are_forgotten() -> None:
         assert sum(batch.num_rows for batch in far.scan()) == 1 + 20 + 4
         # Rows of minute 48 left at 57, so the next change is that of the rows of minute 51.
         assert bucket.next_us == (START + 60 * MINUTE).replace(tzinfo=dt.UTC).timestamp() * 1_000_000
-        assert len(bucket._idle.log) == 3 * 3
+        assert len(bucket._ttl.log) == 3 * 3
 
 
 def test_a_row_at_the_end_of_the_idle_time_continues_its_group() -> None:

@@ -178,7 +178,7 @@ def test_diagrams_are_drawn(page: Page, site: str) -> None:
     """A page shows its diagrams as drawings, not as their text, and a wide one scrolls in its frame on a phone."""
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"{site}/explanation/architecture.html")
-    expect(page.locator(".diagram svg text", has_text="commit one new run")).to_be_visible()
+    expect(page.locator(".diagram svg text", has_text="commit one new sorted run")).to_be_visible()
     expect(page.get_by_text("sequenceDiagram")).to_have_count(0)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 

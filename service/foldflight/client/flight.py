@@ -344,9 +344,7 @@ class FlightConnection(Connection):
 
 
 class _Clock:
-    @staticmethod
-    def now_s() -> float:
-        return time.monotonic()
+    now_s = staticmethod(time.monotonic)
 
     @staticmethod
     def rest_until(until_s: float) -> None:

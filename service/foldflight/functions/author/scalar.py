@@ -96,11 +96,6 @@ class ScalarFunction(Registered):
             return super().result_text
         return f"TABLE({', '.join(f'{field.name} {sql_name(field.type)}' for field in type_)})"
 
-    @property
-    def has_open(self) -> bool:
-        """Whether it is a class with `open`, which may change the instance before the first row."""
-        return isinstance(self.target, type) and getattr(self.target, "open", None) is not None
-
     def bind(self, argument_types: Sequence[pa.DataType], literals: Mapping[str, Any]) -> BoundScalar:
         """Fix the types and direct arguments of one call.
 

@@ -150,6 +150,31 @@ def test_a_source_that_has_changed_is_not_taken(tmp_path):
     assert "has changed since it was imported" in why
 
 
+@pytest.mark.parametrize(
+    ("name", "new"),
+    [
+        ("Refused.accumulate", "def accumulate(self, a, x):\n    a.n += helped(x, 2) + 1"),
+        ("helped", "def helped(x, y):\n    return x + y"),
+        ("State.__init__", "def __init__(self):\n    self.n, self.m, self.f, self.b = 5, 0, 0.0, False"),
+    ],
+)
+def test_a_method_that_is_replaced_is_noticed(tmp_path, name, new):
+    """A class that was lifted before has the lift of its new code."""
+    module, path = module_of(tmp_path, f"before {name}", "a.n += helped(x, 1)", ["BIGINT"])
+    module = imported(path, f"def helped(x, y):\n    return x * 3\n\n{path.read_text()}")
+    function = known(module.Refused)
+    before = lift_text(function.bind(function.input_types, {}))
+    assert lift_text(function.bind(function.input_types, {})) == before
+    newer = imported(tmp_path / "newer.py", new)
+    *owner, method = name.split(".")
+    changed = vars(newer)[method]
+    newer.helped = module.helped
+    setattr(getattr(module, owner[0]) if owner else module, method, changed)
+    after = lift_text(function.bind(function.input_types, {}))
+    assert after != before
+    assert lifted_of(after)[0] is not None
+
+
 @pytest.mark.parametrize(("cls", "retracts"), [(lifted_functions.Products, True), (lifted_functions.Conditions, True)])
 def test_a_retract_that_is_the_exact_inverse_is_found(cls, retracts):
     """Also if it is written in another way."""

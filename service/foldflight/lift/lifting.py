@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Final
 
 from foldflight.errors import RejectedError
 from foldflight.functions.author.scalar import AnyFunction
@@ -19,17 +21,74 @@ _UNKNOWN: Final = "the server does not tell; it is of an older version"
 
 
 _KNOWN_MAX: Final = 1024
-_known: dict[tuple[type, str, bool], str] = {}
+_known: dict[tuple[Any, ...], str] = {}
+# Functions and classes of which the code is compared; a method that reaches more of them is analysed each time.
+_REACHED_MAX: Final = 256
+_CONSTANTS: Final = (bool, int, float, str, bytes, type(None), tuple)
 
 
 def lift_text(bound: BoundFunction) -> str:
     """Return a JSON document with the `Lift` of a call, or with the reason why it has none."""
-    key = (bound.function.cls, bound.fingerprint, bound.function.skip_nulls)
+    code = _code_of(bound.function.cls)
+    if code is None:
+        return _text(bound)
+    key = (bound.function.cls, bound.fingerprint, bound.function.skip_nulls, bound.result_type, code)
     if key not in _known:
         while len(_known) >= _KNOWN_MAX:
             _known.pop(next(iter(_known)), None)
         _known[key] = _text(bound)
     return _known[key]
+
+
+def _code_of(cls: type) -> tuple[Any, ...] | None:
+    """Return all code and constants that methods of a class may reach by name; None if they are too many.
+
+    A method may be replaced after the class was lifted, or a function or constant that it uses.
+    """
+    found: list[Any] = []
+    pending: list[Any] = [cls]
+    seen: set[int] = set()
+    while pending:
+        each = pending.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if len(seen) > _REACHED_MAX:
+            return None
+        if isinstance(each, type):
+            members = [(base, name, value) for base in each.__mro__[:-1] for name, value in vars(base).items()]
+        else:
+            found += [each.__code__, repr((each.__defaults__, each.__kwdefaults__))]
+            members = [(each, name, value) for name, value in _named(each)]
+        for owner, name, value in members:
+            plain = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+            is_class = isinstance(plain, type) and plain.__module__ != "builtins"
+            if isinstance(plain, FunctionType) or is_class:
+                pending.append(plain)
+            shown = repr(plain) if type(plain) in _CONSTANTS else ""
+            found.append((owner.__name__, name, type(plain), shown or id(plain)))
+    return tuple(found)
+
+
+def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what the names of a function's code mean: globals, and members of modules among them."""
+    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    modules = []
+    for name in sorted(names & function.__globals__.keys()):
+        value = function.__globals__[name]
+        yield name, value
+        if isinstance(value, ModuleType):
+            modules.append(value)
+    for module in modules:
+        for name in sorted(names & vars(module).keys()):
+            yield f"{module.__name__}.{name}", vars(module)[name]
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
 
 
 def listed_lift(function: AnyFunction) -> str:

@@ -26,7 +26,7 @@ test-all: $(STAMP) ## Run all tests, with all examples of those that generate th
 
 # What all plans have in common: batch, OVER, scalar functions and SQL; and streams of all kinds, which Spark 3.5 does not
 # have, with the checkpoints that older Sparks have written.
-SURFACE := $(addprefix tests/spark/test_,versions.py batch.py over.py scalar.py) tests/sql/test_functions.py \
+SURFACE := $(addprefix tests/spark/test_,versions.py batch.py lifted_results.py over.py scalar.py) tests/sql/test_functions.py \
 	tests/unit/test_spark_versions.py $(if $(filter 3.5,$(SPARK)),,$(addprefix tests/spark/test_,stream.py stream_windows.py \
 	over_stream.py sessions.py isolation.py stream_isolation.py views.py repartition.py recorded_checkpoints.py))
 

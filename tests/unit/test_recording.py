@@ -17,15 +17,18 @@ from click.testing import CliRunner, Result
 from foldflight import Recordings, connect
 from foldflight.cli.main import cli
 from foldflight.errors import FunctionError, RejectedError
+from foldflight.exchange.codec import read_batch, write_batch
 from foldflight.exchange.frames import Barrier, Chunk, Open, Results
 from foldflight.functions import Call, Registry
 from foldflight.functions.query.step import Step, StepArgument
-from foldflight.recording.file import Exchanged, Recording, read_recording
+from foldflight.recording.file import GROUPS, Exchanged, Part, Recording, read_recording
+from foldflight.recording.masks import Masks
 from foldflight.recording.replay import fold_again, functions_for
 from foldflight.recording.shrink import shrink
-from foldflight.testing import run_epochs
+from foldflight.testing import run_epochs, run_over
 from tests.unit import recorded_functions
 from tests.unit.recorded_functions import Longest, Pickled, Ratio
+from tests.wire.view_functions import CountDifferent
 
 KEY = "a key for recordings"
 PLACE = "tests.unit.recorded_functions"
@@ -303,6 +306,70 @@ def test_texts_are_masked(tmp_path: Path) -> None:
     assert (
         "rows that still fail: 3" in replayed(the_file(tmp_path), "--function", f"{PLACE}:Longest", "--shrink").output
     )
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array(["a", None, ""]),
+        pa.array([["a", None], None, [], ["c"]]),
+        pa.array([{"x": "a", "y": ["b"]}, None, {"x": None, "y": None}]),
+        pa.array([[("a", "b")], None, []], pa.map_(pa.string(), pa.string())),
+        pa.array([["a", "b"], None], pa.list_(pa.string(), 2)),
+        pa.array([["a"], None], pa.large_list(pa.large_string())),
+        pa.array([{}, None], pa.struct([])),
+        pa.array([1, None]),
+        pa.array([], pa.list_(pa.string())),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_masks_keep_the_form_of_values(array: pa.Array) -> None:
+    """Only texts change, at any depth; NULLs and lengths stay."""
+    part = Part(GROUPS, b"", write_batch(pa.record_batch({"column": array})))
+    masks = Masks.of([part])
+    (masked,) = read_batch(masks.masked(part).batch, "").columns
+    masked.validate(full=True)
+    assert masked.type == array.type
+    found = repr(masked.to_pylist())
+    for text in sorted(texts_of(array.to_pylist()), reverse=True):
+        place = sorted(texts_of(array.to_pylist())).index(text)
+        found = found.replace(f"'text{place}'", repr(text))
+    assert found == repr(array.to_pylist())
+
+
+def texts_of(value: Any) -> set[str]:
+    if isinstance(value, str):
+        return {value}
+    if isinstance(value, dict):
+        value = list(value.values())
+    return set().union(*map(texts_of, value)) if isinstance(value, (list, tuple)) else set()
+
+
+def test_frames_of_over_and_views_are_recorded(tmp_path: Path) -> None:
+    """Exchanges of OVER, with outputs after each row, and of views, replay as they were."""
+    functions = connect([Ratio, CountDifferent], record=Recordings(str(tmp_path / "over"), of="all"))
+    frame = functions["ratio"]("price", "qty").rows(None, 0)
+    run_over(
+        {"running": frame, "last": functions["ratio"]("price", "qty").rows(-2, 0)},
+        ROWS,
+        keys=["customer"],
+        order_by=["price"],
+    )
+    views = connect(CountDifferent, record=Recordings(str(tmp_path / "views"), of="all"))
+    words = [{"k": place % 3, "word": f"w{place % 7}"} for place in range(30)]
+    run_epochs({"n": views("word")}, [words[:9], words], keys=["k"])
+    for folder, place in (("over", f"{PLACE}:Ratio"), ("views", "tests.wire.view_functions:CountDifferent")):
+        assert files(tmp_path / folder)
+        for path in files(tmp_path / folder):
+            run = replayed(path, "--function", place)
+            assert run.exit_code == 0, run.output
+    failing = connect(Ratio, record=Recordings(str(tmp_path / "bad")))
+    with pytest.raises(FunctionError, match="recorded: "):
+        run_over(
+            {"running": failing("price", "qty").rows(None, 0)}, [*ROWS, BAD], keys=["customer"], order_by=["price"]
+        )
+    run = replayed(the_file(tmp_path / "bad"), "--function", f"{PLACE}:Ratio", "--shrink")
+    assert "rows that still fail: 1" in run.output, run.output
 
 
 def test_signatures(tmp_path: Path) -> None:

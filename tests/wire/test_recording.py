@@ -109,3 +109,20 @@ def test_nothing_is_recorded_without_an_error(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with serving(Ratio) as server:
         assert fail(server.url).recorded is None
+
+
+def test_shipped_code_needs_the_key_of_its_bundle(tmp_path: Path) -> None:
+    """The bundles of an Open are in the recording, and are unpickled only with a key that signed them."""
+    with serving(record=str(tmp_path), bundle_keys=KEY) as server:
+        functions = connect(server.url, bundle_key=KEY).register(Ratio)
+        with functions.transport.open(Open(CALLS, COLUMNS)) as exchange:
+            exchange.chunk(chunk((0, 7, 0)))
+            with pytest.raises(FunctionError):
+                end_epoch(exchange, 1)
+    (path,) = tmp_path.glob("*.recording")
+    with_key = CliRunner().invoke(cli, ["replay", str(path), "--bundle-key", KEY])
+    assert "raised in frame 1" in with_key.output, with_key.output
+    for options, said in (([], "UNKNOWN_FUNCTION"), (["--bundle-key", KEY + "!"], "UNAUTHENTICATED")):
+        assert said in CliRunner().invoke(cli, ["replay", str(path), *options]).output
+    edited = ["replay", str(path), "--bundle-key", KEY, "--function", "tests.unit.recorded_functions:Mended"]
+    assert CliRunner().invoke(cli, edited).exit_code == 0

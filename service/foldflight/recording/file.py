@@ -48,6 +48,7 @@ __all__ = [
     "Part",
     "Recording",
     "Sealed",
+    "parts_from",
     "parts_in",
     "read_recording",
     "write_part",
@@ -223,6 +224,14 @@ def parts_in(data: bytes | memoryview, start: int = 0) -> Iterator[Part]:
         middle = at + message_bytes
         yield Part(kind, bytes(seen[at:middle]), bytes(seen[middle : middle + batch_bytes]))
         start = middle + batch_bytes
+
+
+def parts_from(file: IO[bytes]) -> Iterator[Part]:
+    """Yield the parts of a file that this process has written, from its beginning, one by one."""
+    file.seek(0)
+    while head := file.read(_HEAD.size):
+        kind, message_bytes, batch_bytes = _HEAD.unpack(head)
+        yield Part(kind, file.read(message_bytes), file.read(batch_bytes))
 
 
 def _recording(parts: list[Part], *, is_trusted: bool) -> Recording:

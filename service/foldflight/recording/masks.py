@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,7 +35,7 @@ class Masks:
         self._masks = pa.array([f"text{place:0{width}}" if text else "" for place, text in enumerate(texts)])
 
     @classmethod
-    def of(cls, parts: Sequence[Part]) -> Masks:
+    def of(cls, parts: Iterable[Part]) -> Masks:
         """Return the masks of all texts in the batches of parts."""
         found: set[str] = set()
         for part in parts:
@@ -45,11 +45,8 @@ class Masks:
                         found.update(text for text in _texts_in(column) if text is not None)
         return cls(sorted(found))
 
-    def masked(self, parts: Sequence[Part]) -> list[Part]:
-        """Return parts with masked batches."""
-        return [self._part(part) for part in parts]
-
-    def _part(self, part: Part) -> Part:
+    def masked(self, part: Part) -> Part:
+        """Return a part with masked batches."""
         message, batch = part.message, part.batch
         if part.kind == ENGINE:
             frame = pb.EngineFrame.FromString(message)
@@ -114,7 +111,7 @@ def _texts_in(array: pa.Array) -> Iterator[str | None]:
         yield from pc.unique(array).to_pylist()
     elif kinds.is_struct(type_):
         for place in range(type_.num_fields):
-            yield from _texts_in(array.field(place))
+            yield from _texts_in(array.field(place).filter(array.is_valid()))  # behind a NULL may be anything
     elif kinds.is_map(type_):
         yield from _texts_in(array.keys)
         yield from _texts_in(array.items)

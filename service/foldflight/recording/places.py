@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
 from typing import TYPE_CHECKING
@@ -18,7 +17,6 @@ def module_of(function: AnyFunction) -> str:
     return f"{function.source.__module__}:{function.source.__qualname__}"
 
 
-@functools.lru_cache(256)
 def digest_of(function: AnyFunction) -> str:
     """Return the SHA-256 of the source of the author's code, hexadecimal; empty if there is no source."""
     try:

@@ -7,13 +7,14 @@ uses for one bucket after the other gives one recording for each bucket that is 
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import platform
 import re
 import secrets
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, cast
@@ -111,6 +112,8 @@ class Recorder:
                 return
             self._slots = left
         self._slots.update(_slots_in(frame))
+        if self._plan.of != "errors":
+            self._learn_names()
         self._note(format_.ENGINE, frame)
 
     def sent(self, frame: Frame) -> None:
@@ -120,6 +123,7 @@ class Recorder:
         batch = getattr(frame, "batch", None)
         if batch is not None and ERROR in batch.schema.names and batch.column(ERROR).null_count < batch.num_rows:
             self._is_wanted = True
+            self._learn_names()
         self._note(format_.SERVER, frame)
         if isinstance(frame, Mapped) and frame.last:
             self._end()  # no row of a program influences another chunk
@@ -130,6 +134,7 @@ class Recorder:
             self._drop()
             return
         self._is_wanted = True
+        self._learn_names(first=error.slot)
         problem = self._problem
         error.recorded = self._end(error) or (problem and f"no: {problem}")
 
@@ -143,7 +148,7 @@ class Recorder:
         self._file = None
         self._bytes = 0
         self._slots = set()
-        self._chosen: dict[int, bool] = {}
+        self._names: dict[int, Mapping[str, Any]] = {}
         self._is_wanted = self._plan.of != "errors"
         self._problem = None
 
@@ -199,14 +204,20 @@ class Recorder:
         return type(frame)(**{**frame.__dict__, "batch": kept})
 
     def _is_chosen(self, slot: int) -> bool:
-        known = self._chosen.get(slot)
-        if known is None:
-            group = {} if self.group_of is None else self.group_of(slot)
-            of = self._plan.of
-            assert isinstance(of, Mapping)
-            known = all(name in group and group[name] in values for name, values in of.items())
-            self._chosen[slot] = known
-        return known
+        group, of = self._names.get(slot, {}), self._plan.of
+        return not isinstance(of, Mapping) or all(name in group and group[name] in of[name] for name in of)
+
+    def _learn_names(self, *, first: int | None = None) -> None:
+        """Ask for the names of groups while the engine has them; `first` is one that must not be missing.
+
+        Each name is a call of its own, so with errors only they are asked for when there is one, and at most 10,000.
+        """
+        if self.group_of is None or self._opening.maps:
+            return
+        new = [slot for slot in self._slots if slot not in self._names]
+        if not isinstance(self._plan.of, Mapping):
+            new = [*([first] if first in new else []), *new][: _NAMED_MAX - len(self._names)]
+        self._names.update({slot: self.group_of(slot) for slot in new})
 
     def _end(self, error: FoldflightError | None = None) -> str | None:
         """Keep the recording if it is wanted. Return what an error says of it; None if it is not kept."""
@@ -214,38 +225,31 @@ class Recorder:
         if self._file is not None and self._is_wanted:
             try:
                 said = self._keep(self._file, error)
-            except OSError as problem:
-                self._tell(
-                    "exchange not recorded", {"problem": f"cannot write {self._plan.folder}: {problem.strerror}"}
-                )
+            except (OSError, pa.ArrowException, FoldflightError) as problem:
+                why = problem.strerror if isinstance(problem, OSError) else problem
+                self._tell("exchange not recorded", {"problem": f"cannot write into {self._plan.folder}: {why}"})
         self._drop()
         return said
 
     def _keep(self, spool: IO[bytes], error: FoldflightError | None) -> str:
-        spool.seek(0)
-        parts = list(format_.parts_in(spool.read()))
-        slots = sorted(slot for slot in self._slots if self._plan.of in ("errors", "all") or self._is_chosen(slot))
-        if error is not None and error.slot is not None:
-            slots = [error.slot, *(slot for slot in slots if slot != error.slot)]
-        groups = self._groups(slots[:_NAMED_MAX])
-        if groups is not None:
-            parts.append(Part(format_.GROUPS, b"", write_batch(groups)))
-        opening = self._opening
+        groups = self._groups()
+        named = [] if groups is None else [Part(format_.GROUPS, b"", write_batch(groups))]
+        opening, parts = self._opening, itertools.chain(format_.parts_from(spool), named)
         if self._plan.mask:
-            parts = Masks.of(parts).masked(parts)
+            masks = Masks.of(parts)
+            parts = itertools.chain(map(masks.masked, format_.parts_from(spool)), map(masks.masked, named))
             opening = masked_opening(opening)
             error = None if error is None else masked_error(error)
-        if error is not None:
-            parts.append(Part(format_.ERROR, encode_error(error)))
         about = Part(format_.ABOUT, json.dumps(self._about()).encode())
-        path = self._write([about, Part(format_.OPEN, encode_open(opening)), *parts])
+        last = [] if error is None else [Part(format_.ERROR, encode_error(error))]
+        path = self._write(itertools.chain([about, Part(format_.OPEN, encode_open(opening))], parts, last))
         remove_oldest(Path(self._plan.folder), self._plan.bytes_max - self._plan.open_bytes_max)
         command = self._command(path)
         if error is None and self._plan.of != "all":  # an error names it itself
             self._tell("exchange recorded", {"file": str(path), "replay": command})
         return f"{path} (by {self._server_id}), replay with: {command}"
 
-    def _write(self, parts: list[Part]) -> Path:
+    def _write(self, parts: Iterable[Part]) -> Path:
         name = re.sub(r"\W", "_", self._functions[0].name)
         stem = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{name}-{secrets.token_hex(4)}"
         path = Path(self._plan.folder, stem + SUFFIX)
@@ -261,11 +265,12 @@ class Recorder:
             partial.unlink(missing_ok=True)
         return path
 
-    def _groups(self, slots: list[int]) -> pa.RecordBatch | None:
+    def _groups(self) -> pa.RecordBatch | None:
         """Return the keys of slots, in columns after `slot`; None if no keys are known."""
-        if self.group_of is None or self._opening.maps or not slots:
+        slots = sorted(filter(self._is_chosen, self._names))
+        groups = [self._names[slot] for slot in slots]
+        if not groups or not groups[0]:
             return None
-        groups = [self.group_of(slot) for slot in slots]
         columns = {name: _column([group[name] for group in groups]) for name in groups[0] if name != "slot"}
         return pa.RecordBatch.from_pydict({"slot": pa.array(slots, pa.int32()), **columns})
 

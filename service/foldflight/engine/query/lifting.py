@@ -83,15 +83,11 @@ def _check_integers(plan: Plan, keys: pa.Schema) -> None:
     """Refuse a plan that a host may compute otherwise whose integers alone are known to be like those of Spark."""
     if any(has_floats(field.type) for field in keys):
         raise Refused("a key has floats, and this host groups -0.0 and NaNs by their bits")
-    if plan.lift.failures:
-        failed = plan.lift.failures[0]
-        raise Refused(
-            f"it raises for some rows ({failed.text}), and this host may evaluate for all rows what raises"
-            + ("; skip_nulls=True removes the NULLs" if failed.by_null else "")
-        )
-    for case in (case for aggregate in plan.aggregates for case in aggregate.cases):
-        if _has_floats(case.when) or _has_floats(case.value):
-            raise Refused("it computes with floats, for whose NaNs and -0.0 this host has other rules")
+    cases = [case for aggregate in plan.aggregates for case in aggregate.cases]
+    parts = [part for case in cases for part in (case.when, case.value)]
+    if any(map(_has_floats, [*parts, *(each.when for each in plan.lift.failures)])):
+        raise Refused("it computes with floats, for whose NaNs and -0.0 this host has other rules")
+    for case in cases:
         if case.value.kind not in {"int", "bool"}:
             raise Refused("it keeps values that are no integers, which this host may compare otherwise")
 

@@ -257,6 +257,8 @@ class Query:
     @property
     def finished_by_host(self) -> Choice:
         """Whether the host also makes the results of a lifted batch, so that no Python runs."""
+        if self.lifts_integers_only:
+            return Choice(taken=False, why="divisions and decimals of this host may differ from those of Spark")
         for call, plan in zip(self.opening.calls, self.lifting.plans, strict=True):
             if plan.unfinished:
                 return Choice(taken=False, why=f"{call.function}: {plan.unfinished}")

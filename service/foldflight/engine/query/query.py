@@ -240,6 +240,8 @@ class Query:
             return Choice(taken=False, why=self.lifting.why_not)
         if self.plan == "lifted":
             return Choice(taken=True, why="plan='lifted'")
+        if self.lifts_integers_only:
+            return Choice(taken=False, why="this host folds faster; plan='lifted' lifts it nevertheless")
         for call, opened in zip(self.opening.calls, self.opened, strict=True):
             if not opened.can_merge:
                 why = f"{call.function} has no merge, so its accumulators may hold more than their states"

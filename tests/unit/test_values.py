@@ -123,6 +123,14 @@ def test_rows_of_other_forms_are_cast_alike(type_: str, values: list[Any]) -> No
     assert cast_results(values, type_of).equals(pa.concat_arrays([cast_results([each], type_of) for each in values]))
 
 
+def test_long_decimals_are_rounded() -> None:
+    """Also those with so many digits that Arrow takes them for zero."""
+    values = [D(-1) / D(150), D("0.0005"), D("1E-400"), None, D("1E+2")]
+    rounded = [D("-0.007"), D("0.001"), D("0.000"), None, D("100.000")]
+    assert cast_results(values, pa.decimal128(10, 3)).to_pylist() == rounded
+    assert cast_results([values], pa.list_(pa.decimal128(10, 3))).to_pylist() == [rounded]
+
+
 @pytest.mark.parametrize(
     ("type_", "values", "index"),
     [

@@ -56,6 +56,12 @@ def to_python(array: pa.Array) -> list[Any]:
     type_ = array.type
     if is_json(type_):
         return [None if text is None else json.loads(text) for text in array.storage.to_pylist()]
+    return _listed(array)
+
+
+def _listed(array: pa.Array) -> list[Any]:
+    """Return the values of an array as a list. JSON is text, as it is within other values."""
+    type_ = array.type
     for is_kind, convert in _CONVERSIONS:
         if is_kind(type_):
             values: list[Any] | None = convert(array)
@@ -142,7 +148,7 @@ def _structs(array: pa.Array) -> list[Any] | None:
     if len(set(names)) < len(names) or all(_is_text_or_number(field.type) for field in array.type):
         return None  # Arrow raises an error for a name that is there twice, and is quick for the others
     fields = array.flatten() if array.null_count else map(array.field, range(len(names)))
-    rows = zip(*map(to_python, fields), strict=True)
+    rows = zip(*map(_listed, fields), strict=True)
     return _with_nulls([dict(zip(names, row, strict=True)) for row in rows], array)
 
 
@@ -155,7 +161,7 @@ def _lists(array: pa.Array) -> list[Any] | None:
     if _is_text_or_number(array.type.value_type):
         return None
     offsets = array.offsets.to_numpy()
-    values = to_python(array.values[offsets[0] : offsets[-1]])
+    values = _listed(array.values[offsets[0] : offsets[-1]])
     ends = (offsets - offsets[0]).tolist()
     return _with_nulls([values[start:end] for start, end in pairwise(ends)], array)
 
@@ -163,7 +169,7 @@ def _lists(array: pa.Array) -> list[Any] | None:
 def _maps(array: pa.Array) -> list[Any] | None:
     offsets = array.offsets.to_numpy()
     first, last = offsets[0], offsets[-1]
-    keys, items = to_python(array.keys[first:last]), to_python(array.items[first:last])
+    keys, items = _listed(array.keys[first:last]), _listed(array.items[first:last])
     ends = (offsets - first).tolist()
     try:
         values = [dict(zip(keys[start:end], items[start:end], strict=True)) for start, end in pairwise(ends)]
@@ -230,8 +236,11 @@ def cast_results(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         try:
             if found == {int} and type_ == pa.int64():
                 return pa.array(np.fromiter(values, np.int64, len(values)))  # takes a third of Arrow's time
+            if pa.types.is_decimal(type_):
+                unit = decimal.Decimal(1).scaleb(-type_.scale)
+                values = [None if value is None else value.quantize(unit, context=_WIDE) for value in values]
             return pa.array(values, type_)
-        except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        except (pa.ArrowException, OverflowError, ValueError, TypeError, decimal.InvalidOperation):
             pass  # The loop below finds the value that does not fit.
     if found <= _FLOATS and type_ == pa.float32():
         narrow = narrowed(pa.array(values, pa.float64()), type_)

@@ -202,7 +202,6 @@ def continued(spark: SparkSession, version: str, name: str, folder: Path) -> tup
         for path in (folder / name / "checkpoint" / "state").glob("*/_metadata/v2/0"):
             path.with_name(".0.crc").write_bytes(checksum_of(path.read_bytes()))  # the archive has none
         assert [upgrade_checkpoint(checkpoint) for _ in range(2)] == [1, 0]
-        assert check_checkpoint(stream.query(stream.input()), checkpoint)
     stream.files = len(kind.before)
     for rows in kind.after:
         stream.write(rows)

@@ -76,7 +76,7 @@ def shown(values: list[Any]) -> dict[str, Any]:
     return {**found, "concat": concat[0]} if concat and concat[0] is not None else found
 
 
-def test_pyflink(engine: Engine) -> None:
+def test_streams_of_pyflink_have_equal_results(engine: Engine) -> None:
     """PyFlink's stream answers the same, over inserts and over updates, with rows, views and lists as accumulators."""
     theirs = engine("flink", "flink_job.py", {"rows": ROWS})
     inserted = ours(
@@ -87,7 +87,7 @@ def test_pyflink(engine: Engine) -> None:
     assert ours(flink_calls, changes()) == {key: shown(values) for key, values in theirs["updating"].items()}
 
 
-def test_beam(engine: Engine) -> None:
+def test_beams_direct_runner_has_equal_results(engine: Engine) -> None:
     """Beam's DirectRunner answers the same, where it merges accumulators of bundles."""
     theirs = engine("beam", "beam_job.py", {"rows": [each[1:] for each in ROWS]})
     found = ours(

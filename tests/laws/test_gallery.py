@@ -44,7 +44,7 @@ STEPS = ["a", "b", "c"]
 Row = dict[str, Any]
 
 
-def test_there_are_twelve() -> None:
+def test_each_of_the_twelve_functions_has_a_file_and_a_page() -> None:
     """Each of the twelve has a file and a page, and each page shows its file."""
     assert len(MODULES) == 12
     for module in MODULES:

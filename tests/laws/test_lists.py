@@ -109,7 +109,7 @@ def step(name: str, given_: Any, column: Lists, model: list[list[float]]) -> tup
 
 @pytest.mark.parametrize("waiting_min", [0, 4, 1 << 18])
 @given(st.lists(STEP, max_size=12))
-def test_lists_are_lists(waiting_min: int, steps: list[tuple[str, Any]]) -> None:
+def test_lists_of_slots_equal_lists_of_python(waiting_min: int, steps: list[tuple[str, Any]]) -> None:
     """After any operations they equal Python's lists, however long rows are pending."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lists, "_PENDING_MIN", waiting_min)

@@ -119,7 +119,7 @@ def _check(run: Callable[[], Any], expected: Any) -> None:
 
 @pytest.mark.parametrize("way", AGGREGATES)
 @pytest.mark.parametrize(("type_", "value", "expected"), CASES)
-def test_aggregates(way: str, type_: str, value: float, expected: Any) -> None:
+def test_aggregates_refuse_results_out_of_range(way: str, type_: str, value: float, expected: Any) -> None:
     """Epochs, and OVER, whose results are those after each row."""
     it = connect(AGGREGATES[way](type_))["it"]
     rows = [{"x": value, "n": 1}]
@@ -138,7 +138,7 @@ def _mapped(function: Any, value: float) -> pa.Table:
 
 @pytest.mark.parametrize("way", ["", "compiled", "arrow", "numpy", "pandas"])
 @pytest.mark.parametrize(("type_", "value", "expected"), CASES)
-def test_scalar_functions(way: str, type_: str, value: float, expected: Any) -> None:
+def test_scalar_functions_refuse_results_out_of_range(way: str, type_: str, value: float, expected: Any) -> None:
     is_list = type_.startswith("ARRAY")
     if is_list and way:
         pytest.skip("lists are neither compiled nor vectorised")
@@ -158,7 +158,7 @@ def test_scalar_functions(way: str, type_: str, value: float, expected: Any) -> 
 
 
 @pytest.mark.parametrize(("type_", "value", "expected"), CASES)
-def test_table_functions(type_: str, value: float, expected: Any) -> None:
+def test_table_functions_refuse_results_out_of_range(type_: str, value: float, expected: Any) -> None:
     @udtf(input_types=["DOUBLE"], result_types={"y": type_}, name="it")
     def rows(x: float) -> Any:
         return [(_given(type_, x),)]

@@ -94,7 +94,7 @@ def by_key(df: Any, keys: int) -> dict[tuple[Any, ...], tuple[Any, ...]]:
 
 
 @pytest.mark.every_way
-def test_random_rows(spark: Any, functions: Any) -> None:
+def test_random_rows_have_the_results_of_the_authors_class(spark: Any, functions: Any) -> None:
     """Any calls over unusual keys give the results of the author's class, in both sessions, embedded and remote."""
     rows = random_rows(2_000, seed=1)
     df = spark.createDataFrame(rows, SCHEMA).repartition(7)
@@ -127,7 +127,7 @@ def test_a_condition_is_evaluated_once(spark: Any, functions: Any) -> None:
     assert row.n == row.m
 
 
-def test_no_keys(spark: Any, functions: Any) -> None:
+def test_without_keys_there_is_one_row(spark: Any, functions: Any) -> None:
     """Without keys there is one row."""
     rows = random_rows(500, seed=2)
     expected = oracle([("", 0.0, v, w) for _, _, v, w in rows])
@@ -136,7 +136,7 @@ def test_no_keys(spark: Any, functions: Any) -> None:
 
 
 @pytest.mark.parametrize("function", ["weighted_avg", "median"])
-def test_empty_input(spark: Any, embedded: Any, function: str) -> None:
+def test_empty_input_gives_a_row_only_without_keys(spark: Any, embedded: Any, function: str) -> None:
     """Empty input gives one row without keys and none with keys, in both plans."""
     call = embedded[function](*["v", "w"][: len(embedded[function].info.input_names)])
     without_partitions = spark.createDataFrame([], SCHEMA)

@@ -134,7 +134,7 @@ def test_random_changes_add_up_to_the_table(spark: Any, embedded: Functions, wri
     assert {row.customer: (row.total, row.n) for row in result.collect()} == table.totals()
 
 
-def test_debezium(spark: Any) -> None:
+def test_each_operation_of_debezium_is_split(spark: Any) -> None:
     """Each operation is split correctly, with the schema in the message or without; other messages are ignored."""
     gone = order(2, None, None)
     events = kafka(
@@ -202,7 +202,7 @@ def test_what_cannot_be_taken_fails_the_query(classic: Any, read: Any, written: 
         read(kafka(classic, written), SCHEMA).collect()
 
 
-def test_maxwell(classic: Any) -> None:
+def test_the_old_row_of_maxwell_has_the_changed_columns(classic: Any) -> None:
     """The old row is the new one with the changed columns, which may have been NULL; others are ignored."""
     updated = {"type": "update", "data": NEW, "old": {"amount": None}}
     start = {"type": "bootstrap-start", "data": {}}
@@ -210,7 +210,7 @@ def test_maxwell(classic: Any) -> None:
     assert changes(from_maxwell(events, SCHEMA)) == [("+I", 1, "ann", 5), SPLIT[0], ("-U", 1, "ann", None)]
 
 
-def test_canal(classic: Any) -> None:
+def test_an_event_of_canal_has_several_rows(classic: Any) -> None:
     """An event has several rows of strings, each with its own old values."""
     rows = [{"id": "1", "customer": "ann", "amount": "8"}, {"id": "2", "customer": "bob", "amount": "3"}]
     updated = {"type": "UPDATE", "data": rows, "old": [{"amount": "5"}, {"customer": None}]}

@@ -35,7 +35,7 @@ class Changes(Stream):
 
 
 @pytest.mark.slow
-def test_a_count_alone(classic: Any, functions: Functions, tmp_path: Path) -> None:
+def test_rows_without_columns_are_counted(classic: Any, functions: Functions, tmp_path: Path) -> None:
     """Rows without used columns are counted without keys, in a batch and in a stream with an empty epoch."""
     count = functions["count"]
     df = classic.createDataFrame([("+I", 1, "x"), ("+I", 2, "x"), ("-D", 1, "x")], DDL)

@@ -101,7 +101,7 @@ def test_many_groups_fail_in_one_pass(classic: Any, embedded: Any) -> None:
         found.unpersist()
 
 
-def test_mistakes(classic: Any, embedded: Any) -> None:
+def test_isolation_that_cannot_be_is_refused(classic: Any, embedded: Any) -> None:
     """Invalid values, outputs of that name and results without the column are refused; the default is `fail`."""
     df = classic.range(14).selectExpr("id v")
     with pytest.raises(RejectedError, match="on_error is 'fail' or 'isolate', and here it is 'skip'"):

@@ -118,14 +118,14 @@ def test_every_frame_is_that_of_spark(sessions: dict[str, Any], embedded: Functi
 
 
 @since_spark("4.2", "FILTER in OVER, with which the results are compared,")
-def test_on_servers(sessions: dict[str, Any], server_url: str) -> None:
+def test_frames_are_folded_in_one_pass_on_servers(sessions: dict[str, Any], server_url: str) -> None:
     """Several frames in one pass, on a server."""
     compared(sessions["classic"], connect(server_url), ["rows", "whole"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spark", ["connect"], indirect=True)
-def test_in_connect(spark: Any, embedded: Functions) -> None:
+def test_frames_are_folded_in_one_pass_through_connect(spark: Any, embedded: Functions) -> None:
     """Several frames in one pass, through Spark Connect."""
     compared(spark, embedded, ["rows", "whole"])
     in_the_order_of_columns(spark, embedded)

@@ -82,7 +82,7 @@ def place(
             return lambda code: connect(imported(code))
 
 
-def test_batches(classic: SparkSession, place: Place) -> None:
+def test_pickled_classes_are_available_in_both_phases(classic: SparkSession, place: Place) -> None:
     """The class is available in both phases of a batch, wherever it was defined."""
     df = classic.range(0, 1000, 1, 5).selectExpr("id % 3 AS k", "id * id AS v")
     found = group_by(df, "k").agg(s=place(RANGE)["spread"]("v")).collect()

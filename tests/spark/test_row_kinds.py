@@ -35,7 +35,7 @@ def changelog(seed: int) -> tuple[list[tuple[str, int, int]], dict[int, Counter[
 
 
 @pytest.mark.parametrize("function", ["median", "sum"])
-def test_retractions(spark: Any, functions: Any, function: str) -> None:
+def test_groups_have_the_results_of_their_live_rows(spark: Any, functions: Any, function: str) -> None:
     """Groups have the results of their live rows; groups without live rows are absent, in one phase and in two."""
     rows, live = changelog(seed=5)
     df = spark.createDataFrame(rows, "kind string, k int, v bigint").repartition(6)

@@ -231,7 +231,7 @@ def test_what_is_no_checkpoint(classic: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variable", ["manifest", "runs"])
-def test_damaged_bytes(
+def test_damaged_bytes_fail_the_read_with_their_name(
     classic: SparkSession, orders: Query, monkeypatch: pytest.MonkeyPatch, run: Any, variable: str
 ) -> None:
     """A changed byte in a run or a manifest fails the read with a CorruptError that names it."""

@@ -85,7 +85,7 @@ def test_the_table_equals_the_batch(
 
 
 @pytest.mark.slow
-def test_through_connect(
+def test_a_server_of_connect_runs_the_sink(
     sessions: dict[str, Any], embedded: Functions, file: DuckDBFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server of Spark Connect runs the sink in a process of its own."""
@@ -221,7 +221,9 @@ def test_two_queries_into_two_tables(classic: Any, embedded: Functions, kind: Ki
 
 
 @pytest.mark.slow
-def test_a_new_column(classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path) -> None:
+def test_a_column_that_the_table_lacks_is_refused_or_added(
+    classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path
+) -> None:
     """A column that the table lacks is refused in words before anything is written, or added."""
     changes = totals(classic, embedded, tmp_path)
     columns = pa.schema([("name", pa.string()), ("shop", pa.int32()), ("total", pa.int64())])

@@ -69,7 +69,7 @@ def test_a_file_and_a_catalogue(run: Callable[..., Result], tmp_path: Path) -> N
     assert "│ a │ 2 │" in found.output
 
 
-def test_mistakes(run: Callable[..., Result]) -> None:
+def test_mistakes_are_shown_with_a_caret(run: Callable[..., Result]) -> None:
     """Errors are text with a caret; wrong options are refused before Spark starts."""
     found = run("--functions", MODULE, "-e", "SELECT k,\n wieghted(v, w) FROM t GROUP BY k")
     assert found.exit_code == 1
@@ -80,7 +80,7 @@ def test_mistakes(run: Callable[..., Result]) -> None:
     assert "is a file" in run("--watch", "-e", "SELECT 1").stderr
 
 
-def test_standard_input(run: Callable[..., Result]) -> None:
+def test_statements_are_read_from_standard_input(run: Callable[..., Result]) -> None:
     """Without a terminal, the shell reads statements from standard input."""
     found = run("--output", "csv", input="SELECT max(v) AS m\nFROM t;\nSHOW AGGREGATES;\n")
     assert found.output == "m\n3\nname,arguments,append_only,where\n"

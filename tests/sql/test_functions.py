@@ -37,7 +37,7 @@ TEXTS = "VALUES (1, 'a b'), (2, 'c'), (3, ''), (4, null) AS t(v, s)"
 
 
 @since_spark("4.0", "the text of the error")
-def test_in_all_places(both: Any, plans_of: Any) -> None:
+def test_scalar_functions_work_in_each_clause(both: Any, plans_of: Any) -> None:
     """Scalar functions in each clause, beside aggregates of both kinds; plain SQL knows them, too."""
     sql(both, TIMES)
     sql(both, NEXT)

@@ -259,7 +259,7 @@ def test_around_a_query(both: Any, tmp_path: Path) -> None:
     sql(session, "DROP TABLE made")
 
 
-def test_parameters(both: Any) -> None:
+def test_parameters_are_bound_by_name_and_by_position(both: Any) -> None:
     """Parameters by name and by position, also in arguments, conditions and direct arguments."""
     query = "SELECT my_sum(v * {0}) FILTER (WHERE v > {1}) AS s FROM hav WHERE k <> {2} -- {{?}}"
     named = query.format(":by", ":least", ":not")

@@ -27,7 +27,7 @@ def benchmark(db: Any) -> Any:
 
 
 @pytest.mark.parametrize("query", statements("tpch"), ids=map(str, range(1, 23)))
-def test_query(benchmark: Any, query: str) -> None:
+def test_results_equal_those_of_spark(benchmark: Any, query: str) -> None:
     """The result equals Spark's, and has rows."""
     expected, found = benchmark.sql(query), sql(benchmark, ours(query))
     assert types(found) == types(expected)

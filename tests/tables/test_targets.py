@@ -147,7 +147,7 @@ def test_values_of_all_types(kind: Kind) -> None:
     kind.opened("types", WHOLE, ["key"])  # its columns fit the query that made it
 
 
-def test_intervals(kind: Kind) -> None:
+def test_intervals_are_stored_or_refused(kind: Kind) -> None:
     """PostgreSQL and DuckDB have a type for them, also for keys; Delta has none."""
     columns = pa.schema([("key", pa.duration("us")), ("took", pa.duration("us"))])
     times = [dt.timedelta(days=40, microseconds=1), -dt.timedelta(days=3, seconds=7)]

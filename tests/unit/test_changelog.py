@@ -39,7 +39,7 @@ KINDS = {0: "+I", 1: "-U", 2: "+U", 3: "-D"}
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("update_before", [True, False])
-def test_rules(rule: str, update_before: bool) -> None:
+def test_each_rule_gives_its_rows(rule: str, update_before: bool) -> None:
     """Each rule gives its rows, with `-U` only if requested."""
     before, after, existed, exists, expected = RULES[rule]
     kinds, rows = changelog(

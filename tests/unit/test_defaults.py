@@ -67,7 +67,7 @@ def test_signatures_and_fingerprints() -> None:
 
 
 @pytest.mark.parametrize("compile_", [False, True])
-def test_aggregates(compile_: bool) -> None:
+def test_aggregates_use_defaults_of_arguments(compile_: bool) -> None:
     @udaf(compile=compile_, name="total")
     class Again(Total):
         pass
@@ -119,7 +119,7 @@ class Distinct:
         return seen.score
 
 
-def test_bundles() -> None:
+def test_bundles_use_defaults_of_arguments() -> None:
     bundle = connect(Bundle)["bundle"]
     rows: list[Any] = [{"v": 3, "w": 5}, {"v": 1, "w": 1}, ("-D", {"v": 1, "w": 1})]
     (epoch,) = run_epochs({"a": bundle("v"), "b": bundle("v", "w")}, [rows])
@@ -127,7 +127,7 @@ def test_bundles() -> None:
     assert [row["a"] for row in run_over({"a": bundle("v")}, [{"v": 3}, {"v": 4}], order_by=["v"])] == [6, 14]
 
 
-def test_prefetch() -> None:
+def test_arguments_behind_keys_of_prefetch_may_be_left_out() -> None:
     """Arguments behind those that are keys may be left out."""
     distinct = connect(udaf(prefetch={"keys": ["key"]})(Distinct))["distinct"]
     rows: list[Any] = [{"k": "a", "w": 1}, {"k": "b", "w": 1}, {"k": "a", "w": 1}]

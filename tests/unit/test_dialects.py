@@ -237,7 +237,7 @@ def test_every_adapted_function_keeps_its_states_from_epoch_to_epoch() -> None:
     assert second.states[()]["avg"] == {"count": 3, "sum": 12}
 
 
-def test_retraction() -> None:
+def test_a_class_that_retracts_takes_rows_back() -> None:
     """A class that retracts takes rows back; one that does not gets a `retract` in a subclass."""
 
     @udaf(input_types=["DOUBLE"], result_type="DOUBLE")

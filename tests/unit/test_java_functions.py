@@ -121,7 +121,7 @@ def test_versions_live_side_by_side(tmp_path: Path, weighted: Function) -> None:
     assert [folded(each, columns).column("output_0").to_pylist() for each in (weighted, later)] == [[8], [-8]]
 
 
-def test_all_types(tmp_path: Path) -> None:
+def test_every_type_passes_into_and_out_of_java(tmp_path: Path) -> None:
     """Every type passes as an argument, a field of a state and a result, also NULL; the state is read back."""
     types = {
         "d": ("java.math.BigDecimal", decimal.Decimal("1.5")),
@@ -448,7 +448,7 @@ jpype.JClass("java.lang.System").gc()
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_connect(tmp_path: Path) -> None:
+def test_connect_has_the_classes_beside_the_modules(tmp_path: Path) -> None:
     """`connect(..., java=...)` has the classes beside the modules."""
     packed = jar(tmp_path, WEIGHTED_AVG)
     functions = connect("embedded:", java=[f"{packed}::com.acme.WeightedAvg"])
@@ -457,7 +457,7 @@ def test_connect(tmp_path: Path) -> None:
 
 
 @needs_javac
-def test_what_javac_adds(tmp_path: Path) -> None:
+def test_names_that_javac_keeps_are_used(tmp_path: Path) -> None:
     """Names of parameters, direct arguments, hints, records, and lists with their types."""
     source = """
     package com.acme;

@@ -372,7 +372,7 @@ def test_frames_of_over_and_views_are_recorded(tmp_path: Path) -> None:
     assert "rows that still fail: 1" in run.output, run.output
 
 
-def test_signatures(tmp_path: Path) -> None:
+def test_only_recordings_signed_with_the_key_are_read(tmp_path: Path) -> None:
     """With a key only a recording that is signed with it is read."""
     record(tmp_path / "signed", [BAD], key=KEY)
     record(tmp_path / "unsigned", [BAD])

@@ -23,7 +23,7 @@ def whole(text: Text) -> Span:
         ("/*+ hint */ größe", "hint word"),
     ],
 )
-def test_tokens(text: str, kinds: str) -> None:
+def test_tokens_end_where_those_of_spark_do(text: str, kinds: str) -> None:
     """Strings, names, comments and numbers end where Spark's do."""
     assert [token.kind for token in tokens(text)] == kinds.split()
 

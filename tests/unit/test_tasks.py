@@ -177,7 +177,7 @@ def test_an_error_names_a_key_that_is_not_utf8() -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 30), max_size=10), st.integers(1, 40), st.integers(1, 400))
-def test_gather(sizes: list[int], rows_max: int, bytes_max: int) -> None:
+def test_blocks_hold_all_rows_in_order(sizes: list[int], rows_max: int, bytes_max: int) -> None:
     """Blocks hold all rows in order, none is empty, and none has more rows than the bound."""
     schema = pa.schema([("a", pa.int64())])
     numbers = itertools.count()

@@ -58,7 +58,7 @@ def values_of(fold: Fold) -> list[Any]:
     return fold.collect().column("output_0").to_pylist()
 
 
-def test_they_are_used() -> None:
+def test_vectorised_methods_fold_their_class() -> None:
     """A class with vectorised methods is folded by them, with its direct arguments, in the mode `vectorised`."""
 
     def scaled(self: Any, accumulators: Any, slots: Any, signs: Any, values: Any) -> None:

@@ -334,7 +334,7 @@ def test_frames_out_of_order(server: Server) -> None:
     assert error.story
 
 
-def test_path_descriptors(server: Server) -> None:
+def test_a_path_names_a_function_or_is_refused(server: Server) -> None:
     """GetFlightInfo of a function has its signature; other paths are errors."""
     with fl.FlightClient(server.url) as client:
         info = client.get_flight_info(fl.FlightDescriptor.for_path("weighted_avg"))

@@ -175,7 +175,7 @@ def test_the_handshake_and_the_signature(client: Any) -> None:
     assert described(client, "series").schema.field("series").type == pa.int32()
 
 
-def test_scalar_calls(client: Any) -> None:
+def test_results_of_scalar_calls_come_by_position(client: Any) -> None:
     """Results come by position, in as many batches as were sent; zero rows and NULLs, too."""
     found = call(client, "multiply", pa.array([3, None]), pa.array([5, 7]), batches=3)
     assert found.to_pydict() == {"multiply": [15, None] * 3}
@@ -281,7 +281,7 @@ def test_nested_values_pass_both_ways(client: Any, prefix: str) -> None:
     assert call(client, f"{prefix}echoed", given).column(0).combine_chunks().equals(given)
 
 
-def test_vectors(server: Server, client: Any) -> None:
+def test_lists_of_reals_are_vectors_for_databend(server: Server, client: Any) -> None:
     """A list of a fixed number of REAL is a list for RisingWave, and a vector for Databend."""
     found = call(client, "turned", pa.array([[1, 2], None], pa.list_(pa.float32())))
     assert found.schema.field("turned").type == pa.list_(pa.float32())
@@ -301,7 +301,7 @@ def test_keys_of_maps_keep_their_metadata(client: Any) -> None:
     assert [(str(price), name) for price, name in found.column(0)[0].as_py()] == [("1.50", "a")]
 
 
-def test_table_calls(client: Any) -> None:
+def test_table_functions_answer_with_row_and_value(client: Any) -> None:
     """A table function answers with the row and its value."""
     found = call(client, "series", pa.array([2, 0, 1], pa.int32()))
     assert found.to_pydict() == {"row": [0, 0, 2], "series": [0, 1, 0]}

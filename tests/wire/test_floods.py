@@ -185,7 +185,7 @@ def mostly_slow(attacks: Iterable[str], *quick: str) -> list[Any]:
 
 @pytest.mark.parametrize("attack", mostly_slow(ATTACKS, "headers without end"))
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_flight_port(fork: Fork, attack: str, workers: int) -> None:
+def test_the_flight_port_survives_a_flood(fork: Fork, attack: str, workers: int) -> None:
     """A well-behaved client is served during the flood, and all resources are freed when it ends."""
     server = fork(workers=workers, exchanges_max=16)
     before = settled(server)
@@ -269,7 +269,7 @@ def test_calls_without_a_token_get_no_thread(fork: Fork) -> None:
 
 
 @pytest.mark.slow
-def test_few_files(fork: Fork) -> None:
+def test_a_low_limit_of_files_lowers_the_connections(fork: Fork) -> None:
     """With a low limit of open files a server accepts fewer connections on all ports, and keeps files for the rest."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
@@ -290,7 +290,7 @@ HTTP_ATTACKS = {"idle": b"", "half a request": b"GET /metr", "headers without en
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", HTTP_ATTACKS)
-def test_http_port(fork: Fork, attack: str) -> None:
+def test_the_http_port_survives_incomplete_requests(fork: Fork, attack: str) -> None:
     """The pages are served while incomplete requests are open, and these are disconnected."""
     server = fork()
     before = settled(server)
@@ -337,7 +337,7 @@ def is_alive(channel: grpc.Channel) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", ["idle", "a preface", "silent checks"])
-def test_health_port(fork: Fork, attack: str) -> None:
+def test_probes_are_answered_during_silent_calls(fork: Fork, attack: str) -> None:
     """Probes are answered during silent calls; otherwise an orchestrator would kill the server."""
     server = fork()
     before = settled(server)

@@ -226,7 +226,7 @@ def certificates(tmp_path: Path) -> Certificates:
     return Certificates(*(str(tmp_path / name) for name in names))
 
 
-def test_tls(certificates: Certificates) -> None:
+def test_tls_needs_the_certificate_of_the_authority(certificates: Certificates) -> None:
     """A client with the authority's certificate is served; without it, or without TLS, it is not."""
     tls = {"tls_cert_file": certificates.server_cert, "tls_key_file": certificates.server_key}
     with serving(wire_functions, state_keys=STATE_KEY, tokens=(FIRST,), **tls) as server:
@@ -241,7 +241,7 @@ def test_tls(certificates: Certificates) -> None:
             connect(server.url.replace("grpc+tls", "grpc"), deadline_s=2, token=FIRST)
 
 
-def test_mutual_tls(certificates: Certificates) -> None:
+def test_a_client_without_a_required_certificate_is_refused(certificates: Certificates) -> None:
     """If client certificates are required, a client without one is refused."""
     tls = {
         "tls_cert_file": certificates.server_cert,

@@ -110,7 +110,10 @@ def test_plans_name_the_functions(spark: Any, embedded: Functions, capsys: pytes
         result.explain()
         return capsys.readouterr().out
 
-    assert "lifted[sum, count](" in plan(group_by(df, "op").agg(a=total("v"), n=count(), m=count("v")))
+    assert "lifted[avg, count](" in plan(group_by(df, "op").agg(a=embedded["avg"]("v"), n=count(), m=count("v")))
+    without_python = plan(group_by(df, "op").agg(a=total("v"), n=count()))
+    assert "HashAggregate" in without_python
+    assert "InArrow" not in without_python
     two_phases = plan(group_by(df, "op", plan="fold").agg(a=total("v"), n=count(), m=count("v")))
     assert "fold_partial[sum, count](" in two_phases
     assert "merge[sum, count](" in two_phases

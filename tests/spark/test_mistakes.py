@@ -406,12 +406,14 @@ def test_overflow_is_an_error(classic: Any, functions: Any) -> None:
 
 
 def test_a_server_that_is_gone(classic: Any) -> None:
-    """A server that stopped after the query was built is UNREACHABLE in the task's error."""
+    """A server that stopped after the query was built is UNREACHABLE in the task's error; a lifted query needs none."""
     from foldflight.server.run.lifecycle import serving
 
     with serving(spark_functions, state_keys="a key for the spark tests") as server:
         functions = connect(server.url, deadline_s=5, patience_s=2)
-        result = group_by(classic.range(10), "id").agg(n=functions["count"]())
+        result = group_by(classic.range(10), "id", plan="fold").agg(n=functions["count"]())
+        lifted = group_by(classic.range(10), "id").agg(n=functions["count"]())
+    assert lifted.count() == 10
     with pytest.raises(FoldflightError, match="UNREACHABLE"):
         group_by(classic.range(10), "id").agg(n=functions["count"]())
     with pytest.raises(Exception, match="UNREACHABLE"):

@@ -255,7 +255,10 @@ def test_around_a_query(both: Any, tmp_path: Path) -> None:
     sql(session, "CREATE OR REPLACE TEMP VIEW sums (name, total) AS SELECT k, my_sum(v) FROM hav GROUP BY k")
     assert values(session.sql("SELECT max(total) FROM sums")) == [(6,)]
     assert values(sql(session, "SELECT my_sum(total) FROM sums")) == [(11,)]
-    assert "lifted[sum]" in sql(session, "EXPLAIN SELECT my_sum(v) FROM hav").collect()[0][0]
+    plan = sql(session, "EXPLAIN SELECT my_sum(v) FROM hav").collect()[0][0]
+    assert "HashAggregate" in plan
+    assert "InArrow" not in plan
+    assert "[pct]" in sql(session, "EXPLAIN SELECT pct(v, fraction => 0.5D) FROM hav").collect()[0][0]
     sql(session, "DROP TABLE made")
 
 

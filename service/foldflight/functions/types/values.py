@@ -56,12 +56,6 @@ def to_python(array: pa.Array) -> list[Any]:
     type_ = array.type
     if is_json(type_):
         return [None if text is None else json.loads(text) for text in array.storage.to_pylist()]
-    return _listed(array)
-
-
-def _listed(array: pa.Array) -> list[Any]:
-    """Return the values of an array as a list. JSON is text, as it is within other values."""
-    type_ = array.type
     for is_kind, convert in _CONVERSIONS:
         if is_kind(type_):
             values: list[Any] | None = convert(array)
@@ -70,6 +64,11 @@ def _listed(array: pa.Array) -> list[Any]:
             break
     # Arrow takes about ten times as long where it is told how to convert maps.
     return to_pylist(array) if _has_maps(type_) else array.to_pylist()
+
+
+def _listed(array: pa.Array) -> list[Any]:
+    """Return the values of an array that is within another one: JSON is text there."""
+    return array.to_pylist() if is_json(array.type) else to_python(array)
 
 
 def _has_maps(type_: pa.DataType) -> bool:

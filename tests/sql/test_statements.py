@@ -258,7 +258,7 @@ def test_around_a_query(both: Any, tmp_path: Path) -> None:
     plan = sql(session, "EXPLAIN SELECT my_sum(v) FROM hav").collect()[0][0]
     assert "HashAggregate" in plan
     assert "InArrow" not in plan
-    assert "[pct]" in sql(session, "EXPLAIN SELECT pct(v, fraction => 0.5D) FROM hav").collect()[0][0]
+    assert "merge[percentile](" in sql(session, "EXPLAIN SELECT pct(v, fraction => 0.5D) FROM hav").collect()[0][0]
     sql(session, "DROP TABLE made")
 
 

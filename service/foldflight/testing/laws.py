@@ -27,7 +27,7 @@ from foldflight.functions import AnyFunction, Call, Function, Registry, RowKind,
 from foldflight.functions.types.arrow import concat_batches, is_json
 from foldflight.functions.types.serializer import views_in
 from foldflight.functions.types.values import CastError, cast_results
-from foldflight.lift import Lift, Overflowed, Plan, Unfit, evaluate, lift_text, lifted_of
+from foldflight.lift import Overflowed, Plan, Unfit, evaluate, lift_text, lifted_of
 from foldflight.shipping.pickling import unpickled_copy
 from foldflight.testing.scalarlaws import SCALAR_LAWS, ScalarSubject
 from foldflight.testing.views import CachedViews
@@ -502,23 +502,26 @@ def _lifted(subject: _Subject, rows: Rows, cut: int) -> str | None:
     if isinstance(expected, FoldflightError):
         return f"accumulate or retract raises {expected}, and the lifted form has {found!r}"
     if _identical(expected, found):
-        return _finished(subject, lift, found, lambda: subject.output_of(rows, signs))
+        return _finished(subject, plan, found, lambda: subject.output_of(rows, signs))
     return f"signs of the rows {signs}: the interpreter's state is {expected!r}, and that of the lifted form {found!r}"
 
 
-def _finished(subject: _Subject, lift: Lift, state: Any, output: Callable[[], Any]) -> str | None:
+def _finished(subject: _Subject, plan: Plan, state: Any, output: Callable[[], Any]) -> str | None:
     """Compare the interpreter's output with what the lifted form makes of the state."""
-    outcome = lift.outcome
+    outcome = plan.lift.outcome
     if outcome.why_not:
         return None
-    fields = {"": state} if [each.name for each in lift.fields] == [""] else state
+    fields = {"": state} if [each.name for each in plan.lift.fields] == [""] else state
     try:
         expected = output()
     except FoldflightError as error:
         expected = error
     found: Any
-    raised = [each.text for each in outcome.failures if evaluate(each.when, fields)]
-    values = [evaluate(each.value, fields) for each in outcome.parts if evaluate(each.when, fields)]
+    try:
+        raised = [each.text for each in outcome.failures if evaluate(each.when, fields)]
+        values = [evaluate(each.value, fields) for each in outcome.parts if evaluate(each.when, fields)]
+    except OverflowError as error:
+        return None if plan.unfinished else f"the lifted get_value overflows for the state {state!r}: {error}"
     if len(raised) + len(values) != 1:
         return f"the lifted get_value has {values} and raises {raised} for the state {state!r}"
     try:

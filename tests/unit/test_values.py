@@ -123,6 +123,14 @@ def test_rows_of_other_forms_are_cast_alike(type_: str, values: list[Any]) -> No
     assert cast_results(values, type_of).equals(pa.concat_arrays([cast_results([each], type_of) for each in values]))
 
 
+def test_members_of_a_row_that_is_null_are_not() -> None:
+    """Spark casts a VARIANT, whose members cannot be NULL, from the array of a result."""
+    array = cast_results([None, {"a": 1}, None], pa.struct({"a": pa.int64()}))
+    assert array.to_pylist() == [None, {"a": 1}, None]
+    for each in (array, array[:0], cast_results([None], array.type)):
+        each.cast(pa.struct([pa.field("a", pa.int64(), nullable=False)]))
+
+
 def test_long_decimals_are_rounded() -> None:
     """Also those with so many digits that Arrow takes them for zero."""
     values = [D(-1) / D(150), D("0.0005"), D("1E-400"), None, D("1E+2")]

@@ -304,6 +304,8 @@ def _nested_by_columns(values: Sequence[Any], found: set[type], type_: pa.DataTy
     """
     kinds = pa.types
     rows = found - {type(None)}
+    if not rows:
+        return None
     try:
         if kinds.is_list(type_) and rows <= {list, tuple}:
             items = cast_results([*chain.from_iterable(filter(None, values))], type_.value_type)
@@ -316,7 +318,9 @@ def _nested_by_columns(values: Sequence[Any], found: set[type], type_: pa.DataTy
         if kinds.is_struct(type_) and rows <= {dict}:
             names = {field.name for field in type_}
             if len(names) == len(type_) and all(names.issuperset(value) for value in values if value is not None):
-                given = [[None if row is None else row.get(field.name) for row in values] for field in type_]
+                # Members of a row that is NULL are not: Spark casts to members that cannot be NULL, as a VARIANT has.
+                hidden: dict[str, Any] = next(filter(None, values), {})
+                given = [[(hidden if row is None else row).get(field.name) for row in values] for field in type_]
                 columns = [cast_results(column, field.type) for column, field in zip(given, type_, strict=True)]
                 mask = pa.array([value is None for value in values], pa.bool_())
                 return pa.StructArray.from_arrays(columns, fields=list(type_), mask=mask)

@@ -176,6 +176,20 @@ def test_a_method_that_is_replaced_is_noticed(tmp_path, name, new):
     assert lifted_of(after)[0] is not None
 
 
+def test_a_setting_that_init_reads_is_noticed(tmp_path):
+    """An attribute of the instance is a constant of the lift, wherever `__init__` has it from."""
+    _, path = module_of(tmp_path, "setting", "a.n += x * self.factor", ["BIGINT"])
+    init = "    def __init__(self):\n        self.factor = SETTINGS['factor']\n    def create_accumulator"
+    text = path.read_text().replace("    def create_accumulator", init)
+    module = imported(tmp_path / "with_setting.py", f"SETTINGS = {{'factor': 2}}\n{text}")
+    function = known(module.Refused)
+    before = lift_text(function.bind(function.input_types, {}))
+    assert lifted_of(before)[0] is not None
+    assert lift_text(function.bind(function.input_types, {})) == before
+    module.SETTINGS["factor"] = 3
+    assert lift_text(function.bind(function.input_types, {})) == before.replace('["const", 2]', '["const", 3]')
+
+
 @pytest.mark.parametrize(("cls", "retracts"), [(lifted_functions.Products, True), (lifted_functions.Conditions, True)])
 def test_a_retract_that_is_the_exact_inverse_is_found(cls, retracts):
     """Also if it is written in another way."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from foldflight.errors import RejectedError
 from foldflight.functions.author.scalar import AnyFunction
-from foldflight.functions.author.spec import BoundFunction, Function
+from foldflight.functions.author.spec import BoundFunction, ClassForm, Function
 from foldflight.lift.analysis import lift_of
 from foldflight.lift.plan import Plan
 from foldflight.lift.source import Refused
@@ -29,10 +29,10 @@ _CONSTANTS: Final = (bool, int, float, str, bytes, type(None), tuple)
 
 def lift_text(bound: BoundFunction) -> str:
     """Return a JSON document with the `Lift` of a call, or with the reason why it has none."""
-    code = _code_of(bound.function.cls)
-    if code is None:
+    code, held = _code_of(bound.function.cls), _held_by(bound)
+    if code is None or held is None:
         return _text(bound)
-    key = (bound.function.cls, bound.fingerprint, bound.function.skip_nulls, bound.result_type, code)
+    key = (bound.function.cls, bound.fingerprint, bound.function.skip_nulls, bound.result_type, code, held)
     if key not in _known:
         while len(_known) >= _KNOWN_MAX:
             _known.pop(next(iter(_known)), None)
@@ -68,6 +68,22 @@ def _code_of(cls: type) -> tuple[Any, ...] | None:
             shown = repr(plain) if type(plain) in _CONSTANTS else ""
             found.append((owner.__name__, name, type(plain), shown or id(plain)))
     return tuple(found)
+
+
+def _held_by(bound: BoundFunction) -> str | None:
+    """Return what a new instance of the author's class holds; None if it cannot be created.
+
+    `__init__` may compute it from more than the direct arguments, such as a setting that has changed.
+    """
+    form = bound.function.instantiate
+    if not isinstance(form, ClassForm):
+        return ""
+    try:
+        instance = getattr(bound.instantiate().accumulate, "__self__", None)
+    except (Exception, SystemExit):  # noqa: BLE001 - the analysis says so
+        return None
+    held = getattr(instance, "__dict__", {})
+    return repr([(name, type(value), value if type(value) in _CONSTANTS else "") for name, value in held.items()])
 
 
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:

@@ -190,6 +190,14 @@ def test_a_setting_that_init_reads_is_noticed(tmp_path):
     assert lift_text(function.bind(function.input_types, {})) == before.replace('["const", 2]', '["const", 3]')
 
 
+@pytest.mark.parametrize("op", ["lt", "le", "eq"])
+def test_a_comparison_with_a_nan_of_constants_is_false(op):
+    """An engine may have NaN as the greatest number."""
+    nan = tree.add(const(float("inf")), const(float("-inf")))
+    for each in (tree.field("f", "float"), const(1.0), nan):
+        assert tree.compare(op, each, nan) == tree.compare(op, nan, each) == tree.FALSE
+
+
 @pytest.mark.parametrize(("cls", "retracts"), [(lifted_functions.Products, True), (lifted_functions.Conditions, True)])
 def test_a_retract_that_is_the_exact_inverse_is_found(cls, retracts):
     """Also if it is written in another way."""

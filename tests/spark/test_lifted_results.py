@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from fractions import Fraction
 from typing import Any
@@ -67,10 +68,18 @@ class Weights(_Mean):
         accumulator.count += weight
 
 
+@udaf(input_types=["BIGINT", "BIGINT"], result_type="BOOLEAN", skip_nulls=True)
+class Undefined(_Mean):
+    """It compares with a NaN that its constants make, which is the greatest number for Spark."""
+
+    def get_value(self, accumulator):
+        return accumulator.count != 0 and accumulator.total / accumulator.count < math.inf - math.inf
+
+
 @pytest.fixture(scope="module")
 def functions() -> Any:
     """The functions of this module."""
-    return connect([Mean, WholeMean, Unguarded, Weights])
+    return connect([Mean, WholeMean, Unguarded, Weights, Undefined])
 
 
 def pairs() -> list[tuple[int, int]]:
@@ -146,6 +155,16 @@ def test_results_without_python(spark: Any, functions: Any, keys: list[str]) -> 
     assert "no Python runs" in query.explain()
     assert "ArrowEval" not in plan_of(spark, lifted)
     assert "MapInArrow" not in plan_of(spark, lifted)
+
+
+@pytest.mark.parametrize(("name", "by_host"), [("undefined", True)])
+def test_odd_results(spark: Any, functions: Any, name: str, by_host: bool) -> None:
+    """No comparison with NaN is true."""
+    df = spark.createDataFrame([(1, 7, 2), (2, 1, 4), (3, 5, 0)], "k int, v bigint, w bigint")
+    lifted = group_by(df, "k", plan="lifted")
+    assert lifted.query(o=functions[name]("v", "w")).finished_by_host.taken is by_host
+    folded = group_by(df, "k", plan="fold").agg(o=functions[name]("v", "w"))
+    assert shown(lifted.agg(o=functions[name]("v", "w"))) == shown(folded)
 
 
 def plan_of(spark: Any, df: Any) -> str:

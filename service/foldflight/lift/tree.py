@@ -8,6 +8,7 @@ with NaN are false.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
@@ -239,6 +240,8 @@ def compare(op: str, one: Expr, other: Expr) -> Expr:
     """Return a comparison: less (`lt`), less or equal (`le`), or equal (`eq`)."""
     if one.is_const and other.is_const:
         return const(_COMPARISONS[op](one.value, other.value))
+    if any(each.is_const and each.kind == "float" and math.isnan(each.value) for each in (one, other)):
+        return FALSE  # a NaN that was computed from constants
     if op == "le" and one.kind != "float":  # so that it is known as the opposite; with NaN neither is true
         return not_(compare("lt", other, one))
     if one.kind == "int" and op == "lt" and (one.high < other.low or one.low >= other.high):

@@ -76,10 +76,20 @@ class Undefined(_Mean):
         return accumulator.count != 0 and accumulator.total / accumulator.count < math.inf - math.inf
 
 
+@udaf(input_types=["BIGINT", "BIGINT"], result_type="DOUBLE", skip_nulls=True)
+class Nested(_Mean):
+    """It divides a truth value that depends on a quotient."""
+
+    def get_value(self, accumulator):
+        if not accumulator.count:
+            return None
+        return (accumulator.total / accumulator.count > 2.0) / accumulator.count
+
+
 @pytest.fixture(scope="module")
 def functions() -> Any:
     """The functions of this module."""
-    return connect([Mean, WholeMean, Unguarded, Weights, Undefined])
+    return connect([Mean, WholeMean, Unguarded, Weights, Undefined, Nested])
 
 
 def pairs() -> list[tuple[int, int]]:
@@ -157,9 +167,9 @@ def test_results_without_python(spark: Any, functions: Any, keys: list[str]) -> 
     assert "MapInArrow" not in plan_of(spark, lifted)
 
 
-@pytest.mark.parametrize(("name", "by_host"), [("undefined", True)])
+@pytest.mark.parametrize(("name", "by_host"), [("undefined", True), ("nested", False)])
 def test_odd_results(spark: Any, functions: Any, name: str, by_host: bool) -> None:
-    """No comparison with NaN is true."""
+    """No comparison with NaN is true, and what depends on a quotient is not divided by Spark."""
     df = spark.createDataFrame([(1, 7, 2), (2, 1, 4), (3, 5, 0)], "k int, v bigint, w bigint")
     lifted = group_by(df, "k", plan="lifted")
     assert lifted.query(o=functions[name]("v", "w")).finished_by_host.taken is by_host

@@ -145,6 +145,11 @@ class Plan:
                 _check(part.value)
         except Refused:
             return "get_value computes integers that may exceed 64 bits"
+        used = [each.when for each in outcome.failures]
+        used += [each for part in outcome.parts for each in (part.when, part.value)]
+        quotients = [each for expr in used for each in expr.walk() if each.op == "quotient"]
+        if any(part.uses("quotient") for each in quotients for part in each.parts):
+            return "get_value divides integers that depend on a quotient of integers"
         return ""
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
@@ -68,6 +68,33 @@ class Weights(_Mean):
         accumulator.count += weight
 
 
+class Narrow:
+    count: int
+    most: Annotated[int, "SMALLINT"]
+
+    def __init__(self) -> None:
+        self.count = self.most = 0
+
+
+@udaf(input_types=["INT", "INT"], result_type="BIGINT", skip_nulls=True)
+class Unread:
+    """Its result leaves out the greatest value, which may not fit its field."""
+
+    def create_accumulator(self) -> Narrow:
+        return Narrow()
+
+    def accumulate(self, accumulator, value, weight):
+        accumulator.count += weight
+        accumulator.most = max(accumulator.most, value)
+
+    def merge(self, accumulator, other):
+        accumulator.count += other.count
+        accumulator.most = max(accumulator.most, other.most)
+
+    def get_value(self, accumulator):
+        return accumulator.count
+
+
 @udaf(input_types=["BIGINT", "BIGINT"], result_type="BOOLEAN", skip_nulls=True)
 class Undefined(_Mean):
     """It compares with a NaN that its constants make, which is the greatest number for Spark."""
@@ -89,7 +116,7 @@ class Nested(_Mean):
 @pytest.fixture(scope="module")
 def functions() -> Any:
     """The functions of this module."""
-    return connect([Mean, WholeMean, Unguarded, Weights, Undefined, Nested])
+    return connect([Mean, WholeMean, Unguarded, Weights, Unread, Undefined, Nested])
 
 
 def pairs() -> list[tuple[int, int]]:
@@ -190,12 +217,13 @@ def plan_of(spark: Any, df: Any) -> str:
         ("mean", (7, 2**62, 5), ("OVERFLOW", "total: 23058430092136939520 (int) does not fit int64", "k=7")),
         ("unguarded", (7, 2**62, 0), ("USER_CODE", "ZeroDivisionError: accumulator.total", "k=7", "unguarded")),
         ("weights", (7, 2, 5), ("OVERFLOW", "total: 18446744073709551614", "k=7")),
+        ("unread", (7, 32768, 5), ("OVERFLOW", "most: 32768 (int) does not fit int16", "k=7")),
     ],
 )
 def test_errors_without_python(spark: Any, functions: Any, name: str, row: Any, parts: tuple[str, ...]) -> None:
     """They name what a fold names, and no result leaves out the check of a field that it does not use."""
     df = spark.createDataFrame(
-        [row, (8, 1, 1)], f"k int, {'v int, w int' if name == 'weights' else 'v bigint, w bigint'}"
+        [row, (8, 1, 1)], f"k int, {'v int, w int' if name in ('weights', 'unread') else 'v bigint, w bigint'}"
     )
     grouped = group_by(df, "k", plan="lifted")
     assert grouped.query(o=functions[name]("v", "w")).finished_by_host.taken

@@ -122,11 +122,11 @@ class _Finish:
             for each in outcome.failures
         ]
         cases += [f"WHEN {self._text(part.when, known)} THEN {self._text(part.value, known)}" for part in outcome.parts]
-        # A sum is never NULL. Reading them all makes Spark compute, and so check, them all.
-        summed = [self._column(each.name) for each in self.plan.lift.fields if each.monoid == "sum"]
+        # Reading all fields that may not fit makes Spark compute, and so check, them all.
+        read = [self._reads(field) for field in self.plan.lift.fields]
         value = f"CASE {' '.join(cases)} END"
-        if summed:
-            value = f"CASE WHEN {' AND '.join(f'{each} IS NOT NULL' for each in summed)} THEN {value} END"
+        if any(read):
+            value = f"CASE WHEN {' AND '.join(filter(None, read))} THEN {value} END"
         return sf.expr(value).alias(self._value)
 
     def result_text(self) -> str:
@@ -147,6 +147,21 @@ class _Finish:
         return (
             f"CASE WHEN {value} IS NULL OR {fits} THEN {value} ELSE raise_error({self._error('OVERFLOW', shown)}) END"
         )
+
+    def _reads(self, field: Field) -> str:
+        """Return a condition that holds if the field fits its type, and that no optimizer knows; else empty."""
+        column = self._column(field.name)
+        if field.monoid == "sum":  # never NULL
+            return f"{column} IS NOT NULL"
+        is_checked = field.monoid in ("min", "max") and self._is_narrow(self._type_of(field))
+        return f"coalesce({column}, 0L) < {1 << 32}L" if is_checked else ""
+
+    def _type_of(self, field: Field) -> pa.DataType:
+        return self.state.field(field.name).type if field.name else self.state
+
+    @staticmethod
+    def _is_narrow(type_: pa.DataType) -> bool:
+        return bool(pa.types.is_integer(type_) and type_ != pa.int64())
 
     @property
     def _value(self) -> str:
@@ -170,7 +185,7 @@ class _Finish:
     def _state(self, place: int, field: Field) -> str:
         """Return a field of the state, as SQL."""
         limbs = self.plan.limbs[place]
-        type_ = self.state.field(field.name).type if field.name else self.state
+        type_ = self._type_of(field)
         names = [aggregate_name(self.number, limb.place) for limb in limbs]
         if field.monoid == "sum":
             factors = [limb.factor << limb.shift for limb in limbs]
@@ -184,7 +199,7 @@ class _Finish:
             name = f"CASE WHEN {name} {sign} {start} THEN {name} ELSE {start} END"
         elif field.start is not None:
             name = f"coalesce({name}, {start})"
-        return self._checked(field, name, type_) if pa.types.is_integer(type_) and type_ != pa.int64() else name
+        return self._checked(field, name, type_) if self._is_narrow(type_) else name
 
     def _sum(self, field: Field, type_: pa.DataType, names: Sequence[str], factors: Sequence[int]) -> str:
         # Without keys there may be no row, and then no sum.

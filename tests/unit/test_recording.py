@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import random
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +279,35 @@ def test_a_folder_that_is_gone_does_not_fail_the_query(tmp_path: Path, caplog: p
     (first,) = run_epochs({"result": functions("price", "qty")}, [ROWS], keys=["customer"])
     assert len(first.changelog) == 5
     assert "exchange not recorded" in caplog.text
+
+
+@contextmanager
+def files_up_to(most: int) -> Iterator[None]:
+    """Limit files to some bytes, beyond which writing fails as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk_does_not_fail_the_query(tmp_path: Path) -> None:
+    """Results arrive wherever in a recording the room ends, also where only its last bytes have none."""
+    most = (1 << 20) + (1 << 16)  # smaller recordings of open exchanges are in memory
+    with files_up_to(most):
+        for length in range(most - 1600, most, 400):
+            rows = [{"customer": "ann", "text": "x" * length, "number": 1}]
+            assert record(tmp_path, rows, function=Longest, columns=("text", "number")) == ""
+    assert files(tmp_path) == []
+
+
+def test_an_error_says_why_its_recording_was_not_kept(tmp_path: Path) -> None:
+    """A recording that was in memory until the error may have no room in the folder."""
+    with files_up_to(100):
+        text = record(tmp_path, [*ROWS, BAD])
+    assert f"recorded: no: cannot write into {tmp_path}: " in text
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_texts_are_masked(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ uses for one bucket after the other gives one recording for each bucket that is 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import json
@@ -154,7 +155,8 @@ class Recorder:
 
     def _drop(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # it writes what is left, for which a full disk has no room
+                self._file.close()
         _ROOM.give_back(self._bytes)
         self._begin()
 
@@ -227,7 +229,8 @@ class Recorder:
                 said = self._keep(self._file, error)
             except (OSError, pa.ArrowException, FoldflightError) as problem:
                 why = problem.strerror if isinstance(problem, OSError) else problem
-                self._tell("exchange not recorded", {"problem": f"cannot write into {self._plan.folder}: {why}"})
+                said = f"no: cannot write into {self._plan.folder}: {why}"
+                self._tell("exchange not recorded", {"problem": said.removeprefix("no: ")})
         self._drop()
         return said
 

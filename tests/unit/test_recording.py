@@ -117,6 +117,32 @@ def test_differing_groups_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "no group customer=zoe" in missing.output
 
 
+def test_a_message_with_brackets_is_printed_as_it_is(tmp_path: Path) -> None:
+    """The words of an author's exception are no markup of the console."""
+    texts = [("[b]first", 1), ("second", None), ("[/b]", 3)]
+    rows = [{"customer": "c1", "text": text, "number": number} for text, number in texts]
+    record(tmp_path, rows, function=Longest, columns=("text", "number"))
+    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Longest")
+    assert "recorded error: USER_CODE: accumulate raised LookupError: [/b]" in run.output
+
+
+def test_code_without_a_digest_is_not_said_to_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of Spark have no source of a class that was sent to them, so its digest is empty."""
+    monkeypatch.setattr("foldflight.recording.recorder.digest_of", lambda _: "")
+    record(tmp_path, [*ROWS, BAD])
+    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio")
+    assert f"ratio: folded with {PLACE}:Ratio; whether its code has changed since is not known" in run.output
+    assert "differs from that of the recording" not in run.output
+
+
+def test_another_group_than_the_one_that_failed(tmp_path: Path) -> None:
+    """That it does not fail is not said to be a change."""
+    record(tmp_path, [*ROWS, BAD])
+    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio", "--group", "customer=c1")
+    assert run.exit_code == 0
+    assert "no function raises here (the recorded error is of the group customer='c3')" in run.output
+
+
 def test_chosen_groups_are_recorded(tmp_path: Path) -> None:
     """With a mapping of keys, rows and answers of other groups are not in the file."""
     record(tmp_path, ROWS, of={"customer": ["c1", "c2"]})

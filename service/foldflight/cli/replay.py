@@ -99,7 +99,7 @@ def replay(
     if groups:
         steps = of_groups(steps, groups_named(recording, _parsed(groups)))
     console = Console()
-    console.print(_described(recording, registry), highlight=False, soft_wrap=True)
+    console.print(Text(_described(recording, registry)), soft_wrap=True)
     if shrinks or test is not None:
         _shrink(console, recording, registry, steps, state_keys, test)
         click.get_current_context().exit(EXIT_DIFFERENT)
@@ -154,8 +154,11 @@ def _described(recording: Recording, registry: Registry) -> str:
         lines.append("its texts are masked: a function that looks into them may do otherwise than it did")
     for each in about.get("functions", ()):
         function = registry[each["name"]]
-        if (module_of(function), digest_of(function)) != (each["where"], each.get("digest")):
-            lines.append(f"{each['name']}: folded with {module_of(function)}, which differs from that of the recording")
+        where, digest, recorded = module_of(function), digest_of(function), each.get("digest")
+        if where != each["where"] or (digest and recorded and digest != recorded):
+            lines.append(f"{each['name']}: folded with {where}, which differs from that of the recording")
+        elif not (digest and recorded):  # workers of Spark have no source of a class that was sent to them
+            lines.append(f"{each['name']}: folded with {where}; whether its code has changed since is not known")
     if recording.error is not None:
         lines.append(f"recorded error: {recording.error.code}: {recording.error.message}")
     return "\n".join(lines)
@@ -190,9 +193,8 @@ def _shrink(
         raise RejectedError("SETTINGS", f"{test} exists already; give another name, or remove it") from None
     except OSError as error:
         raise RejectedError("SETTINGS", f"cannot write {test}: {error.strerror}") from None
-    console.print(
-        f"wrote {test}: it fails until the function takes these rows. Run: python -m pytest {test}", soft_wrap=True
-    )
+    done = f"wrote {test}: it fails until the function takes these rows. Run: python -m pytest {test}"
+    console.print(Text(done), soft_wrap=True)
 
 
 def _rows_table(shrunk: Shrunk) -> Table:
@@ -230,7 +232,7 @@ def _debug(error: FunctionError) -> None:
 
 def _is_equal(console: Console, recording: Recording, steps: Sequence[Exchanged], outcome: Outcome) -> bool:
     """Print what differs from the recording. Return whether no function raised and no answer differs."""
-    from foldflight.recording.replay import differences
+    from foldflight.recording.replay import differences, slots_in
 
     found = list(islice(differences(recording, steps, outcome), 10_000))
     if found:
@@ -240,7 +242,12 @@ def _is_equal(console: Console, recording: Recording, steps: Sequence[Exchanged]
         console.print(f"raised in frame {len(outcome.answers)} of {len(steps)}", style="bold red")
     elif not found:
         now = "now no function raises" if recording.error is not None else "no function raises"
-        console.print(f"{now}, and all recorded answers are the same ({len(steps)} frames)", style="green")
+        slot = None if recording.error is None else recording.error.slot
+        if slot is not None and not any(slot in slots_in(step.frame) for step in steps):
+            failed = _group_text(recording.groups.get(slot, {"slot": slot}))
+            now = f"no function raises here (the recorded error is of the group {failed})"
+        same = f"{now}, and all recorded answers are the same ({len(steps)} frames)"
+        console.print(Text(same, style="green"))
     return outcome.error is None and not found
 
 

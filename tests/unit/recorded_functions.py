@@ -72,6 +72,23 @@ class Pickled:
         return sums["sum"]
 
 
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Shares:
+    """How often a whole has the values, in sum. It fails for the value 0."""
+
+    def __init__(self, whole: int):
+        self.whole = whole
+
+    def create_accumulator(self) -> list[int]:
+        return [0]
+
+    def accumulate(self, sums: list[int], value):
+        sums[0] += self.whole // value
+
+    def get_value(self, sums: list[int]):
+        return sums[0]
+
+
 @udf(input_types=["VARCHAR"], result_type="VARCHAR")
 def initial(name):
     return name[0]

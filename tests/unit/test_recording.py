@@ -513,6 +513,30 @@ def test_dead_letters_are_replayed(tmp_path: Path) -> None:
     )
 
 
+def test_dead_letters_need_the_direct_arguments_of_the_query(tmp_path: Path) -> None:
+    """Letters do not have them, so they are given; a written test has them, too."""
+    path, test = tmp_path / "letters.parquet", tmp_path / "test_shares.py"
+    letter = {"code": "USER_CODE", "function": "shares", "message": "accumulate raised ZeroDivisionError"}
+    rows = [{"value": value} for value in (1, 0, 2)]
+    pq.write_table(pa.Table.from_pylist([{**letter, "row_kind": "+I", "row": row} for row in rows]), path)
+    function = ("--function", f"{PLACE}:Shares")
+    assert "give it as in the query with --set whole=..." in replayed(path, *function).output
+    run = replayed(path, *function, "--set", "whole=12", "--to-test", str(test))
+    assert "rows that still fail: 1" in run.output
+    assert 'connect(Shares)("value", whole=12)' in test.read_text()
+    assert "NAME=VALUE" in replayed(path, *function, "--set", "whole").output
+
+
+def test_files_that_are_no_dead_letters(tmp_path: Path) -> None:
+    """The error says what is there instead."""
+    assert "there is no such file or folder" in replayed(tmp_path / "missing.parquet").output
+    columns = {name: ["text"] for name in ("code", "function", "message", "row_kind", "row")}
+    pq.write_table(pa.table(columns), tmp_path / "other.parquet")
+    assert "its column row is no struct" in replayed(tmp_path / "other.parquet").output
+    record(tmp_path, [BAD])
+    assert "is a folder of recordings; give one of its files" in replayed(tmp_path).output
+
+
 def test_bad_options_are_refused(tmp_path: Path) -> None:
     """Options that make no sense are errors when `connect` is called."""
     for options in ({"of": "some"}, {"of": {}}, {"of": {"k": "ann"}}, {"key": "short"}, {"bytes_max": 0}):

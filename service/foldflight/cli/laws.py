@@ -22,7 +22,7 @@ from foldflight.functions import AnyFunction, Registry, ScalarFunction
 if TYPE_CHECKING:
     from foldflight.testing import LawResult  # imports Hypothesis, which a server does not need
 
-__all__ = ["check"]
+__all__ = ["check", "literals_in"]
 
 EXIT_BROKEN = 1
 _BAR = (
@@ -63,7 +63,7 @@ def check(
     """
     if importlib.util.find_spec("hypothesis") is None:
         raise RejectedError("SETTINGS", "check generates its data with Hypothesis: pip install 'foldflight[testing]'")
-    values = _parse(literals)
+    values = literals_in(literals)
     console = Console()
     broken, unchecked = 0, []
     in_java = [name for name in modules if "::" in name]
@@ -131,7 +131,8 @@ def laws_table(function: AnyFunction, results: list[LawResult]) -> Table:
     return table
 
 
-def _parse(literals: tuple[str, ...]) -> dict[str, Any]:
+def literals_in(literals: tuple[str, ...]) -> dict[str, Any]:
+    """Return the direct arguments in texts of the form NAME=VALUE."""
     values = {}
     for literal in literals:
         name, equals, text = literal.partition("=")

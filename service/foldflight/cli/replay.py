@@ -56,6 +56,13 @@ def _key_option(flag: str, doc: str) -> Callable[[_Command], _Command]:
 @click.option(
     "--arguments", metavar="COLUMNS", help="Of dead letters: the columns of `row` that are the arguments, by commas."
 )
+@click.option(
+    "--set",
+    "literals",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Of dead letters: a direct argument of the query as a Python literal, such as --set fraction=0.9.",
+)
 @_key_option("--recording-key", "Key with which the recording must be signed.")
 @_key_option("--bundle-key", "Key of the bundles in the recording, whose code is then executed.")
 @_key_option("--state-key", "Key of the pickled states in the recording, which are then unpickled.")
@@ -74,6 +81,7 @@ def replay(
     shrinks: bool,
     test: Path | None,
     arguments: str | None,
+    literals: tuple[str, ...],
     recording_key: str | None,
     bundle_key: str | None,
     state_key: str | None,
@@ -89,7 +97,7 @@ def replay(
     from foldflight.recording.replay import fold_again, functions_for, groups_named, of_groups
 
     given = [_function_at(place) for place in places]
-    recording = _read(file, given, arguments, recording_key)
+    recording = _read(file, given, arguments, literals, recording_key)
     registry = functions_for(recording, given, [bundle_key.encode()] if bundle_key else ())
     state_keys = [
         *([state_key.encode()] if state_key else []),
@@ -128,12 +136,16 @@ def _function_at(place: str) -> AnyFunction:
     return Registry.load([found]).authored[0]
 
 
-def _read(file: Path, given: Sequence[AnyFunction], arguments: str | None, key: str | None) -> Recording:
+def _read(
+    file: Path, given: Sequence[AnyFunction], arguments: str | None, literals: tuple[str, ...], key: str | None
+) -> Recording:
+    from foldflight.cli.laws import literals_in
     from foldflight.recording.file import read_recording
     from foldflight.recording.letters import read_letters
 
     if file.is_dir() or file.suffix == ".parquet":
-        return read_letters(file, given, None if arguments is None else [each.strip() for each in arguments.split(",")])
+        columns = None if arguments is None else [each.strip() for each in arguments.split(",")]
+        return read_letters(file, given, columns, literals_in(literals))
     return read_recording(file, key=key)
 
 

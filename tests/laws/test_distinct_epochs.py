@@ -309,7 +309,7 @@ def test_readers_find_the_entries_of_several_versions() -> None:
     keys = pa.schema([("key_0", pa.string())])
     layout, store = TableLayout(keys, planned.layout.states, names=("k", "n")), MemoryStore()
     names = map(str, range(99))
-    options: dict[str, Any] = {"cache": None, "bounds": SMALL, "new_run_id": lambda _: next(names)}
+    options: dict[str, Any] = {"cache": None, "bounds": SMALL, "new_run_id": lambda *_: next(names)}
     writer = ViewTable(layout, planned.views, store, **options)
     entries = [{"key": text, "value": 1, "present": True} for text in "abc"]
     view = {"complete": True, "cleared": False, "entries": entries}

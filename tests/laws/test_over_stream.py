@@ -384,7 +384,7 @@ def test_a_changed_query_is_refused() -> None:
         layout = dataclasses.replace(resolved.layout, names=columns)
         streamed = StreamedOver.of(resolved.transport, resolved.calls, layout)
         names = (f"run {minute} {number}" for number in itertools.count())
-        (epoch,) = overstream._run(streamed, resolved.rows, [[row]], stores, lambda _: next(names), TableBounds(), 0)
+        (epoch,) = overstream._run(streamed, resolved.rows, [[row]], stores, lambda *_: next(names), TableBounds(), 0)
         return epoch.rows
 
     kept = {"total": total.range("-2 minutes", 0), "n": count.rows(-1, 0)}
@@ -417,12 +417,12 @@ class _Stream:
 
     def epoch(self, calls: dict[str, Any], rows: Rows, idle: str | None = None) -> Rows:
         streamed, given = self.streamed(calls, rows, idle)
-        (found,) = overstream._run(streamed, given, [rows], self.stores, lambda _: next(self.names), self.bounds, 0)
+        (found,) = overstream._run(streamed, given, [rows], self.stores, lambda *_: next(self.names), self.bounds, 0)
         return found.rows
 
     def bucket(self, folds: StreamFolds) -> OverBucket:
         store = self.stores.__getitem__
-        return OverBucket(folds, store, cache=None, bounds=TableBounds(), new_run_id=lambda _: next(self.names))
+        return OverBucket(folds, store, cache=None, bounds=TableBounds(), new_run_id=lambda *_: next(self.names))
 
 
 def test_idle_groups_are_forgotten() -> None:
@@ -703,7 +703,7 @@ def test_a_group_without_rows_in_its_frame_is_gone() -> None:
     resolved = over.Resolved.of(calls, given, keys=["k"], order_by=["at"], types={}, has_ends=False)
     streamed = StreamedOver.of(resolved.transport, resolved.calls, resolved.layout)
     names = (f"run {number}" for number in itertools.count())
-    overstream._run(streamed, resolved.rows, epochs, stores, lambda _: next(names), TableBounds(), 0)
+    overstream._run(streamed, resolved.rows, epochs, stores, lambda *_: next(names), TableBounds(), 0)
     with StreamFolds(streamed) as folds:
         bucket = OverBucket(folds, stores.__getitem__, cache=None, bounds=TableBounds(), new_run_id=str)
         ((table, log),) = bucket._kept

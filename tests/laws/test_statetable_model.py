@@ -43,7 +43,7 @@ def table(
     bounds: TableBounds = SMALL,
     **options: Any,
 ) -> StateTable:
-    return StateTable(layout, store, cache=cache, bounds=bounds, new_run_id=lambda _: f"run {next(IDS)}", **options)
+    return StateTable(layout, store, cache=cache, bounds=bounds, new_run_id=lambda *_: f"run {next(IDS)}", **options)
 
 
 def stored(store: Store) -> Manifest:

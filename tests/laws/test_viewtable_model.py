@@ -60,7 +60,7 @@ def table(store: MemoryStore, cache: RunCache | None = None, **options: Any) -> 
         store,
         cache=cache,
         bounds=chosen["bounds"],
-        new_run_id=lambda _: f"run {next(IDS)}",
+        new_run_id=lambda *_: f"run {next(IDS)}",
     )
 
 
@@ -225,7 +225,7 @@ def test_a_table_of_before_is_continued() -> None:
     """A table that was written without views is continued, and readers find its groups in the new manifest."""
     store = MemoryStore()
     plain = TableLayout(KEYS, pa.schema([STATES.field("state_0")]), names=("name", "total"))
-    old = StateTable(plain, store, cache=None, bounds=SMALL, new_run_id=lambda _: f"run {next(IDS)}")
+    old = StateTable(plain, store, cache=None, bounds=SMALL, new_run_id=lambda *_: f"run {next(IDS)}")
     states = pa.RecordBatch.from_arrays([pa.array([7], pa.int64())], names=["state_0"])
     old.commit(keys_of(["a"]), np.ones(1, np.int64), states)
     subject = table(store, layout=plain, views=[])

@@ -149,7 +149,7 @@ def run(seed: int) -> World:
                 options: dict[str, Any] = {
                     "cache": None,
                     "bounds": SMALL,
-                    "new_run_id": lambda _: f"run {next(ids)}",
+                    "new_run_id": lambda *_: f"run {next(ids)}",
                 }
                 table = (
                     ViewTable(table_layout, kept, working, **options)

@@ -75,7 +75,7 @@ def _bucket() -> tuple[QueryLayout, GroupedExchange, StateTable]:
         MemoryStore(),
         cache=None,
         bounds=TableBounds(),
-        new_run_id=lambda _: f"run {next(ids)}",
+        new_run_id=lambda *_: f"run {next(ids)}",
     )
     return layout, exchange, table
 

@@ -27,7 +27,7 @@ def table(store: Store, shared: HostCache | None) -> StateTable:
     """Open a table like a worker that has nothing in memory."""
     cache = RunCache(bytes_max=1 << 20, shared=shared)
     bounds = TableBounds(piece_rows_max=8, fan_in=2, merge_rows_max=10, merge_share=2)
-    return StateTable(LAYOUT, store, cache=cache, bounds=bounds, new_run_id=lambda _: f"{next(IDS):032x}")
+    return StateTable(LAYOUT, store, cache=cache, bounds=bounds, new_run_id=lambda *_: f"{next(IDS):032x}")
 
 
 def keys(values: list[int]) -> pa.RecordBatch:
@@ -143,7 +143,7 @@ def test_random_workers_agree_with_a_dict(tmp_path: Path) -> None:
     bounds = TableBounds(piece_rows_max=8, fan_in=2, merge_rows_max=10, merge_share=2)
     for epoch in range(150):
         cache = chosen.choice(caches)
-        subject = StateTable(LAYOUT, store, cache=cache, bounds=bounds, new_run_id=lambda _: f"{next(IDS):032x}")
+        subject = StateTable(LAYOUT, store, cache=cache, bounds=bounds, new_run_id=lambda *_: f"{next(IDS):032x}")
         assert found(subject, list(range(40))) == [model.get(key) for key in range(40)]
         values = dict.fromkeys(chosen.sample(range(40), 6), epoch)
         put(subject, values)

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.table import TableBounds, TableLayout
+from foldflight.engine.state.viewtable import StateTable, table_of
+from foldflight.errors import CorruptError
 from foldflight.spark import bucketed
-from foldflight.spark.bucketed import RunNames
+from foldflight.spark.bucketed import BucketStore, RunNames, stored_name
+
+LAYOUT = TableLayout(pa.schema([("k", pa.int64())]), pa.schema([("state_0", pa.string())]))
 
 
 class Task:
@@ -32,9 +40,39 @@ def task(monkeypatch: pytest.MonkeyPatch) -> type[Task]:
     return Task
 
 
+class Variables(dict[Any, Any]):
+    """The state variables of a bucket, as a map state and the row of the manifest."""
+
+    getValue, removeKey = dict.get, dict.__delitem__  # noqa: N815
+
+    def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802
+        self[key] = value
+
+    def commit(self, cache: RunCache | None, states: dict[int, str]) -> dict[Any, Any]:
+        """Run an epoch that sets states of groups, and return its changelog."""
+        before = dict(self)
+        keys = pa.RecordBatch.from_pydict({"k": pa.array(states, pa.int64())})
+        column = pa.RecordBatch.from_pydict({"state_0": pa.array(states.values(), pa.string())})
+        self.table(cache).commit(keys, np.ones(len(states), np.int64), column)
+        return {key: value for key, value in self.items() if before.get(key) != value}
+
+    def table(self, cache: RunCache | None) -> StateTable:
+        """Open the table, as the task of an epoch does."""
+        store = BucketStore(lambda: self.get("manifest"), lambda row: self.updateValue("manifest", row), self)
+        found = table_of(LAYOUT, (), store, cache=cache, new_run_id=RunNames(), bounds=TableBounds())
+        assert isinstance(found, StateTable)
+        return found
+
+    def states(self, cache: RunCache | None, *groups: int) -> list[str | None]:
+        """Look groups up."""
+        keys = pa.RecordBatch.from_pydict({"k": pa.array(groups, pa.int64())})
+        found: list[str | None] = self.table(cache).lookup(keys).states.column("state_0").to_pylist()
+        return found
+
+
 def named(*pieces: bytes) -> list[str]:
     names = RunNames()
-    return [names(each) for each in pieces]
+    return [names(each, each) for each in pieces]
 
 
 def test_a_repeated_epoch_has_the_same_names(task: type[Task]) -> None:
@@ -45,10 +83,49 @@ def test_a_repeated_epoch_has_the_same_names(task: type[Task]) -> None:
 def test_other_bytes_and_epochs_have_other_names(task: type[Task]) -> None:
     """Also equal pieces of an epoch, since one may be removed while the other is used; and other rows."""
     same = named(b"one", b"one")
-    other = named(b"other", b"one")
+    other = named(b"other", b"other")
     task.epoch = "8"
     later = named(b"one", b"one")
-    assert len({*same, other[0], *later}) == 5
+    assert len({*same, *other, *later}) == 6
+
+
+def test_pieces_do_not_change_the_names_of_others(task: type[Task]) -> None:
+    """Buckets of one task have their pieces one after the other, and an attempt may have more in one of them."""
+    assert named(b"more", b"one")[1] == named(b"one")[0]
+
+
+def test_other_states_of_the_same_groups_are_stored_under_one_name(task: type[Task]) -> None:
+    """The whole names differ, because caches may have both."""
+    first, second = RunNames()(b"1, 2", b"groups"), RunNames()(b"2, 1", b"groups")
+    assert first != second
+    assert stored_name(first) == stored_name(second)
+    assert stored_name("4f9d") == "4f9d"  # as before there were such names
+
+
+def test_a_repeat_with_states_of_other_bytes_goes_on(task: type[Task]) -> None:
+    """Lists in the order of arrival: Spark reads the failed epoch, and changelogs after its repeat."""
+    cache = RunCache(bytes_max=1 << 20)
+    first = Variables()
+    failed = Variables(first)
+    failed.commit(None, {1: "a, b", 2: "c"})
+    repeated = Variables(first)
+    repeated.commit(cache, {1: "b, a", 2: "c"})
+    assert repeated.states(cache, 1, 2) == ["b, a", "c"]
+    task.epoch = "8"
+    failed.update(repeated.commit(cache, {2: "c, d"}))
+    assert failed.states(None, 1, 2, 3) == ["a, b", "c, d", None]
+    assert repeated.states(cache, 1, 2) == ["b, a", "c, d"]
+
+
+def test_a_repeat_of_other_groups_is_not_mistaken(task: type[Task]) -> None:
+    """Spark promises the same rows. If a source breaks that, the query ends instead of having groups of both."""
+    failed, repeated = Variables(), Variables()
+    failed.commit(None, {1: "a"})
+    repeated.commit(None, {2: "a"})
+    task.epoch = "8"
+    failed.update(repeated.commit(None, {3: "b"}))
+    with pytest.raises(CorruptError, match="in the manifest, but not in the state store"):
+        failed.states(None, 2)
 
 
 def test_without_a_stream_names_are_unique(task: type[Task]) -> None:

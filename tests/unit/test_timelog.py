@@ -39,7 +39,7 @@ def log_in(
         store,
         cache=cache,
         bounds=chosen,
-        new_run_id=lambda _: next(NAMES),
+        new_run_id=lambda *_: next(NAMES),
         owner={"query": owner},
         check=check,
     )

@@ -45,6 +45,7 @@ __all__ = [
     "bucket_row",
     "observed",
     "run_cache",
+    "stored_name",
 ]
 
 OPERATOR: Final = "_foldflight_operator"
@@ -144,38 +145,57 @@ class BucketStore:
 
     def run(self, run_id: str) -> bytes | None:
         """Return a piece."""
-        held = self._runs.getValue((run_id,))
+        held = self._runs.getValue((stored_name(run_id),))
         return None if held is None else bytes(held[0])
 
     def put_run(self, run_id: str, data: bytes) -> None:
         """Store a piece."""
-        self._runs.updateValue((run_id,), (data,))
+        self._runs.updateValue((stored_name(run_id),), (data,))
 
     def remove_run(self, run_id: str) -> None:
         """Remove a piece."""
-        self._runs.removeKey((run_id,))
+        self._runs.removeKey((stored_name(run_id),))
+
+
+def stored_name(run_id: str) -> str:
+    """Return the name under which a state variable has a piece: the part of its name before the digest of its bytes."""
+    return run_id.partition(".")[0]
 
 
 class RunNames:
-    """Names the pieces that a task stores: equal ones if Spark runs the same epoch again with the same rows.
+    """Names the pieces that a task stores: if Spark runs the same epoch again with the same rows, under equal names.
 
-    A failed epoch may leave a snapshot of its state, which Spark then takes for that of the epoch that it repeated, and
-    reads together with later changelogs. With equal names, the manifest of the one finds the pieces of the other.
+    A failed epoch may leave its state in the checkpoint: a snapshot, or the changelog, if the file manager does not
+    replace files. Spark then takes it for that of the epoch that it repeated, and reads it together with later
+    changelogs. With equal names, the manifest of the one finds the pieces of the other.
+
+    The states of the two may have other bytes, for example if they depend on the order of rows. So pieces of groups are
+    stored under a name without their bytes. The whole name has the digest of the bytes too, for the caches, where both
+    may be.
     """
 
     def __init__(self) -> None:
-        self._count = 0
+        self._uses: collections.Counter[str] = collections.Counter()
 
-    def __call__(self, data: bytes) -> str:
-        """Return the name of the next piece: unique in its bucket, and never that of other bytes."""
+    def __call__(self, data: bytes, identity: bytes) -> str:
+        """Return the name of the next piece: unique in its bucket, and never that of other bytes.
+
+        Args:
+            data: The bytes of the piece.
+            identity: What identifies the piece in its epoch: its bytes, or less.
+        """
         task = TaskContext.get()
         epoch = None if task is None else task.getLocalProperty(_EPOCH)
         if epoch is None:
             return uuid.uuid4().hex
-        self._count += 1
-        digest = hashlib.blake2b(f"{epoch} {self._count} ".encode(), digest_size=16)
-        digest.update(data)
-        return digest.hexdigest()
+        found = _digest(identity)
+        self._uses[found] += 1
+        name = _digest(f"{epoch} {self._uses[found]} {found}".encode())
+        return name if identity is data else f"{name}.{_digest(data)}"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 class BucketOperator(StatefulProcessor, ABC):

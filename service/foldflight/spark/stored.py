@@ -28,7 +28,7 @@ from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.engine.state.versions import CurrentViews, VersionColumns, with_older
 from foldflight.engine.state.viewtable import ViewTable, stored_views
 from foldflight.errors import RejectedError
-from foldflight.spark.bucketed import OPERATOR
+from foldflight.spark.bucketed import OPERATOR, stored_name
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.overstream import OverProcessor
 from foldflight.spark.steps import arrow_function
@@ -490,13 +490,13 @@ class _Bucket:
         self._held[None] = data
 
     def run(self, run_id: str) -> bytes | None:
-        return self._held.get(run_id)
+        return self._held.get(stored_name(run_id))
 
     def put_run(self, run_id: str, data: bytes) -> None:
-        self._held[run_id] = data
+        self._held[stored_name(run_id)] = data
 
     def remove_run(self, run_id: str) -> None:
-        del self._held[run_id]
+        del self._held[stored_name(run_id)]
 
 
 def _newest(layout: TableLayout, schema: pa.Schema) -> Callable[[pa.Table], pa.Table]:
@@ -518,7 +518,7 @@ def _newest(layout: TableLayout, schema: pa.Schema) -> Callable[[pa.Table], pa.T
                 _Bucket.of(bucket),
                 cache=RunCache(bytes_max=_CACHE_BYTES_MAX),
                 bounds=TableBounds(),
-                new_run_id=lambda _: uuid.uuid4().hex,
+                new_run_id=lambda *_: uuid.uuid4().hex,
                 conversion=VersionColumns(layout),
             )
             return pa.Table.from_batches([shown(rows) for rows in table.scan()], schema=schema)
@@ -539,7 +539,7 @@ def _entries(
                 _Bucket.of(bucket),
                 cache=RunCache(bytes_max=_CACHE_BYTES_MAX),
                 bounds=TableBounds(),
-                new_run_id=lambda _: uuid.uuid4().hex,
+                new_run_id=lambda *_: uuid.uuid4().hex,
                 conversion=lambda _: CurrentViews(layout.states),
             )
             parts = [list(map(convert, rows.columns, schema.types)) for rows in table.all_entries(place)]

@@ -85,7 +85,7 @@ class _Stream:
         self._exchange = GroupedExchange(query.transport, opening, query.layout)
         table = TableLayout(keys=query.layout.keys, states=query.layout.states, buckets=1)
         run_ids = (f"run {number}" for number in count())
-        self._table = table_of(table, query.views, MemoryStore(), cache=None, new_run_id=lambda _: next(run_ids))
+        self._table = table_of(table, query.views, MemoryStore(), cache=None, new_run_id=lambda *_: next(run_ids))
 
     def __enter__(self) -> Self:
         return self

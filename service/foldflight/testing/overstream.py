@@ -105,7 +105,7 @@ def run_over_epochs(
     over = StreamedOver.of(resolved.transport, resolved.calls, resolved.layout, ties=ties, idle=idle)
     stores: dict[str, MemoryStore] = {}
     run_ids = (f"run {number}" for number in count())
-    return _run(over, resolved.rows, arriving, stores, lambda _: next(run_ids), bounds or TableBounds(), delay_s)
+    return _run(over, resolved.rows, arriving, stores, lambda *_: next(run_ids), bounds or TableBounds(), delay_s)
 
 
 def _run(
@@ -113,7 +113,7 @@ def _run(
     rows: pa.RecordBatch,
     arriving: list[list[dict[str, Any]]],
     stores: dict[str, MemoryStore],
-    new_run_id: Callable[[bytes], str],
+    new_run_id: Callable[[bytes, bytes], str],
     bounds: TableBounds,
     delay_s: float,
 ) -> list[OverEpoch]:

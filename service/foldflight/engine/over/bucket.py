@@ -86,7 +86,7 @@ class OverBucket:
         stores: Returns the storage of a name.
         cache: The cache of decoded pieces; None: no cache.
         bounds: The limits of pieces and merges.
-        new_run_id: Returns the unique name of a new piece, given its bytes.
+        new_run_id: Returns the unique name of a new piece, given its bytes, and those that identify it in its epoch.
 
     Attributes:
         stats: The metrics of what was done since it was created.
@@ -103,7 +103,7 @@ class OverBucket:
         *,
         cache: RunCache | None,
         bounds: TableBounds,
-        new_run_id: Callable[[bytes], str],
+        new_run_id: Callable[[bytes, bytes], str],
     ) -> None:
         over = folds.over
         self.stats = EpochStats(buckets=1)

@@ -113,7 +113,7 @@ class StoredOver:
         stored = store.manifest()
         if stored is None:
             return counts
-        log = TimeLog(read_manifest(stored).rows, store, cache=cache, bounds=TableBounds(), new_run_id=str)
+        log = TimeLog(read_manifest(stored).rows, store, cache=cache, bounds=TableBounds(), new_run_id=lambda *_: "")
         while (until := log.reach(_LATEST)) is not None:
             slots = groups.slots(log.take(until))
             counts = np.append(counts, np.zeros(len(groups) - len(counts), np.int64))
@@ -150,7 +150,7 @@ def _states_of(groups: Groups, part: _Part, store: RunStore, cache: RunCache) ->
             store,
             cache=cache,
             bounds=TableBounds(),
-            new_run_id=str,
+            new_run_id=lambda *_: "",
             conversion=VersionColumns(part.layout),
         )
         for rows in table.scan():

@@ -62,7 +62,7 @@ class EntryTable:
         store: The storage of the bytes.
         cache: The cache of decoded pieces; None: no cache.
         bounds: The limits of pieces and merges.
-        new_run_id: Returns the unique name of a new piece, given its bytes.
+        new_run_id: Returns the unique name of a new piece, given its bytes, and those that identify it in its epoch.
         is_current: Selects of n rows of group and `generation` those of the group's present generation.
 
     Raises:
@@ -79,7 +79,7 @@ class EntryTable:
         *,
         cache: RunCache | None,
         bounds: TableBounds,
-        new_run_id: Callable[[bytes], str],
+        new_run_id: Callable[[bytes, bytes], str],
         is_current: Callable[[pa.RecordBatch], Mask],
     ) -> None:
         self._keys = pa.schema([*groups, pa.field(GENERATION, pa.int64()), pa.field(ENTRY, view.key)])

@@ -93,6 +93,13 @@ class MemoryStore:
         del self.runs[run_id]
 
 
+def _groups(piece: pa.RecordBatch) -> bytes:
+    """Return what a piece is about, whatever its states are: the hashes of its groups, and the sum of their rows."""
+    return piece.column(HASH).to_numpy().tobytes() + int(piece.column(LIVE).to_numpy().sum()).to_bytes(
+        8, "big", signed=True
+    )
+
+
 class StateTable:
     """The groups of one bucket.
 
@@ -101,10 +108,12 @@ class StateTable:
         store: The storage of the bytes.
         cache: The cache of decoded pieces; None: no cache.
         bounds: The limits of pieces and merges.
-        new_run_id: Returns the unique name of a new piece, given its bytes.
+        new_run_id: Returns the unique name of a new piece, given its bytes, and those that identify it in its epoch.
         hashes: The hash of keys. The hashes of a stored table must not change.
         keeps: Selects the rows that merges keep, by their keys. Default: all. Rows that it does not select must never
             be looked up again.
+        by_groups: Whether the groups identify a piece in its epoch, and not its bytes. Then a repeat of the epoch, in
+            which states may have other bytes, has a piece of the same name. No state may refer to another row.
         conversion: Converts states of other generations when they are looked up or merged. None: a table with such
             states is refused.
 
@@ -120,9 +129,10 @@ class StateTable:
         *,
         cache: RunCache | None,
         bounds: TableBounds,
-        new_run_id: Callable[[bytes], str],
+        new_run_id: Callable[[bytes, bytes], str],
         hashes: Callable[[pa.RecordBatch], Hashes] = key_hashes,
         keeps: Callable[[pa.RecordBatch], Mask] | None = None,
+        by_groups: bool = False,
         conversion: Conversion | None = None,
     ) -> None:
         self.layout = layout
@@ -130,6 +140,7 @@ class StateTable:
         self._cache = cache
         self._bounds = bounds
         self._new_run_id = new_run_id
+        self._by_groups = by_groups
         self._hashes = hashes
         self._keeps = keeps
         self._conversion = conversion
@@ -485,7 +496,7 @@ class StateTable:
             # Rows are copied: a slice would keep and write the whole batch.
             part = rows if end - start == rows.num_rows else rows.take(pa.array(np.arange(start, end)))
             data = encode_piece(part)
-            run_id = self._new_run_id(data)
+            run_id = self._new_run_id(data, _groups(part) if self._by_groups else data)
             self._store.put_run(run_id, data)
             if self._cache is not None:
                 self._cache.put(run_id, Piece(part))

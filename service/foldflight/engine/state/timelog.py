@@ -125,7 +125,7 @@ class TimeLog:
         store: The storage of the bytes.
         cache: The cache of decoded pieces; None: no cache.
         bounds: The limits of pieces and merges.
-        new_run_id: Returns the unique name of a new piece, given its bytes.
+        new_run_id: Returns the unique name of a new piece, given its bytes, and those that identify it in its epoch.
         owner: What the rows belong to, as values of JSON. It is stored with them.
         check: Raises for the stored owner of rows that belong to something else.
 
@@ -141,7 +141,7 @@ class TimeLog:
         *,
         cache: RunCache | None,
         bounds: TableBounds,
-        new_run_id: Callable[[bytes], str],
+        new_run_id: Callable[[bytes, bytes], str],
         owner: Mapping[str, Any] | None = None,
         check: Callable[[Mapping[str, Any]], None] = lambda stored: None,  # noqa: ARG005
     ) -> None:
@@ -264,7 +264,7 @@ class TimeLog:
             # Rows are copied: a slice would keep and write the whole batch.
             part = rows if end - start == rows.num_rows else rows.take(pa.array(np.arange(start, end)))
             data = encode_piece(part)
-            run_id = self._new_run_id(data)
+            run_id = self._new_run_id(data, data)
             self._store.put_run(run_id, data)
             if self._cache is not None:
                 self._cache.put(run_id, Piece(part))

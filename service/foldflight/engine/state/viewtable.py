@@ -113,7 +113,7 @@ class ViewTable:
         store: The storage of the bytes.
         cache: The cache of decoded pieces; None: no cache.
         bounds: The limits of pieces and merges.
-        new_run_id: Returns the unique name of a new piece, given its bytes.
+        new_run_id: Returns the unique name of a new piece, given its bytes, and those that identify it in its epoch.
         conversion: Makes, of the table, the conversion of stored states of other generations. None: a table with such
             states is refused.
 
@@ -133,7 +133,7 @@ class ViewTable:
         *,
         cache: RunCache | None,
         bounds: TableBounds,
-        new_run_id: Callable[[bytes], str],
+        new_run_id: Callable[[bytes, bytes], str],
         conversion: Callable[[ViewTable], Conversion] | None = None,
     ) -> None:
         self.layout = layout
@@ -448,7 +448,7 @@ def table_of(
     store: RunStore,
     *,
     cache: RunCache | None,
-    new_run_id: Callable[[bytes], str],
+    new_run_id: Callable[[bytes, bytes], str],
     bounds: TableBounds | None = None,
     conversion: Conversion | None = None,
 ) -> StateTable | ViewTable:
@@ -457,7 +457,9 @@ def table_of(
     if views:
         convert = None if conversion is None else partial(ViewConversion, conversion)
         return ViewTable(layout, views, store, cache=cache, bounds=bounds, new_run_id=new_run_id, conversion=convert)
-    return StateTable(layout, store, cache=cache, bounds=bounds, new_run_id=new_run_id, conversion=conversion)
+    return StateTable(
+        layout, store, cache=cache, bounds=bounds, new_run_id=new_run_id, by_groups=True, conversion=conversion
+    )
 
 
 def one_row_each(results: pa.RecordBatch, views: Sequence[CallView]) -> pa.RecordBatch:

@@ -128,7 +128,7 @@ def test_members_of_a_row_that_is_null_are_not() -> None:
     array = cast_results([None, {"a": 1}, None], pa.struct({"a": pa.int64()}))
     assert array.to_pylist() == [None, {"a": 1}, None]
     for each in (array, array[:0], cast_results([None], array.type)):
-        each.cast(pa.struct([pa.field("a", pa.int64(), nullable=False)]))
+        assert each.field(0).null_count == 0  # Arrow 15 does not cast a structure to one of other members
 
 
 def test_long_decimals_are_rounded() -> None:

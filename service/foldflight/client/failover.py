@@ -9,7 +9,6 @@ from foldflight.client.exchange import OpenExchange, closed_error
 from foldflight.client.logs import log_event, set_up
 from foldflight.errors import FoldflightError
 from foldflight.exchange.failover.steps import (
-    AwaitAnswer,
     CutConnection,
     Deliver,
     GiveUp,
@@ -19,6 +18,7 @@ from foldflight.exchange.failover.steps import (
     OpenConnection,
     Rest,
     SendFrame,
+    Waiting,
 )
 
 if TYPE_CHECKING:
@@ -88,25 +88,24 @@ class SurvivingExchange(OpenExchange):
         try:
             instructions = report(*about)
             while instructions:
-                # Only the last instruction can wait for a server, and so lead to others.
+                # Only the last instruction can wait, and so lead to others.
                 for instruction in instructions:
-                    instructions = self._execute(instruction)
+                    if isinstance(instruction, Waiting):
+                        instructions = self._wait(instruction)
+                    else:
+                        instructions = []
+                        self._execute(instruction)
         except BaseException:
             self.cut()
             raise
 
-    def _execute(self, instruction: Instruction) -> list[Instruction]:
-        """Carry out an instruction, and return those that follow."""
+    def _execute(self, instruction: Deliver | CutConnection | LeaveConnection | LogEvent | GiveUp) -> None:
+        """Carry out an instruction that does not wait."""
         match instruction:
-            case SendFrame() | AwaitAnswer() | OpenConnection():
-                return self._use_connection(instruction)
             case Deliver():
                 self._logs += instruction.logs
                 if instruction.answer is not None:
                     self._arrived.append((instruction.frame, instruction.answer))
-            case Rest():
-                self._clock.rest_until(instruction.until_s)
-                return self.coordinator.rested()
             case CutConnection():
                 connection, self._connection = self._connection, None
                 if connection is not None:
@@ -119,10 +118,12 @@ class SurvivingExchange(OpenExchange):
                 log_event(set_up(_LOGGER, logging.WARNING), logging.WARNING, instruction.event, instruction.fields)
             case GiveUp():
                 raise instruction.error
-        return []
 
-    def _use_connection(self, instruction: SendFrame | AwaitAnswer | OpenConnection) -> list[Instruction]:
-        """Carry out an instruction that waits for a server, and report its end."""
+    def _wait(self, instruction: Waiting) -> list[Instruction]:
+        """Carry out an instruction that waits, report how it ended, and return the instructions that follow."""
+        if isinstance(instruction, Rest):
+            self._clock.rest_until(instruction.until_s)
+            return self.coordinator.rested()
         connection, answer = self._connection, None
         try:
             if isinstance(instruction, OpenConnection):

@@ -12,6 +12,7 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from foldflight.errors import RejectedError
 from foldflight.fold.evaluator import Request
 from foldflight.fold.mode import Folding, Mode
 from foldflight.functions.author.context import LogRecord
@@ -115,23 +116,35 @@ class Open(Request):
         return replace(self, calls=tuple(replace(call, fingerprint=found) for call, found in calls))
 
     @cached_property
-    def _answers(self) -> dict[type[Frame], type[Frame]]:
-        """The kind of the answer to each frame of the engine that has one."""
-        kinds: dict[type[Frame], type[Frame]] = {Barrier: Results, Checkpoint: SavedStates}
-        if self.initial_outputs:
-            kinds[States] = InitialOutputs
+    def _answers(self) -> dict[type[Frame], type[Frame] | None]:
+        """The kind of the answer to each frame that an engine may send after Open; None if it has no answer."""
         if self.maps:
-            kinds[Chunk] = Mapped
-        elif self.keeps_views:
-            kinds[Chunk] = Folded
-        elif self.row_outputs:
-            kinds[Chunk] = RowOutputs
+            return {Chunk: Mapped}
+        kinds: dict[type[Frame], type[Frame] | None] = {Barrier: Results, Checkpoint: SavedStates, Forget: None}
+        kinds[States] = InitialOutputs if self.initial_outputs else None
+        kinds[Chunk] = Folded if self.keeps_views else RowOutputs if self.row_outputs else None
+        if self.keeps_views:
+            kinds[Entries] = None
         return kinds
 
     def answer_to(self, frame: Frame) -> type[Frame] | None:
-        """Return the kind of the server's answer to a frame of the engine; None if it has no answer."""
-        kind = self._answers.get(type(frame))
+        """Return the kind of the server's answer to a frame of the engine; None if it has no answer.
+
+        Raises:
+            RejectedError: BAD_FRAME, if an engine may not send such a frame in this exchange.
+        """
+        try:
+            kind = self._answers[type(frame)]
+        except KeyError:
+            raise RejectedError("BAD_FRAME", self._why_not(frame)) from None
         return None if kind is InitialOutputs and frame.unanswered else kind  # type: ignore[union-attr]
+
+    def _why_not(self, frame: Frame) -> str:
+        """Return why an engine may not send a frame after this Open."""
+        name = type(frame).__name__
+        if isinstance(frame, Entries) and not self.maps:
+            return f"{name} needs an Open with keeps_views"
+        return f"the engine may not send {name} in an exchange of {'steps' if self.maps else 'calls'}"
 
     def rows_due(self, chunk: Chunk) -> int:
         """Return the number of rows of the RowOutputs that answer a chunk."""

@@ -41,7 +41,7 @@ from foldflight.exchange.frames import (
     Wanted,
 )
 
-__all__ = ["TABLES", "Exchange", "Role", "State", "check_epoch", "check_given"]
+__all__ = ["TABLES", "Exchange", "Role", "State", "check_epoch", "check_none_due"]
 
 _STORY_STEPS: Final = 20
 
@@ -152,26 +152,24 @@ class Exchange:
         if sender is Role.SERVER:
             self.state_of[sender] = self._answered(frame, following)
             return None
-        if self.due and self.opening.keeps_views and state is not State.ASKED:
-            raise self._bad_frame(_not_while_due(frame))
-        return self._asked(frame, following)
+        try:
+            if self.due and state is not State.ASKED:
+                check_none_due(frame, self.opening)
+            return self._asked(frame, following)
+        except RejectedError as error:
+            raise self._bad_frame(error.message) from None
 
     def _asked(self, frame: Frame, following: State) -> type[Frame] | None:
-        """Record a frame of the engine, and return the kind of its answer."""
-        if isinstance(frame, Open) and frame.maps:
-            following = State.MAPPING
-        elif isinstance(frame, Barrier):
-            try:
-                check_epoch(frame.epoch, self._epoch)
-            except RejectedError as error:
-                raise self._bad_frame(error.message) from None
-            self._epoch = frame.epoch
-        elif isinstance(frame, Entries):
-            if not self.opening.keeps_views:
-                raise self._bad_frame("Entries needs an Open with keeps_views")
-            if frame.last and self.state_of[Role.SERVER] is State.WAITING:
-                self.state_of[Role.SERVER] = following = State.OPEN
+        """Record a frame of the engine, and return the kind of its answer. Raises RejectedError BAD_FRAME."""
+        if isinstance(frame, Open):
+            self.state_of[Role.ENGINE] = State.MAPPING if frame.maps else following
+            return None
         kind = self.opening.answer_to(frame)
+        if isinstance(frame, Barrier):
+            check_epoch(frame.epoch, self._epoch)
+            self._epoch = frame.epoch
+        elif isinstance(frame, Entries) and frame.last and self.state_of[Role.SERVER] is State.WAITING:
+            self.state_of[Role.SERVER] = following = State.OPEN
         if kind is not None:
             self.due.append((kind, self._expected(frame)))
         self.state_of[Role.ENGINE] = following
@@ -231,29 +229,11 @@ def check_epoch(epoch: int, before: int | None) -> None:
         raise RejectedError("BAD_FRAME", f"a {kind} barrier: epoch {epoch} after epoch {before}, expected {before + 1}")
 
 
-def check_given(frame: Frame, opening: Open, *, is_due: bool) -> None:
-    """Check a frame of the engine before it is kept for any server, by the rules that every server has.
-
-    Args:
-        frame: The frame.
-        opening: The Open frame of the exchange.
-        is_due: Whether an answer to an earlier frame is due.
-
-    Raises:
-        RejectedError: BAD_FRAME, if an engine may not send the frame now.
-    """
-    state = State.MAPPING if opening.maps else State.OPEN
-    if (state, type(frame)) not in TABLES[Role.ENGINE]:
-        raise RejectedError("BAD_FRAME", f"the engine may not send {type(frame).__name__} when it is {state.value}")
+def check_none_due(frame: Frame, opening: Open) -> None:
+    """Raise RejectedError BAD_FRAME if a frame of the engine may not be sent while an answer is due."""
     if opening.keeps_views:
-        if is_due:
-            raise RejectedError("BAD_FRAME", _not_while_due(frame))
-    elif isinstance(frame, Entries):
-        raise RejectedError("BAD_FRAME", "Entries needs an Open with keeps_views")
-
-
-def _not_while_due(frame: Frame) -> str:
-    return f"{type(frame).__name__} may be sent only when no answer is due, because Open has keeps_views"
+        text = f"{type(frame).__name__} may be sent only when no answer is due, because Open has keeps_views"
+        raise RejectedError("BAD_FRAME", text)
 
 
 def _part(frame: Any, unit: str) -> str:

@@ -58,7 +58,7 @@ from foldflight.exchange.frames import (
     Opened,
     States,
 )
-from foldflight.exchange.machine import check_epoch, check_given
+from foldflight.exchange.machine import check_epoch, check_none_due
 from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, check_slots, check_states
 from foldflight.exchange.views import kept_states
 from foldflight.functions.author.context import LogRecord
@@ -165,8 +165,8 @@ class Coordinator:
         Raises:
             RejectedError: BAD_FRAME, SCHEMA_MISMATCH, LIMIT for a frame that the engine may not send.
         """
-        slots = self._checked(frame)
         has_answer = self._opening.answer_to(frame) not in _WITHOUT_CONTENT
+        slots = self._checked(frame)
         self._due += has_answer
         connection = self._connection
         if (
@@ -211,7 +211,8 @@ class Coordinator:
         """Refuse, before it is recorded, a frame that every server would refuse, and return its slots."""
         if self.opened is None:
             raise RejectedError("BAD_FRAME", "the exchange is not open; start it before frames are sent")
-        check_given(frame, self._opening, is_due=self._due > 0)
+        if self._due:
+            check_none_due(frame, self._opening)
         slots_max = self.opened.limits.slots_max
         match frame:
             case Chunk():

@@ -69,8 +69,8 @@ class ReplayLog:
         self.frame_bytes = 0
         self._returns_states = returns_states
         self._entries: list[ReplayEntry] = []
-        self._live = SlotSet()  # slots that have an accumulator, on whichever server
         self._changed = SlotSet()  # slots of the next results
+        self._live = SlotSet()  # other slots that may have an accumulator, on whichever server
 
     def __iter__(self) -> Iterator[ReplayEntry]:
         return iter(self._entries)
@@ -86,16 +86,16 @@ class ReplayLog:
                 entry.bytes += batch.num_columns * _COLUMN_BYTES
                 entry.bytes += max(int(batch.nbytes), batch.num_rows * SLOT_BYTES)
                 if len(slots) and not isinstance(frame, Entries):
-                    needed = int(np.maximum.reduce(slots)) + 1
-                    self._live.add(slots, needed)
-                    self._changed.add(slots, needed)
+                    self._changed.add(slots, int(np.maximum.reduce(slots)) + 1)
             case Forget():
                 entry.bytes += int(slots.nbytes)
                 self._live.discard(slots)
                 self._changed.discard(slots)
             case Barrier():
                 entry.changed = self._changed.to_numpy()
-                self._changed.clear()
+                if len(entry.changed):
+                    self._live.add(entry.changed, int(entry.changed[-1]) + 1)
+                    self._changed.clear()
             case _:
                 pass
         self._entries.append(entry)
@@ -104,7 +104,9 @@ class ReplayLog:
     def is_idle(self) -> bool:
         """Return whether every slot is empty and no answer is due, so that a new server needs nothing."""
         # An answer that is due is one of the newest.
-        return not self._live and all(each.answered or not each.has_answer for each in reversed(self._entries))
+        if self._live or self._changed:
+            return False
+        return all(each.answered or not each.has_answer for each in reversed(self._entries))
 
     def clear(self) -> None:
         """Drop everything except frames whose answer is due."""

@@ -23,6 +23,7 @@ __all__ = [
     "OpenConnection",
     "Rest",
     "SendFrame",
+    "Waiting",
 ]
 
 
@@ -133,6 +134,7 @@ class GiveUp:
     error: FoldflightError
 
 
-Instruction = (
-    OpenConnection | SendFrame | AwaitAnswer | Rest | Deliver | CutConnection | LeaveConnection | LogEvent | GiveUp
-)
+Waiting = OpenConnection | SendFrame | AwaitAnswer | Rest
+"""The instructions that wait for a server or the clock. Their end is reported to the coordinator."""
+
+Instruction = Waiting | Deliver | CutConnection | LeaveConnection | LogEvent | GiveUp

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foldflight.exchange.engine import Saved
+from foldflight.exchange.answers import Saved
 from foldflight.exchange.failover import replaylog
 from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.replaylog import KeptStates, ReplayLog

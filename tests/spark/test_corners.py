@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 from foldflight import RejectedError
 from foldflight.client import Functions
 from foldflight.spark import group_by, tumble
-from foldflight.spark.steps import step_name
+from foldflight.spark.arrow import step_name
 from tests.spark.test_stream import Stream
 
 DDL = "op string, v bigint, row_kind string"

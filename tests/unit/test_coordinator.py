@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
-from foldflight.exchange.engine import Saved
+from foldflight.exchange.answers import Saved
 from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.steps import (

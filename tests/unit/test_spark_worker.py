@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight.spark import worker
-from foldflight.spark.steps import arrow_function
+from foldflight.spark.arrow import arrow_function
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.exchange.engine import Answer, EngineExchange
+from foldflight.exchange.answers import Answer, EngineExchange
 from foldflight.exchange.frames import (
     SLOT_BYTES,
     Barrier,

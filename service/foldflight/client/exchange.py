@@ -13,7 +13,7 @@ from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, EngineFrame, 
 
 if TYPE_CHECKING:
     from foldflight.client.connection import Connection
-    from foldflight.exchange.engine import Answer, Saved
+    from foldflight.exchange.answers import Answer, Saved
     from foldflight.exchange.frames import Open, Opened
     from foldflight.fold import Mode
     from foldflight.functions.author.context import LogRecord

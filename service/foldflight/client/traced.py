@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from foldflight.client.connection import Connection
-    from foldflight.exchange.engine import Answer
+    from foldflight.exchange.answers import Answer
     from foldflight.exchange.frames import EngineFrame, Open
     from foldflight.functions.author.context import LogRecord
     from foldflight.tracing.spans import Span, Tracer

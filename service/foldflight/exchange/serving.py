@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from foldflight.errors import CorruptError, FoldflightError, RejectedError
-from foldflight.exchange.engine import check_chunk
 from foldflight.exchange.frames import (
     PROTOCOL_VERSION,
     SLOT_BYTES,
@@ -37,7 +36,7 @@ from foldflight.exchange.frames import (
     sliced_to,
 )
 from foldflight.exchange.machine import Exchange, Role
-from foldflight.exchange.slots import check_slots, check_states
+from foldflight.exchange.slots import check_chunk, check_slots, check_states
 from foldflight.exchange.views import split_entries
 from foldflight.fold import (
     INTERPRETER,

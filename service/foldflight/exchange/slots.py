@@ -1,4 +1,4 @@
-"""Checks of received slots, and sets of slots."""
+"""Checks of received chunks and slots, and sets of slots."""
 
 from __future__ import annotations
 
@@ -9,13 +9,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
+from foldflight.exchange.frames import Open, columns_text
 
-__all__ = ["NO_SLOTS", "ONE_SLOT", "SlotSet", "Slots", "check_slots", "check_states"]
+__all__ = ["NO_SLOTS", "ONE_SLOT", "SlotSet", "Slots", "check_chunk", "check_slots", "check_states"]
 
 Slots = npt.NDArray[np.int32]
 NO_SLOTS: Final[Slots] = np.zeros(0, np.int32)
 ONE_SLOT: Final[Slots] = np.zeros(1, np.int32)
 """The slots of a chunk without a column `slot`: all rows belong to slot 0."""
+
+
+def check_chunk(batch: pa.RecordBatch, opening: Open) -> None:
+    """Raise RejectedError SCHEMA_MISMATCH if the schema of a chunk differs from `Open.columns`."""
+    if batch.schema != opening.columns:
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"the chunk has {columns_text(batch.schema)}, and Open announced {columns_text(opening.columns)}",
+        )
 
 
 def check_slots(slots: pa.Array, slots_max: int) -> Slots:

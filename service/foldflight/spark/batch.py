@@ -25,8 +25,8 @@ from pyspark.sql import types as st
 from foldflight.engine.batch.tasks import FinalFold, PartialFold
 from foldflight.engine.query.layout import HASH, KIND, REAL, RETRACTING
 from foldflight.engine.query.query import Query
+from foldflight.spark.arrow import arrow_function, hash_of, spark_schema, step_of, together
 from foldflight.spark.lifted import lifted_result
-from foldflight.spark.steps import arrow_function, hash_of, spark_schema, step_of, together
 
 __all__ = ["batch_result"]
 

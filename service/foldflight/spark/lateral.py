@@ -21,9 +21,9 @@ from foldflight.engine.query.blocks import convert, gather
 from foldflight.engine.query.layout import DEAD_LETTER
 from foldflight.errors import RejectedError
 from foldflight.fold import ERROR, ROW
+from foldflight.spark.arrow import arrow_function, step_name
 from foldflight.spark.columns import Columns, column_named, text_of
 from foldflight.spark.scalar import ERROR_CARRIER, SPARK, OnError, check_frame, check_kinds, chunk_schema, letter_of
-from foldflight.spark.steps import arrow_function, step_name
 from foldflight.spark.types import arrow_fields
 from foldflight.spark.versions import nullable, spark_type
 

@@ -25,9 +25,9 @@ from foldflight.engine.batch.lifted import ROWS, LiftedFold, aggregate_name
 from foldflight.engine.query.layout import KIND, LIVE
 from foldflight.engine.query.query import Query
 from foldflight.lift import Aggregate, Expr, Failure, Plan
+from foldflight.spark.arrow import arrow_function, spark_schema, step_of
 from foldflight.spark.expressions import SIGN, expression, text
 from foldflight.spark.finishing import finished
-from foldflight.spark.steps import arrow_function, spark_schema, step_of
 from foldflight.spark.versions import checks_sums
 
 __all__ = ["lifted_result"]

@@ -28,6 +28,7 @@ from foldflight.engine.query.layout import EMIT, KIND, ROW_KIND, SLOT
 from foldflight.errors import RejectedError
 from foldflight.functions.query.call import Order
 from foldflight.functions.query.frame import WindowFrame
+from foldflight.spark.arrow import arrow_function, hash_of, step_name, together
 from foldflight.spark.columns import (
     Columns,
     by_text,
@@ -41,7 +42,6 @@ from foldflight.spark.columns import (
 from foldflight.spark.frame import SPARK, check_buckets, listed, named_outputs, one_transport, refuse_doubles
 from foldflight.spark.overstream import over_stream
 from foldflight.spark.settings import advise, check_provider
-from foldflight.spark.steps import arrow_function, hash_of, step_name, together
 from foldflight.spark.types import arrow_fields, check_keys
 from foldflight.spark.versions import arrow_type, nullable, spark_type
 from foldflight.spark.windows import WATERMARK

@@ -24,6 +24,7 @@ from foldflight.engine.query.layout import BUCKET
 from foldflight.engine.state.manifest import RunStore, TableBounds
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.packing import Pack, Unpack
+from foldflight.spark.arrow import arrow_function, step_name
 from foldflight.spark.bucketed import (
     FOLDED,
     OPERATOR,
@@ -34,7 +35,6 @@ from foldflight.spark.bucketed import (
     observed,
     run_cache,
 )
-from foldflight.spark.steps import arrow_function, step_name
 from foldflight.spark.versions import transform_with_state
 
 __all__ = ["over_stream"]

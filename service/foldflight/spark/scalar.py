@@ -37,10 +37,10 @@ from foldflight.functions import Step, StepArgument, can_widen, parse_type
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.literals import check_names
 from foldflight.functions.types.sql import sql_name
+from foldflight.spark.arrow import arrow_function, step_name
 from foldflight.spark.attempts import attempt
 from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, column_named, spark_name, text_of
-from foldflight.spark.steps import arrow_function, step_name
 from foldflight.spark.types import arrow_fields, check_udf
 from foldflight.spark.versions import ARROW_UDFS, arrow_udf, nullable, spark_type
 from foldflight.spark.worker import freeze_garbage_collector

@@ -28,10 +28,10 @@ from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.engine.state.versions import CurrentViews, VersionColumns, with_older
 from foldflight.engine.state.viewtable import ViewTable, stored_views
 from foldflight.errors import RejectedError
+from foldflight.spark.arrow import arrow_function
 from foldflight.spark.bucketed import OPERATOR, stored_name
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.overstream import OverProcessor
-from foldflight.spark.steps import arrow_function
 from foldflight.spark.versions import check_operators, spark_type
 
 __all__ = ["LIVE_ROWS", "StateFigures", "StoredTable", "check_checkpoint", "state_table"]

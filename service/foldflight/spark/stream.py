@@ -35,6 +35,7 @@ from foldflight.engine.stream.epoch import BucketEpoch, ClosedWindows, EpochStat
 from foldflight.engine.stream.packing import Pack, Unpack, blob_of
 from foldflight.engine.stream.sessions import SessionEpoch
 from foldflight.functions import RowKind
+from foldflight.spark.arrow import arrow_function, spark_schema, step_of
 from foldflight.spark.bucketed import (
     FOLDED,
     OPERATOR,
@@ -45,7 +46,6 @@ from foldflight.spark.bucketed import (
     observed,
     run_cache,
 )
-from foldflight.spark.steps import arrow_function, spark_schema, step_of
 from foldflight.spark.versions import transform_with_state
 
 __all__ = ["stream_result"]

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 
 from foldflight.client.process import PROGRAMS
+from foldflight.exchange.answers import Answer, EngineExchange
 from foldflight.exchange.codec import decode, decode_open, encode, encode_open
-from foldflight.exchange.engine import Answer, EngineExchange, check_chunk
 from foldflight.exchange.frames import (
     Barrier,
     Checkpoint,
@@ -37,6 +37,7 @@ from foldflight.exchange.frames import (
 )
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange
+from foldflight.exchange.slots import check_chunk
 from foldflight.fold import StateSigner
 from foldflight.functions import Registry
 

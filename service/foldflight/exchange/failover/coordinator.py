@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.exchange.engine import Answer, Saved, check_chunk
+from foldflight.exchange.answers import Answer, Saved
 from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.replaylog import ReplayEntry, ReplayLog
 from foldflight.exchange.failover.steps import (
@@ -59,7 +59,7 @@ from foldflight.exchange.frames import (
     States,
 )
 from foldflight.exchange.machine import check_epoch, check_none_due
-from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, check_slots, check_states
+from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, check_chunk, check_slots, check_states
 from foldflight.exchange.views import kept_states
 from foldflight.functions.author.context import LogRecord
 

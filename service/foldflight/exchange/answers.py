@@ -17,17 +17,11 @@ from foldflight.exchange.frames import (
     Results,
     RowOutputs,
     SavedStates,
-    columns_text,
 )
 from foldflight.exchange.machine import Exchange, Role
 from foldflight.fold import ROW
 
-__all__ = [
-    "Answer",
-    "EngineExchange",
-    "Saved",
-    "check_chunk",
-]
+__all__ = ["Answer", "EngineExchange", "Saved"]
 
 
 @dataclass(frozen=True)
@@ -46,15 +40,6 @@ class Saved:
 Answer: TypeAlias = pa.Table | pa.RecordBatch | Saved
 """The answer to a frame of the engine: the results of a barrier, initial outputs, outputs after each row, the outputs
 of a chunk in an exchange of steps, or the states of a checkpoint."""
-
-
-def check_chunk(batch: pa.RecordBatch, opening: Open) -> None:
-    """Raise RejectedError SCHEMA_MISMATCH if the schema of a chunk differs from `Open.columns`."""
-    if batch.schema != opening.columns:
-        raise RejectedError(
-            "SCHEMA_MISMATCH",
-            f"the chunk has {columns_text(batch.schema)}, and Open announced {columns_text(opening.columns)}",
-        )
 
 
 def _check_mapped(answer: pa.Table, rows: int) -> None:

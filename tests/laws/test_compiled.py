@@ -393,8 +393,48 @@ class Listed:
         return accumulator[0] * accumulator[1] - accumulator[2]
 
 
+@udaf
+class Shown:
+    """A result that only the interpreter makes, whose get_value changes the accumulator."""
+
+    total: int
+    shown: int
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.shown = 0
+
+    def accumulate(self, value: int) -> None:
+        if value is not None:
+            self.total += value
+
+    def merge(self, other: "Shown") -> None:
+        self.total += other.total
+        self.shown += other.shown
+
+    def get_value(self) -> list[int]:
+        self.shown += 1
+        if self.total == 13:
+            raise ValueError(f"bad luck after {self.shown}")
+        return sorted([self.total, self.shown], key=abs)
+
+
 FUNCTIONS = Registry.load(
-    [RoundedDeviation, WeightedAvg, Own, Whole, Greatest, Sketched, LastRow, Visits, LastDay, Histogram, Tuples, Listed]
+    [
+        RoundedDeviation,
+        Shown,
+        WeightedAvg,
+        Own,
+        Whole,
+        Greatest,
+        Sketched,
+        LastRow,
+        Visits,
+        LastDay,
+        Histogram,
+        Tuples,
+        Listed,
+    ]
 )
 Case = tuple[str, list[pa.DataType], dict[str, Any]]
 # Compiling one takes up to half a minute: four kinds of states in `make test`, the others in CI.
@@ -452,6 +492,28 @@ def test_compiled_is_interpreted(
     """Rows, states and values are equal, and so are errors, with their slots and rows."""
     bound = bound_of(name, types, literals)
     folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, row_by_row=True)
+
+
+@settings(examples(150), suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_an_interpreted_get_value_works_on_compiled_accumulators(hot: Programs, data: st.DataObject) -> None:
+    """Only get_value is interpreted: results, errors and what it changes are the interpreter's."""
+    bound = bound_of("shown", [pa.int64()], {})
+    folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, row_by_row=True)
+
+
+def test_the_reason_of_an_interpreted_get_value_is_shown(hot: Programs) -> None:
+    """The other methods stay compiled, and the listing says why get_value is not."""
+    bound = bound_of("shown", [pa.int64()], {})
+    accumulators = hot.accumulators(interpreted(bound))
+    slots = np.array([0, 1, 0], np.int32)
+    accumulators.fold(Rows(slots, None, [Column("value", pa.array([1, 2, 3]))]))
+    assert accumulators.outputs(slots[:2]).to_pylist() == [[1, 4], [1, 2]]
+    assert accumulators.outputs(slots[:2]).to_pylist() == [[2, 4], [2, 2]]
+    assert accumulators.kind == "compiled"
+    assert str(hot.warm(bound.function)) == (
+        "compiled: get_value is interpreted: its result has the type ARRAY<BIGINT>"
+    )
 
 
 @each_case

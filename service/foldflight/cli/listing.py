@@ -14,6 +14,7 @@ from foldflight.cli.target import target_options
 from foldflight.client import connect
 from foldflight.client.connect import EMBEDDED
 from foldflight.exchange.frames import FunctionInfo
+from foldflight.fold.mode import Mode
 from foldflight.functions import Registry
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.lift import lifted_of
@@ -66,7 +67,8 @@ def _described(info: FunctionInfo, facts: list[str]) -> Text:
         text.append(f"\n    {doc}", "dim")
     folding = info.folding
     if folding is not None and folding.reason:
-        text.append(f"\n    {folding.mode} because: {folding.reason}", "yellow")
+        how = f"{folding.mode}, but" if folding.mode is Mode.COMPILED else f"{folding.mode} because:"
+        text.append(f"\n    {how} {folding.reason}", "yellow")
     if info.lift:
         lift, why = lifted_of(info.lift)
         if lift is None:

@@ -136,6 +136,8 @@ class Compiled(Accumulators):
         program = self._compiled_for(len(slots))
         if program is None:
             return self.inner.outputs(slots)
+        if program.values is None:
+            return self._interpreted(program, slots)
         values, valid = program.room(len(slots))
         try:
             program.values(self._table, self._present, program.instance, program.fresh, slots, values, valid)
@@ -143,6 +145,36 @@ class Compiled(Accumulators):
             self._leave()
             return self.inner.outputs(slots)
         return self._cast(values, valid)
+
+    def _interpreted(self, program: Program, slots: Slots) -> pa.Array:
+        """Return the results of an interpreted get_value, which works on the accumulators as Python objects."""
+        known = np.unique(slots[slots < len(self._present)])
+        known = known[self._present[known]]
+        if len(known):
+            states = self._column_states(known, narrow=False)
+            assert states is not None
+            self.inner.merge(known, states)
+        own = self._own_numbers() if program.changes else ""
+        found = self.inner.outputs(slots)
+        if program.changes and len(known):
+            try:
+                records = self._records(self.inner.states(known))
+            except FunctionError:  # as in `_enter`
+                records = None
+            if records is None or own != self._own_numbers():
+                self._present[known] = False  # the interpreter has them, as get_value left them
+                self._leave()
+                return found
+            self._rows[known] = records
+        self.inner.forget(known)
+        return found
+
+    def _own_numbers(self) -> str:
+        """Return the attributes of the author's instance that compiled code uses, as text."""
+        from foldflight.compiler.plan import is_plain_number, own_attributes
+
+        own = own_attributes(self.inner.methods)
+        return repr({name: value for name, value in own.items() if is_plain_number(value)})
 
     def _cast(self, values: Any, valid: Mask) -> pa.Array:
         found, type_ = pa.array(values, mask=None if valid.all() else ~valid), self.inner.bound.result_type

@@ -53,8 +53,9 @@ class Plan:
         accumulator: The attributes of the accumulator.
         arguments: The NumPy types of the argument columns.
         kinds: The kinds of their values.
-        result: The kind of the result.
+        result: The kind of the result; empty if get_value is interpreted.
         result_bits: The width of an integer result, in bits.
+        unresolved: Why results are not made by compiled code; empty if they are.
     """
 
     functions: tuple[tuple[str, Any], ...]
@@ -68,6 +69,7 @@ class Plan:
     kinds: tuple[str, ...]
     result: str
     result_bits: int
+    unresolved: str = ""
 
     @property
     def is_tuple(self) -> bool:
@@ -126,9 +128,11 @@ class Kernels:
 
     def check(self) -> None:
         """Raise Refused for code that cannot be compiled, as far as this is known without compiling it."""
-        changed, shown = _held_type(self.plan, self.accumulator), _held_type(self.plan, self.shown)
-        given: dict[str, tuple[types.Type, ...]] = {"merge": (changed, changed), "get_value": (shown,), "eval": ()}
+        changed = _held_type(self.plan, self.accumulator)
+        given: dict[str, tuple[types.Type, ...]] = {"merge": (changed, changed), "eval": ()}
         for method_name, function in self.plan.functions:
+            if method_name == "get_value":
+                continue  # it may be interpreted
             own = (self.instance,) if method_name in self.plan.with_self else ()
             self.author.check(function, (*own, *given.get(method_name, (changed,))))
 
@@ -287,6 +291,8 @@ class Kernels:
 
     def _get_value(self) -> Any:
         """Return `get_value(instance, record)`, cast to the kind of the result."""
+        if self.plan.unresolved:
+            raise Refused(self.plan.unresolved)
         call = self._method("get_value", result=operators.result_of(self.plan.result, self.plan.result_bits))
         held = _held(self.plan)
         return register_jitable(lambda me, record: call(me, held(record), ()))

@@ -87,7 +87,10 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     if fresh[0].tobytes() != fresh[1].tobytes():
         raise Refused("create_accumulator does not always return equal accumulators")
     parameters = RecordLayout(tuple(RecordField(name, type(value).__name__) for name, value in attributes.items()))
-    kind, bits = result_kind(bound.result_type)
+    try:
+        (kind, bits), unresolved = result_kind(bound.result_type), ""
+    except Refused as refused:  # get_value is interpreted, and all other methods are compiled
+        (kind, bits), unresolved = ("", 0), refused.reason
     arguments = [argument_kind(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
     plan = Plan(
         functions=tuple(functions.items()),
@@ -101,6 +104,7 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
         kinds=tuple(kind for _, kind in arguments),
         result=kind,
         result_bits=bits,
+        unresolved=unresolved,
     )
     return plan, Start(fresh[0], attribute_record(parameters, attributes))
 

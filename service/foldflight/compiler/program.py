@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
+import collections
+import dis
 import functools
 import importlib.util
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,7 +18,7 @@ import numpy as np
 from foldflight.fold.moments import MOMENTS
 
 if TYPE_CHECKING:
-    from foldflight.compiler.kernels import Kernels  # brings numba
+    from foldflight.compiler.kernels import Kernels, Plan  # brings numba
 
 __all__ = ["NO_NUMBA", "Program", "Uncompiled", "lacks_numba", "room_for_results", "why_not"]
 
@@ -33,6 +37,17 @@ class Uncompiled:
 
 
 NO_NUMBA: Final = Uncompiled("numba is not installed here")
+_STORES: Final = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_GLOBAL", "DELETE_", "CALL_FUNCTION_EX")
+_CHANGING: Final = frozenset(
+    name
+    for each in (list, dict, set, bytearray, collections.deque, collections.Counter)
+    for name in vars(each)
+    if not name.startswith("_") and name not in ("copy", "count", "get", "index", "items", "keys", "values")
+)
+_HARMLESS: Final = (
+    *(abs, all, any, bool, dict, divmod, enumerate, float, frozenset, int, len, list, max, min, range, reversed),
+    *(round, set, sorted, str, sum, tuple, zip),
+)
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -56,6 +71,11 @@ class Program:
         fresh: A new accumulator, uint8, shape (bytes of a record,).
         instance: The attributes of the author's instance, uint8.
         on_refused: Called with the name of the class, the circumstances in which it is interpreted, and the reason.
+
+    Attributes:
+        values: The loop that makes results; None if get_value is interpreted.
+        interprets: Why get_value is interpreted; empty if it is compiled.
+        changes: Whether an interpreted get_value may change accumulators.
     """
 
     def __init__(
@@ -70,7 +90,14 @@ class Program:
         self.arguments = tuple(zip(kernels.plan.arguments, kernels.plan.kinds, strict=True))
         kernels.fold(nulls=False)
         self.merge: Any = kernels.merge() if "merge" in kernels.plan.methods else None
-        self.values = kernels.values()
+        self.values: Any = None
+        self.interprets = ""
+        try:
+            self.values = kernels.values()
+        except Exception as error:  # noqa: BLE001 - the interpreter makes the results that cannot be compiled
+            self.interprets = f"get_value is interpreted: {why_not(error)}"
+        # What an interpreted get_value changes is taken over.
+        self.changes = bool(self.interprets) and may_change(kernels.plan)
 
     @property
     def was_compiled(self) -> bool:
@@ -104,6 +131,31 @@ class Program:
     def warm(self) -> None:
         """Compile the loop over rows with NULLs, if possible."""
         self.fold(nulls=True)
+
+
+def may_change(plan: Plan) -> bool:
+    """Return whether get_value may change its accumulator, as far as its code tells. False is certain."""
+    function = plan.methods["get_value"]
+    names = set(function.__code__.co_names) | {name for each in _inner(function.__code__) for name in each.co_names}
+    if not _CHANGING.isdisjoint(names):
+        return True
+    for code in (function.__code__, *_inner(function.__code__)):
+        for step in dis.get_instructions(code):
+            if step.opname.startswith(_STORES) or (step.opname == "BINARY_OP" and "=" in step.argrepr):
+                return True
+    known = {name: function.__globals__.get(name, getattr(builtins, name, None)) for name in names}
+    called = [each for each in known.values() if callable(each) and each not in _HARMLESS]
+    own = [name for name in names if callable(getattr(plan.cls, name, None))]
+    others = {each.__name__ for each in known.values() if isinstance(each, ModuleType)} - {"math", "statistics"}
+    return bool(called or own or others)
+
+
+def _inner(code: CodeType) -> Iterator[CodeType]:
+    """Yield the codes of lambdas, comprehensions and functions in a code."""
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield each
+            yield from _inner(each)
 
 
 def room_for_results(kind: str, count: int) -> tuple[Any, Any]:

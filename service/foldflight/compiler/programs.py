@@ -282,8 +282,9 @@ class Programs(Accelerator):
             folding = Folding(Mode.INTERPRETED, found.reason)
             text = f"is interpreted, not compiled: {found.reason}"
         else:
-            folding = Folding(Mode.COMPILED)
+            folding = Folding(Mode.COMPILED, found.interprets)
             text = "is compiled" if found.was_compiled else "is compiled, and was loaded from a file"
+            text += f", but {found.interprets}" if found.interprets else ""
         _remember(self._decided, _key_of(bound), folding)
         self._log_once((bound.function.name, str(folding)), bound.function.name, text)
         return folding

@@ -41,6 +41,8 @@ class ScalarProgram:
         on_refused: Called with the name of the function, the circumstances in which it is interpreted, and the reason.
     """
 
+    interprets = ""
+
     def __init__(self, name: str, kernels: Kernels, instance: Any, on_refused: Callable[[str, str, str], None]) -> None:
         self._name = name
         self._kernels = kernels

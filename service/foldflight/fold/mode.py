@@ -39,7 +39,7 @@ class Folding:
 
     Args:
         mode: The mode.
-        reason: The reason why it is interpreted; empty for all other modes.
+        reason: The reason why it is interpreted, or why get_value of a compiled one is; else empty.
     """
 
     mode: Mode

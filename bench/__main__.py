@@ -9,6 +9,7 @@ import platform
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from rich.console import Console
@@ -79,12 +80,14 @@ def main() -> None:
     ):
         sizes = Sizes(arguments.rows, arguments.groups, arguments.stream_groups, url)
         for suite in arguments.only:
+            start = time.perf_counter()
             try:
                 for each in SUITES[suite](sizes):
                     console.print(f"[dim]{report.line_of(each)}[/]", highlight=False)
                     figures.append(each)
             except NotInstalledError as error:
                 console.print(f"not measured: {error}")
+            console.print(f"{suite} took {time.perf_counter() - start:,.0f} s")
             records = report.records_of(figures)
             for grid in report.grids_of(suite, records):
                 console.print(grid.for_console())

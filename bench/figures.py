@@ -1,6 +1,7 @@
 """Writes the figures of the newest run into the documents: `make figures`; `make bench` does it after its run.
 
-The picture and the table of the README, and the page docs/explanation/figures.md. Nothing in them is written by hand.
+The picture and the table of the README, the tables of goals of docs/explanation/performance.md, and the page
+docs/explanation/figures.md. Nothing in them is written by hand.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ RESULTS = ROOT / "bench" / "results"
 PICTURE = RESULTS / "overview.svg"
 NARROW_PICTURE = RESULTS / "overview-narrow.svg"
 README = ROOT / "README.md"
+PERFORMANCE = ROOT / "docs" / "explanation" / "performance.md"
 PAGE = ROOT / "docs" / "explanation" / "figures.md"
 _OURS = "foldflight"
 _NEEDED = {spark_batch.SUITE, spark_stream.SUITE}
@@ -44,6 +46,8 @@ _TABLE: dict[tuple[str, str], tuple[str, Mapping[str, Sequence[str]], Mapping[st
         {"arrow-udf's server": (scalar.ARROW_UDF_SERVER,)},
     ),
 }
+_GOALS = re.compile(r"(<!-- goals of ([a-z, ]+) -->\n).*?(<!-- end of goals -->\n)", re.DOTALL)
+_CASES_SHOWN = 3
 _BLOCK = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->\n)", re.DOTALL)
 
 
@@ -95,6 +99,39 @@ def _named(found: Mapping[str, report.Record], names: Mapping[str, Sequence[str]
     return "; ".join(f"{report.value_of(each).removesuffix('/s')} {name}" for name, each in best.items())
 
 
+def performance_of(run: Run, text: str) -> str:
+    """Return the page about performance, whose tables have the goals of the suites that their first lines name."""
+
+    def table(found: re.Match[str]) -> str:
+        return found[1] + _goals_of(run, found[2].split(", ")) + found[3]
+
+    return _GOALS.sub(table, text)
+
+
+def _goals_of(run: Run, suites: Sequence[str]) -> str:
+    """Return a table with a line for each goal: the ratios that were measured, and in how many cases it is reached."""
+    goals: dict[tuple[str, str, str, float], list[report.Record]] = {}
+    for each in run.records:
+        if each.suite in suites and each.goal is not None:
+            goals.setdefault((each.suite, each.subject, each.ratio_to, each.goal), []).append(each)
+    lines = [
+        f"| [{run.day}](figures.md#goals) | beside | cases | ratio | goal | reached |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (_, subject, other, goal), found in goals.items():
+        cases = list(dict.fromkeys(each.case for each in found))
+        named = "; ".join(cases) if len(cases) <= _CASES_SHOWN else f"{len(cases)} cases"
+        ratios = sorted(each.ratio for each in found)
+        measured = " to ".join(dict.fromkeys(f"{ratio:.2f}" for ratio in (ratios[0], ratios[-1])))
+        if any(each.is_ratio_to_limit for each in found):
+            measured = f"more than {measured}"  # the other was stopped
+        sign = "at least" if found[0].unit == report.MORE_IS_BETTER else "at most"
+        met = sum(bool(each.met) for each in found)
+        reached = "yes" if met == len(found) else f"{met} of {len(found)}" if met else "no"
+        lines.append(f"| {subject} | {other} | {named} | {measured} | {sign} {goal:.2f} | {reached} |")
+    return "\n".join([*lines, ""])
+
+
 def page_of(run: Run) -> str:
     """Return the page of the documentation: the picture, the goals and a table for each suite and unit."""
     lines = [
@@ -135,8 +172,9 @@ def write() -> list[Path]:
     report.draw_narrow(NARROW_PICTURE, report.overview_of(run.rates), title, highlights=_OURS)
     text = README.read_text(encoding="utf-8")
     README.write_text(_BLOCK.sub(lambda found: found[1] + readme_of(run) + found[2], text), encoding="utf-8")
+    PERFORMANCE.write_text(performance_of(run, PERFORMANCE.read_text(encoding="utf-8")), encoding="utf-8")
     PAGE.write_text(page_of(run), encoding="utf-8")
-    return [PICTURE, NARROW_PICTURE, README, PAGE]
+    return [PICTURE, NARROW_PICTURE, README, PERFORMANCE, PAGE]
 
 
 if __name__ == "__main__":

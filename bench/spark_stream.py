@@ -30,7 +30,7 @@ PER_KEY = "transformWithStateInPandas"
 LONGEST = "the longest"
 
 ROWS, GROUPS, EPOCHS = 500_000, 100_000, 6
-TOUCHED, TOUCHED_EPOCHS = 10_000, 12
+TOUCHED, TOUCHED_EPOCHS, TOUCHED_ROUNDS = 10_000, 10, 2
 LOAD_ROWS = 1_000_000
 DDL = "k bigint, v bigint, w int"
 CORES = os.cpu_count() or 1
@@ -57,7 +57,7 @@ def _throughput(spark: Any, url: str) -> Iterator[Figure]:
             _write(large, number, table(ROWS, GROUPS, seed=number))
             _write(small, number, table(ROWS // 100, GROUPS, seed=number))
         # The first epoch of each run starts processes and compiles plans.
-        for way, runs in _rounds(spark, large, _ways(url), Path(folder)).items():
+        for way, runs in _rounds(spark, large, _ways(url), Path(folder), ROUNDS).items():
             yield Figure(SUITE, case, way, ROWS / statistics.median(_all(run[1:] for run in runs)), "rows/s")
         seconds = epochs(spark, small, _per_key, Path(folder, PER_KEY))[1:]
         yield Figure(SUITE, case, PER_KEY, ROWS // 100 / statistics.median(seconds), "rows/s")
@@ -75,7 +75,7 @@ def _touched(spark: Any, url: str, total: int) -> Iterator[Figure]:
             _write(data, loads + number, _rows(keys, seed=number))
         ways = _ways(url)
         del ways[REMOTE]  # the state table is the same
-        for way, runs in _rounds(spark, data, ways, Path(folder)).items():
+        for way, runs in _rounds(spark, data, ways, Path(folder), TOUCHED_ROUNDS).items():
             yield Figure(SUITE, case, way, statistics.median(_all(run[loads:] for run in runs)), "s")
             yield Figure(SUITE, f"{case}, {LONGEST}", way, statistics.median(max(run[loads:]) for run in runs), "s")
 
@@ -85,10 +85,12 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="foldflight-bench-", ignore_cleanup_errors=True)
 
 
-def _rounds(spark: Any, data: Path, ways: Mapping[str, Query], folder: Path) -> dict[str, list[tuple[float, ...]]]:
+def _rounds(
+    spark: Any, data: Path, ways: Mapping[str, Query], folder: Path, rounds: int
+) -> dict[str, list[tuple[float, ...]]]:
     """Return the seconds of each epoch of each way, in several rounds."""
     taken: dict[str, list[tuple[float, ...]]] = {way: [] for way in ways}
-    for number in range(ROUNDS):
+    for number in range(rounds):
         for way, query in ways.items():
             taken[way].append(epochs(spark, data, query, folder / f"{way} {number}"))
     return taken

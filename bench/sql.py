@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.data import Figure, Sizes, table
-from bench.spark_batch import PEERS, TIME_LIMIT_S, ours, python_peers, seconds_of, session, written
+from bench.spark_batch import PEERS, for_peers, ours, python_peers, rates_of, session
 from foldflight.client import connect
 from foldflight.spark import register, sql
 from tests.sql import tpch
@@ -41,14 +41,12 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
             GROUP_BY: ours(functions, "k"),
             FOLD: lambda frame: _query(spark, frame, "fold"),
             LISTS: lambda frame: _query(spark, frame, "lists"),
-            **dict(zip(GROUPED_PEERS, python_peers("k"), strict=False)),
         }
+        peers = dict(zip(GROUPED_PEERS, python_peers("k"), strict=False))
         for groups in sizes.groups:
-            case, data = f"{groups:,} groups", table(sizes.rows, groups)
-            frame = spark.read.parquet(str(written(Path(folder), case, data)))
-            for way, seconds in seconds_of(spark, frame, ways).items():
-                rate = data.num_rows / min(seconds, TIME_LIMIT_S)
-                yield Figure(SUITE, case, way, rate, "rows/s", is_limit=seconds >= TIME_LIMIT_S)
+            data = table(sizes.rows, groups)
+            tables = data, for_peers(data, groups)
+            yield from rates_of(spark, Path(folder), (SUITE, f"{groups:,} groups"), tables, (ways, peers))
         yield from _planning(spark)
 
 

@@ -45,7 +45,7 @@ SMALL = "groups with ten entries"
 DISTINCT_TOUCHED = f"count(DISTINCT), {EPOCH_ROWS:,} rows an epoch, one group"
 DISTINCT_SMALL = "groups with ten texts, count(DISTINCT)"
 IN_STATES = "all rows in states"
-SMALLEST, LARGEST = 10_000, 10_000_000
+SMALLEST, LARGEST = 10_000, 5_000_000
 # States with all rows take seconds an epoch beyond this number.
 _LISTED = 100_000
 # Materialized calls have all rows in their states.
@@ -114,11 +114,11 @@ def listed_of(count: int) -> str:
 
 
 def measure(sizes: Sizes) -> Iterator[Figure]:
-    """Measure views of 10,000 and of five times `rows` entries, at most 10 M, and a twentieth of `rows` groups.
+    """Measure views of 10,000 and of 2.5 times `rows` entries, at most 5 M, and a twentieth of `rows` groups.
 
     So also of the rows of `count(DISTINCT)`, beside states that have all rows.
     """
-    large = min(sizes.rows * 5, LARGEST)
+    large = min(sizes.rows * 5 // 2, LARGEST)
     for count in (SMALLEST, large):
         with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder:
             stream = _Stream(Call("in_view", ("v",)), Path(folder))

@@ -100,6 +100,8 @@ def test_the_documents_show_the_newest_results() -> None:
     assert f"<!-- figures -->\n{figures.readme_of(run)}<!-- end of figures -->\n" in readme
     assert figures.PICTURE.relative_to(figures.ROOT).as_posix() in readme
     assert figures.PAGE.read_text() == figures.page_of(run)
+    performance = figures.PERFORMANCE.read_text()
+    assert performance == figures.performance_of(run, performance)
     drawn = figures.PICTURE.read_text()
     assert run.day in drawn
     assert all(html.escape(report.value_of(each)) in drawn for each in report.overview_of(run.rates))
@@ -121,6 +123,24 @@ def test_the_newest_run_is_that_of_the_last_day(tmp_path: Path) -> None:
     assert "| foldflight, embedded | 1.00 M/s (0.25) |" in figures.page_of(run)
     with pytest.raises(FileNotFoundError, match="run `make bench`"):
         figures.newest(tmp_path / "nothing")
+
+
+def test_the_page_about_performance_has_a_line_for_each_goal() -> None:
+    """With the ratios of all cases, and in how many of them the goal is reached."""
+    more = [Figure(each.suite, "10,000 groups", each.subject, each.value * 2, each.unit) for each in FIGURES[1:3]]
+    run = figures.Run("2026-01-01", "a machine", report.records_of([*FIGURES, *more]))
+    page = figures.performance_of(run, "before\n<!-- goals of spark, over -->\nold\n<!-- end of goals -->\nafter\n")
+    line = (
+        "foldflight, embedded | limit of the pipe (counts rows) | 100 groups; 10,000 groups | 0.80 | at least 0.90 | no"
+    )
+    assert page.splitlines()[1:-1] == [
+        "<!-- goals of spark, over -->",
+        "| [2026-01-01](figures.md#goals) | beside | cases | ratio | goal | reached |",
+        "|---|---|---|---|---|---|",
+        f"| {line} |",
+        "| foldflight, embedded | applyInArrow | 100 groups | more than 2.50 | at least 2.00 | yes |",
+        "<!-- end of goals -->",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,11 @@ def pair(*, states: bool = True, limits: Limits = LIMITS) -> ExchangePair:
 def fold(exchange: ExchangePair, *rows: tuple[int, int]) -> None:
     columns = [pa.array(column) for column in zip(*[(*row, 1) for row in rows], strict=True)]
     arrays = [column.cast(field.type) for column, field in zip(columns, COLUMNS, strict=True)]
-    exchange.send(exchange.answers.chunk(pa.RecordBatch.from_arrays(arrays, schema=COLUMNS)))
+    exchange.send(exchange.engine.chunk(pa.RecordBatch.from_arrays(arrays, schema=COLUMNS)))
 
 
 def saved(exchange: ExchangePair) -> dict[int, Any]:
-    exchange.send(exchange.answers.checkpoint())
+    exchange.send(exchange.engine.checkpoint())
     found = exchange.answers.pop()
     assert isinstance(found, Saved)
     assert found.problem == ""
@@ -52,7 +52,7 @@ def test_a_checkpoint_saves_what_changed_since_the_last(states: bool) -> None:
     # A barrier that returned the state has saved it, one that did not has not.
     assert saved(exchange) == ({} if states else {3: {"sum": 8, "count": 2}})
     fold(exchange, (1, 1))
-    exchange.send(exchange.answers.forget(pa.array([1], pa.int32())))
+    exchange.send(exchange.engine.forget(pa.array([1], pa.int32())))
     assert saved(exchange) == {}
 
 
@@ -60,7 +60,7 @@ def test_large_checkpoints_come_in_parts() -> None:
     """The messages of a checkpoint stay within message_bytes_max, too."""
     exchange = pair(limits=Limits(20_000, 10_000, 2**20, 2**24, 1, 1.0, 1.0))
     fold(exchange, *[(slot, 1) for slot in range(2000)])
-    replies = exchange.send(exchange.answers.checkpoint())
+    replies = exchange.send(exchange.engine.checkpoint())
     assert len(replies) > 5
     assert [reply.last for reply in replies if isinstance(reply, SavedStates)] == [False] * (len(replies) - 1) + [True]
     found = exchange.answers.pop()
@@ -72,7 +72,7 @@ def test_results_come_in_parts_of_a_megabyte() -> None:
     """The engine can read one part while the server encodes the next, however large a message may be."""
     exchange = pair(limits=Limits(2**26, 2**20, 2**20, 2**26, 1, 1.0, 1.0))
     fold(exchange, *[(slot, 1) for slot in range(100_000)])
-    replies = exchange.send(exchange.answers.barrier(1))
+    replies = exchange.send(exchange.engine.barrier(1))
     sizes = [reply.batch.nbytes for reply in replies if isinstance(reply, Results)]
     assert len(sizes) == len(replies) > 2
     assert max(sizes) <= 2**20
@@ -99,7 +99,7 @@ def test_states_that_cannot_be_saved_do_not_end_the_exchange() -> None:
     """If states are too large or cannot be serialized, an exchange that does not request them continues."""
     exchange = pair(states=False, limits=Limits(2**20, 1000, 2**20, 10, 1, 1.0, 1.0))
     fold(exchange, (0, 5))
-    exchange.send(exchange.answers.checkpoint())
+    exchange.send(exchange.engine.checkpoint())
     found = exchange.answers.pop()
     assert isinstance(found, Saved)
     assert found.problem.startswith("LIMIT: the states have")
@@ -113,7 +113,7 @@ def test_lines_logged_before_a_checkpoint_come_with_it() -> None:
 
     exchange = ExchangePair(Open((Call("talks", ("v",)),), COLUMNS), Registry.load([Talks]))
     fold(exchange, (0, 5))
-    log, states = exchange.send(exchange.answers.checkpoint())
+    log, states = exchange.send(exchange.engine.checkpoint())
     assert isinstance(log, Log)
     assert isinstance(states, SavedStates)
     assert exchange.epoch(1).num_rows == 1

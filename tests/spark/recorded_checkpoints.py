@@ -181,6 +181,18 @@ def archive_of(version: str) -> Path:
     return Path(__file__).with_name(f"recorded_checkpoints-{version}.tar.xz")
 
 
+def unpack(version: str, name: str, folder: Path) -> Path:
+    """Unpack a recorded stream into an empty folder, and return its checkpoint."""
+    with tarfile.open(archive_of(version)) as archive:
+        members = [member for member in archive.getmembers() if member.name.startswith(f"{name}/")]
+        archive.extractall(folder, members, filter="data")
+    checkpoint = folder / name / "checkpoint"
+    for path in checkpoint.rglob("*"):
+        if path.is_file() and FOLDER.encode() in (data := path.read_bytes()):
+            path.write_bytes(data.replace(FOLDER.encode(), str(folder / name).encode()))
+    return checkpoint
+
+
 def continued(spark: SparkSession, version: str, name: str, folder: Path) -> tuple[list[str], list[str]]:
     """Continue a stream that was recorded on a version of Spark in an empty folder.
 
@@ -188,12 +200,7 @@ def continued(spark: SparkSession, version: str, name: str, folder: Path) -> tup
         tuple[list[str], list[str]]: Its outputs, and those that are right.
     """
     kind = KINDS[name]
-    with tarfile.open(archive_of(version)) as archive:
-        members = [member for member in archive.getmembers() if member.name.startswith(f"{name}/")]
-        archive.extractall(folder, members, filter="data")
-    for path in (folder / name / "checkpoint").rglob("*"):
-        if path.is_file() and FOLDER.encode() in (data := path.read_bytes()):
-            path.write_bytes(data.replace(FOLDER.encode(), str(folder / name).encode()))
+    unpack(version, name, folder)
     stream = kind.source(spark, folder / name, kind.query, kind.mode)
     if version == "4.0" < ".".join(map(str, SPARK)):
         checkpoint = str(folder / name / "checkpoint")

@@ -1,11 +1,16 @@
 """Streams whose checkpoints an older version wrote go on as if that version had never stopped."""
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.recorded_checkpoints import KINDS, RECORDED_ON, continued
+from tests.spark.recorded_checkpoints import KINDS, RECORDED_ON, continued, unpack
+from tests.spark.test_kill import ROOT
 from tests.spark_sessions import SPARK, since_spark
 
 # On the newest Spark all but one take part in the slow tests only; an older one has no slow tests.
@@ -35,3 +40,36 @@ def test_a_recorded_checkpoint_is_continued(classic: SparkSession, tmp_path: Pat
     found, expected = continued(classic, version, name, tmp_path)
     assert found == expected
     assert found
+
+
+READ_ALONE = """
+import sys
+from pyspark.sql import SparkSession
+from foldflight.spark import configure, state_table
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+configure(spark)
+print(state_table(spark, sys.argv[1]).count(), "groups")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.surface
+@since_spark("4.0", "streams")
+def test_a_session_that_ran_no_stream_reads_states(tmp_path: Path) -> None:
+    """Spark 4.2 starts what its readers of states ask for with the first stream of a session."""
+    checkpoint = unpack("4.0", "grouped", tmp_path)
+    paths = [os.environ.get("PYTHONPATH", ""), str(ROOT / "service")]
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ALONE, str(checkpoint)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    assert re.search(r"[1-9]\d* groups", done.stdout)

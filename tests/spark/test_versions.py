@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from foldflight import RejectedError, connect, udf
-from foldflight.spark import group_by, sql, with_columns, write_table
+from foldflight.spark import group_by, sql, state_table, with_columns, write_table
 from foldflight.sql import SqlError
 from tests.spark_sessions import SPARK, since_spark
 
@@ -40,6 +40,10 @@ def test_streams_are_refused(classic: Any, embedded: Any) -> None:
         group_by(stream, "value").agg(n=embedded["count"]())
     with pytest.raises(RejectedError, match=r"`write_table` needs Spark 4\.0 or later, and this is Spark 3\.5\.\d+; w"):
         write_table(stream, "duckdb:///t?table=t", keys=["value"], checkpoint="c", create=True)
+    with pytest.raises(
+        RejectedError, match=r"streams and their states need Spark 4\.0 or later, and this is Spark 3\."
+    ):
+        state_table(classic, "c")
 
 
 @before_spark("4.2")

@@ -32,7 +32,7 @@ from foldflight.spark.arrow import arrow_function
 from foldflight.spark.bucketed import OPERATOR, stored_name
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.overstream import OverProcessor
-from foldflight.spark.versions import check_operators, spark_type
+from foldflight.spark.versions import STREAMS, check_operators, require, spark_type, state_reader
 
 __all__ = ["LIVE_ROWS", "StateFigures", "StoredTable", "check_checkpoint", "state_table"]
 
@@ -400,7 +400,7 @@ def _bucket() -> Any:
 
 
 def _variable(spark: SparkSession, checkpoint: str, operator: int, batch: int, variable: str) -> DataFrame:
-    reader = spark.read.format("statestore").option("operatorId", operator).option("batchId", batch)
+    reader = state_reader(spark).option("operatorId", operator).option("batchId", batch)
     return reader.option("stateVarName", variable).load(checkpoint)
 
 
@@ -412,7 +412,8 @@ Operators = dict[int, Operator]
 
 
 def _operators(spark: SparkSession, checkpoint: str) -> Operators:
-    """Return the operators of a query with state."""
+    """Return the operators of a query with state. Raises RejectedError SETTINGS on a Spark that cannot read it."""
+    require(STREAMS, "streams and their states")
     try:
         found = spark.read.format("state-metadata").load(checkpoint).orderBy("operatorId").collect()
     except PySparkException as error:

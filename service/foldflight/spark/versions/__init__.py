@@ -31,6 +31,7 @@ from foldflight.spark.versions.states import (
     FILE_MANAGER,
     StatefulProcessor,
     check_operators,
+    state_reader,
     transform_with_state,
     upgrade_checkpoint,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "require",
     "same_plan",
     "spark_type",
+    "state_reader",
     "transform_with_state",
     "type_named",
     "upgrade_checkpoint",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow.fs import FileSelector, FileSystem, FileType
-from pyspark.sql import DataFrame, GroupedData, Row
+from pyspark.sql import DataFrame, DataFrameReader, GroupedData, Row, SparkSession
 from pyspark.sql import types as st
 
 from foldflight.errors import RejectedError
@@ -28,7 +28,14 @@ else:
             """A stand-in for PySpark's class, where PySpark has none."""
 
 
-__all__ = ["FILE_MANAGER", "StatefulProcessor", "check_operators", "transform_with_state", "upgrade_checkpoint"]
+__all__ = [
+    "FILE_MANAGER",
+    "StatefulProcessor",
+    "check_operators",
+    "state_reader",
+    "transform_with_state",
+    "upgrade_checkpoint",
+]
 
 _HAS_ROWS: Final = hasattr(GroupedData, "transformWithState")
 
@@ -58,6 +65,16 @@ def check_operators(names: Iterable[str], checkpoint: str) -> None:
             f"Spark 4.0 has written {checkpoint}, and later versions refuse the name that it gave to the operator; "
             "copy the checkpoint and call foldflight.spark.upgrade_checkpoint(checkpoint) once",
         )
+
+
+def state_reader(spark: SparkSession) -> DataFrameReader:
+    """Return a reader of the states in a checkpoint, also for a session that has run no stream.
+
+    The tasks that read them ask for an endpoint that Spark 4.2 starts with the session's manager of streams, and the
+    manager with its first use ("Cannot find endpoint: StateStoreCoordinator").
+    """
+    spark.streams.active  # noqa: B018 - uses the manager, in Spark Connect that of the server
+    return spark.read.format("statestore")
 
 
 def upgrade_checkpoint(checkpoint: str, filesystem: FileSystem | None = None) -> int:

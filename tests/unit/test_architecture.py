@@ -220,3 +220,16 @@ def test_nothing_reaches_behind_pyspark():
     for path in sorted((ROOT / "service" / "foldflight").rglob("*.py")):
         found = re.search(r"\b_(jvm|jc|jdf|jsc|jsparkSession|active_spark_context)\b", path.read_text(encoding="utf-8"))
         assert found is None, f"{path}: {found[0]}"
+
+
+def test_one_room_knows_the_modules_of_pyspark():
+    """All of them but these, which PySpark documents, are named in spark/versions only."""
+    documented = {
+        "pyspark",
+        *(f"pyspark.{name}" for name in ("errors", "sql", "sql.streaming", "sql.types", "sql.window")),
+    }
+    brought = {"pyspark.sql.aggregator"}  # has the class of authors' aggregates
+    for path in sorted((ROOT / "service" / "foldflight").rglob("*.py")):
+        if "versions" not in path.parts:
+            named = re.findall(r"(?:from |import |\")(pyspark(?:\.\w+)*)", path.read_text(encoding="utf-8"))
+            assert set(named) <= documented | brought, path

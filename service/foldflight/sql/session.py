@@ -21,7 +21,7 @@ from foldflight.client.logs import set_up
 from foldflight.engine.over.stream import ttl_us_of
 from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
-from foldflight.spark.versions import formatted, is_spark, quiet
+from foldflight.spark.versions import formatted, is_remote, is_spark, quiet
 from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, refusal
 from foldflight.sql.blocks import parse
 from foldflight.sql.calls import GRAMMAR, calls_in
@@ -266,7 +266,7 @@ def _with_values(spark: SparkSession, text: str, args: Any, values: Mapping[str,
     Raises:
         RejectedError: SETTINGS in Spark Connect, where functions of foldflight need a view in place of a DataFrame.
     """
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if is_remote(spark):
         plain = Text(re.sub(r"\{\w+\}", "t", text))
         if uses_functions(plain, catalog_of(spark).names):
             raise RejectedError(

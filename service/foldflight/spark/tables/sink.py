@@ -33,7 +33,7 @@ from foldflight.spark.tables.delta import DeltaTable
 from foldflight.spark.tables.duckdb import DuckDBTable
 from foldflight.spark.tables.postgres import PostgresTable
 from foldflight.spark.tables.statements import quoted
-from foldflight.spark.versions import TABLES, arrow_type, require
+from foldflight.spark.versions import TABLES, arrow_type, is_remote, require
 
 __all__ = ["Sink", "write_table"]
 
@@ -106,7 +106,7 @@ def write_table(
     _check_columns(changes, keys)
     table = _opened(changes, target, keys, create=create, add_columns=add_columns)
     sink = Sink(table, keys, str(checkpoint), is_own=create, part_rows=part_rows, patience_s=patience_s)
-    if not _is_remote(changes):
+    if not is_remote(changes):
         sink.prepare(changes)
     writer = changes.writeStream.foreachBatch(sink).outputMode(output_mode)
     writer = writer.option("checkpointLocation", str(checkpoint))
@@ -161,10 +161,6 @@ def _opened(
             raise RejectedError(
                 "SETTINGS", f"there is no target {scheme}:; a target is {KINDS}, or the name of a table of Spark"
             )
-
-
-def _is_remote(changes: DataFrame) -> bool:
-    return type(changes).__module__.startswith("pyspark.sql.connect")
 
 
 class Sink:

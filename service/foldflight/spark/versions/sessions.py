@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.sql_formatter import SQLStringFormatter
 
-__all__ = ["condition_of", "contexts_of", "formatted", "is_spark", "message_of", "quiet", "same_plan"]
+__all__ = ["condition_of", "contexts_of", "formatted", "is_remote", "is_spark", "message_of", "quiet", "same_plan"]
 
 # The logger to which PySpark 4 writes each error of a query, with the stack trace of the JVM.
 _QUERY_CONTEXT_LOGGER: Final = "SQLQueryContextLogger"
@@ -73,7 +73,7 @@ def is_spark(session: SparkSession) -> bool:
     Each Spark has a folder of tables, also where nobody has set one. A session that is not one of Connect need not be
     asked, which saves a call for each query that is planned.
     """
-    return not _is_remote(session) or session.conf.get("spark.sql.warehouse.dir") is not None
+    return not is_remote(session) or session.conf.get("spark.sql.warehouse.dir") is not None
 
 
 def checks_sums(session: SparkSession) -> bool:
@@ -81,11 +81,12 @@ def checks_sums(session: SparkSession) -> bool:
 
     Spark reads the setting when it analyses a query: at once, but over Spark Connect with each action.
     """
-    return not _is_remote(session) and session.conf.get("spark.sql.ansi.enabled") == "true"
+    return not is_remote(session) and session.conf.get("spark.sql.ansi.enabled") == "true"
 
 
-def _is_remote(session: SparkSession) -> bool:
-    return type(session).__module__.startswith("pyspark.sql.connect.")
+def is_remote(one: SparkSession | DataFrame) -> bool:
+    """Return whether a session, or that of a query, is one of Spark Connect."""
+    return type(one).__module__.startswith("pyspark.sql.connect.")
 
 
 def same_plan(one: DataFrame, other: DataFrame) -> bool:

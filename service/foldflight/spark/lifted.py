@@ -6,7 +6,7 @@ Parts are columns of their own, because Spark would compute them again in each a
 needs no shuffle of its own: Spark's aggregation has put each group into one partition. States and results are made by
 expressions (`spark/finishing.py`) if `get_value` of each call is lifted, otherwise by Python (`LiftedFold`).
 
-A wide sum beyond 64 bits is NULL (`try_sum`), in ANSI mode too, and then an error.
+A wide sum beyond 64 bits is NULL, in ANSI mode too, and then an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from foldflight.lift import Aggregate, Expr, Failure, Plan
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of
 from foldflight.spark.expressions import SIGN, expression, text
 from foldflight.spark.finishing import finished
-from foldflight.spark.versions import checks_sums
+from foldflight.spark.versions import exact_sum, exact_wide_sum
 
 __all__ = ["lifted_result"]
 
@@ -60,9 +60,8 @@ def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
         for plan, call in zip(plans, query.opening.calls, strict=True)
     ]
     parts = _parts(calls)
-    # `sum` is faster than `try_sum`.
-    narrow = "sum({})" if checks_sums(rows.sparkSession) else "try_sum({})"
-    aggregations = {**_AGGREGATIONS, "sum": narrow}
+    session = rows.sparkSession
+    aggregations = {**_AGGREGATIONS, "sum": exact_sum(session), "wide sum": exact_wide_sum(session)}
     kept = [*keys, *([KIND] if layout.has_kinds else []), *layout.columns.names]
     with_parts = rows.select(*kept, *(sf.expr(part).alias(name) for part, name in parts.items())) if parts else rows
     limbs: dict[str, Column] = {}
@@ -89,7 +88,6 @@ def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
 
 
 _AGGREGATIONS: Final = {
-    "wide sum": "try_sum({})",
     "count": "count({})",
     "min": "min({})",
     "max": "max({})",

@@ -11,7 +11,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.sql_formatter import SQLStringFormatter
 
-__all__ = ["condition_of", "contexts_of", "formatted", "is_remote", "is_spark", "message_of", "quiet", "same_plan"]
+__all__ = [
+    "condition_of",
+    "contexts_of",
+    "exact_sum",
+    "exact_wide_sum",
+    "formatted",
+    "is_remote",
+    "is_spark",
+    "message_of",
+    "quiet",
+    "same_plan",
+]
 
 # The logger to which PySpark 4 writes each error of a query, with the stack trace of the JVM.
 _QUERY_CONTEXT_LOGGER: Final = "SQLQueryContextLogger"
@@ -76,12 +87,23 @@ def is_spark(session: SparkSession) -> bool:
     return not is_remote(session) or session.conf.get("spark.sql.warehouse.dir") is not None
 
 
-def checks_sums(session: SparkSession) -> bool:
-    """Return whether a query fails where a sum overflows, and never wraps around, if it is made now.
+def exact_sum(session: SparkSession) -> str:
+    """Return how to sum 32-bit integers, as SQL around `{}`. A sum that overflows is NULL or an error.
 
-    Spark reads the setting when it analyses a query: at once, but over Spark Connect with each action.
+    It is for a query that is made now: Spark reads the setting when it analyses a query, at once, but over Spark
+    Connect with each action. Sail's `sum` wraps around, which takes 2**31 rows, and its `try_sum` is slow where groups
+    are many.
     """
-    return not is_remote(session) and session.conf.get("spark.sql.ansi.enabled") == "true"
+    if not is_spark(session):
+        return "CASE WHEN count(1) < 2147483648L THEN sum({}) END"
+    # `sum` is faster than `try_sum`.
+    is_checked = is_remote(session) and session.conf.get("spark.sql.ansi.enabled") == "true"
+    return "sum({})" if is_checked else "try_sum({})"
+
+
+def exact_wide_sum(session: SparkSession) -> str:
+    """Return how to sum 64-bit integers, as SQL around `{}`. A sum that overflows is NULL."""
+    return "try_sum({})" if is_spark(session) else "try_cast(sum(CAST({} AS DECIMAL(19, 0))) AS BIGINT)"
 
 
 def is_remote(one: SparkSession | DataFrame) -> bool:

@@ -273,22 +273,13 @@ class _List(StateSerializer):
         return _List(self.item.zoned(), self.make)
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
-        flat: list[Any] = []
-        owners: list[int] = []
-        offsets: list[int | None] = []
         for index, value in enumerate(values):
-            if value is None:
-                offsets.append(None)
-                continue
-            if not isinstance(value, self.make):
+            if not isinstance(value, self.make) and value is not None:
                 raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is not a {self.make.__name__}")
-            offsets.append(len(flat))
-            flat.extend(value)
-            owners.extend([index] * len(value))
-        offsets.append(len(flat))
+        ends = _ends(values)
+        items = list(itertools.chain.from_iterable(value for value in values if value is not None))
         # Not `cast`, which leaves NULL members of structs too short.
-        items = _owned(self.item, flat, owners)
-        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items, type=self.arrow)
+        return pa.ListArray.from_arrays(_offsets(ends, values), _owned(self.item, items, ends), type=self.arrow)
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         items = self.item.from_arrow(array.values)
@@ -318,13 +309,8 @@ class _Map(StateSerializer):
         return _Map(self.key.zoned(), self.value.zoned())
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
-        keys: list[Any] = []
-        items: list[Any] = []
-        owners: list[int] = []
-        offsets: list[int | None] = []
         for index, value in enumerate(values):
             if value is None:
-                offsets.append(None)
                 continue
             if not isinstance(value, dict) or isinstance(value, PlainMap):
                 raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is not a dict")
@@ -334,17 +320,12 @@ class _Map(StateSerializer):
             if None in value:
                 wrong = f"{_shown(value)} has the key None, and keys of maps cannot be NULL"
                 raise CastError(index, "RESULT_TYPE", f"{wrong}; skip NULLs (skip_nulls=True), or use another key")
-            offsets.append(len(keys))
-            keys.extend(value.keys())
-            items.extend(value.values())
-            owners.extend([index] * len(value))
-        offsets.append(len(keys))
-        return pa.MapArray.from_arrays(
-            pa.array(offsets, pa.int32()),
-            _owned(self.key, keys, owners),
-            _owned(self.value, items, owners),
-            type=self.arrow,
-        )
+        ends = _ends(values)
+        present = [value for value in values if value is not None]
+        keys = list(itertools.chain.from_iterable(value.keys() for value in present))
+        items = list(itertools.chain.from_iterable(value.values() for value in present))
+        columns = _owned(self.key, keys, ends), _owned(self.value, items, ends)
+        return pa.MapArray.from_arrays(_offsets(ends, values), *columns, type=self.arrow)
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         keys, items = self.key.from_arrow(array.keys), self.value.from_arrow(array.items)
@@ -574,12 +555,24 @@ def _owner(offsets: npt.NDArray[np.int64], place: int) -> int:
     return int(np.searchsorted(offsets, place, "right")) - 1
 
 
-def _owned(serializer: StateSerializer, flat: list[Any], owners: list[int]) -> pa.Array:
+def _ends(values: Sequence[Any]) -> npt.NDArray[np.int64]:
+    """Return how many members n collections, or None, have up to each of them, included."""
+    return np.cumsum([0 if value is None else len(value) for value in values], dtype=np.int64)
+
+
+def _offsets(ends: npt.NDArray[np.int64], values: Sequence[Any]) -> pa.Array:
+    """Return the offsets of n collections in the list of all members; NULL for None."""
+    is_null = np.array([*(value is None for value in values), False])
+    return pa.array(np.append(0, ends), pa.int32(), mask=is_null if is_null.any() else None)
+
+
+def _owned(serializer: StateSerializer, flat: list[Any], ends: npt.NDArray[np.int64]) -> pa.Array:
     """Convert the members of collections. An error has the index of the collection, not that of the member."""
     try:
         return serializer.to_arrow(flat)
     except CastError as error:
-        raise CastError(owners[error.index], error.code, str(error)) from None
+        owner = int(np.searchsorted(ends, error.index, side="right"))
+        raise CastError(owner, error.code, str(error)) from None
 
 
 def _shown(value: Any) -> str:

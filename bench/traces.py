@@ -1,11 +1,17 @@
-"""The cost of traces at full sampling: the same work with and without an endpoint, in alternating rounds.
+"""The cost of traces at full sampling: CPU time of the same work with and without an endpoint, in alternating rounds.
 
-Spans go to a collector in another process, which reads and drops them. The time with traces is the median of the ratios
-of neighbouring rounds, multiplied by the median time without: a machine that becomes slower slows down both.
+Spans go to a collector in another process, which reads and drops them. The time is the CPU of all processes that run
+our code: the driver, Spark's Python workers and the server. It leaves out the JVM, in which traces do nothing, and
+whose compiler and garbage collector make most of the noise. Each run includes the time in which its spans are sent.
+
+A round is without, with, with, without. The time with traces is the median of the rounds' ratios, multiplied by the
+median time without: a machine that becomes slower slows down both. The same for the two runs without traces shows the
+noise of the figure.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -26,11 +32,20 @@ from foldflight.client import Functions, Transport, connect
 from foldflight.spark import group_by
 
 SUITE = "traces"
-WITHOUT, WITH = "without traces", "with traces"
-ROUNDS = 15
+WITHOUT, AGAIN, WITH = "without traces", "without traces, again", "with traces"
+# How long a case is measured; the queries of Spark are the goal, and vary more.
+CASE_S, QUERY_S = 10, 40
+ROUNDS_MIN = 5
+# Spans are sent within this time after a run.
+SEND_S = 0.5
+COLLECTOR = "bench.traces"
+# The clock of a process, from its id (Linux, <linux/posix-timers.h>).
+_CPUCLOCK_SCHED = 2
 CHUNK_ROWS = 1 << 14
 GROUPS = 100
-EPOCHS = 300
+EPOCHS = 3000
+# The rows are folded so often in one exchange or query, so that it takes long enough to be measured.
+TIMES = 10
 EPOCH_ROWS = 1000
 
 
@@ -50,7 +65,7 @@ class _Dropping(BaseHTTPRequestHandler):
 @contextmanager
 def collector() -> Iterator[str]:
     """Run a collector in another process, and yield its endpoint."""
-    process = subprocess.Popen([sys.executable, "-m", "bench.traces"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-m", COLLECTOR], stdout=subprocess.PIPE, text=True)
     try:
         yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
     finally:
@@ -70,16 +85,17 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
         short = slotted(table(EPOCH_ROWS, GROUPS).combine_chunks().to_batches())
         for place, target in (("embedded", "embedded:examples.weighted_avg"), ("remote", url)):
             pair = connect(target), connect(target, otlp_endpoint=endpoint)
-            many = [lambda each=each: exchanged(each.transport, chunks) for each in pair]
-            yield from _figures(f"{sizes.rows:,} rows, one exchange, {place}", *many)
+            many = [lambda each=each: exchanged(each.transport, chunks * TIMES) for each in pair]
+            yield from _figures(f"{sizes.rows * TIMES:,} rows, one exchange, {place}", *many)
             epochs = [lambda each=each: _epochs(each.transport, short[0]) for each in pair]
             yield from _figures(f"{EPOCHS} epochs of {EPOCH_ROWS:,} rows, one exchange, {place}", *epochs)
         with session({}) as spark:
-            frame = spark.read.parquet(str(written(Path(folder), "rows", data)))
+            path = str(written(Path(folder), "rows", data))
+            frame = spark.read.parquet(*[path] * TIMES)
             for place, target in (("embedded", "embedded:examples.weighted_avg"), ("remote", url)):
                 pair = connect(target), connect(target, otlp_endpoint=endpoint)
                 queries = [lambda each=each: _query(frame, each) for each in pair]
-                yield from _figures(f"{sizes.rows:,} rows, a query in Spark, {place}", *queries)
+                yield from _figures(f"{sizes.rows * TIMES:,} rows, a query in Spark, {place}", *queries, case_s=QUERY_S)
 
 
 def _epochs(transport: Transport, chunk: pa.RecordBatch) -> None:
@@ -94,25 +110,55 @@ def _query(frame: object, functions: Functions) -> None:
     consume(group_by(frame, "k", plan="fold").agg(mean=functions.weighted_avg("v", "w")))
 
 
-def _figures(case: str, without: Callable[[], object], traced: Callable[[], object]) -> Iterator[Figure]:
-    """Yield the times of both; the first round warms up, and the order changes with each round."""
-    seconds: list[float] = []
-    ratios: list[float] = []
-    for number in range(ROUNDS + 1):
-        runs = [without, traced] if number % 2 else [traced, without]
-        taken = {run: _seconds(run) for run in runs}
-        if number:
-            seconds.append(taken[without])
-            ratios.append(taken[traced] / taken[without])
-    base = statistics.median(seconds)
-    yield Figure(SUITE, case, WITHOUT, base, "s")
-    yield Figure(SUITE, case, WITH, base * statistics.median(ratios), "s")
+def _figures(
+    case: str, without: Callable[[], object], traced: Callable[[], object], *, case_s: float = CASE_S
+) -> Iterator[Figure]:
+    """Yield the CPU times of both, and of the noise. Each runs once before, to warm up."""
+    for run in (without, traced):
+        _seconds(run)
+    rounds: list[tuple[float, ...]] = []
+    end = time.monotonic() + case_s
+    while time.monotonic() < end or len(rounds) < ROUNDS_MIN:
+        rounds.append(tuple(_seconds(run) for run in (without, traced, traced, without)))
+    base = statistics.median(first for first, *_ in rounds)
+    cost = statistics.median((one + two) / (first + last) for first, one, two, last in rounds)
+    noise = statistics.median(last / first for first, _, _, last in rounds)
+    for subject, ratio in ((WITHOUT, 1.0), (AGAIN, noise), (WITH, cost)):
+        yield Figure(SUITE, case, subject, 1e6 * base * ratio, "us")
 
 
 def _seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
+    """Return the CPU seconds of our processes while `run` runs, and while its spans are sent."""
+    before = _spent()
     run()
-    return time.perf_counter() - start
+    time.sleep(SEND_S)
+    return sum(seconds - before.get(pid, 0.0) for pid, seconds in _spent().items())
+
+
+def _spent() -> dict[int, float]:
+    """Return the CPU seconds of this process and of the Python processes below it, but not of the collector."""
+    parents = {int(path.name): _stat(path) for path in Path("/proc").glob("[0-9]*")}
+    below, spent = {os.getpid()}, {}
+    for pid in sorted(parents):  # a parent has the smaller number, unless the numbers have begun anew
+        name, parent = parents[pid]
+        if pid in below or parent in below:
+            below.add(pid)
+            if name.startswith("python") and COLLECTOR not in _command(pid):
+                spent[pid] = time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
+    return spent
+
+
+def _stat(path: Path) -> tuple[str, int]:
+    """Return the name of a process and its parent."""
+    try:
+        before, _, after = (path / "stat").read_text().rpartition(")")
+    except OSError:  # it has ended
+        return "", 0
+    return before.partition("(")[2], int(after.split()[1])
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
 
 
 if __name__ == "__main__":

@@ -110,8 +110,9 @@ class _TracedConnection:
 
     def take_logs(self) -> list[LogRecord]:
         """Return the log records since the last call, with the ids of the trace and of this span."""
-        ids = ids_of(self._span.context)
-        return [replace(record, fields={**record.fields, **ids}) for record in self._connection.take_logs()]
+        records = self._connection.take_logs()
+        ids = ids_of(self._span.context) if records else {}
+        return [replace(record, fields={**record.fields, **ids}) for record in records]
 
     def close(self) -> None:
         """End the exchange, as `Connection.close`."""

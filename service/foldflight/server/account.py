@@ -13,7 +13,7 @@ import pyarrow as pa
 from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Entries, Forget, States
 from foldflight.fold import Mode
 from foldflight.functions.query.rowkind import RowKind
-from foldflight.tracing import ids_of
+from foldflight.tracing import SHORT_S, ids_of
 
 if TYPE_CHECKING:
     from foldflight.errors import FoldflightError
@@ -51,7 +51,9 @@ class Account:
         if spans is not None:
             spans.exchange = exchange
         # Prometheus shows it in the format OpenMetrics.
+        # An exemplar costs as much as a short fold, so frames have one as they have spans: the first, and long ones.
         self._exemplar = ids_of(opening.trace_context) or None
+        self._exemplified: set[type[Frame]] = set()
         self._metrics = metrics
         self._exchange = exchange
         self._functions = [metrics.named(name) for name in opening.functions]
@@ -111,19 +113,23 @@ class Account:
         return self._state_bytes + grown, self._groups, self.rows
 
     def _count(self, message: Message, frame: Frame, seconds: float) -> None:
+        exemplar = None
+        if self._exemplar is not None and (seconds >= SHORT_S or type(frame) not in self._exemplified):
+            exemplar = self._exemplar
+            self._exemplified.add(type(frame))
         match frame:
             case States() | Entries():
                 self._bytes_since += frame.batch.nbytes
             case Chunk():
                 self._bytes_since += message.batch_bytes
-                self._metrics.fold_seconds.observe(seconds, self._exemplar)
-                self._metrics.chunk_bytes.observe(message.batch_bytes + len(message.metadata), self._exemplar)
+                self._metrics.fold_seconds.observe(seconds, exemplar)
+                self._metrics.chunk_bytes.observe(message.batch_bytes + len(message.metadata), exemplar)
                 self._count_rows(frame.batch)
                 if self._is_scalar:
                     self._count_isolated()
                     self._show_folds()
             case Barrier():
-                self._metrics.barrier_seconds.observe(seconds, self._exemplar)
+                self._metrics.barrier_seconds.observe(seconds, exemplar)
                 state_bytes = self._exchange.stats.state_bytes
                 self._metrics.state_bytes.inc(state_bytes - self._state_bytes)
                 self._state_bytes = state_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Final, Literal, Self, TypeVar
@@ -29,9 +30,11 @@ Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
 _SPANS_MAX: Final = 2048
 _BATCH_MAX: Final = 512
 _EXPORT_S_MAX: Final = 3.0
-_PAUSE_S: Final = 1.0
-# How long spans are gathered, so that many short tasks need few requests.
+_PAUSE_S: Final = 5.0
+# How long spans are gathered at least, so that many short tasks need few requests, and for each second of CPU that the
+# last request took: sending takes at most a 200th of a CPU.
 _GATHER_S: Final = 0.1
+_GATHER_FOR_CPU: Final = 200.0
 _W3C: Final = TraceContextTextMapPropagator()
 _FRAME: Final = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _JAVA_FRAME: Final = re.compile(r"^\s*at ([\w.$<>]+)\(([\w$]+\.java):(\d+)\)", re.MULTILINE)
@@ -137,7 +140,8 @@ class Tracer:
         key = os.getpid(), endpoint, service
         known = cls._known.get(key)
         if known is None:
-            exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=_EXPORT_S_MAX)
+            url = f"{endpoint.rstrip('/')}/v1/traces"
+            exporter = OTLPSpanExporter(url, timeout=_EXPORT_S_MAX)
             known = cls._known.setdefault(key, cls(service, exporter))
         return known
 
@@ -216,7 +220,7 @@ class _Ids(RandomIdGenerator):
 
 
 class _Outbox(SpanProcessor):
-    """Sends spans in a thread: when it is told to, because a worker of Spark may be killed soon, or after a second."""
+    """Sends spans in a thread: when it is told to, as a worker of Spark may be killed soon, or after five seconds."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
@@ -249,11 +253,14 @@ class _Outbox(SpanProcessor):
         self._exporter.shutdown()
 
     def _run(self) -> None:
+        gather_s = _GATHER_S
         while not self._closed.is_set():
             if self._told.wait(_PAUSE_S):
-                self._closed.wait(_GATHER_S)
+                self._closed.wait(gather_s)
                 self._told.clear()
+            began_s = time.thread_time()
             self.force_flush()
+            gather_s = max(_GATHER_S, _GATHER_FOR_CPU * (time.thread_time() - began_s))
 
 
 def _place_of(text: str) -> dict[str, str | int]:

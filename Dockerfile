@@ -51,11 +51,12 @@ LABEL org.opencontainers.image.title="foldflight" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# A name for the number: Spark asks the system who it is. A volume for compiled functions gets the owner of its folder.
+# A name for the number: Spark asks the system who it is. Volumes of compiled functions and of recordings get the owners
+# of their folders.
 RUN echo 'foldflight:x:10001:10001::/tmp:/usr/sbin/nologin' >>/etc/passwd \
  && echo 'foldflight:x:10001:' >>/etc/group \
- && mkdir /functions /var/cache/foldflight \
- && chown 10001:10001 /var/cache/foldflight
+ && mkdir /functions /var/cache/foldflight /var/lib/foldflight \
+ && chown 10001:10001 /var/cache/foldflight /var/lib/foldflight
 ENV PATH=/opt/foldflight/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \

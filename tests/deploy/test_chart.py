@@ -36,6 +36,7 @@ FULL: dict[str, Any] = {
     "networkPolicy": {"clients": [{"namespaceSelector": {"matchLabels": {"team": "data"}}}]},
     "metrics": {part: {"enabled": True} for part in ("serviceMonitor", "rules", "dashboard")},
     "traces": {"endpoint": "http://collector.monitoring:4318"},
+    "recordings": {"volume": {"persistentVolumeClaim": {"claimName": "recordings"}}},
     "podAnnotations": {"a": "b"},
     "podLabels": {"c": "d"},
     "imagePullSecrets": [{"name": "registry"}],
@@ -156,7 +157,8 @@ def test_pods_are_restricted(objects: list[dict[str, Any]]) -> None:
             assert security["allowPrivilegeEscalation"] is False
             assert security["capabilities"] == {"drop": ["ALL"]}
             mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
-            assert [path for path, mount in mounts.items() if not mount.get("readOnly")] == ["/tmp"]
+            writable = [path for path, mount in mounts.items() if not mount.get("readOnly")]
+            assert writable == ["/tmp", *(["/recordings"] if "/recordings" in mounts else [])]
 
 
 def test_a_server_gets_the_time_to_drain(objects: list[dict[str, Any]]) -> None:
@@ -225,6 +227,17 @@ def test_servers_reach_the_collector_of_traces(endpoint: str, port: int, tmp_pat
     (policy,) = of_kind(objects, "NetworkPolicy")
     added = [each for each in policy["spec"]["egress"] if each not in without["spec"]["egress"]]
     assert added == [{"ports": [{"port": port, "protocol": "TCP"}]}]
+
+
+def test_servers_record_into_a_volume(tmp_path: Path) -> None:
+    """With a volume it is mounted, and the setting names its folder; without one nothing is recorded."""
+    assert "record" not in settings_of(render({}, tmp_path))
+    objects = render({"recordings": {"volume": {"emptyDir": {"sizeLimit": "2Gi"}}}}, tmp_path)
+    (deployment,) = of_kind(objects, "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    assert {"name": "recordings", "emptyDir": {"sizeLimit": "2Gi"}} in pod["volumes"]
+    (mount,) = (each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "recordings")
+    assert settings_of(objects)["record"] == mount["mountPath"]
 
 
 def test_a_change_of_settings_makes_new_pods(tmp_path: Path) -> None:

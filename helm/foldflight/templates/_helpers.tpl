@@ -70,6 +70,7 @@ Empty where Helm asks no cluster (helm template). */ -}}
 {{- end -}}
 {{- if .Values.tls.clientCaSecret }}{{ $_ := set $chart "tls_client_ca_file" "/etc/foldflight/client-ca/ca.crt" }}{{ end -}}
 {{- with .Values.traces.endpoint }}{{ $_ := set $chart "otlp_endpoint" . }}{{ end -}}
+{{- if .Values.recordings.volume }}{{ $_ := set $chart "record" "/recordings" }}{{ end -}}
 {{- range $name, $value := merge $chart .Values.settings }}
 {{ $name }} = {{ toJson $value }}
 {{- end }}

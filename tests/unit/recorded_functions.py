@@ -92,3 +92,27 @@ class Shares:
 @udf(input_types=["VARCHAR"], result_type="VARCHAR")
 def initial(name):
     return name[0]
+
+
+@udaf(input_types=["VARCHAR"], result_type="BIGINT")
+class Initials:
+    """The number of texts. It fails for texts that begin with b."""
+
+    def create_accumulator(self) -> list[int]:
+        return [0]
+
+    def accumulate(self, count: list[int], text):
+        if text.startswith("b"):
+            raise LookupError(text)
+        count[0] += 1
+
+    def get_value(self, count: list[int]):
+        return count[0]
+
+
+@udaf(name="initials", input_types=["VARCHAR"], result_type="BIGINT")
+class InitialsMended(Initials):
+    """The same, and texts that begin with b count."""
+
+    def accumulate(self, count: list[int], text):
+        count[0] += 1

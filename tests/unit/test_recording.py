@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import random
 import resource
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,9 +21,10 @@ from click.testing import CliRunner, Result
 
 from foldflight import Recordings, connect
 from foldflight.cli.main import cli
-from foldflight.errors import FunctionError, RejectedError
+from foldflight.errors import CorruptError, FunctionError, RejectedError
 from foldflight.exchange.codec import read_batch, write_batch
 from foldflight.exchange.frames import Barrier, Chunk, Open, Results
+from foldflight.fold import Fold
 from foldflight.functions import Call, Registry
 from foldflight.functions.query.step import Step, StepArgument
 from foldflight.recording.file import GROUPS, Exchanged, Part, Recording, read_recording
@@ -558,3 +561,142 @@ def test_the_outcome_of_a_fold_has_its_answers(tmp_path: Path) -> None:
     outcome = fold_again(recording, Registry.load([Ratio]))
     assert outcome.error is None
     assert len(outcome.answers) == len(recording.steps)
+
+
+def test_only_the_owner_reads_recordings(tmp_path: Path) -> None:
+    """Whatever the umask is: recordings have rows of the query."""
+    before = os.umask(0)
+    try:
+        record(tmp_path / "new", [*ROWS, BAD])
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    assert the_file(tmp_path / "new").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_command_is_quoted(tmp_path: Path) -> None:
+    """The words of the printed command are those of the shell, also with blanks in the path."""
+    folder = tmp_path / "a folder"
+    command = record(folder, [*ROWS, BAD]).split("replay with: ")[1].splitlines()[0]
+    assert shlex.split(command) == ["foldflight", "replay", str(the_file(folder)), "--function", f"{PLACE}:Ratio"]
+
+
+SCRIPT = """
+from foldflight import Recordings, connect, udaf
+from foldflight.testing import run_epochs
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Tenths:
+    def create_accumulator(self) -> list[int]:
+        return [0]
+
+    def accumulate(self, sums: list[int], value):
+        sums[0] += 10 // value
+
+    def get_value(self, sums: list[int]):
+        return sums[0]
+
+
+GUARD
+    functions = connect(Tenths, record=Recordings("recordings"))
+    run_epochs({"n": functions("value")}, [[{"value": 1}, {"value": 0}]])
+"""
+
+
+def test_a_class_of_a_script_is_replayed(tmp_path: Path) -> None:
+    """Its module `__main__` is another one for `replay`, so the command has the file, which is not run as a program."""
+    script = tmp_path / "job.py"
+    script.write_text(SCRIPT.replace("GUARD", 'if __name__ == "__main__":'))
+    failed = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = failed.stderr.split("replay with: ")[1].splitlines()[0]
+    assert f"--function {script}:Tenths" in command
+    run = CliRunner().invoke(cli, shlex.split(command)[1:])
+    assert "ZeroDivisionError" in run.output
+    assert "differs from that of the recording" not in run.output
+    script.write_text(SCRIPT.replace("GUARD", "if True:"))
+    refused = CliRunner().invoke(cli, shlex.split(command)[1:])
+    assert refused.exit_code == 1
+    assert "that may run it as a program" in refused.output
+
+
+def test_other_errors_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors that are not the author's are recorded, too: those of a query, and internal ones."""
+    transport = connect(Pickled, record=Recordings(str(tmp_path))).transport
+    columns = pa.schema([("kind", pa.int8()), ("value", pa.int64())])
+    with transport.open(Open((Call("pickled", ("value",)),), columns)) as exchange:
+        exchange.chunk(pa.RecordBatch.from_pylist([{"kind": 0, "value": 1}], columns))
+        with pytest.raises(RejectedError, match="CANNOT_RETRACT") as caught:
+            exchange.chunk(pa.RecordBatch.from_pylist([{"kind": 3, "value": 1}], columns))
+    path = the_file(tmp_path)
+    assert f"replay {path}" in str(caught.value)
+    run = replayed(path, "--function", f"{PLACE}:Pickled")
+    assert run.exit_code == 1
+    assert "raised in frame 2 of 2" in run.output
+    path.unlink()
+    monkeypatch.setattr(Fold, "fold", lambda *_: {}["missing"])
+    with (
+        transport.open(Open((Call("pickled", ("value",)),), columns)) as exchange,
+        pytest.raises(CorruptError) as broken,
+    ):
+        exchange.chunk(pa.RecordBatch.from_pylist([{"kind": 0, "value": 1}], columns))
+    assert f"recorded: {the_file(tmp_path)}" in str(broken.value)
+    assert replayed(the_file(tmp_path), "--function", f"{PLACE}:Pickled").output.count("INVARIANT: ") == 2
+
+
+def test_slots_that_are_refused_are_recorded(tmp_path: Path) -> None:
+    """A recording does not change the error for damaged slots."""
+    transport = connect(Pickled, record=Recordings(str(tmp_path))).transport
+    columns = pa.schema([("slot", pa.int32()), ("value", pa.int64())])
+    for slot in (-1, None):
+        with transport.open(Open((Call("pickled", ("value",)),), columns)) as exchange, pytest.raises(RejectedError):
+            exchange.chunk(pa.RecordBatch.from_pylist([{"slot": slot, "value": 1}], columns))
+    assert len(files(tmp_path)) == 2
+
+
+def test_a_masked_text_that_no_longer_fails(tmp_path: Path) -> None:
+    """The same class does not raise for masked texts: that is no success. A mended one may be."""
+    rows = [{"customer": "c1", "text": text} for text in ("ann", "bob")]
+    record(tmp_path, rows, function=recorded_functions.Initials, columns=("text",), mask=True)
+    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Initials")
+    assert run.exit_code == 1
+    assert "the answers differ because of the masks" in run.output
+    mended = replayed(the_file(tmp_path), "--function", f"{PLACE}:InitialsMended")
+    assert mended.exit_code == 0
+    assert "only if the recorded class raises for them" in mended.output
+
+
+def test_control_characters_are_escaped(tmp_path: Path) -> None:
+    """Texts of a recording of others give the terminal no commands."""
+    rows = [{"customer": "c", "text": text, "number": n} for text, n in (("a", 1), ("b", None), ("\x1b[2J\x9b", 3))]
+    record(tmp_path, rows, function=Longest, columns=("text", "number"))
+    for options in ((), ("--shrink",), ("--break",)):
+        output = replayed(the_file(tmp_path), "--function", f"{PLACE}:Longest", *options).output
+        assert "\\x1b[2J\\x9b" in output
+        assert "\x1b" not in output
+        assert "\x9b" not in output
+    path = tmp_path / "\x1b.recording"
+    path.write_text("no recording")
+    assert "\x1b" not in replayed(path).output
+
+
+def test_a_difference_becomes_a_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class that answers otherwise than the recorded one gives a test of the first group that differs."""
+    record(tmp_path, ROWS[:40], ROWS[40:], of="all")
+    first = files(tmp_path)[0]
+    test = tmp_path / "test_ratio.py"
+    monkeypatch.setattr(Ratio, "get_value", lambda self, sums: sums.total + 1)
+    run = replayed(first, "--function", f"{PLACE}:Ratio", "--to-test", str(test))
+    assert "it fails until the function answers as it was recorded" in run.output
+    assert run.exit_code == 1
+    for check in ("check", "format --check --diff"):
+        ruff = in_python(f"-m ruff {check} --isolated {test}")
+        assert ruff.returncode == 0, ruff.stdout + ruff.stderr
+    written = test.read_text()
+    assert written.count('"customer": "c0"') == 8
+    scope: dict[str, Any] = {}
+    exec(written, scope)
+    with pytest.raises(AssertionError):
+        scope["test_ratio_answers_recorded_rows"]()
+    monkeypatch.undo()
+    scope["test_ratio_answers_recorded_rows"]()

@@ -18,7 +18,7 @@ from foldflight.cli.demo import demo
 from foldflight.cli.init import init
 from foldflight.cli.laws import check
 from foldflight.cli.listing import functions
-from foldflight.cli.replay import replay
+from foldflight.cli.replay import printable, replay
 from foldflight.cli.serve import serve
 from foldflight.cli.sql import sql
 from foldflight.cli.state import state
@@ -37,7 +37,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(context)
         except FoldflightError as error:
-            click.echo(f"foldflight: {error}", err=True)
+            click.echo(printable(f"foldflight: {error}"), err=True)
             context.exit(EXIT_ERROR)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pdb  # noqa: T100 - --break is a debugger
+import shlex
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -15,23 +17,23 @@ from rich.table import Table
 from rich.text import Text
 
 from foldflight.client.connect import NO_STATE_KEY
-from foldflight.errors import RejectedError
+from foldflight.errors import FoldflightError, RejectedError
 from foldflight.functions.registry import Registry, import_module
 from foldflight.recording.places import digest_of, module_of
 
 if TYPE_CHECKING:
-    from foldflight.errors import FunctionError
     from foldflight.functions import AnyFunction
     from foldflight.recording.file import Exchanged, Recording
     from foldflight.recording.replay import Difference, Outcome
     from foldflight.recording.shrink import Shrunk
 
-__all__ = ["replay"]
+__all__ = ["printable", "replay"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 EXIT_DIFFERENT: Final = 1
 _SHOWN_MAX: Final = 20
+_FOUND_MAX: Final = 10_000
 _VALUE_CHARS_MAX: Final = 60
 
 
@@ -94,7 +96,14 @@ def replay(
     given. Prints the error of the function, and the groups whose answers differ. Exits with 1 if a function raises or
     an answer differs.
     """
-    from foldflight.recording.replay import fold_again, functions_for, groups_named, of_groups
+    from foldflight.recording.replay import (
+        differences,
+        fold_again,
+        functions_for,
+        groups_named,
+        of_difference,
+        of_groups,
+    )
 
     given = [_function_at(place) for place in places]
     recording = _read(file, given, arguments, literals, recording_key)
@@ -108,19 +117,26 @@ def replay(
         steps = of_groups(steps, groups_named(recording, _parsed(groups)))
     console = Console()
     console.print(Text(_described(recording, registry)), soft_wrap=True)
-    if shrinks or test is not None:
-        _shrink(console, recording, registry, steps, state_keys, test)
-        click.get_current_context().exit(EXIT_DIFFERENT)
-    outcome = fold_again(recording, registry, steps=steps, state_keys=state_keys, isolates=False if breaks else None)
+    isolates = False if breaks or shrinks else None
+    outcome = fold_again(recording, registry, steps=steps, state_keys=state_keys, isolates=isolates)
     if breaks and outcome.error is not None:
         _debug(outcome.error)
-    if not _is_equal(console, recording, steps, outcome):
-        click.get_current_context().exit(EXIT_DIFFERENT)
+    found = list(islice(differences(recording, steps, outcome), _FOUND_MAX))
+    is_of_rows = test is not None and (outcome.error is not None or not found)
+    if shrinks or is_of_rows:
+        _shrink(console, recording, registry, steps, state_keys, test)
+    elif _is_equal(console, recording, registry, steps, outcome, found):
+        return
+    elif test is not None:
+        _write_test(console, test, *of_difference(recording, steps, found[0]), registry, found[0])
+    click.get_current_context().exit(EXIT_DIFFERENT)
 
 
 def _function_at(place: str) -> AnyFunction:
     """Return the function at `module:name`, or the only one of a module."""
-    module_name, _, name = place.partition(":")
+    module_name, _, name = place.rpartition(":") if ".py:" in place else place.partition(":")
+    if module_name.endswith(".py"):
+        module_name = _as_module(Path(module_name))
     module = import_module(module_name)
     if not name:
         (function, *others) = Registry.load([module]).authored
@@ -134,6 +150,26 @@ def _function_at(place: str) -> AnyFunction:
     if found is None:
         raise RejectedError("MODULE", f"module {module_name} has no {name}; write --function module:Class")
     return Registry.load([found]).authored[0]
+
+
+def _as_module(file: Path) -> str:
+    """Return the name of a file as a module, which can then be imported.
+
+    Raises:
+        RejectedError: MODULE, if the file cannot be read, or would run as a program when it is imported.
+    """
+    try:
+        is_guarded = "__main__" in file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RejectedError("MODULE", f"cannot read {file}: {error}") from None
+    if not is_guarded:
+        raise RejectedError(
+            "MODULE",
+            f"{file} was not imported, because that may run it as a program: it does not mention __main__. Write what "
+            f"it does below `if __name__ == '__main__':`, or give a module with the class: --function module:Class",
+        )
+    sys.path.insert(0, str(file.parent.absolute()))
+    return file.stem
 
 
 def _read(
@@ -166,14 +202,30 @@ def _described(recording: Recording, registry: Registry) -> str:
         lines.append("its texts are masked: a function that looks into them may do otherwise than it did")
     for each in about.get("functions", ()):
         function = registry[each["name"]]
-        where, digest, recorded = module_of(function), digest_of(function), each.get("digest")
-        if where != each["where"] or (digest and recorded and digest != recorded):
-            lines.append(f"{each['name']}: folded with {where}, which differs from that of the recording")
-        elif not (digest and recorded):  # workers of Spark have no source of a class that was sent to them
-            lines.append(f"{each['name']}: folded with {where}; whether its code has changed since is not known")
+        has_changed = _has_changed(each, function)
+        if has_changed is not False:
+            differs = "which differs from that of the recording"
+            unknown = "whether its code has changed since is not known"  # as in workers of Spark, which have no source
+            said = f"{', ' + differs if has_changed else '; ' + unknown}"
+            lines.append(f"{each['name']}: folded with {module_of(function)}{said}")
     if recording.error is not None:
         lines.append(f"recorded error: {recording.error.code}: {recording.error.message}")
-    return "\n".join(lines)
+    return printable("\n".join(lines))
+
+
+def printable(text: str) -> str:
+    """Return text with escapes for what a terminal may take as a command: texts of others may have it."""
+    return "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+def _has_changed(recorded: Mapping[str, Any], function: AnyFunction) -> bool | None:
+    """Return whether a function differs from the recorded one; None if that is not known."""
+    digests = digest_of(function), recorded.get("digest")
+    if all(digests):
+        return digests[0] != digests[1]
+    return True if module_of(function).rpartition(":")[2] != recorded["where"].rpartition(":")[2] else None
 
 
 def _shrink(
@@ -192,12 +244,23 @@ def _shrink(
     console.print(_rows_table(shrunk))
     if not shrunk.is_minimal:
         console.print(f"ended after {shrunk.runs} runs: fewer rows may do", style="bold")
-    console.print(Text(str(shrunk.error)), soft_wrap=True)
-    if test is None:
-        return
+    console.print(Text(printable(str(shrunk.error))), soft_wrap=True)
+    if test is not None:
+        _write_test(console, test, shrunk.recording, shrunk.steps, registry, shrunk.error)
+
+
+def _write_test(
+    console: Console,
+    test: Path,
+    recording: Recording,
+    steps: Sequence[Exchanged],
+    registry: Registry,
+    shows: FoldflightError | Difference,
+) -> None:
+    """Write rows into a test for an error, or for the first answer that differs."""
     from foldflight.testing.testfile import test_text
 
-    text = test_text(shrunk, registry, source=recording.about.get("file", "dead letters"))
+    text = test_text(recording, steps, registry, shows=shows)
     try:
         with test.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -205,7 +268,8 @@ def _shrink(
         raise RejectedError("SETTINGS", f"{test} exists already; give another name, or remove it") from None
     except OSError as error:
         raise RejectedError("SETTINGS", f"cannot write {test}: {error.strerror}") from None
-    done = f"wrote {test}: it fails until the function takes these rows. Run: python -m pytest {test}"
+    does = "takes these rows" if isinstance(shows, FoldflightError) else "answers as it was recorded"
+    done = f"wrote {test}: it fails until the function {does}. Run: python -m pytest {shlex.quote(str(test))}"
     console.print(Text(done), soft_wrap=True)
 
 
@@ -216,7 +280,9 @@ def _rows_table(shrunk: Shrunk) -> Table:
     used = {name for call in opening.calls for name in (*call.arguments, call.filter, *(k.column for k in call.order))}
     used |= {each.column for step in opening.steps for each in step.arguments} | {"kind"}
     names = [name for name in opening.columns.names if name in used]
-    table = Table("epoch", "group", *names, title=f"rows that still fail: {shrunk.rows} ({shrunk.runs} runs)")
+    table = Table(title=f"rows that still fail: {shrunk.rows} ({shrunk.runs} runs)")
+    for name in ("epoch", "group", *names):
+        table.add_column(Text(printable(name)))
     epoch = 1
     for step in shrunk.steps:
         if isinstance(step.frame, Barrier):
@@ -230,50 +296,83 @@ def _rows_table(shrunk: Shrunk) -> Table:
     return table
 
 
-def _debug(error: FunctionError) -> None:
+def _debug(error: FoldflightError) -> None:
     """Stop in the debugger, at the innermost frame of the exception that the function raised."""
     cause = error.__cause__
     if cause is None or cause.__traceback__ is None:
         click.echo("the error was raised when foldflight checked what the function returned: no frame of it is left")
         return
     where = "" if error.row is None else f" for the row {error.row}"
-    click.echo(f"{error.function} raised{where}; `up` leads to its caller, `q` ends")
-    traceback.print_exception(cause, limit=-3)
+    click.echo(printable(f"{error.function} raised{where}; `up` leads to its caller, `q` ends"))
+    click.echo(printable("".join(traceback.format_exception(cause, limit=-3))), nl=False)
     pdb.post_mortem(cause.__traceback__)
 
 
-def _is_equal(console: Console, recording: Recording, steps: Sequence[Exchanged], outcome: Outcome) -> bool:
+def _is_equal(
+    console: Console,
+    recording: Recording,
+    registry: Registry,
+    steps: Sequence[Exchanged],
+    outcome: Outcome,
+    found: Sequence[Difference],
+) -> bool:
     """Print what differs from the recording. Return whether no function raised and no answer differs."""
-    from foldflight.recording.replay import differences, slots_in
+    from foldflight.recording.replay import slots_in
 
-    found = list(islice(differences(recording, steps, outcome), 10_000))
     if found:
         console.print(_differences_table(found))
     if outcome.error is not None:
-        console.print(Text(str(outcome.error)), soft_wrap=True)
+        console.print(Text(printable(str(outcome.error))), soft_wrap=True)
         console.print(f"raised in frame {len(outcome.answers)} of {len(steps)}", style="bold red")
-    elif not found:
-        now = "now no function raises" if recording.error is not None else "no function raises"
-        slot = None if recording.error is None else recording.error.slot
-        if slot is not None and not any(slot in slots_in(step.frame) for step in steps):
-            failed = _group_text(recording.groups.get(slot, {"slot": slot}))
+    if outcome.error is not None or found:
+        return False
+    recorded, now = recording.error, "no function raises"
+    if recorded is not None:
+        now = "now no function raises"
+        if recorded.slot is not None and not any(recorded.slot in slots_in(step.frame) for step in steps):
+            failed = _group_text(recording.groups.get(recorded.slot, {"slot": recorded.slot}))
             now = f"no function raises here (the recorded error is of the group {failed})"
-        same = f"{now}, and all recorded answers are the same ({len(steps)} frames)"
-        console.print(Text(same, style="green"))
-    return outcome.error is None and not found
+        elif recording.about.get("is_masked"):
+            return _is_mended(console, recording, registry)
+    same = f"{now}, and all recorded answers are the same ({len(steps)} frames)"
+    console.print(Text(same, style="green"))
+    if recorded is not None and recorded.code == "LIMIT":
+        console.print("a replay has no bounds, so it cannot show whether the bound of the server is still exceeded")
+    return True
+
+
+def _is_mended(console: Console, recording: Recording, registry: Registry) -> bool:
+    """Say what it means that no function raises for masked texts. Return whether the code is known to have changed."""
+    changed = [_has_changed(each, registry[each["name"]]) for each in recording.about["functions"]]
+    if any(changed):
+        console.print(
+            "no function raises, but the texts are masked: this shows that the function is mended only if the recorded "
+            "class raises for them",
+            style="yellow",
+            soft_wrap=True,
+        )
+        return True
+    console.print(
+        "the answers differ because of the masks: the recorded error came from texts that are not in the recording, so "
+        "it cannot be replayed. Record without a mask, or isolate the error and read the dead letters",
+        style="bold red",
+        soft_wrap=True,
+    )
+    return False
 
 
 def _differences_table(found: Sequence[Difference]) -> Table:
     table = Table("where", "group", "value", "recorded", "now", title=f"values that differ: {len(found)}")
     for each in found[:_SHOWN_MAX]:
-        table.add_row(each.where, _group_text(each.group), each.column, _shown(each.recorded), _shown(each.replayed))
+        values = _shown(each.recorded), _shown(each.replayed)
+        table.add_row(each.where, _group_text(each.group), Text(printable(each.column)), *values)
     if len(found) > _SHOWN_MAX:
         table.add_row("...", "", "", "", "")
     return table
 
 
 def _group_text(group: Mapping[str, Any]) -> Text:
-    return Text(", ".join(f"{name}={value!r}" for name, value in group.items()) or "(all rows)")
+    return Text(printable(", ".join(f"{name}={value!r}" for name, value in group.items()) or "(all rows)"))
 
 
 def _shown(value: Any) -> Text:

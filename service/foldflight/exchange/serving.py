@@ -183,9 +183,9 @@ class ServerExchange:
             FoldflightError: The frame could not be processed. The exchange is over.
         """
         try:
-            self._machine.step(Role.ENGINE, frame)
             if self._recorder is not None:
                 self._recorder.received(frame)
+            self._machine.step(Role.ENGINE, frame)
             for reply in self._replies(frame):
                 self._check_asking()
                 self._machine.step(Role.SERVER, reply)
@@ -208,11 +208,14 @@ class ServerExchange:
             self._machine.fail()
             if error is self._asking_failed:
                 raise
-            raise CorruptError(
+            broken = CorruptError(
                 "INVARIANT",
                 f"internal error of foldflight at the frame {type(frame).__name__}: {type(error).__name__}: {error}",
                 story=self._machine.story,
-            ) from error
+            )
+            if self._recorder is not None:
+                self._recorder.failed(broken)
+            raise broken from error
 
     def request_reopen(self) -> None:
         """Request, with the next results or saved states, that the engine reopen the exchange on another server."""

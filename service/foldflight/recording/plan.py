@@ -87,9 +87,9 @@ class Recordings:
         return Recorder(self, opening, registry, server_id, tell)
 
     def make_folder(self) -> None:
-        """Create the folder. Raises RejectedError SETTINGS."""
+        """Create the folder, which only its owner can read. Raises RejectedError SETTINGS."""
         try:
-            Path(self.folder).mkdir(parents=True, exist_ok=True)
+            Path(self.folder).mkdir(0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise RejectedError(
                 "SETTINGS", f"the folder of recordings, {self.folder}, cannot be created: {error.strerror}"

@@ -1,4 +1,4 @@
-"""Records one exchange: its frames and answers are written to a temporary file, which is kept if it is wanted.
+"""Records one exchange: its frames and answers are kept in memory, then in a temporary file, and written if wanted.
 
 When all groups of an exchange have been forgotten, nothing before influences what follows. So an exchange that a task
 uses for one bucket after the other gives one recording for each bucket that is wanted.
@@ -10,28 +10,30 @@ import contextlib
 import datetime
 import itertools
 import json
+import os
 import platform
 import re
 import secrets
+import shlex
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final
 
-import numpy as np
 import pyarrow as pa
 
-from foldflight.errors import CorruptError, FoldflightError, FunctionError
+from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.codec import Encoder, encode_open, write_batch
 from foldflight.exchange.frames import Chunk, Forget, Frame, Log, Mapped, Open, States
 from foldflight.exchange.messages import encode_error
+from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, SlotSet, check_slots
 from foldflight.fold import ERROR
 from foldflight.recording import file as format_
 from foldflight.recording.file import Part, Sealed, write_part
 from foldflight.recording.masks import Masks, masked_error, masked_opening
-from foldflight.recording.places import digest_of, module_of
+from foldflight.recording.places import digest_of, module_of, place_of
 
 if TYPE_CHECKING:
     from foldflight.functions.registry import Registry
@@ -40,14 +42,19 @@ if TYPE_CHECKING:
 __all__ = ["SUFFIX", "Recorder"]
 
 SUFFIX: Final = ".recording"
-_IN_MEMORY_BYTES_MAX: Final = 1 << 20
+# Frames that the open exchanges of a process only refer to: most exchanges end without an error, and are dropped.
+_HELD_BYTES_MAX: Final = 64 << 20
+# The room that is counted for a frame beside its rows.
+_FRAME_BYTES: Final = 256
+# An engine numbers its groups from 0, so slots from here on are damaged.
+_SLOTS_MAX: Final = 1 << 28
 # Names of groups are looked up one by one.
 _NAMED_MAX: Final = 10_000
 _EMPTY: Final = pa.schema([])
 
 
 class _Room:
-    """The bytes of the recordings of all open exchanges of this process."""
+    """The bytes that the open exchanges of this process share."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,6 +75,7 @@ class _Room:
 
 
 _ROOM: Final = _Room()
+_MEMORY: Final = _Room()
 
 
 class Recorder:
@@ -100,19 +108,20 @@ class Recorder:
         self._tell = tell
         self._encode = Encoder(_EMPTY)
         self._file: IO[bytes] | None
-        self._slots: set[int]
+        self._slots: SlotSet
         self._problem: str | None
         self._begin()
 
     def received(self, frame: Frame) -> None:
         """Record a frame of the engine, before it is handled."""
+        slots = _slots_in(frame)
         if isinstance(frame, Forget):
-            left = self._slots - set(frame.slots.to_pylist())
-            if not left:
+            self._slots.discard(slots)
+            if not self._slots:
                 self._end()
                 return
-            self._slots = left
-        self._slots.update(_slots_in(frame))
+        elif len(slots):
+            self._slots.add(slots, int(slots.max()) + 1)
         if self._plan.of != "errors":
             self._learn_names()
         self._note(format_.ENGINE, frame)
@@ -130,8 +139,8 @@ class Recorder:
             self._end()  # no row of a program influences another chunk
 
     def failed(self, error: FoldflightError) -> None:
-        """Keep the recording if a function has raised, and name it in the error."""
-        if not isinstance(error, (FunctionError, CorruptError)):
+        """Keep the recording, and name it in the error, unless another attempt may succeed."""
+        if isinstance(error, RetryableError):
             self._drop()
             return
         self._is_wanted = True
@@ -147,8 +156,9 @@ class Recorder:
 
     def _begin(self) -> None:
         self._file = None
-        self._bytes = 0
-        self._slots = set()
+        self._held: list[Part | tuple[bytes, Frame]] = []
+        self._bytes = self._held_bytes = 0
+        self._slots = SlotSet()
         self._names: dict[int, Mapping[str, Any]] = {}
         self._is_wanted = self._plan.of != "errors"
         self._problem = None
@@ -158,33 +168,46 @@ class Recorder:
             with contextlib.suppress(OSError):  # it writes what is left, for which a full disk has no room
                 self._file.close()
         _ROOM.give_back(self._bytes)
+        _MEMORY.give_back(self._held_bytes)
         self._begin()
 
     def _note(self, kind: bytes, frame: Frame) -> None:
-        """Write a frame to the temporary file."""
+        """Take a frame into the recording."""
         if self._problem is not None:
             return
         chosen = self._chosen_of(frame)
         if chosen is None:
             return
-        part = Part.of(kind, self._encode(chosen))
-        if not _ROOM.take(part.size, self._plan.open_bytes_max):
+        batch = getattr(chosen, "batch", None)
+        size = _FRAME_BYTES + (0 if batch is None else batch.nbytes)
+        if not _ROOM.take(size, self._plan.open_bytes_max):
             self._give_up(
                 f"the exchanges that are open at once have more than {self._plan.open_bytes_max} bytes, half of "
                 "bytes_max of the recordings; raise it"
             )
             return
-        self._bytes += part.size
-        try:
-            if self._file is None:
-                Path(self._plan.folder).mkdir(parents=True, exist_ok=True)
-                self._file = cast(
-                    "IO[bytes]",
-                    tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES_MAX, dir=self._plan.folder),  # noqa: SIM115
-                )
-            write_part(part, self._file.write)
-        except OSError as error:
-            self._give_up(f"cannot write into {self._plan.folder}: {error.strerror}")
+        self._bytes += size
+        fits = _MEMORY.take(size, _HELD_BYTES_MAX)
+        self._held_bytes += size if fits else 0
+        # The batches of an answer may be views of memory that the fold changes; an engine's are its own.
+        self._held.append((kind, chosen) if kind == format_.ENGINE else Part.of(kind, self._encode(chosen)))
+        if not fits:
+            try:
+                self._write_held()
+            except OSError as error:
+                self._give_up(f"cannot write into {self._plan.folder}: {error.strerror}")
+
+    def _write_held(self) -> IO[bytes]:
+        """Write the frames that are only referred to into the temporary file, and return it."""
+        if self._file is None:
+            self._plan.make_folder()
+            self._file = tempfile.TemporaryFile(dir=self._plan.folder)  # noqa: SIM115
+        for each in self._held:
+            write_part(each if isinstance(each, Part) else Part.of(each[0], self._encode(each[1])), self._file.write)
+        self._held.clear()
+        _MEMORY.give_back(self._held_bytes)
+        self._held_bytes = 0
+        return self._file
 
     def _give_up(self, problem: str) -> None:
         slots = self._slots
@@ -216,7 +239,7 @@ class Recorder:
         """
         if self.group_of is None or self._opening.maps:
             return
-        new = [slot for slot in self._slots if slot not in self._names]
+        new = [slot for slot in self._slots.to_numpy().tolist() if slot not in self._names]
         if not isinstance(self._plan.of, Mapping):
             new = [*([first] if first in new else []), *new][: _NAMED_MAX - len(self._names)]
         self._names.update({slot: self.group_of(slot) for slot in new})
@@ -224,9 +247,9 @@ class Recorder:
     def _end(self, error: FoldflightError | None = None) -> str | None:
         """Keep the recording if it is wanted. Return what an error says of it; None if it is not kept."""
         said = None
-        if self._file is not None and self._is_wanted:
+        if self._is_wanted and (self._held or self._file is not None):
             try:
-                said = self._keep(self._file, error)
+                said = self._keep(error)
             except (OSError, pa.ArrowException, FoldflightError) as problem:
                 why = problem.strerror if isinstance(problem, OSError) else problem
                 said = f"no: cannot write into {self._plan.folder}: {why}"
@@ -234,7 +257,8 @@ class Recorder:
         self._drop()
         return said
 
-    def _keep(self, spool: IO[bytes], error: FoldflightError | None) -> str:
+    def _keep(self, error: FoldflightError | None) -> str:
+        spool = self._write_held()
         groups = self._groups()
         named = [] if groups is None else [Part(format_.GROUPS, b"", write_batch(groups))]
         opening, parts = self._opening, itertools.chain(format_.parts_from(spool), named)
@@ -258,7 +282,7 @@ class Recorder:
         path = Path(self._plan.folder, stem + SUFFIX)
         partial = path.with_suffix(".part")
         try:
-            with partial.open("wb") as out:
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
                 sealed = Sealed(out, self._plan.key)
                 for part in parts:
                     write_part(part, sealed.write)
@@ -285,23 +309,32 @@ class Recorder:
             "python": platform.python_version(),
             "is_masked": self._plan.mask,
             "functions": [
-                {"name": each.name, "version": each.version, "where": module_of(each), "digest": digest_of(each)}
+                {"name": each.name, "version": each.version, "where": place_of(each), "digest": digest_of(each)}
                 for each in self._functions
             ],
         }
 
     def _command(self, path: Path) -> str:
         authored = [each for each in self._functions if not module_of(each).startswith("foldflight.")]
-        return " ".join([f"foldflight replay {path}", *(f"--function {module_of(each)}" for each in authored)])
+        options = [word for each in authored for word in ("--function", place_of(each))]
+        return shlex.join(["foldflight", "replay", str(path), *options])
 
 
-def _slots_in(frame: Frame) -> list[int]:
-    if not isinstance(frame, (Chunk, States)) or not frame.batch.num_rows:
-        return []
-    if "slot" not in frame.batch.schema.names:
-        return [0]
-    slots: list[int] = np.unique(frame.batch.column("slot").to_numpy()).tolist()
-    return slots
+def _slots_in(frame: Frame) -> Slots:
+    """Return the slots of a frame of the engine; none if it has wrong ones, which the exchange refuses."""
+    if isinstance(frame, Forget):
+        slots = frame.slots
+    elif isinstance(frame, (Chunk, States)) and frame.batch.num_rows:
+        place = frame.batch.schema.get_field_index("slot")
+        if place < 0:
+            return ONE_SLOT
+        slots = frame.batch.column(place)
+    else:
+        return NO_SLOTS
+    try:
+        return check_slots(slots, _SLOTS_MAX)
+    except RejectedError:
+        return NO_SLOTS
 
 
 def _column(values: list[Any]) -> pa.Array:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.errors import FunctionError, RejectedError
+from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange.frames import (
     Barrier,
     Chunk,
@@ -39,7 +39,17 @@ from foldflight.functions.registry import Registry, unknown_function
 from foldflight.recording.file import Exchanged, Recording
 from foldflight.shipping.bundles import check_made_with, unpickled, unseal
 
-__all__ = ["Difference", "Outcome", "differences", "fold_again", "functions_for", "groups_named", "of_groups"]
+__all__ = [
+    "Difference",
+    "Outcome",
+    "differences",
+    "fold_again",
+    "functions_for",
+    "groups_named",
+    "of_difference",
+    "of_groups",
+    "slots_in",
+]
 
 _MOST: Final = 2**31 - 1
 _LIMITS: Final = Limits(
@@ -61,11 +71,11 @@ class Outcome:
 
     Args:
         answers: The answers to each frame, up to the one that failed.
-        error: The error of the function; None if there was none.
+        error: The error; None if there was none.
     """
 
     answers: Sequence[Sequence[Frame]]
-    error: FunctionError | None = None
+    error: FoldflightError | None = None
 
 
 def functions_for(recording: Recording, given: Sequence[AnyFunction], bundle_keys: Sequence[bytes] = ()) -> Registry:
@@ -118,7 +128,7 @@ def fold_again(
     state_keys: Sequence[bytes] = (),
     isolates: bool | None = None,
 ) -> Outcome:
-    """Fold the frames of a recording, and return the answers or the error of a function.
+    """Fold the frames of a recording, and return the answers or the error of a function, or the recorded other one.
 
     Args:
         recording: The recording.
@@ -152,16 +162,18 @@ def fold_again(
         for step in frames:
             answers.append([])
             answers[-1].extend(exchange.handle(_frame_of(step.frame, opening, registry)))
-    except FunctionError as error:
+    except (FunctionError, CorruptError) as error:
         return Outcome(answers, _named(error, recording))
     except RejectedError as error:
         if error.code == "STATE_MISMATCH" and "was not unpickled" in error.message:
             raise _pickled(error) from None
+        if recording.error is not None and recording.error.code == error.code:
+            return Outcome(answers, _named(error, recording))
         raise
     return Outcome(answers)
 
 
-def _named(error: FunctionError, recording: Recording) -> FunctionError:
+def _named(error: FoldflightError, recording: Recording) -> FoldflightError:
     """Return the error with the keys of its group, if the recording has them."""
     group = recording.groups.get(-1 if error.slot is None else error.slot)
     if group is None:
@@ -296,6 +308,9 @@ class Difference:
         column: The function, and whether it is its state.
         recorded: The recorded value.
         replayed: The value of now.
+        frame: The number of the frame with whose answer it came.
+        place: The slot, or the number of the row.
+        call: The number of the call; None for states and steps.
     """
 
     where: str
@@ -303,6 +318,9 @@ class Difference:
     column: str
     recorded: Any
     replayed: Any
+    frame: int
+    place: int
+    call: int | None
 
 
 @dataclass
@@ -351,7 +369,27 @@ def differences(recording: Recording, steps: Sequence[Exchanged], outcome: Outco
             old, new = before.rows.get(place, {}), after.rows.get(place, {})
             for name, shown in names.items():
                 if repr(old.get(name)) != repr(new.get(name)):
-                    yield Difference(where, group, shown, old.get(name), new.get(name))
+                    call = int(name[7:]) if by_slot and name.startswith("output_") else None
+                    yield Difference(where, group, shown, old.get(name), new.get(name), number, place, call)
+
+
+def of_difference(
+    recording: Recording, steps: Sequence[Exchanged], found: Difference
+) -> tuple[Recording, list[Exchanged]]:
+    """Return the recording with the call whose answer differs, and the rows that led to it, as one epoch.
+
+    Raises:
+        RejectedError: SIGNATURE, if the answer is not the output of a group at a barrier.
+    """
+    if found.call is None or not isinstance(steps[found.frame - 1].frame, Barrier):
+        raise RejectedError(
+            "SIGNATURE",
+            f"a test for {found.column} cannot be written: only outputs of groups at a barrier have one. Compare the "
+            "values in the table",
+        )
+    opening = replace(recording.opening, calls=(recording.opening.calls[found.call],))
+    before = [step for step in steps[: found.frame] if not isinstance(step.frame, Barrier)]
+    return replace(recording, opening=opening), of_groups(before, [found.place])
 
 
 def _names_of(opening: Open) -> dict[str, str]:

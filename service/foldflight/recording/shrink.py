@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from foldflight.errors import FunctionError, RejectedError
+from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, EngineFrame, States
 from foldflight.functions import Registry, RowKind
 from foldflight.recording.file import Exchanged, Recording
@@ -41,7 +41,7 @@ class Shrunk:
 
     recording: Recording
     steps: tuple[Exchanged, ...]
-    error: FunctionError
+    error: FoldflightError
     rows: int
     runs: int
     is_minimal: bool
@@ -52,13 +52,13 @@ class _Trial:
 
     def __init__(self, recording: Recording, registry: Registry, state_keys: Sequence[bytes]) -> None:
         self.recording = recording
-        self.error: FunctionError | None = None
+        self.error: FoldflightError | None = None
         self.runs = 0
         self._registry = registry
         self._state_keys = state_keys
 
-    def failure(self, steps: Sequence[Exchanged], recording: Recording | None = None) -> FunctionError | None:
-        """Fold frames. Return the error of the function; None if there is none, or the frames cannot be folded."""
+    def failure(self, steps: Sequence[Exchanged], recording: Recording | None = None) -> FoldflightError | None:
+        """Fold frames. Return the error; None if there is none, or the frames cannot be folded."""
         self.runs += 1
         try:
             outcome = fold_again(
@@ -81,7 +81,7 @@ class _Trial:
         return self.runs >= _RUNS_MAX
 
 
-def _kind_of(error: FunctionError) -> tuple[str, str | None, str]:
+def _kind_of(error: FoldflightError) -> tuple[str, str | None, str]:
     return error.code, error.function, error.message.partition(":")[0]
 
 

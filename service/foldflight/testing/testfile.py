@@ -1,4 +1,4 @@
-"""A test with literal rows for which a function raises, as text that ruff leaves as it is."""
+"""A test with literal rows for which a function raises or answers otherwise, as text that ruff leaves as it is."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from foldflight.errors import RejectedError
+from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, Open, States
 from foldflight.functions import Call, Registry, RowKind, ScalarFunction
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.types.sql import sql_name
 from foldflight.recording.file import Exchanged, Recording
 from foldflight.recording.places import module_of
-from foldflight.recording.shrink import Shrunk
+from foldflight.recording.replay import Difference, slots_in
 
 __all__ = ["test_text"]
 
@@ -33,40 +33,54 @@ class _Code(str):
     __slots__ = ()
 
 
-def test_text(shrunk: Shrunk, registry: Registry, *, source: str) -> str:
-    """Return a test that folds the rows, so that it fails while the function raises.
+def test_text(
+    recording: Recording, steps: Sequence[Exchanged], registry: Registry, *, shows: FoldflightError | Difference
+) -> str:
+    """Return a test that folds the rows, so that it fails while the function raises, or answers otherwise.
 
     Args:
-        shrunk: The rows.
+        recording: The recording, with the calls that are needed.
+        steps: The frames with the rows.
         registry: The functions.
-        source: The name of the recording.
+        shows: The error, or the answer that differs.
 
     Raises:
         RejectedError: SIGNATURE, if a test cannot have these rows: the failure needs a state, there are too many rows,
             or the code cannot be imported by its name.
     """
-    opening = shrunk.recording.opening
-    name = shrunk.error.function or opening.functions[0]
-    if shrunk.rows > _ROWS_MAX:
-        raise _no_test(f"{shrunk.rows} rows are needed for the failure, and a test has at most {_ROWS_MAX}")
-    if opening.maps:
-        imports, body = _of_scalar(shrunk, registry)
+    opening, source = recording.opening, recording.about.get("file", "dead letters")
+    if isinstance(shows, FoldflightError):
+        name = shows.function or opening.functions[0]
+        does, why = "takes", f"Fold rows for which {_plain(shows.message.partition(':')[0][:40])}."
     else:
-        imports, body = _of_calls(shrunk, registry)
-    verb = shrunk.error.message.partition(":")[0][:50]
+        name, does, why = shows.column, "answers", "Fold rows, and compare with the recorded answer."
+    rows = sum(len(slots_in(step.frame)) for step in steps)
+    if rows > _ROWS_MAX:
+        raise _no_test(f"it would need {rows} rows, and a test has at most {_ROWS_MAX}")
+    if opening.maps:
+        imports, body = _of_scalar(recording, steps, registry)
+    else:
+        imports, body = _of_calls(recording, steps, registry, "(epoch,) = " if isinstance(shows, Difference) else "")
+    if isinstance(shows, Difference):
+        body += _layout(shows.recorded, 4, 'assert epoch.changelog[-1][1]["result"] == ')
     identifier = "".join(each if each.isalnum() else "_" for each in name)
     standard = [f"import {module}" for module in ("datetime", "decimal") if any(f"{module}." in line for line in body)]
     lines = [
-        f'"""From {source}."""'[:_WIDTH],
+        f'"""From {_plain(source[-70:])}."""',
         *_section(standard),
         *imports,
         "",
         "",
-        f"def test_{identifier}_takes_recorded_rows() -> None:",
-        f'    """Fold rows for which {verb}."""',
+        f"def test_{identifier[:40]}_{does}_recorded_rows() -> None:",
+        f'    """{why}"""',
         *(f"    {line}" for line in body),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _plain(text: str) -> str:
+    """Return text that is safe in a docstring: a recording may come from others."""
+    return "".join(each if each.isprintable() and each not in '"\\' else "_" for each in text)
 
 
 def _section(lines: Sequence[str]) -> list[str]:
@@ -91,13 +105,14 @@ def _imports(imported: Sequence[tuple[str, str]]) -> list[str]:
     for module, name in sorted(set(imported)):
         root = module.partition(".")[0]
         is_own = any(Path(folder, root + suffix).exists() for folder in (".", "src") for suffix in ("", ".py"))
-        lines[is_own].append(f"from {module} import {name}")
+        line = f"from {module} import {name}"
+        lines[is_own] += [line] if len(line) <= _WIDTH else [f"from {module} import (", f"    {name},", ")"]
     return [*_section(lines[False]), *_section(lines[True])]
 
 
-def _of_scalar(shrunk: Shrunk, registry: Registry) -> tuple[list[str], list[str]]:
+def _of_scalar(recording: Recording, steps: Sequence[Exchanged], registry: Registry) -> tuple[list[str], list[str]]:
     """Return the imports and the body of a test that calls a function written with `def`."""
-    (step, *others) = shrunk.recording.opening.steps
+    (step, *others) = recording.opening.steps
     function = registry[step.function]
     is_plain = isinstance(function, ScalarFunction) and isinstance(function.source, FunctionType)
     if others or not is_plain or getattr(function, "vectorised", None) or step.literals:
@@ -105,7 +120,7 @@ def _of_scalar(shrunk: Shrunk, registry: Registry) -> tuple[list[str], list[str]
     module, name = _imported(function)
     rows = [
         tuple(row[each.column] for each in step.arguments)
-        for frame in shrunk.steps
+        for frame in steps
         if isinstance(frame.frame, Chunk)
         for row in frame.frame.batch.to_pylist(maps_as_pydicts="lossy")
     ]
@@ -113,15 +128,18 @@ def _of_scalar(shrunk: Shrunk, registry: Registry) -> tuple[list[str], list[str]
     return _imports([(module, name)]), calls
 
 
-def _of_calls(shrunk: Shrunk, registry: Registry) -> tuple[list[str], list[str]]:
+def _of_calls(
+    recording: Recording, steps: Sequence[Exchanged], registry: Registry, prefix: str
+) -> tuple[list[str], list[str]]:
     """Return the imports and the body of a test with `run_epochs`."""
-    if any(isinstance(step.frame, States) for step in shrunk.steps):
+    if any(isinstance(step.frame, States) for step in steps):
         raise _no_test(
-            "the failure needs a state, and the rows that made it are not in the recording. Record the stream from its "
+            "it needs a state, and the rows that made it are not in the recording. Record the stream from its "
             "beginning (Recordings(..., of='all'))"
         )
-    opening, classes = shrunk.recording.opening, []
+    opening, classes = recording.opening, []
     outputs: dict[str, Any] = {}
+    lines: list[str] = []
     for place, call in enumerate(opening.calls):
         function = registry[call.function]
         if module_of(function).startswith("foldflight."):
@@ -129,28 +147,36 @@ def _of_calls(shrunk: Shrunk, registry: Registry) -> tuple[list[str], list[str]]
         else:
             classes.append(_imported(function))
             made = f"connect({classes[-1][1]})"
-        outputs["result" if len(opening.calls) == 1 else f"result_{place}"] = _Code(made + _use(call))
-    keys, groups = _keys(shrunk.recording, opening)
+        name, methods = "result" if len(opening.calls) == 1 else f"result_{place}", _methods(call)
+        code = made + "".join(_inline(each) for each in methods)
+        if len(code) + len(name) > _WIDTH - 17:  # as an item of the mapping it would be too long for a line
+            for each in methods:
+                lines += _layout(_Call(made + each.name, each.given), 4, f"{name} = ")
+                made = code = name
+        outputs[name] = _Code(code)
+    keys, groups = _keys(recording, opening)
     named: dict[str, Any] = {"keys": list(keys)} if keys else {}
     types = _types(opening, registry, keys)
     if types:
         named["types"] = types
-    named["epochs"] = list(_epochs(shrunk.steps, groups))
+    named["epochs"] = list(_epochs(steps, groups))
     ours = [("foldflight", "connect"), ("foldflight.testing", "run_epochs")]
-    return _imports([*ours, *classes]), _layout(_Call("run_epochs", (outputs,), named), 4)
+    return _imports([*ours, *classes]), [*lines, *_layout(_Call(f"{prefix}run_epochs", (outputs,), named), 4)]
 
 
-def _use(call: Call) -> str:
-    """Return the code of a call after its function."""
-    given = [*map(_leaf, call.arguments), *(f"{name}={_inline(value)}" for name, value in call.literals.items())]
-    text = f"({', '.join(given)})"
-    text += f".where({_leaf(call.filter)})" if call.filter is not None else ""
-    text += ".distinct()" if call.distinct else ""
+def _methods(call: Call) -> list[_Call]:
+    """Return the calls that follow the function."""
+    literals = (_Code(f"{name}={_inline(value)}") for name, value in call.literals.items())
+    methods = [_Call("", (*call.arguments, *literals))]
+    if call.filter is not None:
+        methods.append(_Call(".where", (call.filter,)))
+    if call.distinct:
+        methods.append(_Call(".distinct", ()))
     orders = [
         f"{key.column}{' DESC' if key.descending else ' ASC'} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
         for key in call.order
     ]
-    return text + (f".order_by({', '.join(map(_leaf, orders))})" if orders else "")
+    return [*methods, _Call(".order_by", orders)] if orders else methods
 
 
 def _keys(recording: Recording, opening: Open) -> tuple[list[str], Mapping[int, Mapping[str, Any]]]:
@@ -160,13 +186,8 @@ def _keys(recording: Recording, opening: Open) -> tuple[list[str], Mapping[int, 
     groups = recording.groups
     if groups:
         return list(next(iter(groups.values()))), groups
-    slots = {slot for step in recording.steps if isinstance(step.frame, Chunk) for slot in _slots(step.frame)}
+    slots = {slot for step in recording.steps for slot in slots_in(step.frame)}
     return ["slot"], {slot: {"slot": slot} for slot in slots}
-
-
-def _slots(chunk: Chunk) -> list[int]:
-    slots: list[int] = chunk.batch.column("slot").to_pylist()
-    return slots
 
 
 def _types(opening: Open, registry: Registry, keys: Sequence[str]) -> dict[str, str]:
@@ -219,11 +240,25 @@ def _layout(value: Any, indent: int, prefix: str = "", suffix: str = "") -> list
         return [line]
     opened, closed, parts = _parts(value)
     if opened is None:
-        return [line]
+        return _broken(value, indent, prefix, suffix) or [line]
     if isinstance(value, _Call) and indent + len(line) <= _WIDTH and not value.named:
         return [line]
     inner = [each for name, part in parts for each in _layout(part, indent + 4, name, ",")]
     return [f"{prefix}{opened}", *(f"    {each}" for each in inner), f"{closed}{suffix}"]
+
+
+def _broken(value: Any, indent: int, prefix: str, suffix: str) -> list[str]:
+    """Return the lines of a long text in parentheses; none of a value that cannot be broken."""
+    if not isinstance(value, (str, bytes)) or isinstance(value, _Code):
+        return []
+    pieces, start = [], 0
+    while start < len(value):
+        end = start + 1
+        while end < len(value) and indent + 4 + len(_leaf(value[start : end + 1])) <= _WIDTH:
+            end += 1
+        pieces.append(f"    {_leaf(value[start:end])}")
+        start = end
+    return [f"{prefix}(", *pieces, f"){suffix}"]
 
 
 def _parts(value: Any) -> tuple[str | None, str, list[tuple[str, Any]]]:

@@ -98,6 +98,7 @@ SERVER_FRAMES = [
     OPENED,
     InitialOutputs(BATCH),
     Results(3, BATCH, last=False, reopen=True),
+    Results(3, BATCH, modes=(Mode.INTERPRETED, None)),
     RowOutputs(BATCH),
     Wanted(BATCH),
     Folded(),

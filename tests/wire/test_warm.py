@@ -106,6 +106,45 @@ def test_a_partial_fold_holds_more_groups_where_they_are_numbers(monkeypatch: py
         assert most_held() > 9_000
 
 
+class Wide:
+    total: int
+
+    def __init__(self) -> None:
+        self.total = 0
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", compile=True)
+class Widening:
+    """A sum that no other test uses, because a process logs once that a function has left compiled code."""
+
+    def create_accumulator(self) -> Wide:
+        return Wide()
+
+    def accumulate(self, accumulator: Wide, value: int) -> None:
+        accumulator.total += value
+
+    def get_value(self, accumulator: Wide) -> int:
+        return accumulator.total % 1000
+
+
+def test_results_tell_the_engine_that_compiled_code_was_left(caplog: pytest.LogCaptureFixture) -> None:
+    """The results of the epoch in which a sum exceeds 64 bits tell it, and the client logs it once."""
+    big = (1 << 63) - 1
+    with serving(Widening, compiled_folder="off") as server:
+        transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+        for _ in range(2):
+            with transport.open(opening(Call("widening", ("value",)))) as exchange:
+                exchange.chunk(rows((0, 0, 1)))
+                end_epoch(exchange, 1)
+                assert exchange.modes == (Mode.COMPILED,)
+                exchange.chunk(rows((0, 0, big), (0, 0, -big)))
+                assert end_epoch(exchange, 2)["output_0"].to_pylist() == [1]
+                assert exchange.modes == (Mode.INTERPRETED,)
+    told = [record.getMessage() for record in caplog.records if record.name == "foldflight.client"]
+    assert len(told) == 1
+    assert told[0].startswith("widening is interpreted now and no longer compiled")
+
+
 def test_the_gauge_follows_the_fold() -> None:
     """If compiled code is abandoned (a sum beyond 64 bits), gauge and log show it after the barrier."""
     log = io.StringIO()

@@ -7,12 +7,15 @@ an answer while the engine blocks on writing a chunk. So the answer to at most o
 from __future__ import annotations
 
 import abc
+import functools
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from foldflight.client.logs import set_up
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.exchange.answers import Answer, EngineExchange
 from foldflight.exchange.frames import (
@@ -37,13 +40,12 @@ from foldflight.exchange.frames import (
 from foldflight.exchange.ipc import arrays_in
 from foldflight.exchange.machine import Role
 from foldflight.exchange.views import split_entries
-from foldflight.fold import ROW
+from foldflight.fold import ROW, Mode
 from foldflight.functions.types.arrow import concat_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from foldflight.fold import Mode
     from foldflight.functions.author.context import LogRecord
 
 __all__ = ["Connection", "Resolve", "check_resolve"]
@@ -88,6 +90,8 @@ class Connection(abc.ABC):
         self.reopen = False
         self._resolve = resolve
         self._engine = EngineExchange(opening)
+        self._functions = opening.functions
+        self._modes: Sequence[Mode | None] = ()
         self._arrays = arrays_in(opening.columns)
         self._failed = False  # an error occurred, so the exchange is cancelled and not ended in the regular way
         self._closed = False
@@ -145,8 +149,8 @@ class Connection(abc.ABC):
 
     @property
     def modes(self) -> Sequence[Mode | None]:
-        """The mode of each call, as far as the server has told."""
-        return self.opened.modes
+        """The mode of each call, as the server has last told it."""
+        return self._modes
 
     def take_logs(self) -> list[LogRecord]:
         """Return the log records of functions since the last call."""
@@ -171,7 +175,7 @@ class Connection(abc.ABC):
         frame = self._next()[0]
         if not isinstance(frame, Opened):
             raise RejectedError("BAD_FRAME", f"the first reply was {type(frame).__name__}, not Opened")
-        self.opened = frame
+        self.opened, self._modes = frame, frame.modes
         # Bytes of a batch in a message within the bound of the server.
         self._room = max(frame.limits.message_bytes_max - _OVERHEAD_BYTES, 1)
 
@@ -181,11 +185,20 @@ class Connection(abc.ABC):
             self._logs.extend(frame.records)
         elif isinstance(frame, (Results, SavedStates, Mapped)):
             self.reopen = self.reopen or frame.reopen
+            if isinstance(frame, Results) and len(frame.modes) == len(self._modes):
+                self._change_modes(frame.modes)
         elif isinstance(frame, Wanted):
             for entries in self._entries_for(frame):
                 self._write(entries)
         if answer is not None:
             self._answers.append(answer)
+
+    def _change_modes(self, modes: Sequence[Mode | None]) -> None:
+        """Remember how calls are folded from now on, and log which of them have become slower."""
+        for function, old, new in zip(self._functions, self._modes, modes, strict=True):
+            if old in (Mode.COMPILED, Mode.VECTORISED) and new is Mode.INTERPRETED:
+                _tell_left(function, old)
+        self._modes = modes
 
     def _entries_for(self, wanted: Wanted) -> Iterator[Entries]:
         """Yield the answer to a question of the server, in messages within its bound.
@@ -249,6 +262,17 @@ class Connection(abc.ABC):
         batch, room = frame.batch, self._room
         # Arrays may share buffers, and a message has a copy of them for each.
         return self._arrays * batch.get_total_buffer_size() <= room and batch.num_rows * SLOT_BYTES <= room
+
+
+@functools.cache
+def _tell_left(function: str, mode: Mode) -> None:
+    """Log, once in a process, that a function has become slower."""
+    set_up("foldflight.client", logging.WARNING).warning(
+        "%s is interpreted now and no longer %s, because of values such as a sum beyond 64 bits: it is slower, and the "
+        "results are the same",
+        function,
+        mode,
+    )
 
 
 def _joined(answers: Sequence[Any], parts: Sequence[EngineFrame]) -> Answer:

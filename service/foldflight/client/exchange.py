@@ -137,7 +137,7 @@ class OpenExchange(abc.ABC):
 
     @property
     def modes(self) -> Sequence[Mode | None]:
-        """The mode of each call: embedded that of now, on a server that of opening. None if a server did not tell."""
+        """The mode of each call: embedded that of now, on a server that of the last results. None: it did not tell."""
         return self.opened.modes if self._connection is None else self._connection.modes
 
     @property

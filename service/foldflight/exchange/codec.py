@@ -282,7 +282,8 @@ def _encode_server(frame: Frame, empty: pa.RecordBatch) -> Message:
         case Folded():
             server, batch = pb.ServerFrame(folded=pb.Folded()), empty
         case Results():
-            results = pb.Results(epoch=frame.epoch, last=frame.last, reopen=frame.reopen)
+            folded = [str(mode or "") for mode in frame.modes]
+            results = pb.Results(epoch=frame.epoch, last=frame.last, reopen=frame.reopen, folded=folded)
             server, batch = pb.ServerFrame(results=results), frame.batch
         case SavedStates():
             saved = pb.SavedStates(last=frame.last, problem=utf8(frame.problem), reopen=frame.reopen)
@@ -380,7 +381,9 @@ def _decode_server(frame: pb.ServerFrame, batch: pa.RecordBatch) -> Frame:
         case "initial_outputs":
             return InitialOutputs(batch)
         case "results":
-            return Results(frame.results.epoch, batch, frame.results.last, frame.results.reopen)
+            results = frame.results
+            modes = tuple(Mode.from_text(name) for name in results.folded)
+            return Results(results.epoch, batch, results.last, results.reopen, modes)
         case "wanted":
             return Wanted(batch)
         case "folded":

@@ -288,14 +288,16 @@ class InitialOutputs(_message.Message):
     def __init__(self) -> None: ...
 
 class Results(_message.Message):
-    __slots__ = ("epoch", "last", "reopen")
+    __slots__ = ("epoch", "last", "reopen", "folded")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     REOPEN_FIELD_NUMBER: _ClassVar[int]
+    FOLDED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     last: bool
     reopen: bool
-    def __init__(self, epoch: _Optional[int] = ..., last: _Optional[bool] = ..., reopen: _Optional[bool] = ...) -> None: ...
+    folded: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, epoch: _Optional[int] = ..., last: _Optional[bool] = ..., reopen: _Optional[bool] = ..., folded: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RowOutputs(_message.Message):
     __slots__ = ()

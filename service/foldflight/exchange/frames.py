@@ -363,12 +363,14 @@ class Results:
         batch: n rows in `Opened.schema`, slots ascending over all batches of the epoch.
         last: Whether the epoch has no further batch.
         reopen: Whether the engine should end this exchange now and open another.
+        modes: How each call is folded now; None where that is not known. Empty: as the engine was last told.
     """
 
     epoch: int
     batch: pa.RecordBatch
     last: bool = True
     reopen: bool = False
+    modes: tuple[Mode | None, ...] = ()
 
 
 @dataclass(frozen=True)

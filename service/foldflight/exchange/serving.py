@@ -157,8 +157,8 @@ class ServerExchange:
         self._entry_bytes = 0  # of the entries that were received since the last states were returned
         self._evaluator = bound.open(Resources(signer, metrics, self._take_log, accelerator, self._ask))
         self.stats.isolated = self._evaluator.isolated
-        # Opened is sent once, so it has the modes of this moment. Later changes are not reported.
-        self.opened = _opened(bound, opening, limits, server_id, self.folds)
+        self._told = self.folds  # the modes that the engine knows: those of Opened, later those of results
+        self.opened = _opened(bound, opening, limits, server_id, self._told)
         self._machine.step(Role.SERVER, self.opened)
 
     @property
@@ -350,8 +350,11 @@ class ServerExchange:
         self._entry_bytes = 0
         yield from self._pending_log()
         reopen, self._reopen = self._reopen, False
+        folds = self.folds
+        modes = () if folds == self._told else folds
+        self._told = folds
         for part, last in self._parts(batch):
-            yield Results(epoch, part, last=last, reopen=reopen and last)
+            yield Results(epoch, part, last=last, reopen=reopen and last, modes=modes if last else ())
 
     def _checkpoint(self, frame: Checkpoint) -> Iterator[Frame]:
         # Results reset the request; saved states do not. An engine that ignores it here gets it with its next results.

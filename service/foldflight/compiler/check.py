@@ -10,6 +10,7 @@ from typing import Any
 from numba.core import ir, types
 from numba.core.compiler_machinery import AnalysisPass, register_pass
 
+from foldflight.compiler.containers import Held
 from foldflight.compiler.kinds import Refused, kind_of
 from foldflight.compiler.records import Items, Reference
 
@@ -88,6 +89,12 @@ def _check_type(type_: types.Type) -> None:
             types.Module,
             types.RangeType,
             types.RangeIteratorType,
+            types.EnumerateType,
+            types.SimpleIteratorType,
+            types.ZipType,
+            types.SliceType,
+            types.Omitted,
+            Held,
         ),
     ):
         return

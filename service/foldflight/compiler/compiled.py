@@ -13,12 +13,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from foldflight.compiler.heap import Heap, held, room
 from foldflight.compiler.program import Program, Uncompiled
 from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge
 from foldflight.fold.aggregate.migration import StateOrigin
-from foldflight.fold.aggregate.records import bytes_of, filled, records_of, states_of, taken
+from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, filled, struct_of, taken
 from foldflight.fold.mode import Mode
 from foldflight.fold.moments import MOMENTS, from_numbers, moment_of, to_numbers
 from foldflight.fold.rows import Mask, Rows, Slots, room_for
@@ -47,9 +48,12 @@ class Compiled(Accumulators):
         self._find = find
         self._program: Program | None = None
         self._is_settled = False
+        self._merging: tuple[Any, ...] = ()
         self._table = np.zeros(0, np.uint8)
         self._present = np.zeros(0, np.bool_)
-        self._progress = np.zeros(1, np.int64)
+        self._progress = np.zeros(8, np.int64)  # the row; for accumulators with containers, the heap's control words
+        self._heap: Heap | None = None
+        self._fresh = np.zeros(0, np.uint8)
         self._compiled_for(0)
 
     @property
@@ -63,7 +67,7 @@ class Compiled(Accumulators):
             kernel = program.fold(nulls=bool(valid))
             if kernel is not None and columns is not None and self._takes(rows):
                 try:
-                    kernel(*self._places(program, rows), columns, valid)
+                    self._run(kernel, *self._places(program, rows), columns, valid)
                 except RAISED:
                     rows = rows.kept(np.arange(len(rows)) >= self._progress[0])
                 else:
@@ -83,7 +87,7 @@ class Compiled(Accumulators):
                 values, known = program.room(len(rows))
                 places = self._places(program, rows)
                 try:
-                    kernel(*places, columns, valid, kept, shows, program.fresh, values, known)
+                    self._run(kernel, *places, columns, valid, kept, shows, self._fresh, values, known)
                 except RAISED:
                     done = int(self._progress[0])
                     shown.append(self._cast(values[:done][shows[:done]], known[:done][shows[:done]]))
@@ -107,12 +111,35 @@ class Compiled(Accumulators):
             self._rows[slots] = records
             self._present[slots] = True
             return
+        self._merging = (records,)
         try:
-            program.merge(self._table, self._present, program.instance, self._progress, slots, records.view(np.uint8))
+            self._run(
+                program.merge, self._table, self._present, program.instance, self._progress, slots,
+                records.view(np.uint8),
+            )  # fmt: skip
         except RAISED:
             done = int(self._progress[0])
             self._leave()
             self.inner.merge(slots[done:], states.slice(done))
+        finally:
+            self._merging = ()
+
+    def _run(self, loop: Any, *places: Any) -> None:
+        """Run a loop. When the arena is full, make room and go on with the row that was given up."""
+        while True:
+            try:
+                loop(*places)
+            except MemoryError:
+                if self._heap is None or self._program is None:
+                    raise
+                self._heap.undo()
+                self._heap.grow([self._rows, *self._merging], self._program.layout.fields)
+            except RAISED:
+                if self._heap is not None:
+                    self._heap.undo()
+                raise
+            else:
+                return
 
     def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
         migrated = None if self._program is None else self.inner.migrated(slots, states, written)
@@ -140,7 +167,9 @@ class Compiled(Accumulators):
             return self._interpreted(program, slots)
         values, valid = program.room(len(slots))
         try:
-            program.values(self._table, self._present, program.instance, program.fresh, slots, values, valid)
+            self._progress[0] = 0
+            places = (self._table, self._present, program.instance, self._progress)
+            self._run(program.values, *places, self._fresh, slots, values, valid)
         except RAISED:  # get_value does not change accumulators, so nothing has to be undone
             self._leave()
             return self.inner.outputs(slots)
@@ -194,7 +223,7 @@ class Compiled(Accumulators):
             return
         known = slots[slots < len(self._present)]
         self._present[known] = False
-        bytes_of(self._rows)[known] = bytes_of(self._program.fresh.view(self._program.dtype))
+        bytes_of(self._rows)[known] = bytes_of(self._fresh.view(self._program.dtype))
 
     def close(self) -> None:
         self._table, self._present = np.zeros(0, np.uint8), np.zeros(0, np.bool_)
@@ -217,6 +246,12 @@ class Compiled(Accumulators):
         """Move the accumulators from the interpreter into the table, if their states fit."""
         slots = self.inner.occupied()
         self._program = found
+        self._fresh = found.fresh
+        if held(found.layout.fields):
+            self._heap = Heap(self._progress)
+            self._fresh = found.fresh.copy()
+            for field in held(found.layout.fields):
+                self._fresh.view(found.dtype)[field.name][:, 0] = self._progress.ctypes.data
         if len(slots):
             try:
                 states = self.inner.states(slots)
@@ -241,7 +276,7 @@ class Compiled(Accumulators):
             states = self._column_states(slots, narrow=False)
             assert states is not None
             self.inner.merge(slots, states)
-        self._program = None
+        self._program = self._heap = None
         self._table, self._present = np.zeros(0, np.uint8), np.zeros(0, np.bool_)
 
     @property
@@ -253,21 +288,49 @@ class Compiled(Accumulators):
         """Make room for slots, and reset the progress to the first row for the loop that follows."""
         assert self._program is not None
         self._progress[0] = 0
-        needed, held = int(slots.max(initial=-1)) + 1, len(self._present)
-        if needed > held:
-            size = room_for(needed, held)
-            self._present = np.concatenate([self._present, np.zeros(size - held, np.bool_)])
-            self._table = np.concatenate([self._table, np.tile(self._program.fresh, size - held)])
+        needed, count = int(slots.max(initial=-1)) + 1, len(self._present)
+        if needed > count:
+            size = room_for(needed, count)
+            self._present = np.concatenate([self._present, np.zeros(size - count, np.bool_)])
+            self._table = np.concatenate([self._table, np.tile(self._fresh, size - count)])
 
     def _column_states(self, slots: Slots, *, narrow: bool) -> pa.Array | None:
         """Return the states of n slots; None if one does not fit its type. Without `narrow`, integers have 64 bits."""
         assert self._program is not None
-        return states_of(taken(self._rows, slots), self._program.layout.fields, self.inner.codec.arrow, narrow=narrow)
+        records, type_ = taken(self._rows, slots), self.inner.codec.arrow
+        columns = []
+        for place, field in enumerate(self._program.layout.fields):
+            wanted = type_.field(place).type if pa.types.is_struct(type_) else type_
+            if field.held is None:
+                columns.append(column_of(records, field, wanted, narrow=narrow))
+            else:
+                assert self._heap is not None
+                columns.append(self._heap.column(records[field.name], field.held, wanted, narrow=narrow))
+        return struct_of(columns, type_, narrow=narrow)
 
     def _records(self, states: pa.Array) -> Any | None:
         """Return n states as n records, or None if one holds a NULL that a fold does not write."""
         assert self._program is not None
-        return records_of(states, self._program.layout.fields, self._program.dtype)
+        records, fields = np.zeros(len(states), self._program.dtype), self._program.layout.fields
+        columns = [states.field(place) if pa.types.is_struct(states.type) else states for place in range(len(fields))]
+        words = 0
+        for field, column in zip(fields, columns, strict=True):
+            more = 0 if field.held is None else room(column, field.held)
+            if more is None:
+                return None
+            words += more
+        offset = 0 if self._heap is None else self._heap.reserve([self._rows], fields, words)
+        for field, column in zip(fields, columns, strict=True):
+            if field.held is None:
+                if not fill_member(records, field, column):
+                    return None
+                continue
+            assert self._heap is not None
+            filled_to = self._heap.fill(records[field.name], field.held, column, offset)
+            if filled_to is None:
+                return None
+            offset = filled_to
+        return records
 
 
 def columns_of(rows: Rows, arguments: Sequence[tuple[Any, str]]) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:

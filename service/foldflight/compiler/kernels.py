@@ -19,7 +19,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
-from foldflight.compiler import operators
+from foldflight.compiler import containers, operators
 from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, number_type, stand_in
 from foldflight.compiler.records import (
     Items,
@@ -75,6 +75,11 @@ class Plan:
     def is_tuple(self) -> bool:
         """Whether the accumulator is a tuple."""
         return self.accumulator_class is None and "value" not in (field.name for field in self.accumulator.fields)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the accumulator has growing lists, dicts or sets."""
+        return any(field.held is not None for field in self.accumulator.fields)
 
     @property
     def methods(self) -> dict[str, Any]:
@@ -157,7 +162,10 @@ class Kernels:
         return self._get("merge", self._merge)
 
     def values(self) -> Any:
-        """Return `values(table, present, instance, fresh, slots, values, valid)`, which writes n results and flags."""
+        """Return `values(table, present, instance, progress, fresh, slots, values, valid)`.
+
+        It writes n results and flags.
+        """
         return self._get("values", self._values)
 
     def mapped(self, *, nulls: bool) -> Any:
@@ -221,14 +229,16 @@ class Kernels:
 
     def _fold(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
         at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
-        one_row = self._one_row()
+        one_row, holds = self._one_row(), self.plan.holds
 
         def fold(table, present, instance, progress, slots, retracts, columns, valid):
             me, copy = at_instance(instance, 0), local()
-            for row in range(len(slots)):
+            for row in range(progress[0], len(slots)):
                 slot = slots[row]
                 record = at(table, slot)
                 progress[0] = row
+                if holds:
+                    progress[1] = 0
                 present[slot] = True
                 copy_record(copy, record)
                 one_row(me, copy, retracts, columns, valid, row)
@@ -239,12 +249,15 @@ class Kernels:
     def _each(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
         at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
         shown, one_row, get_value = seen_as(self.shown), self._one_row(), self._get_value()
+        holds = self.plan.holds
 
         def each(table, present, instance, progress, slots, retracts, columns, valid, kept, shows, fresh, found, known):
             me, copy = at_instance(instance, 0), local()
-            for row in range(len(slots)):
+            for row in range(progress[0], len(slots)):
                 slot = slots[row]
                 progress[0] = row
+                if holds:
+                    progress[1] = 0
                 copy_record(copy, at(table, slot) if present[slot] or kept[row] else at(fresh, 0))
                 if kept[row]:
                     one_row(me, copy, retracts, columns, valid, row)
@@ -267,14 +280,16 @@ class Kernels:
 
     def _merge(self) -> tuple[Any, tuple[types.Type, ...]]:
         at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
-        merge_one = self._step_merge()
+        merge_one, holds = self._step_merge(), self.plan.holds
 
         def merge(table, present, instance, progress, slots, states):
             me, copy = at_instance(instance, 0), local()
-            for row in range(len(slots)):
+            for row in range(progress[0], len(slots)):
                 slot = slots[row]
                 record, state = at(table, slot), at(states, row)
                 progress[0] = row
+                if holds:
+                    progress[1] = 0
                 if present[slot]:
                     copy_record(copy, record)
                     merge_one(me, copy, state)
@@ -300,14 +315,20 @@ class Kernels:
     def _values(self) -> tuple[Any, tuple[types.Type, ...]]:
         at, at_instance, get_value = reference_at(self.shown), self._at_instance, self._get_value()
 
-        def values(table, present, instance, fresh, slots, found, valid):
+        holds = self.plan.holds
+
+        def values(table, present, instance, progress, fresh, slots, found, valid):
             me = at_instance(instance, 0)
-            for row in range(len(slots)):
+            top = progress[4] if holds else 0
+            for row in range(progress[0], len(slots)):
                 slot = slots[row]
+                progress[0] = row
+                if holds:  # the temporary containers of the last row are not needed any more
+                    progress[1], progress[4] = 0, top
                 record = at(table, slot) if slot < len(present) and present[slot] else at(fresh, 0)
                 _show(found, valid, row, get_value(me, record))
 
-        return values, (*_TABLE, _BYTES, _SLOTS, _vector(number_type(self.plan.result)), _FLAGS)
+        return values, (*_TABLE, _PLACE, _BYTES, _SLOTS, _vector(number_type(self.plan.result)), _FLAGS)
 
     def _mapped(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
         cast = operators.result_of(self.plan.result, self.plan.result_bits)
@@ -389,7 +410,7 @@ def _held_type(plan: Plan, record: Reference) -> types.Type:
     if plan.is_tuple:
         return types.Tuple([record.type_of(name) for name in record.fields])
     field = record.fields["value"]
-    return record.type_of("value") if field.length else KINDS[field.kind]
+    return record.type_of("value") if field.length or field.held is not None else KINDS[field.kind]
 
 
 def _keeper(plan: Plan) -> Any:
@@ -398,6 +419,8 @@ def _keeper(plan: Plan) -> Any:
         return _keep
     if plan.is_tuple:
         return _put_members
+    if plan.accumulator.fields and plan.accumulator.fields[0].held is not None:
+        return _put_container
     return _put_items if plan.accumulator.fields[0].length else _put
 
 
@@ -424,6 +447,14 @@ def _put_items(record: Any, returned: Any) -> Any:
     if isinstance(returned, Items):
         return lambda record, returned: copy_items(record.value, returned)
     raise Refused(f"accumulate, retract or merge returns {returned}, not the list or None")
+
+
+@stand_in
+def _put_container(record: Any, returned: Any) -> Any:
+    """Write back the container that accumulate, retract or merge returned; it is in its place if it is None."""
+    if isinstance(returned, types.NoneType):
+        return lambda record, returned: None
+    return lambda record, returned: containers.put_whole(record.value, returned)
 
 
 @stand_in

@@ -13,7 +13,7 @@ from numba.core import types
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
-from foldflight.compiler import arithmetic
+from foldflight.compiler import arithmetic, containers
 from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, stand_in
 from foldflight.compiler.records import Items, load_item, store_item
 from foldflight.fold.moments import MOMENTS
@@ -21,6 +21,7 @@ from foldflight.functions.types.ranking import rank
 
 __all__ = [
     "CALLS",
+    "IN_PLACE",
     "OPERATORS",
     "get_item",
     "is_none",
@@ -152,6 +153,8 @@ def truth(a: Any) -> Any:
     if isinstance(a, types.BaseTuple):
         full = len(a) > 0
         return lambda a: full
+    if isinstance(a, containers.Held):
+        return lambda a: containers.length_of(a) > 0
     if kind == "none":
         return lambda a: False
     if kind is None or kind.removesuffix("?") in MOMENTS:
@@ -173,6 +176,8 @@ def not_true(a: Any) -> Any:
 def is_none(a: Any) -> Any:
     """Stand for `a is None`."""
     kind = kind_of(a)
+    if isinstance(a, containers.Held):
+        return lambda a: False
     if kind is None:
         raise Refused(f"{a} is compared with None")
     if kind.endswith("?"):
@@ -298,9 +303,16 @@ OPERATORS: Final[dict[Any, Any]] = {
     operator.pos: _unary("+", _same, _same),
     operator.invert: _unary("~", register_jitable(lambda a: ~a)),
     operator.not_: not_true,
+    operator.contains: containers.contains,
+}
+
+IN_PLACE: Final[dict[Any, Any]] = {
+    operator.add: containers.in_place(OPERATORS[operator.add], "list"),
+    operator.or_: containers.in_place(OPERATORS[operator.or_], "set dict"),
 }
 
 CALLS: Final[dict[Any, Any]] = {
+    **containers.CALLS,
     bool: truth,
     int: _unary("int()", _same, arithmetic.int_of_float),
     float: _unary("float()", register_jitable(lambda a: builtins.float(a)), _same),
@@ -341,6 +353,8 @@ _place_of: Final = register_jitable(_place)
 @stand_in
 def get_item(items: Any, index: Any) -> Any:
     """Stand for `items[index]`."""
+    if isinstance(items, containers.Held):
+        return containers.get_item(items, index)
     if not isinstance(items, Items) or _kinds("[]", index)[0] == "float":
         raise Refused(f"it takes an item of {items} by {index}")
     length = items.length
@@ -350,6 +364,8 @@ def get_item(items: Any, index: Any) -> Any:
 @stand_in
 def set_item(items: Any, index: Any, value: Any) -> Any:
     """Stand for `items[index] = value`."""
+    if isinstance(items, containers.Held):
+        return containers.set_item(items, index, value)
     if not isinstance(items, Items) or not items.changeable or _kinds("[]", index)[0] == "float":
         raise Refused(f"it puts an item into {items} by {index}")
     found = str(kind_of(value)).removesuffix("?")

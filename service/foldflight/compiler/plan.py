@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from foldflight.compiler.heap import Holding, Part
 from foldflight.compiler.kernels import Plan
 from foldflight.compiler.kinds import Refused
 from foldflight.compiler.records import RecordField, RecordLayout
@@ -39,7 +40,7 @@ _METHODS: Final = ("accumulate", "retract", "merge", "get_value")
 _KINDS: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool}
 _LENGTH_MAX: Final = 1 << 14
 _COPIED_MAX: Final = 64  # compiled code copies the accumulator at each row
-_HARMLESS: Final = (None, int, float, bool, super, object, math)
+_HARMLESS: Final = (None, int, float, bool, list, dict, set, super, object, math)
 _MAKERS: Final = ("__init__", "__new__", "__post_init__")
 _HOOKS: Final = ("__getattr__", "__getattribute__", "__setattr__")
 # What a plan depends on of classes besides what their code mentions.
@@ -82,8 +83,8 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     fresh = [_record(layout, _members(layout, cls, each)) for each in accumulators]
     for field in layout.fields:
         one, other = (_members(layout, cls, each)[field.name] for each in accumulators)
-        if field.length and one is other:
-            raise Refused(f"all its accumulators share the list {field.name}")
+        if (field.length or field.held is not None) and one is other:
+            raise Refused(f"all its accumulators share the {type(one).__name__} {field.name}")
     if fresh[0].tobytes() != fresh[1].tobytes():
         raise Refused("create_accumulator does not always return equal accumulators")
     parameters = RecordLayout(tuple(RecordField(name, type(value).__name__) for name, value in attributes.items()))
@@ -206,6 +207,9 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
         )
     if cls is None:
         type_ = arrow.field(0).type if pa.types.is_struct(arrow) else arrow
+        holding = _holding("its accumulator", type_, fresh)
+        if holding is not None and not isinstance(bound.serializer, Nullable):
+            return RecordLayout((RecordField("value", holding.shape, held=holding),))
         length = _initial_length(fresh)
         kind = _kind("", type_.value_type if length and pa.types.is_list(type_) else type_)
         return RecordLayout((RecordField("value", kind, isinstance(bound.serializer, Nullable), length),))
@@ -215,9 +219,35 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
             raise Refused(f"{cls.__name__}.{member.name} is a property")
         may_be_null = may_be_none(hints.get(member.name)) or getattr(fresh, member.name) is None
         length = 0 if may_be_null else _length(hints.get(member.name)) or _initial_length(getattr(fresh, member.name))
+        holding = _holding(member.name, member.type, getattr(fresh, member.name))
+        if holding is not None and not may_be_null:
+            fields.append(RecordField(member.name, holding.shape, held=holding))
+            continue
         items = member.type.value_type if length and pa.types.is_list(member.type) else member.type
         fields.append(RecordField(member.name, _kind(member.name, items), may_be_null, length))
     return RecordLayout(tuple(fields))
+
+
+def _holding(what: str, type_: pa.DataType, fresh: Any) -> Holding | None:
+    """Return what an empty list, dict or set of these states holds; None for anything else. Raises Refused."""
+    if type(fresh) not in (list, dict, set) or (type(fresh) is list and fresh):
+        return None
+    if fresh:
+        raise Refused(f"{what} is a {type(fresh).__name__} that is not empty at first")
+    if pa.types.is_map(type_) and type(fresh) is dict:
+        return Holding("dict", _part(what, type_.key_type), _part(what, type_.item_type))
+    if pa.types.is_list(type_) and type(fresh) is not dict:
+        return Holding(type(fresh).__name__, _part(what, type_.value_type))
+    return None
+
+
+def _part(what: str, type_: pa.DataType) -> Part:
+    """Return the kinds of keys, values or items. The members of tuples are called f0, f1 and so on."""
+    if not pa.types.is_struct(type_):
+        return Part((_kind(what, type_),))
+    if [field.name for field in type_] != [f"f{place}" for place in range(type_.num_fields)]:
+        raise Refused(f"{what} holds objects; tuples of numbers are compiled")
+    return Part(tuple(_kind(what, field.type) for field in type_), is_tuple=True)
 
 
 def _length(hint: Any) -> int:
@@ -250,6 +280,8 @@ def _record(layout: RecordLayout, members: dict[str, Any]) -> Any:
             record[field.valid] = member is not None
             if member is None:
                 continue
+        if field.held is not None:
+            continue
         if field.length:
             record[field.name] = _items(field, member)
             continue

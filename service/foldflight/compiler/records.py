@@ -17,6 +17,8 @@ from numba.core.typing import signature
 from numba.core.typing.templates import AttributeTemplate
 from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, lower_setattr_generic, register_model
 
+from foldflight.compiler.containers import Held
+from foldflight.compiler.heap import HEADER, Holding
 from foldflight.compiler.kinds import KINDS, Refused
 from foldflight.fold.aggregate.records import record_dtype
 from foldflight.fold.moments import MOMENTS
@@ -43,16 +45,27 @@ _number: Final = itertools.count()
 
 @dataclass(frozen=True)
 class RecordField:
-    """One attribute: its name and kind, and whether it may be None; for a list, the items' kind and its length."""
+    """One attribute: its name and kind, and whether it may be None.
+
+    Args:
+        name: Its name.
+        kind: The kind of its value, or of the items of a list of fixed length.
+        optional: Whether it may be None.
+        length: The length of a list of fixed length; else 0.
+        held: What a growing list, a dict or a set holds; its kind is then the shape.
+    """
 
     name: str
     kind: str
     optional: bool = False
     length: int = 0
+    held: Holding | None = None
 
     @property
     def format(self) -> str | tuple[str, int]:
         """The NumPy format of the attribute in a record."""
+        if self.held is not None:
+            return "i8", HEADER
         return (_FORMATS[self.kind], self.length) if self.length else _FORMATS[self.kind]
 
     @property
@@ -107,6 +120,8 @@ class Reference(types.Type):
         field = self.fields.get(attribute)
         if field is None:
             return None
+        if field.held is not None:
+            return Held(field.held, changeable=self.changeable)
         if field.length:
             return Items(field.kind, field.length, changeable=self.changeable)
         return types.Optional(KINDS[field.kind]) if field.optional else KINDS[field.kind]
@@ -183,7 +198,7 @@ def _load(context: Any, builder: Any, reference: Reference, pointer: Any, attrib
 
 def _loaded(context: Any, builder: Any, reference: Reference, pointer: Any, attribute: str) -> Any:
     field = reference.fields[attribute]
-    if field.length:
+    if field.length or field.held is not None:
         return _member(builder, pointer, reference.layout, field.name, llvm.IntType(8))
     width = context.get_data_type(KINDS[field.kind])
     value = context.data_model_manager[KINDS[field.kind]].from_data(

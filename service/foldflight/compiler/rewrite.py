@@ -20,7 +20,7 @@ from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.typed_passes import NopythonTypeInference
 from numba.core.untyped_passes import IRProcessing
 
-from foldflight.compiler import operators
+from foldflight.compiler import containers, operators
 from foldflight.compiler.check import Check
 from foldflight.compiler.kinds import Refused, kind_of
 from foldflight.compiler.records import Items, Reference
@@ -201,7 +201,10 @@ class _Rewriter:
                         raise Refused(f"it uses {self.shown(var.name)} as a value")
 
     def is_opaque(self, name: str) -> bool:
-        return name in self.constants and type(self.constants[name]) not in _CONSTANTS
+        value = self.constants.get(name)
+        if type(value) is tuple and all(type(each) in _CONSTANTS for each in value):
+            return False
+        return name in self.constants and type(value) not in _CONSTANTS
 
     def is_true(self, var: ir.Var) -> bool:
         """Return whether a constant number is true. Other objects, such as lists, are refused: they may change."""
@@ -233,10 +236,18 @@ class _Rewriter:
                     raise Refused(f"it assigns {statement.attr}, which the accumulator's class does not annotate")
                 if reference.fields[statement.attr].length:
                     raise Refused(f"it replaces the list {statement.attr}; only its items can be assigned")
+                if reference.fields[statement.attr].held is not None:
+                    mine = self.fresh(statement.loc)
+                    read = ir.Expr.getattr(statement.target, statement.attr, statement.loc)
+                    self.made.append(ir.Assign(read, mine, statement.loc))
+                    self.call(containers.put_whole, (mine, statement.value), statement.loc)
+                    return
                 self.made.append(statement)
             case ir.SetItem():
                 given = (statement.target, statement.index, statement.value)
                 self.call(operators.set_item, given, statement.loc)
+            case ir.DelItem():
+                self.call(containers.delete_item, (statement.target, statement.index), statement.loc)
             case ir.StaticSetItem():
                 given = (statement.target, statement.index_var, statement.value)
                 self.call(operators.set_item, given, statement.loc)
@@ -287,12 +298,14 @@ class _Rewriter:
             self.calling(statement, expr)
         elif expr.op == "build_tuple" and expr.items and all(item.name in self.constants for item in expr.items):
             self.constants[target.name] = tuple(self.constants[item.name] for item in expr.items)
+            if not self.is_opaque(target.name):
+                self.made.append(statement)
         elif expr.op == "getitem" and self.is_member(expr):
             index = self.constants[expr.index.name]
             self.made.append(ir.Assign(ir.Expr.static_getitem(expr.value, index, expr.index, loc), target, loc))
         elif expr.op == "getitem":
             self.emit_call(target, operators.get_item, (expr.value, expr.index), loc)
-        elif expr.op == "static_getitem" and self.length(expr.value):
+        elif expr.op == "static_getitem" and expr.index_var is not None and self.holds_items(expr.value):
             self.emit_call(target, operators.get_item, (expr.value, expr.index_var), loc)
         elif expr.op in _ALLOWED:
             self.made.append(statement)
@@ -313,7 +326,10 @@ class _Rewriter:
                 answer = self.call(operators.is_none, (value,), statement.loc)
                 self.emit_call(statement.target, operators.OPERATORS[operator.not_], (answer,), statement.loc)
             return
-        self.emit_call(statement.target, self.stand_in(function), (expr.lhs, expr.rhs), statement.loc)
+        made = self.stand_in(function)
+        if expr.op == "inplace_binop":
+            made = operators.IN_PLACE.get(function, made)
+        self.emit_call(statement.target, made, (expr.lhs, expr.rhs), statement.loc)
 
     def stand_in(self, function: Any) -> Any:
         if function not in operators.OPERATORS:
@@ -329,6 +345,9 @@ class _Rewriter:
             self.object(statement, getattr(known, expr.attr))
             return
         reference = self.reference(expr.value)
+        if reference is None and expr.attr in containers.METHODS:
+            self.methods[statement.target.name] = _Method(containers.METHODS[expr.attr], expr.value)
+            return
         if reference is None:
             raise Refused(f"it uses the attribute {expr.attr} of a value")
         if expr.attr in reference.fields:
@@ -369,6 +388,10 @@ class _Rewriter:
         elif _is_known(function):
             if expr.kws or expr.vararg:
                 raise Refused(f"it calls {function.__name__} with named or starred arguments")
+            if function in (min, max) and len(arguments) == 1:
+                of_one = containers.LEAST if function is min else containers.GREATEST
+                self.emit_call(statement.target, of_one, arguments, statement.loc)
+                return
             if function in (min, max) and not 2 <= len(arguments) <= 3:
                 raise Refused(f"it calls {function.__name__} with {len(arguments)} arguments")
             self.emit_call(statement.target, operators.CALLS[function], arguments, statement.loc)
@@ -421,6 +444,17 @@ class _Rewriter:
         reference = self.reference(root.value)
         field = None if reference is None else reference.fields.get(root.attr)
         return 0 if field is None else field.length
+
+    def holds_items(self, var: ir.Var) -> bool:
+        """Return whether a variable is a list of fixed length, a container, or what a call returned."""
+        root = self.root(var)
+        if isinstance(root, ir.Arg):
+            return isinstance(self.arguments[root.index], (Items, containers.Held))
+        if isinstance(root, ir.Expr) and root.op == "getattr":
+            reference = self.reference(root.value)
+            field = None if reference is None else reference.fields.get(root.attr)
+            return field is not None and (field.length > 0 or field.held is not None)
+        return isinstance(root, ir.Expr) and root.op in ("call", "getitem", "static_getitem")
 
     def fresh(self, loc: Any) -> ir.Var:
         return next(iter(self.code.blocks.values())).scope.redefine("$foldflight", loc)

@@ -1,0 +1,276 @@
+"""The memory of growing lists, dicts and sets of a call's accumulators, outside compiled code (`memory.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from foldflight.fold.aggregate.records import column_of, fill_member, record_dtype
+
+if TYPE_CHECKING:
+    from foldflight.compiler.records import RecordField
+
+__all__ = ["HEADER", "Heap", "Holding", "Part"]
+
+# The words of a header, and those of the control words, as in `memory.py`.
+_CONTROL, _OFFSET, _USED, _CAPACITY, _LIVE, _INDEXED = range(6)
+HEADER: Final = 6
+_ROW, _CHANGES, _CHANGES_MAX, _JOURNAL, _TOP, _SIZE, _ARENA, _NEEDED = range(8)
+_SMALL: Final = 8
+_WORDS_MIN: Final = 1 << 12
+_CHANGES_MIN: Final = 1 << 8
+
+
+@dataclass(frozen=True)
+class Part:
+    """The keys, values or items of a container: a value of one kind, or a tuple with a kind for each member."""
+
+    kinds: tuple[str, ...]
+    is_tuple: bool = False
+
+    def __str__(self) -> str:
+        return f"tuple[{', '.join(self.kinds)}]" if self.is_tuple else self.kinds[0]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a container holds.
+
+    Args:
+        shape: list, dict or set.
+        key: The keys of a dict, or the items of a list or set.
+        value: The values of a dict.
+    """
+
+    shape: str
+    key: Part
+    value: Part | None = None
+
+    @property
+    def stride(self) -> int:
+        """The number of words of an entry."""
+        return len(self.key.kinds) + (len(self.value.kinds) if self.value is not None else 0)
+
+    def __str__(self) -> str:
+        return f"{self.shape}[{self.key}]" if self.value is None else f"{self.shape}[{self.key}, {self.value}]"
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A column of words as a record's member."""
+
+    name: str
+    format: str
+    optional: bool = False
+    valid: str = ""
+
+
+class Heap:
+    """The arena and the journal of a call's containers.
+
+    Args:
+        control: The control words, whose address does not change: int64, shape (8,).
+    """
+
+    def __init__(self, control: npt.NDArray[np.int64]) -> None:
+        self.control = control
+        self._arena = np.zeros(0, np.int64)
+        self._journal = np.zeros(0, np.int64)
+        self._resize(np.zeros(_WORDS_MIN, np.int64), 0)
+        self._record(_CHANGES_MIN)
+
+    def _resize(self, arena: npt.NDArray[np.int64], top: int) -> None:
+        self._arena = arena
+        self.control[[_TOP, _SIZE, _ARENA]] = top, len(arena), arena.ctypes.data
+
+    def _record(self, changes: int) -> None:
+        self._journal = np.zeros(2 * changes, np.int64)
+        self.control[[_CHANGES, _CHANGES_MAX, _JOURNAL]] = 0, changes, self._journal.ctypes.data
+
+    def undo(self) -> None:
+        """Undo what a row has changed that was given up."""
+        count = int(self.control[_CHANGES])
+        for address, word in self._journal[: 2 * count].reshape(-1, 2)[::-1].tolist():
+            self._arena[(address - self._arena.ctypes.data) // 8] = word
+        self.control[_CHANGES] = 0
+
+    def grow(self, tables: Sequence[Any], fields: Sequence[RecordField]) -> None:
+        """Make room after a MemoryError, for the row that was given up and more.
+
+        Args:
+            tables: All records that have containers.
+            fields: Their fields.
+        """
+        if self.control[_NEEDED]:
+            self._compact(tables, fields, int(self.control[_NEEDED]))
+        else:
+            self._record(2 * int(self.control[_CHANGES_MAX]))
+
+    def reserve(self, tables: Sequence[Any], fields: Sequence[RecordField], words: int) -> int:
+        """Return the offset of so many new words."""
+        if self.control[_TOP] + words > self.control[_SIZE]:
+            self._compact(tables, fields, words)
+        offset = int(self.control[_TOP])
+        self.control[_TOP] += words
+        return offset
+
+    def _compact(self, tables: Sequence[Any], fields: Sequence[RecordField], more: int) -> None:
+        """Move all regions to the beginning of a new arena."""
+        headers = [
+            (table[field.name], _size(table[field.name], field.held)) for table in tables for field in held(fields)
+        ]
+        live = sum(int(sizes.sum()) for _, sizes in headers)
+        arena = np.zeros(max(_WORDS_MIN, 2 * (live + more)), np.int64)
+        top = 0
+        for header, sizes in headers:
+            words, offsets = _places(header[:, _OFFSET], sizes)
+            arena[top : top + len(words)] = self._arena[words]
+            header[:, _OFFSET] = top + offsets
+            top += len(words)
+        self._resize(arena, top)
+        self.control[_CHANGES] = 0  # its addresses are those of the old arena
+
+    def column(self, headers: Any, holding: Holding, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
+        """Return n containers as a column of lists or maps; None if a number does not fit its type.
+
+        Args:
+            headers: Their headers, int64, shape (n, 6).
+            holding: What they hold.
+            type_: The type of the column.
+            narrow: Whether integers have the width of their type, in place of 64 bits.
+        """
+        counts = headers[:, _USED]
+        entries, starts = _places(headers[:, _OFFSET], counts, holding.stride)
+        if holding.shape != "list" and (headers[:, _LIVE] != counts).any():
+            owners = np.repeat(np.arange(len(headers)), counts)
+            places = np.arange(len(entries)) - starts[owners]
+            bits = headers[owners, _OFFSET] + headers[owners, _CAPACITY] * holding.stride + places // 64
+            kept = (self._arena[bits] >> (places % 64)) & 1 == 0
+            entries, counts = entries[kept], headers[:, _LIVE]
+        offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+        if pa.types.is_map(type_):
+            assert holding.value is not None
+            keys = self._part(entries, holding.key, type_.key_type, narrow=narrow)
+            ahead = entries + len(holding.key.kinds)
+            items = self._part(ahead, holding.value, type_.item_type, narrow=narrow)
+            if keys is None or items is None:
+                return None
+            made = pa.MapArray.from_arrays(offsets, keys, items)
+            return made.cast(type_) if narrow else made
+        found = self._part(entries, holding.key, type_.value_type, narrow=narrow)
+        if found is None:
+            return None
+        return (
+            pa.ListArray.from_arrays(offsets, found, type=type_) if narrow else pa.ListArray.from_arrays(offsets, found)
+        )
+
+    def _part(self, places: Any, part: Part, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
+        columns = []
+        for number, kind in enumerate(part.kinds):
+            member = _Member("value", _FORMATS.get(kind, "i8"))
+            records = np.zeros(len(places), record_dtype((member,)))
+            words = self._arena[places + number]
+            records["value"] = words.view(np.float64) if member.format == "f8" else words
+            wanted = type_.field(number).type if part.is_tuple else type_
+            columns.append(column_of(records, member, wanted, narrow=narrow))
+        if any(column is None for column in columns):
+            return None
+        if not part.is_tuple:
+            return columns[0]
+        if narrow:
+            return pa.StructArray.from_arrays(columns, fields=list(type_))
+        return pa.StructArray.from_arrays(columns, names=[field.name for field in type_])
+
+    def fill(self, headers: Any, holding: Holding, column: pa.Array, offset: int) -> int | None:
+        """Write a column of n containers into the arena, and their headers; None if one does not fit.
+
+        Args:
+            headers: int64, shape (n, 6), which are written.
+            holding: What the containers hold.
+            column: The lists or maps.
+            offset: The first of the words that `room` has asked for.
+
+        Returns:
+            The first word after them.
+        """
+        counts = lengths_of(column)
+        if counts is None:
+            return None
+        entries = column.flatten() if not pa.types.is_map(column.type) else None
+        parts: list[tuple[Part, Any]] = [(holding.key, entries)]
+        if entries is None:
+            assert holding.value is not None
+            first, last = column.offsets[0].as_py(), column.offsets[len(column)].as_py()
+            parts = [(holding.key, column.keys.slice(first, last - first))]
+            parts.append((holding.value, column.items.slice(first, last - first)))
+        headers[:, _CONTROL] = self.control.ctypes.data
+        headers[:, _USED] = headers[:, _LIVE] = counts
+        headers[:, _CAPACITY] = _capacity(counts)
+        headers[:, _INDEXED] = 0
+        sizes = _size(headers, holding)
+        headers[:, _OFFSET] = offset + np.cumsum(sizes) - sizes
+        self._arena[offset : offset + int(sizes.sum())] = 0
+        places, _ = _places(headers[:, _OFFSET], counts, holding.stride)
+        ahead = 0
+        for part, values in parts:
+            for number, kind in enumerate(part.kinds):
+                member = _Member("value", _FORMATS.get(kind, "i8"))
+                records = np.zeros(len(places), record_dtype((member,)))
+                whole = values.field(number) if part.is_tuple else values
+                if values.null_count or not fill_member(records, member, whole):
+                    return None
+                words = records["value"].astype(np.int64) if member.format == "?" else records["value"].view(np.int64)
+                self._arena[places + ahead] = words
+                ahead += 1
+        return offset + int(sizes.sum())
+
+
+_FORMATS: Final = {"float": "f8", "bool": "?"}
+
+
+def held(fields: Sequence[RecordField]) -> list[RecordField]:
+    """Return the fields that are containers."""
+    return [field for field in fields if field.held is not None]
+
+
+def room(column: pa.Array, holding: Holding) -> int | None:
+    """Return the number of words that `fill` needs for a column; None if one is NULL."""
+    counts = lengths_of(column)
+    if counts is None:
+        return None
+    headers = np.zeros((len(counts), HEADER), np.int64)
+    headers[:, _CAPACITY] = _capacity(counts)
+    return int(_size(headers, holding).sum())
+
+
+def lengths_of(column: pa.Array) -> npt.NDArray[np.int64] | None:
+    """Return the lengths of lists or maps; None if one is NULL."""
+    if column.null_count:
+        return None
+    return np.diff(column.offsets.to_numpy()).astype(np.int64)
+
+
+def _capacity(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the capacities for so many entries: powers of two from four on, and none for none."""
+    wide = 1 << np.ceil(np.log2(np.maximum(counts, 4))).astype(np.int64)
+    return np.where(counts == 0, 0, np.where(wide < counts, 2 * wide, wide))
+
+
+def _size(headers: Any, holding: Holding | None) -> npt.NDArray[np.int64]:
+    """Return the number of words of each container's region."""
+    assert holding is not None
+    capacity = headers[:, _CAPACITY]
+    if holding.shape == "list":
+        return np.asarray(capacity * holding.stride)
+    return np.asarray(capacity * holding.stride + (capacity + 63) // 64 + np.where(capacity > _SMALL, capacity, 0))
+
+
+def _places(offsets: Any, counts: Any, stride: int = 1) -> tuple[Any, Any]:
+    """Return the places of the entries of n regions, and the number of entries before each region."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(offsets - before * stride, counts) + np.arange(int(counts.sum())) * stride, before

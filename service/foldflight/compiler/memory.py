@@ -1,0 +1,444 @@
+"""The memory of growing lists, dicts and sets of compiled code, and the operations on its words.
+
+All containers of one call are regions of one array of 64-bit words, the arena; a group has no object of its own. A
+container is a header in the record of its accumulator:
+
+    control | offset of its region, in words | entries | capacity | entries that are not deleted | indexed entries
+
+The region of a list has an item after the other. The region of a dict or set has the entries in the order of insertion
+(the words of the key, then those of the value), a bit for each deleted entry, and, from nine entries on, an index of
+32-bit numbers of entries, by open addressing. The index is made when a key is first looked up.
+
+`control` is the address of the words that the loops have as `progress` (`Heap`). A row may be given up at any point: at
+an exception, or because the arena is full. So words that the last row left are only written after their old values were
+recorded in the journal, regions are never freed, and headers are in the copy of the record, which is thrown away.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, Final
+
+from llvmlite import ir as llvm
+from numba.core import types
+from numba.core.typing import signature
+from numba.extending import intrinsic, register_jitable
+
+__all__ = [
+    "address_of",
+    "change",
+    "dict_operations",
+    "emptied",
+    "list_operations",
+    "load",
+    "new_header",
+    "ordering",
+    "sorting",
+    "words_tuple",
+]
+
+# Offsets in bytes: of a header's words, and of those of `control`, whose first is the number of the row.
+OFFSET, USED, CAPACITY, LIVE, INDEXED = 8, 16, 24, 32, 40
+_CHANGES, _CHANGES_MAX, _JOURNAL, _TOP, _SIZE, _ARENA, _NEEDED = 8, 16, 24, 32, 40, 48, 56
+SMALL: Final = 8  # so many entries are searched one by one
+
+
+def _memory(width: int) -> tuple[Callable[[int], int], Callable[[int, int], None]]:
+    """Return functions that load and store an integer of so many bits at an address."""
+    number = llvm.IntType(width)
+
+    @intrinsic
+    def load(typing: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+            found = builder.load(builder.inttoptr(arguments[0], number.as_pointer()))
+            return found if width == 64 else builder.zext(found, llvm.IntType(64))
+
+        return signature(types.int64, types.int64), generate
+
+    @intrinsic
+    def store(typing: Any, address: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+            value = arguments[1] if width == 64 else builder.trunc(arguments[1], number)
+            builder.store(value, builder.inttoptr(arguments[0], number.as_pointer()))
+            return context.get_dummy_value()
+
+        return signature(types.void, types.int64, types.int64), generate
+
+    return load, store
+
+
+load, store = _memory(64)
+_load_short, _store_short = _memory(32)
+
+
+@intrinsic
+def _as_float(typing: Any, word: Any) -> Any:
+    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], llvm.DoubleType())
+
+    return signature(types.float64, types.int64), generate
+
+
+@functools.cache
+def words_tuple(count: int) -> Any:
+    """Return the function that returns so many words at an address as a tuple."""
+
+    @intrinsic
+    def words(typing: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+            found = []
+            for place in range(count):
+                at = builder.add(arguments[0], llvm.Constant(llvm.IntType(64), 8 * place))
+                found.append(builder.load(builder.inttoptr(at, llvm.IntType(64).as_pointer())))
+            return context.make_tuple(builder, made.return_type, found)
+
+        return signature(types.UniTuple(types.int64, count), types.int64), generate
+
+    return words
+
+
+@register_jitable
+def allocate(control: int, words: int) -> int:
+    """Return the offset of a new region. Raises MemoryError if the arena is full."""
+    top = load(control + _TOP)
+    if top + words > load(control + _SIZE):
+        store(control + _NEEDED, words)
+        raise MemoryError
+    store(control + _TOP, top + words)
+    return top
+
+
+@register_jitable
+def change(control: int, address: int, word: int) -> None:
+    """Store a word of the arena, and record the old one. Raises MemoryError if the journal is full."""
+    count = load(control + _CHANGES)
+    if count == load(control + _CHANGES_MAX):
+        store(control + _NEEDED, 0)
+        raise MemoryError
+    entry = load(control + _JOURNAL) + 16 * count
+    store(entry, address)
+    store(entry + 8, load(address))
+    store(control + _CHANGES, count + 1)
+    store(address, word)
+
+
+@register_jitable
+def address_of(header: int, word: int) -> int:
+    """Return the address of a word of a container's region."""
+    return load(load(header) + _ARENA) + 8 * (load(header + OFFSET) + word)
+
+
+@register_jitable
+def copied(into: int, source: int, words: int) -> None:
+    """Copy so many words."""
+    for place in range(words):
+        store(into + 8 * place, load(source + 8 * place))
+
+
+@register_jitable
+def emptied(header: int) -> None:
+    """Empty a container."""
+    for place in range(1, 6):
+        store(header + 8 * place, 0)
+
+
+@register_jitable
+def new_header(header: int) -> int:
+    """Return the address of the header of an empty temporary container, in the arena of another one."""
+    control = load(header)
+    made = load(control + _ARENA) + 8 * allocate(control, 6)
+    store(made, control)
+    emptied(made)
+    return made
+
+
+@functools.cache
+def list_operations(stride: int) -> SimpleNamespace:
+    """Return the operations on lists whose items have so many words. Items are given as tuples of words."""
+
+    @register_jitable
+    def widened(header, capacity):
+        control, used = load(header), load(header + USED)
+        offset = allocate(control, capacity * stride)
+        copied(load(control + _ARENA) + 8 * offset, address_of(header, 0), used * stride)
+        store(header + OFFSET, offset)
+        store(header + CAPACITY, capacity)
+
+    @register_jitable
+    def put(header, place, words):
+        control, address = load(header), address_of(header, place * stride)
+        for number in range(stride):
+            change(control, address + 8 * number, words[number])
+
+    @register_jitable
+    def appended(header, words):
+        used, capacity = load(header + USED), load(header + CAPACITY)
+        if used == capacity:
+            widened(header, max(4, 2 * capacity))
+        put(header, used, words)
+        store(header + USED, used + 1)
+
+    @register_jitable
+    def extended(header, other, start, stop):
+        """Append items of another list, or of the same."""
+        count, used = stop - start, load(header + USED)
+        if used + count > load(header + CAPACITY):
+            widened(header, max(4, 2 * load(header + CAPACITY), used + count))
+        control, source, into = load(header), address_of(other, start * stride), address_of(header, used * stride)
+        for place in range(count * stride):
+            change(control, into + 8 * place, load(source + 8 * place))
+        store(header + USED, used + count)
+
+    @register_jitable
+    def cut(header, start, stop):
+        """Remove items."""
+        used, count = load(header + USED), max(stop - start, 0)
+        if start == 0:  # the region begins later
+            store(header + OFFSET, load(header + OFFSET) + count * stride)
+            store(header + CAPACITY, load(header + CAPACITY) - count)
+        else:
+            control, into, source = load(header), address_of(header, start * stride), address_of(header, stop * stride)
+            for place in range((used - start - count) * stride):
+                change(control, into + 8 * place, load(source + 8 * place))
+        store(header + USED, used - count)
+
+    @register_jitable
+    def inserted(header, place, words):
+        appended(header, words)
+        control, address = load(header), address_of(header, 0)
+        for word in range((load(header + USED) - 1) * stride - 1, place * stride - 1, -1):
+            change(control, address + 8 * (word + stride), load(address + 8 * word))
+        put(header, place, words)
+
+    @register_jitable
+    def reversed_in_place(header):
+        control, used = load(header), load(header + USED)
+        for place in range(used // 2):
+            one, other = address_of(header, place * stride), address_of(header, (used - 1 - place) * stride)
+            for number in range(stride):
+                word = load(one + 8 * number)
+                change(control, one + 8 * number, load(other + 8 * number))
+                change(control, other + 8 * number, word)
+
+    return SimpleNamespace(
+        widened=widened, put=put, appended=appended, extended=extended, cut=cut, inserted=inserted,
+        reversed=reversed_in_place,
+    )  # fmt: skip
+
+
+@functools.cache
+def ordering(floats: tuple[bool, ...]) -> Any:
+    """Return `less(one, other)` of the addresses of two values, whose words are floats or integers. Raises for NaN."""
+    (first, *rest) = floats
+    after = ordering(tuple(rest)) if rest else None
+
+    @register_jitable
+    def less(one, other):
+        a, b = load(one), load(other)
+        if first:
+            x, y = _as_float(a), _as_float(b)
+            if x != x or y != y:  # noqa: PLR0124 - Python's order of NaN depends on its algorithm
+                raise ValueError
+            if after is None or x != y:
+                return x < y
+        elif after is None or a != b:
+            return a < b
+        return False if after is None else after(one + 8, other + 8)
+
+    return less
+
+
+@functools.cache
+def sorting(floats: tuple[bool, ...]) -> Any:
+    """Return `sort(header, scratch)`, which sorts a temporary list; `scratch` is another one of the same capacity."""
+    stride, less = len(floats), ordering(floats)
+
+    @register_jitable
+    def merged(source, into, low, middle, high):
+        one, other = low, middle
+        for place in range(low, high):
+            takes_one = other >= high or (
+                one < middle and not less(source + 8 * stride * other, source + 8 * stride * one)
+            )
+            taken = one if takes_one else other
+            copied(into + 8 * stride * place, source + 8 * stride * taken, stride)
+            if takes_one:
+                one += 1
+            else:
+                other += 1
+
+    @register_jitable
+    def sort(header, scratch):
+        used = load(header + USED)
+        if used == 1 and less(address_of(header, 0), address_of(header, 0)):  # raises for NaN
+            return
+        width = 1
+        while width < used:
+            source, into = address_of(header, 0), address_of(scratch, 0)
+            for low in range(0, used, 2 * width):
+                merged(source, into, low, min(low + width, used), min(low + 2 * width, used))
+            offset = load(header + OFFSET)
+            store(header + OFFSET, load(scratch + OFFSET))
+            store(scratch + OFFSET, offset)
+            width *= 2
+
+    return sort
+
+
+@functools.cache
+def _searching(floats: tuple[bool, ...], stride: int) -> SimpleNamespace:
+    """Return the operations of dicts and sets that only read, and the one that puts an entry into the index."""
+    keys, key_of = len(floats), words_tuple(len(floats))
+
+    @register_jitable
+    def size_of(capacity):
+        """Return the number of words of a region."""
+        return capacity * stride + (capacity + 63) // 64 + (capacity if capacity > SMALL else 0)
+
+    @register_jitable
+    def index_of(header):
+        capacity = load(header + CAPACITY)
+        return address_of(header, capacity * stride + (capacity + 63) // 64)
+
+    @register_jitable
+    def hashed(words):
+        found = 0
+        for place in range(keys):
+            word = words[place]
+            if floats[place] and _as_float(word) == 0.0:
+                word = 0  # 0.0 and -0.0 are equal
+            found = (found ^ word) * -7046029254386353131
+            found ^= found >> 32
+        return found
+
+    @register_jitable
+    def is_same(address, words):
+        for place in range(keys):
+            one, other = load(address + 8 * place), words[place]
+            if one != other and not (floats[place] and _as_float(one) == 0.0 and _as_float(other) == 0.0):
+                return False
+        return True
+
+    @register_jitable
+    def is_deleted(header, entry):
+        if load(header + LIVE) == load(header + USED):
+            return False
+        bits = load(address_of(header, load(header + CAPACITY) * stride + entry // 64))
+        return (bits >> (entry % 64)) & 1 == 1
+
+    @register_jitable
+    def words_at(header, entry):
+        return address_of(header, entry * stride)
+
+    @register_jitable
+    def put_in_index(header, entry):
+        mask, index = 2 * load(header + CAPACITY) - 1, index_of(header)
+        place = hashed(key_of(words_at(header, entry))) & mask
+        while True:
+            found = _load_short(index + 4 * place)
+            # Numbers of entries that do not exist are left from rows that were given up.
+            if found == 0 or found > load(header + INDEXED) or found == entry + 1:
+                _store_short(index + 4 * place, entry + 1)
+                store(header + INDEXED, entry + 1)
+                return
+            place = (place + 1) & mask
+
+    @register_jitable
+    def find(header, words):
+        """Return the entry of a key, or -1. Raises ValueError for NaN: in Python, its object matters."""
+        for place in range(keys):
+            if floats[place] and _as_float(words[place]) != _as_float(words[place]):
+                raise ValueError
+        used = load(header + USED)
+        if load(header + CAPACITY) <= SMALL:
+            for entry in range(used):
+                if is_same(words_at(header, entry), words) and not is_deleted(header, entry):
+                    return entry
+            return -1
+        for entry in range(load(header + INDEXED), used):
+            put_in_index(header, entry)
+        mask, index = 2 * load(header + CAPACITY) - 1, index_of(header)
+        place = hashed(words) & mask
+        while True:
+            found = _load_short(index + 4 * place)
+            if found == 0 or found > used:
+                return -1
+            if is_same(words_at(header, found - 1), words) and not is_deleted(header, found - 1):
+                return found - 1
+            place = (place + 1) & mask
+
+    @register_jitable
+    def next_of(header, entry):
+        """Return the first entry from this number on, or -1."""
+        used = load(header + USED)
+        while entry < used and is_deleted(header, entry):
+            entry += 1
+        return entry if entry < used else -1
+
+    return SimpleNamespace(
+        find=find, next=next_of, at=words_at, key_of=key_of, is_deleted=is_deleted, put_in_index=put_in_index,
+        size_of=size_of,
+    )  # fmt: skip
+
+
+@functools.cache
+def dict_operations(floats: tuple[bool, ...], stride: int) -> SimpleNamespace:
+    """Return the operations on dicts and sets. A key is a tuple of words, an entry is a number.
+
+    Args:
+        floats: Which words of a key are floats.
+        stride: The number of words of an entry.
+    """
+    reading = _searching(floats, stride)
+    is_deleted, put_in_index, size_of = reading.is_deleted, reading.put_in_index, reading.size_of
+    words_at = reading.at
+
+    @register_jitable
+    def widened(header):
+        """Move the entries to a larger region, without the deleted ones."""
+        control, used, capacity = load(header), load(header + USED), load(header + CAPACITY)
+        wider = max(4, capacity if 2 * load(header + LIVE) <= capacity else 2 * capacity)
+        offset = allocate(control, size_of(wider))
+        into, count = load(control + _ARENA) + 8 * offset, 0
+        for entry in range(used):
+            if not is_deleted(header, entry):
+                copied(into + 8 * count * stride, words_at(header, entry), stride)
+                count += 1
+        for word in range(wider * stride, size_of(wider)):
+            store(into + 8 * word, 0)
+        store(header + OFFSET, offset)
+        store(header + USED, count)
+        store(header + LIVE, count)
+        store(header + CAPACITY, wider)
+        store(header + INDEXED, 0)
+
+    @register_jitable
+    def added(header, words):
+        """Add an entry, whose key is not there. Return its number."""
+        if load(header + USED) == load(header + CAPACITY):
+            widened(header)
+        entry = load(header + USED)
+        address = words_at(header, entry)
+        for place in range(stride):
+            store(address + 8 * place, words[place])
+        store(header + USED, entry + 1)
+        store(header + LIVE, load(header + LIVE) + 1)
+        if load(header + CAPACITY) > SMALL and load(header + INDEXED) == entry:
+            put_in_index(header, entry)
+        return entry
+
+    @register_jitable
+    def deleted(header, entry):
+        """Delete an entry."""
+        if load(header + LIVE) == 1:
+            emptied(header)
+            return
+        address = address_of(header, load(header + CAPACITY) * stride + entry // 64)
+        change(load(header), address, load(address) | (1 << (entry % 64)))
+        store(header + LIVE, load(header + LIVE) - 1)
+
+    return SimpleNamespace(
+        find=reading.find, next=reading.next, at=words_at, key_of=reading.key_of, added=added, deleted=deleted
+    )

@@ -1,0 +1,290 @@
+"""Growing lists, dicts and sets in compiled code equal the interpreter's: states, outputs and errors, for any rows."""
+
+import heapq
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from foldflight import udaf
+from foldflight.compiler import Programs
+from foldflight.compiler.program import Program
+from foldflight.compiler.store import LoopStore
+from foldflight.fold.rows import Column, Rows
+from foldflight.functions import Registry
+from tests.effort import examples
+from tests.laws.alike import REAL, VALUES, folds_alike, interpreted
+
+
+@udaf
+class Counted:
+    """A dict of counts whose entries are removed at zero; a row in three has an error after it has changed the dict."""
+
+    def create_accumulator(self) -> dict[int, int]:
+        return {}
+
+    def accumulate(self, accumulator: dict[int, int], value: int) -> None:
+        accumulator[value % 40] = accumulator.get(value % 40, 0) + 1
+        if value == 13:
+            raise ValueError("bad luck")
+
+    def retract(self, accumulator: dict[int, int], value: int) -> None:
+        key = value % 40
+        if key in accumulator:
+            accumulator[key] -= 1
+            if accumulator[key] == 0:
+                del accumulator[key]
+        else:
+            accumulator[key] = -1
+
+    def merge(self, accumulator: dict[int, int], other: dict[int, int]) -> None:
+        for key, count in other.items():
+            accumulator[key] = accumulator.get(key, 0) + count
+
+    def get_value(self, accumulator: dict[int, int]) -> int:
+        total = 0
+        for key, count in accumulator.items():
+            total += key * count
+        for key in accumulator:
+            total += key
+        return total + sum(accumulator.values()) if accumulator else len(accumulator)
+
+
+@udaf
+class Weighed:
+    """A dict with floats as keys (0.0 and -0.0, NaN), with pop and setdefault; its result is interpreted."""
+
+    def create_accumulator(self) -> dict[float, tuple[float, int]]:
+        return {}
+
+    def accumulate(self, accumulator: dict[float, tuple[float, int]], key: float, value: float) -> None:
+        total, count = accumulator.setdefault(key, (0.0, 0))
+        accumulator[key] = (total + value, count + 1)
+        if count == 3:
+            total, count = accumulator.pop(key)
+            accumulator[-key] = (total, count)
+
+    def merge(self, accumulator: dict[float, tuple[float, int]], other: dict[float, tuple[float, int]]) -> None:
+        accumulator.update(other)
+
+    def get_value(self, accumulator: dict[float, tuple[float, int]]) -> list[float]:
+        return sorted(accumulator, key=accumulator.__getitem__)
+
+
+@udaf
+class Distinct:
+    """A set with discard and its union."""
+
+    def create_accumulator(self) -> set[int]:
+        return set()
+
+    def accumulate(self, accumulator: set[int], value: int) -> None:
+        if value < 0:
+            accumulator.discard(-value)
+        else:
+            accumulator.add(value)
+
+    def merge(self, accumulator: set[int], other: set[int]) -> set[int]:
+        accumulator |= other
+        return accumulator
+
+    def get_value(self, accumulator: set[int]) -> int | None:
+        return max(accumulator) - min(accumulator) + len(accumulator) if accumulator else None
+
+
+@udaf
+class Median:
+    """A list of floats, sorted in get_value."""
+
+    def create_accumulator(self) -> list[float]:
+        return []
+
+    def accumulate(self, accumulator: list[float], value: float) -> None:
+        accumulator.append(value)
+
+    def merge(self, accumulator: list[float], other: list[float]) -> None:
+        accumulator.extend(other)
+
+    def get_value(self, accumulator: list[float]) -> float | None:
+        if not accumulator:
+            return None
+        ordered = sorted(accumulator)
+        middle = len(ordered) // 2
+        return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+@udaf
+class Greatest:
+    """The greatest three numbers in a heap."""
+
+    def create_accumulator(self) -> list[float]:
+        return []
+
+    def accumulate(self, accumulator: list[float], value: float) -> None:
+        if len(accumulator) < 3:
+            heapq.heappush(accumulator, value)
+        elif value > accumulator[0]:
+            heapq.heapreplace(accumulator, value)
+        else:
+            heapq.heappush(accumulator, heapq.heappop(accumulator))
+
+    def merge(self, accumulator: list[float], other: list[float]) -> None:
+        for value in other:
+            self.accumulate(accumulator, value)
+
+    def get_value(self, accumulator: list[float]) -> float:
+        return accumulator[0] if accumulator else 0.0
+
+
+@dataclass
+class Kept:
+    """A list, a dict with tuples as keys, a set and a number."""
+
+    last: list[tuple[int, float]] = field(default_factory=list)
+    pairs: dict[tuple[int, bool], int] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+    rows: int = 0
+
+
+@udaf
+class Several:
+    """A window of the last five rows, with inserts, slices, and rows that are given up after several changes."""
+
+    def create_accumulator(self) -> Kept:
+        return Kept()
+
+    def accumulate(self, accumulator: Kept, value: int, amount: float) -> None:
+        accumulator.rows += 1
+        accumulator.last.append((value, amount))
+        accumulator.pairs[(value % 3, amount > 0)] = accumulator.rows
+        accumulator.seen.add(value)
+        if value % 7 == 1:
+            accumulator.last.insert(1, (0, amount))
+        if value % 7 == 2:
+            del accumulator.last[0]
+        if len(accumulator.last) > 5:
+            accumulator.last = accumulator.last[-5:]
+        if value % 11 == 3:
+            accumulator.last.pop()
+            accumulator.seen.remove(value)
+            accumulator.last.clear()
+            accumulator.last.append((1, 1.0 / (amount - 2.0)))
+
+    def merge(self, accumulator: Kept, other: Kept) -> None:
+        accumulator.last += other.last
+        accumulator.seen.update(other.seen)
+        accumulator.rows += other.rows
+        for (value, flag), rows in other.pairs.items():
+            accumulator.pairs[value, flag] = rows
+
+    def get_value(self, accumulator: Kept) -> float | None:
+        total = 0.0
+        for place, (value, amount) in enumerate(accumulator.last):
+            total += place * value + amount
+        return total + len(accumulator.pairs) + len(accumulator.seen)
+
+
+FUNCTIONS = Registry.load([Counted, Weighed, Distinct, Median, Greatest, Several])
+CASES: list[tuple[str, list[pa.DataType], bool]] = [
+    ("counted", [pa.int64()], False),
+    ("several", [pa.int64(), pa.float64()], True),
+    ("weighed", [pa.float64(), pa.float64()], False),
+    ("distinct", [pa.int64()], True),
+    ("median", [pa.float64()], False),
+    ("greatest", [pa.float64()], False),
+]
+each_case = pytest.mark.parametrize(
+    ("name", "types", "unordered"),
+    [pytest.param(*case, id=case[0], marks=() if place < 2 else pytest.mark.slow) for place, case in enumerate(CASES)],
+)
+SAMPLES = {
+    **VALUES,
+    pa.int64(): st.one_of(st.integers(-15, 60), VALUES[pa.int64()]),
+    pa.float64(): st.one_of(st.sampled_from([0.0, -0.0, 1.0, 2.0, 3.5]), REAL),
+}
+
+
+@pytest.fixture(scope="module")
+def hot() -> Programs:
+    """Programs that compile at the first row, or load what an earlier run of the same sources stored."""
+    return Programs(LoopStore("user"), hot_rows=0)
+
+
+@each_case
+@settings(examples(150), suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_containers_are_the_interpreters(
+    name: str, types: list[pa.DataType], unordered: bool, hot: Programs, data: st.DataObject
+) -> None:
+    """Rows, states and values are equal, and so are errors, with their slots and rows."""
+    bound = FUNCTIONS[name].bind(types, {})
+    folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, SAMPLES, unordered=unordered)
+
+
+@each_case
+def test_many_rows_are_folded_by_compiled_code(
+    name: str, types: list[pa.DataType], unordered: bool, hot: Programs
+) -> None:
+    """Containers that grow many times, in few groups and in many, and are merged: the interpreter is never used."""
+    bound = FUNCTIONS[name].bind(types, {})
+    found = hot.program(bound, bound.instantiate())
+    assert isinstance(found, Program), found
+    chosen = np.random.default_rng(1)
+    one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
+    every = np.arange(100, dtype=np.int32)
+    for groups in (2, 100):
+        slots = chosen.integers(0, groups, 3000).astype(np.int32)
+        numbers = chosen.integers(14, 700, 3000)
+        numbers += numbers % 11 == 3
+        columns = [Column("c", pa.array(numbers).cast(type_)) for type_ in types]
+        for target in (one, other):
+            target.fold(Rows(slots, None, columns))
+        states = other.states(every)
+        for target in (one, other):
+            target.merge(every, states)
+        states = other.states(every)
+        assert _sets(one.states(every), unordered) == _sets(states, unordered)
+        assert one.outputs(every).equals(other.outputs(every))
+        for target in (one, other):
+            target.forget(every[:50])
+    assert one.kind == "compiled"
+    assert len(states) == 100
+
+
+def _sets(states: pa.Array, unordered: bool) -> Any:
+    found = states.to_pylist()
+    if unordered:
+        found = [each | {"seen": sorted(each["seen"])} if isinstance(each, dict) else sorted(each) for each in found]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("accumulator[1.5] = 1.0", "the key of [] = is float, and int is annotated"),
+        ("accumulator[value] = 1", "the value is int, and float is annotated; write 0.0"),
+        ("accumulator.get(value, 0)", "the default of get is int, and float is annotated; write 0.0"),
+        ("accumulator.popitem()", "popitem"),
+        ("return {}", "it creates a dict"),
+    ],
+)
+def test_what_is_done_with_dicts_besides_is_not_compiled(body: str, why: str, hot: Programs) -> None:
+    scope: dict[str, Any] = {}
+    exec(f"def accumulate(self, accumulator, value: int):\n    {body}", scope)
+
+    def create_accumulator(self: Any) -> dict[int, float]:
+        return {}
+
+    def get_value(self: Any, accumulator: dict[int, float]) -> int:
+        return len(accumulator)
+
+    members = {"create_accumulator": create_accumulator, "get_value": get_value, "accumulate": scope["accumulate"]}
+    (function,) = Registry.load([udaf(type("Odd", (), members))]).authored
+    bound = function.bind([pa.int64()], {})
+    found = hot.program(bound, bound.instantiate())
+    assert not isinstance(found, Program)
+    assert why in found.reason

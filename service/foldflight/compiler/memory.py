@@ -288,19 +288,9 @@ def sorting(floats: tuple[bool, ...]) -> Any:
 
 
 @functools.cache
-def _searching(floats: tuple[bool, ...], stride: int) -> SimpleNamespace:
-    """Return the operations of dicts and sets that only read, and the one that puts an entry into the index."""
-    keys, key_of = len(floats), words_tuple(len(floats))
-
-    @register_jitable
-    def size_of(capacity):
-        """Return the number of words of a region."""
-        return capacity * stride + (capacity + 63) // 64 + (capacity if capacity > SMALL else 0)
-
-    @register_jitable
-    def index_of(header):
-        capacity = load(header + CAPACITY)
-        return address_of(header, capacity * stride + (capacity + 63) // 64)
+def _comparing(floats: tuple[bool, ...]) -> SimpleNamespace:
+    """Return the hash of keys, their comparison, and the check that none of their floats is NaN."""
+    keys = len(floats)
 
     @register_jitable
     def hashed(words):
@@ -322,6 +312,29 @@ def _searching(floats: tuple[bool, ...], stride: int) -> SimpleNamespace:
         return True
 
     @register_jitable
+    def check(words):
+        for place in range(keys):
+            if floats[place] and _as_float(words[place]) != _as_float(words[place]):
+                raise ValueError  # in Python, the object of a NaN matters
+
+    return SimpleNamespace(hashed=hashed, is_same=is_same, check=check)
+
+
+@functools.cache
+def _layout(stride: int) -> SimpleNamespace:
+    """Return the operations of dicts and sets on the places of their entries, whatever their keys are."""
+
+    @register_jitable
+    def size_of(capacity):
+        """Return the number of words of a region."""
+        return capacity * stride + (capacity + 63) // 64 + (capacity if capacity > SMALL else 0)
+
+    @register_jitable
+    def index_of(header):
+        capacity = load(header + CAPACITY)
+        return address_of(header, capacity * stride + (capacity + 63) // 64)
+
+    @register_jitable
     def is_deleted(header, entry):
         if load(header + LIVE) == load(header + USED):
             return False
@@ -331,6 +344,24 @@ def _searching(floats: tuple[bool, ...], stride: int) -> SimpleNamespace:
     @register_jitable
     def words_at(header, entry):
         return address_of(header, entry * stride)
+
+    @register_jitable
+    def next_of(header, entry):
+        """Return the first entry from this number on, or -1."""
+        used = load(header + USED)
+        while entry < used and is_deleted(header, entry):
+            entry += 1
+        return entry if entry < used else -1
+
+    return SimpleNamespace(size_of=size_of, index_of=index_of, is_deleted=is_deleted, words_at=words_at, next=next_of)
+
+
+@functools.cache
+def _searching(floats: tuple[bool, ...], stride: int) -> SimpleNamespace:
+    """Return the search for a key, and the operation that puts an entry into the index."""
+    key_of, keys, layout = words_tuple(len(floats)), _comparing(floats), _layout(stride)
+    hashed, is_same, check = keys.hashed, keys.is_same, keys.check
+    index_of, is_deleted, words_at = layout.index_of, layout.is_deleted, layout.words_at
 
     @register_jitable
     def put_in_index(header, entry):
@@ -347,10 +378,8 @@ def _searching(floats: tuple[bool, ...], stride: int) -> SimpleNamespace:
 
     @register_jitable
     def find(header, words):
-        """Return the entry of a key, or -1. Raises ValueError for NaN: in Python, its object matters."""
-        for place in range(keys):
-            if floats[place] and _as_float(words[place]) != _as_float(words[place]):
-                raise ValueError
+        """Return the entry of a key, or -1. Raises ValueError for NaN."""
+        check(words)
         used = load(header + USED)
         if load(header + CAPACITY) <= SMALL:
             for entry in range(used):
@@ -369,18 +398,7 @@ def _searching(floats: tuple[bool, ...], stride: int) -> SimpleNamespace:
                 return found - 1
             place = (place + 1) & mask
 
-    @register_jitable
-    def next_of(header, entry):
-        """Return the first entry from this number on, or -1."""
-        used = load(header + USED)
-        while entry < used and is_deleted(header, entry):
-            entry += 1
-        return entry if entry < used else -1
-
-    return SimpleNamespace(
-        find=find, next=next_of, at=words_at, key_of=key_of, is_deleted=is_deleted, put_in_index=put_in_index,
-        size_of=size_of,
-    )  # fmt: skip
+    return SimpleNamespace(find=find, key_of=key_of, put_in_index=put_in_index)
 
 
 @functools.cache
@@ -391,9 +409,10 @@ def dict_operations(floats: tuple[bool, ...], stride: int) -> SimpleNamespace:
         floats: Which words of a key are floats.
         stride: The number of words of an entry.
     """
-    reading = _searching(floats, stride)
-    is_deleted, put_in_index, size_of = reading.is_deleted, reading.put_in_index, reading.size_of
-    words_at = reading.at
+    search, layout = _searching(floats, stride), _layout(stride)
+    put_in_index, is_deleted, words_at, size_of = (
+        search.put_in_index, layout.is_deleted, layout.words_at, layout.size_of,
+    )  # fmt: skip
 
     @register_jitable
     def widened(header):
@@ -440,5 +459,5 @@ def dict_operations(floats: tuple[bool, ...], stride: int) -> SimpleNamespace:
         store(header + LIVE, load(header + LIVE) - 1)
 
     return SimpleNamespace(
-        find=reading.find, next=reading.next, at=words_at, key_of=reading.key_of, added=added, deleted=deleted
+        find=search.find, next=layout.next, at=words_at, key_of=search.key_of, added=added, deleted=deleted
     )

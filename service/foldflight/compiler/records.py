@@ -12,7 +12,7 @@ import numpy as np
 from llvmlite import ir as llvm
 from numba.core import cgutils, types
 from numba.core.datamodel import models
-from numba.core.imputils import impl_ret_untracked
+from numba.core.imputils import RefType, impl_ret_untracked, iternext_impl, lower_builtin
 from numba.core.typing import signature
 from numba.core.typing.templates import AttributeTemplate
 from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, lower_setattr_generic, register_model
@@ -127,7 +127,7 @@ class Reference(types.Type):
         return types.Optional(KINDS[field.kind]) if field.optional else KINDS[field.kind]
 
 
-class Items(types.Type):
+class Items(types.IterableType):
     """The numba type of a pointer to the items of a list of fixed length in a record.
 
     Args:
@@ -141,6 +141,24 @@ class Items(types.Type):
         self.length = length
         self.changeable = changeable
         super().__init__(name=f"Items({kind}, {length}, {changeable})")
+
+    @property
+    def iterator_type(self) -> types.Type:
+        return _Walk(self)
+
+
+class _Walk(types.SimpleIteratorType):
+    """The numba type of an iterator over the items of a list of fixed length."""
+
+    def __init__(self, items: Items) -> None:
+        self.items = items
+        super().__init__(f"Walk({items})", KINDS[items.kind])
+
+
+@register_model(_Walk)
+class _WalkModel(models.StructModel):
+    def __init__(self, manager: Any, type_: _Walk) -> None:
+        super().__init__(manager, type_, [("items", type_.items), ("place", types.EphemeralPointer(types.int64))])
 
 
 @register_model(Reference)
@@ -164,6 +182,28 @@ def load_item(typing: Any, items: Any, index: Any) -> Any:
         return context.data_model_manager[KINDS[items.kind]].from_data(builder, builder.load(place))
 
     return signature(KINDS[items.kind], items, types.int64), generate
+
+
+@lower_builtin("getiter", Items)
+def _getiter(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+    walk = context.make_helper(builder, made.return_type)
+    walk.items = arguments[0]
+    walk.place = cgutils.alloca_once_value(builder, llvm.Constant(llvm.IntType(64), 0))
+    return walk._getvalue()
+
+
+@lower_builtin("iternext", _Walk)
+@iternext_impl(RefType.UNTRACKED)
+def _iternext(context: Any, builder: Any, made: Any, arguments: Any, result: Any) -> None:
+    items = made.args[0].items
+    walk = context.make_helper(builder, made.args[0], value=arguments[0])
+    place = builder.load(walk.place)
+    is_more = builder.icmp_signed("<", place, llvm.Constant(llvm.IntType(64), items.length))
+    result.set_valid(is_more)
+    with builder.if_then(is_more):
+        item = builder.load(_item(context, builder, items, walk.items, place))
+        result.yield_(context.data_model_manager[KINDS[items.kind]].from_data(builder, item))
+        builder.store(builder.add(place, llvm.Constant(llvm.IntType(64), 1)), walk.place)
 
 
 @intrinsic

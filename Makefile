@@ -1,11 +1,13 @@
 # Needs git, make and Python 3.11 or newer; the rest comes with `make setup` (Java: service/foldflight/spark/java.py).
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-all test-spark test-lowest test-sail demo lint format proto chart reference docs links bench figures lock clean
+.PHONY: help setup test test-all test-spark test-lowest test-newest test-sail newest demo lint format proto chart reference docs links bench figures lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.foldflight-setup
 SCALE ?= 1
+# The newest Python; all tests run on the one of .venv.
+NEWEST := 3.14
 # An older Spark: 3.5, 4.0, 4.1 or 4.2. All tests run on the newest one.
 SPARK ?= 3.5
 
@@ -35,7 +37,7 @@ test-spark: $(STAMP) ## Run the main tests of Spark and SQL on an older Spark (S
 	PYTHONPATH=$(CURDIR)/$(VENV)-spark-$(SPARK) $(BIN)/pytest -m "not slow or surface" $(SURFACE)
 
 # Embedded use, and functions on servers with the same packages.
-LOWEST := $(addprefix tests/unit/test_,arrow.py values.py fold.py vectorised.py builtin.py udaf.py udf.py grouped.py programs.py \
+MAIN := $(addprefix tests/unit/test_,arrow.py values.py fold.py vectorised.py builtin.py udaf.py udf.py grouped.py programs.py \
 	over_memory.py tasks.py spark_carrier.py) tests/laws/test_lifted.py $(addprefix tests/spark/test_,batch.py over.py) \
 	tests/sql/test_functions.py $(addprefix tests/wire/test_,round_trips.py scalar.py)
 
@@ -43,7 +45,13 @@ test-lowest: $(STAMP) ## Run the main tests with the lowest versions of all pack
 	scripts/pyspark.sh $(VENV) tests/spark/pyspark-3.5.txt $(VENV)-spark-3.5
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --upgrade \
 		--target $(VENV)-lowest --requirement tests/spark/requirements-lowest.txt
-	PYTHONPATH=$(CURDIR)/$(VENV)-lowest:$(CURDIR)/$(VENV)-spark-3.5 $(BIN)/pytest -m "not slow" $(LOWEST)
+	PYTHONPATH=$(CURDIR)/$(VENV)-lowest:$(CURDIR)/$(VENV)-spark-3.5 $(BIN)/pytest -m "not slow" $(MAIN)
+
+newest: $(STAMP) # An environment of the newest Python, which test-newest and the tests of the wheel use.
+	scripts/newest.sh $(VENV) $(NEWEST) $(VENV)-newest
+
+test-newest: newest ## Run the main tests on the newest Python (from Debian, if this machine has none)
+	$(VENV)-newest/bin/python -m pytest -m "not slow" $(MAIN)
 
 test-sail: $(STAMP) ## Run the tests of Sail, with packages of their own before those of .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --upgrade \

@@ -71,7 +71,7 @@ PySpark what it has, not for its version, because platforms backport changes; on
 for.
 
 foldflight needs Python 3.11 or newer. PySpark says that it supports Python up to 3.11 in version 3.5, up to 3.13 in
-4.0, and up to 3.14 from 4.1 on. The tests of all versions run on Python 3.11.
+4.0, and up to 3.14 from 4.1 on. The tests of all versions run on Python 3.11, the main ones of 4.3 on 3.14, too.
 
 Before 4.1 Spark has no UDFs over Arrow arrays. There, `with_columns` passes all columns of the DataFrame through
 Python; in SQL a function is called for each row, with the same results but slowly. 3.5 passes a NULL where arithmetic

@@ -17,11 +17,12 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 def interpreter(version):
-    """Return the program of this version of Python, on the PATH or from pyenv; None if the machine has none."""
+    """Return the program of this version: from pyenv, `make newest` or the PATH; None if the machine has none."""
     if sys.version_info[:2] == tuple(map(int, version.split("."))):
         return sys.executable
-    pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
-    return shutil.which(f"python{version}") if not pyenv else str(pyenv[-1])
+    pyenv = Path.home().glob(f".pyenv/versions/{version}.*/bin/python")
+    found = [*sorted(pyenv, reverse=True), *ROOT.glob(f".venv-newest/bin/python{version}")]
+    return str(found[0]) if found else shutil.which(f"python{version}")
 
 
 INTERPRETERS = {version: found for version in PYTHONS if (found := interpreter(version)) is not None}

@@ -171,6 +171,7 @@ importlib.util.find_spec = lambda name, *more: None if name == "numba" else foun
 logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
 
 import foldflight.spark.stream, foldflight.sql.session
+from foldflight.testing import check_laws, run_epochs
 from foldflight import RejectedError, connect, udaf
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call
@@ -199,6 +200,8 @@ exchange.chunk(rows)
 exchange.barrier(1)
 print(exchange.results(1).column("output_0").to_pylist())
 exchange.close()
+(epoch,) = run_epochs({"n": functions["total"]("value")}, keys=[], epochs=[[{"value": 3}, {"value": 4}]])
+print(epoch.changelog, {law.passed for law in check_laws(Total, examples=5)})
 try:
     connect("grpc://127.0.0.1:1")
 except RejectedError as error:
@@ -210,6 +213,7 @@ def test_embedded_use_needs_neither_grpc_nor_protobuf_nor_numba():
     """Platforms ship old versions of them. Only servers need them; numba makes functions faster."""
     said = printed_by(EMBEDDED_ALONE)
     assert "[1200000]" in said
+    assert "[('+I', {'n': 7})]" in said
     assert said.count("WARNING numba is not installed") == 1
     assert "MODULE: cannot connect to 'grpc://127.0.0.1:1': the packages that reach servers are missing" in said
     assert "pip install 'protobuf>=" in said

@@ -276,10 +276,12 @@ class _List(StateSerializer):
         for index, value in enumerate(values):
             if not isinstance(value, self.make) and value is not None:
                 raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is not a {self.make.__name__}")
-        ends = _ends(values)
+        offsets = _offsets_of(values)
         items = list(itertools.chain.from_iterable(value for value in values if value is not None))
         # Not `cast`, which leaves NULL members of structs too short.
-        return pa.ListArray.from_arrays(_offsets(ends, values), _owned(self.item, items, ends), type=self.arrow)
+        return pa.ListArray.from_arrays(
+            _nulls_marked(offsets, values), _members(self.item, items, offsets), type=self.arrow
+        )
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         items = self.item.from_arrow(array.values)
@@ -320,12 +322,12 @@ class _Map(StateSerializer):
             if None in value:
                 wrong = f"{_shown(value)} has the key None, and keys of maps cannot be NULL"
                 raise CastError(index, "RESULT_TYPE", f"{wrong}; skip NULLs (skip_nulls=True), or use another key")
-        ends = _ends(values)
+        offsets = _offsets_of(values)
         present = [value for value in values if value is not None]
         keys = list(itertools.chain.from_iterable(value.keys() for value in present))
         items = list(itertools.chain.from_iterable(value.values() for value in present))
-        columns = _owned(self.key, keys, ends), _owned(self.value, items, ends)
-        return pa.MapArray.from_arrays(_offsets(ends, values), *columns, type=self.arrow)
+        columns = _members(self.key, keys, offsets), _members(self.value, items, offsets)
+        return pa.MapArray.from_arrays(_nulls_marked(offsets, values), *columns, type=self.arrow)
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         keys, items = self.key.from_arrow(array.keys), self.value.from_arrow(array.items)
@@ -442,13 +444,13 @@ class ViewSerializer(StateSerializer):
         return pa.StructArray.from_arrays([*flags, lists], fields=list(self.arrow), mask=mask)
 
     def _key_column(self, keys: list[Any], offsets: npt.NDArray[np.int64]) -> pa.Array:
-        column = _in_views(self.key, keys, offsets, "key")
+        column = _members(self.key, keys, offsets, "the key ")
         if not self._has_normal_keys:
             self._check_exact(column, keys, offsets)
         return column
 
     def _value_column(self, items: list[Any], offsets: npt.NDArray[np.int64]) -> pa.Array:
-        return _in_views(self.value, items, offsets, "item" if self.is_list else "value")
+        return _members(self.value, items, offsets, "the item " if self.is_list else "the value ")
 
     def _check_exact(self, column: pa.Array, keys: list[Any], offsets: npt.NDArray[np.int64]) -> None:
         """Raise CastError for an integer that a float cannot represent: it would become the key of another entry."""
@@ -542,37 +544,28 @@ def _is_plain_key(key: StateSerializer) -> bool:
     return any(is_kind(key.arrow) for is_kind in kinds)
 
 
-def _in_views(serializer: StateSerializer, flat: list[Any], offsets: npt.NDArray[np.int64], what: str) -> pa.Array:
-    """Convert the keys or values of views. An error has the index of the view, not that of the entry."""
+def _offsets_of(values: Sequence[Any]) -> npt.NDArray[np.int64]:
+    """Return the n + 1 offsets of n collections, or None, in the list of all their members."""
+    return np.cumsum([0, *(0 if value is None else len(value) for value in values)], dtype=np.int64)
+
+
+def _nulls_marked(offsets: npt.NDArray[np.int64], values: Sequence[Any]) -> pa.Array:
+    """Return the offsets of n collections as Arrow has them: NULL for None."""
+    is_null = np.array([*(value is None for value in values), False])
+    return pa.array(offsets, pa.int32(), mask=is_null if is_null.any() else None)
+
+
+def _members(serializer: StateSerializer, flat: list[Any], offsets: npt.NDArray[np.int64], what: str = "") -> pa.Array:
+    """Convert the members of n collections. An error has the index of the collection, not that of the member."""
     try:
         return serializer.to_arrow(flat)
     except CastError as error:
-        raise CastError(_owner(offsets, error.index), error.code, f"the {what} {error}") from None
+        raise CastError(_owner(offsets, error.index), error.code, f"{what}{error}") from None
 
 
 def _owner(offsets: npt.NDArray[np.int64], place: int) -> int:
     """Return the index of the collection whose member is at this place of all members."""
     return int(np.searchsorted(offsets, place, "right")) - 1
-
-
-def _ends(values: Sequence[Any]) -> npt.NDArray[np.int64]:
-    """Return how many members n collections, or None, have up to each of them, included."""
-    return np.cumsum([0 if value is None else len(value) for value in values], dtype=np.int64)
-
-
-def _offsets(ends: npt.NDArray[np.int64], values: Sequence[Any]) -> pa.Array:
-    """Return the offsets of n collections in the list of all members; NULL for None."""
-    is_null = np.array([*(value is None for value in values), False])
-    return pa.array(np.append(0, ends), pa.int32(), mask=is_null if is_null.any() else None)
-
-
-def _owned(serializer: StateSerializer, flat: list[Any], ends: npt.NDArray[np.int64]) -> pa.Array:
-    """Convert the members of collections. An error has the index of the collection, not that of the member."""
-    try:
-        return serializer.to_arrow(flat)
-    except CastError as error:
-        owner = int(np.searchsorted(ends, error.index, side="right"))
-        raise CastError(owner, error.code, str(error)) from None
 
 
 def _shown(value: Any) -> str:

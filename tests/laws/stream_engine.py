@@ -111,6 +111,7 @@ class StreamEngine:
         self.random = random.Random(seed)
         self.buckets: dict[int, BucketState] = {}
         self.figures: dict[str, int] = {}
+        self.reruns = 0
         self._options = options
         columns_of = QueryLayout(keys, tuple(keys.names), columns, tuple(columns.names), has_kinds, isolates=isolates)
         spark = HostTypes(carrier=carrier_type, results=lambda _names, types: types)
@@ -130,19 +131,25 @@ class StreamEngine:
 
     def epoch(self, partitions: Sequence[Rows], watermark_ms: int) -> Rows:
         """Run one epoch and return its output."""
-        blobs: dict[int, list[bytes]] = {}
-        for rows in partitions:
+        blobs: dict[int, list[Row]] = {}
+        for partition, rows in enumerate(partitions):
             for batch in self._pack(self._batches(rows)):
-                for bucket, blob in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
-                    blobs.setdefault(bucket, []).append(blob)
+                for row in batch.to_pylist():
+                    blobs.setdefault(row[BUCKET], []).append(Row(partition=partition, **row))
         output: Rows = []
         for bucket, held in blobs.items():
             self.random.shuffle(held)
             before = copy.deepcopy(self.buckets.setdefault(bucket, BucketState()))
+            died = None
             if self.random.random() < 0.3:
                 list(self._input(bucket, held, watermark_ms))  # a task that dies, or runs twice
-                self.buckets[bucket] = before
+                died, self.buckets[bucket] = self.buckets[bucket], before
+                self.random.shuffle(held)
             output += self._unpacked(self._input(bucket, held, watermark_ms))
+            if died is not None:
+                self.reruns += 1
+                # Spark may read the pieces of the one together with those that epochs after the other write.
+                assert sorted(died.runs.values()) == sorted(self.buckets[bucket].runs.values())
         for bucket, state in self.buckets.items():
             for at_ms in sorted(each for each in state.timers if each <= watermark_ms):
                 state.timers.discard(at_ms)
@@ -177,9 +184,8 @@ class StreamEngine:
         self._processor.init(handle)
         return self._processor
 
-    def _input(self, bucket: int, blobs: list[bytes], watermark_ms: int) -> Iterator[Row]:
-        rows = iter([Row(**{BUCKET: bucket, BLOB: blob}) for blob in blobs])
-        return self._for(bucket).handleInputRows((bucket,), rows, TimerValues(0, watermark_ms))
+    def _input(self, bucket: int, blobs: list[Row], watermark_ms: int) -> Iterator[Row]:
+        return self._for(bucket).handleInputRows((bucket,), iter(blobs), TimerValues(0, watermark_ms))
 
     def _expired(self, bucket: int, at_ms: int, watermark_ms: int) -> Iterator[Row]:
         return self._for(bucket).handleExpiredTimer((bucket,), TimerValues(0, watermark_ms), ExpiredTimerInfo(at_ms))

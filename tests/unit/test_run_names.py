@@ -1,7 +1,11 @@
-"""Names of the pieces of states: the same if Spark repeats an epoch with the same rows, and unique otherwise."""
+"""Names of the pieces of states: the same if Spark repeats an epoch with the same rows, and unique otherwise.
+
+Rows are the same if their order is, too: it is that of their partitions, whatever the network does.
+"""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -13,7 +17,7 @@ from foldflight.engine.state.table import TableBounds, TableLayout
 from foldflight.engine.state.viewtable import StateTable, table_of
 from foldflight.errors import CorruptError
 from foldflight.spark import bucketed
-from foldflight.spark.bucketed import BucketStore, RunNames, stored_name
+from foldflight.spark.bucketed import BucketStore, RunNames, in_order, stored_name
 
 LAYOUT = TableLayout(pa.schema([("k", pa.int64())]), pa.schema([("state_0", pa.string())]))
 
@@ -132,3 +136,18 @@ def test_without_a_stream_names_are_unique(task: type[Task]) -> None:
     """Outside of Spark's streams nothing is repeated."""
     task.epoch = None
     assert len({*named(b"one"), *named(b"one")}) == 2
+
+
+def test_rows_come_in_the_order_of_their_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also within a partition, whose rows must not pass each other; and few blobs are held at a time."""
+    places = [(partition, place) for partition in (2, 4, 10) for place in range(4)]
+    rows = [{"partition": part, "place": place, "blob": b"%d %d" % (part, place)} for part, place in places]
+    wanted = [row["blob"] for row in rows]
+    random.Random(1).shuffle(rows)
+    arrived = [row["blob"] for row in rows]
+    assert arrived != wanted
+    assert list(in_order(iter(rows))) == wanted
+    monkeypatch.setattr(bucketed, "_IN_ORDER_BYTES_MAX", 10)
+    few = list(in_order(iter(rows)))
+    assert sorted(few) == sorted(wanted)
+    assert few[:4] == [blob for blob in wanted if blob in arrived[:4]]

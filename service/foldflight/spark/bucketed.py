@@ -24,7 +24,7 @@ from foldflight.engine.state.hostcache import HostCache, private_folder
 from foldflight.engine.state.manifest import RunStore, naming_bucket
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.stream.epoch import EpochStats
-from foldflight.engine.stream.packing import BLOB, blob_of, rows_of
+from foldflight.engine.stream.packing import BLOB, PLACE, blob_of, rows_of
 from foldflight.spark.attempts import attempt
 from foldflight.spark.tracing import TaskSpan
 from foldflight.spark.versions import StatefulProcessor
@@ -43,6 +43,8 @@ __all__ = [
     "aggregation_of",
     "blobs_of",
     "bucket_row",
+    "by_bucket",
+    "in_order",
     "observed",
     "run_cache",
     "stored_name",
@@ -58,7 +60,15 @@ _NUMBER: Final = re.compile(r" #\d+$")
 # Those of state variables are, because a worker has the JVM parse each text twice in each task.
 DATA: Final = st.StructType([st.StructField("data", st.BinaryType())])
 RUN_ID: Final = st.StructType([st.StructField("run_id", st.StringType())])
-PACKED: Final = st.StructType([st.StructField(BUCKET, st.IntegerType()), st.StructField(BLOB, st.BinaryType())])
+PACKED: Final = st.StructType(
+    [
+        st.StructField(BUCKET, st.IntegerType()),
+        st.StructField(PLACE, st.IntegerType()),
+        st.StructField(BLOB, st.BinaryType()),
+    ]
+)
+_PARTITION: Final = "partition"
+_IN_ORDER_BYTES_MAX: Final = 64 << 20
 _FIGURES: Final = [
     st.StructField(figure.name, st.DoubleType() if figure.type == "float" else st.LongType())
     for figure in fields(EpochStats)
@@ -69,6 +79,28 @@ _NAME: Final = st.StructType([st.StructField("name", st.StringType())])
 _OUTPUT_ROWS_MAX: Final = 1 << 16
 _CACHE_BYTES_MAX: Final = 256 << 20
 _HOST_BYTES_MAX: Final = 1 << 30
+
+
+def by_bucket(packed: DataFrame) -> Any:
+    """Return the blobs of all partitions by their bucket, each with the number of its partition."""
+    return packed.withColumn(_PARTITION, sf.spark_partition_id()).groupBy(BUCKET)
+
+
+def in_order(rows: Iterator[Row]) -> Iterator[bytes]:
+    """Yield the blobs of one bucket and epoch in the order of their partitions, not in that of the network.
+
+    So an epoch that Spark repeats has its rows in the same order, and states that depend on it have the same bytes.
+    About 64 MiB are held; only the blobs held together are in order.
+    """
+    held: list[tuple[int, int, bytes]] = []
+    size = 0
+    for row in rows:
+        held.append((row[_PARTITION], row[PLACE], bytes(row[BLOB])))
+        size += len(held[-1][2])
+        if size > _IN_ORDER_BYTES_MAX:
+            yield from (blob for _, _, blob in sorted(held))
+            held, size = [], 0
+    yield from (blob for _, _, blob in sorted(held))
 
 
 def bucket_row(blob: bytes | None, figures: EpochStats) -> Row:
@@ -242,7 +274,7 @@ class BucketOperator(StatefulProcessor, ABC):
         """Process the rows of one bucket and epoch."""
         with attempt(self._step), naming_bucket(key[0]):
             # Each partition sends a blob. Small blobs are combined, because each block has a fixed cost.
-            blobs = (rows_of(bytes(row[BLOB])) for row in rows)
+            blobs = map(rows_of, in_order(rows))
             results = self.arrive(key[0], gather(blobs, self._rows, self._bounds), timerValues)
             yield from results if self._span is None else self._span.within(results)
 

@@ -32,6 +32,7 @@ from foldflight.spark.bucketed import (
     BucketOperator,
     blobs_of,
     bucket_row,
+    by_bucket,
     observed,
     run_cache,
 )
@@ -57,7 +58,7 @@ def over_stream(over: StreamedOver, rows: DataFrame, schema: st.StructType) -> D
         arrow_function(Pack(layout.rows, query.bounds), step_name("pack", functions)), PACKED
     )
     processor = OverProcessor(over)
-    folded = transform_with_state(packed.groupBy(BUCKET), processor, FOLDED, "Append", "EventTime")
+    folded = transform_with_state(by_bucket(packed), processor, FOLDED, "Append", "EventTime")
     blobs = observed(folded, layout.key_names, query.outputs.names)
     outputs = blobs.mapInArrow(arrow_function(Unpack(query.results), step_name("over", functions)), schema)
     setattr(outputs, OPERATOR, processor)

@@ -43,6 +43,7 @@ from foldflight.spark.bucketed import (
     BucketOperator,
     blobs_of,
     bucket_row,
+    by_bucket,
     observed,
     run_cache,
 )
@@ -81,7 +82,7 @@ def stream_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     )
     processor = BucketProcessor(query, table)
     folded = transform_with_state(
-        packed.groupBy(BUCKET),
+        by_bucket(packed),
         processor,
         FOLDED,
         "Append" if options.emit == "append" else "Update",

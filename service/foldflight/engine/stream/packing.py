@@ -15,10 +15,11 @@ import pyarrow as pa
 from foldflight.engine.query.blocks import BlockBounds, convert, gather
 from foldflight.engine.query.layout import BUCKET
 
-__all__ = ["BLOB", "PACKED", "Pack", "Unpack", "blob_of", "rows_of"]
+__all__ = ["BLOB", "PACKED", "PLACE", "Pack", "Unpack", "blob_of", "rows_of"]
 
 BLOB = "blob"
-PACKED = pa.schema([(BUCKET, pa.int32()), (BLOB, pa.binary())])
+PLACE = "place"
+PACKED = pa.schema([(BUCKET, pa.int32()), (PLACE, pa.int32()), (BLOB, pa.binary())])
 
 
 def blob_of(batch: pa.RecordBatch) -> bytes:
@@ -37,7 +38,7 @@ def rows_of(blob: bytes) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class Pack:
-    """Packs the rows of a partition into one blob for each bucket and block.
+    """Packs the rows of a partition into one blob for each bucket and block, with the place of the block.
 
     Bucket 0 gets a blob in every epoch, which may be empty. It detects a query that has changed since its checkpoint,
     whichever buckets have rows.
@@ -55,18 +56,19 @@ class Pack:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack one partition."""
         schema = self.rows.append(pa.field(BUCKET, pa.int32()))
-        is_first = True
-        for block in gather(batches if self.first is None else self.first(batches), schema, self.bounds):
+        for place, block in enumerate(
+            gather(batches if self.first is None else self.first(batches), schema, self.bounds)
+        ):
             buckets = block.column(BUCKET).to_numpy()
             order = np.argsort(buckets, kind="stable")
             rows = block.take(pa.array(order)).select(self.rows.names)
             distinct, starts = np.unique(buckets[order], return_index=True)
             ends = [*starts[1:].tolist(), block.num_rows]
             blobs = [blob_of(rows.slice(start, end - start)) for start, end in zip(starts.tolist(), ends, strict=True)]
-            if is_first and distinct[0] != 0:
+            if not place and distinct[0] != 0:
                 distinct, blobs = np.concatenate([[0], distinct]), [blob_of(rows.slice(0, 0)), *blobs]
-            is_first = False
-            columns = [pa.array(distinct, pa.int32()), pa.array(blobs, pa.binary())]
+            places = pa.array([place] * len(blobs), pa.int32())
+            columns = [pa.array(distinct, pa.int32()), places, pa.array(blobs, pa.binary())]
             yield pa.RecordBatch.from_arrays(columns, schema=PACKED)
 
 

@@ -22,6 +22,7 @@ from foldflight.client import Functions
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.spark import group_by, tumble, write_table
 from foldflight.spark.tables.catalog import CatalogTable, netted
+from foldflight.spark.tables.duckdb import DuckDBTable
 from foldflight.spark.tables.statements import merge_statement
 from tests.tables.conftest import kind, postgres
 from tests.tables.kinds import DuckDBFile, Kind
@@ -141,6 +142,27 @@ def test_a_large_epoch_comes_in_parts(classic: Any, tmp_path: Path) -> None:
     assert len(counts) == 20
     assert max(counts) < 2400  # the keys are distributed by their hash
     assert target.bytes < 4 * max(sizes)
+
+
+def test_a_table_that_is_not_there_yet(
+    classic: Any, file: DuckDBFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`write_table` waits for it with patience, and tells why; without patience it fails at once."""
+    pq.write_table(pa.table({"key": [1]}), tmp_path / "rows.parquet")
+    stream = classic.readStream.schema("key BIGINT").parquet(str(tmp_path / "*.parquet"))
+    prepare, failures = DuckDBTable.prepare, [RetryableError("UNREACHABLE", "not yet") for _ in range(3)]
+
+    def failing(table: DuckDBTable) -> None:
+        if failures:
+            raise failures.pop()
+        prepare(table)
+
+    monkeypatch.setattr(DuckDBTable, "prepare", failing)
+    with pytest.raises(RetryableError, match="not yet"):
+        written(stream, file.url("t"), tmp_path, keys=["key"], patience_s=0)
+    written(stream, file.url("t"), tmp_path, keys=["key"])
+    assert [record.event for record in caplog.records if record.name == SINK] == ["table_not_available"] * 2  # type: ignore[attr-defined]
+    assert file.rows("t") == [{"key": 1}]
 
 
 def test_a_checkpoint_that_is_older_than_the_table(classic: Any, tmp_path: Path) -> None:

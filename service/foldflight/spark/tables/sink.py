@@ -87,14 +87,15 @@ def write_table(
             this query then, so a query with a new checkpoint refuses a table that has rows.
         add_columns: Whether to add columns of the query that the table lacks.
         part_rows: How many rows of an epoch the driver holds at a time, about.
-        patience_s: How long an epoch is tried again while the table is not available, in seconds.
+        patience_s: How long the table is tried again while it is not available, in seconds: at the start, and in each
+            epoch.
 
     Returns:
         StreamingQuery: The running query.
 
     Raises:
         RejectedError: SETTINGS, MODULE or SCHEMA_MISMATCH, before anything is written.
-        RetryableError: UNREACHABLE, if the table is not available.
+        RetryableError: UNREACHABLE, if the table is not available for `patience_s`.
     """
     require(TABLES, TABLES.what)
     if isinstance(keys, str) or not keys:
@@ -172,7 +173,7 @@ class Sink:
         checkpoint: The folder of the query's checkpoint, whose metadata have the query's id.
         is_own: Whether only this query has filled the table.
         part_rows: How many rows a part should have.
-        patience_s: How long an epoch is tried again.
+        patience_s: How long the table is tried again, at the start and in each epoch.
     """
 
     def __init__(
@@ -196,14 +197,14 @@ class Sink:
         if isinstance(self._table, CatalogTable):
             self._table.prepare(changes)
         elif isinstance(self._table, _OURS):
-            self._table.prepare()
+            self._patiently(self._table.prepare)
         self._is_prepared = True
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
         """Bring an epoch to the table, if it does not have it yet."""
         start_s = time.monotonic()
         if not self._is_prepared:
-            self._patiently(lambda: self.prepare(batch))
+            self.prepare(batch)
         if self._query is None:
             self._query = query_id(batch, self._checkpoint)
         offsets = offsets_digest(batch, self._checkpoint, epoch) if isinstance(self._table, _OURS) else None

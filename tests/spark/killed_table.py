@@ -1,18 +1,22 @@
-"""A streaming query into a table, as a program that a test kills: `python -m tests.spark.killed_table FOLDER`.
+"""Streaming queries into tables, as a program that a test kills: `python -m tests.spark.killed_table FOLDER`.
 
-The folder has the pickled target, and the point and the epoch at which the program kills itself.
+Each folder in it is a query. It has the pickled target, and the point and the epoch at which the query stops. When all
+queries with a point have stopped there, the program kills itself.
 """
 
 import os
 import pickle
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from foldflight import connect
+from foldflight.client import Functions
 from foldflight.spark import group_by, write_table
 from tests.spark.killed_query import session
 from tests.tables.orders import DDL, KEYS
@@ -21,39 +25,63 @@ AMID, BETWEEN = "amid the parts of the epoch", "between the commits of the table
 PART_ROWS = 5
 
 
-def killing(apply: Callable[..., None], point: str, epoch_of_kill: int) -> Callable[..., None]:
-    """Return `apply` of a target, which ends the process at a point of an epoch."""
+class Kill:
+    """Holds queries at their points, and kills the process when all of them are there."""
 
-    def kill(here: str, epoch: int) -> None:
+    def __init__(self, queries: int) -> None:
+        self._lock, self._missing = threading.Lock(), queries
+
+    def reach(self) -> None:
+        """Wait for the end of the process, or of its main thread if a query fails."""
+        with self._lock:
+            self._missing -= 1
+            if not self._missing:
+                os.kill(os.getpid(), signal.SIGKILL)
+        threading.main_thread().join()
+
+
+def killing(apply: Callable[..., None], point: str, epoch_of_kill: int, kill: Kill) -> Callable[..., None]:
+    """Return `apply` of a target, which stops at a point of an epoch."""
+
+    def reach(here: str, epoch: int) -> None:
         if (here, epoch) == (point, epoch_of_kill):
-            os.kill(os.getpid(), signal.SIGKILL)
+            kill.reach()
 
     def parts(epoch: int, changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield from changes
-        kill(AMID, epoch)
+        reach(AMID, epoch)
 
     def wrapped(query: str, epoch: int, changes: Iterable[pa.Table], offsets: int | None = None) -> None:
         apply(query, epoch, parts(epoch, changes), offsets)
-        kill(BETWEEN, epoch)
+        reach(BETWEEN, epoch)
 
     return wrapped
 
 
-def main(folder: Path) -> None:
-    spark = session(folder)
+def start(spark: Any, folder: Path, functions: Functions, kill: Kill) -> Any:
     table = pickle.loads((folder / "target").read_bytes())
     table.prepare()
     point, _, epoch = (folder / "kill").read_text().partition("|")
-    table.apply = killing(table.apply, point, int(epoch))
+    table.apply = killing(table.apply, point, int(epoch), kill)
     orders = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(folder / "input"))
-    functions = connect("embedded:")
     live = group_by(orders, *KEYS, row_kind="op", buckets=4).agg(
         total=functions["sum"]("amount"), orders=functions["count"]()
     )
     options = {"keys": KEYS, "checkpoint": folder / "checkpoint", "trigger": "available now", "part_rows": PART_ROWS}
-    query = write_table(live, table, **options)
+    return write_table(live, table, **options)
+
+
+def main(folder: Path) -> None:
+    folders = sorted(path.parent for path in folder.glob("*/kill"))
+    kill = Kill(sum(not (each / "kill").read_text().startswith("|") for each in folders))
+    spark = session(folder)
+    functions = connect("embedded:")
+    queries = [start(spark, each, functions, kill) for each in folders]
     print("STARTED", flush=True)
-    query.awaitTermination()
+    while any(query.isActive for query in queries):
+        for query in queries:
+            if not query.isActive or query.awaitTermination(0.1):
+                query.awaitTermination()  # it raises the error of a query that failed
     spark.stop()
 
 

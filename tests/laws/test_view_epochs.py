@@ -15,7 +15,6 @@ from foldflight import ListView, MapView, RejectedError, connect, udaf
 from foldflight.client.exchange import DirectExchange
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
-from foldflight.engine.state import viewtable
 from foldflight.engine.state.manifest import TableBounds
 from foldflight.engine.stream.epoch import BucketEpoch
 from foldflight.engine.stream.views import EpochViews
@@ -155,7 +154,9 @@ def stream(epochs: list[list[tuple[str, Any, Any]]], keys: list[str], names: lis
     functions = connect(FUNCTIONS)
     rows = [[(kind, {"k": key, "v": value, "used": key != value}) for kind, key, value in epoch] for epoch in epochs]
     calls = {name: functions[name]("v") for name in names}
-    return run_epochs(calls, rows, keys=keys, types={"k": "VARCHAR", "v": "VARCHAR", "used": "BOOLEAN"})
+    # Views of three entries are rows of their table, and epochs of a few rows merge runs.
+    types = {"k": "VARCHAR", "v": "VARCHAR", "used": "BOOLEAN"}
+    return run_epochs(calls, rows, keys=keys, types=types, bounds=SMALL)
 
 
 def cut(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -168,8 +169,6 @@ def cut(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def test_views_are_dicts_and_lists(epochs: list[list[tuple[str, Any, Any]]], keys: list[str], saves: bool) -> None:
     """Changelogs and contents of views equal those of a class with a dict and a list; also with checkpoints."""
     with pytest.MonkeyPatch.context() as patch:
-        # Views of three entries are rows of their table, and epochs of a few rows merge runs.
-        patch.setattr(viewtable, "TableBounds", lambda: SMALL)
         if saves:
             patch.setattr(DirectExchange, "wants_checkpoint", property(lambda each: each._opening.keeps_views))
             run = BucketEpoch.run
@@ -186,7 +185,6 @@ def test_views_are_dicts_and_lists(epochs: list[list[tuple[str, Any, Any]]], key
 @pytest.mark.parametrize(("name", "asks"), [("different", False), ("asked", True)])
 def test_prefetched_entries_are_not_asked_for(name: str, asks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With prefetch a server asks for nothing; a large view is neither sent nor returned as a whole."""
-    monkeypatch.setattr(viewtable, "TableBounds", lambda: SMALL)
     questions: list[int] = []
     sent: list[int] = []
     resolve, entries_for = EpochViews.resolve, EpochViews.entries_for
@@ -215,21 +213,19 @@ def test_prefetched_entries_are_not_asked_for(name: str, asks: bool, monkeypatch
 
 def test_keys_of_several_parts_are_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two arguments make up a key; NaN is one key, and so are 0.0 and -0.0, whichever rows have."""
-    monkeypatch.setattr(viewtable, "TableBounds", lambda: SMALL)
     monkeypatch.setattr(EpochViews, "resolve", lambda *_: pytest.fail("the server asked"))
     numbers = [float(each) for each in range(9)] + [float("nan")]
     epochs = [
         [{"t": "a", "n": number} for number in numbers],
         [{"t": "a", "n": number} for number in (float("nan"), -0.0, 3.0, 9.0)],
     ]
-    _, last = run_epochs({"n": connect(FUNCTIONS)["pairs"]("t", "n")}, epochs, types={"n": "DOUBLE"})
+    _, last = run_epochs({"n": connect(FUNCTIONS)["pairs"]("t", "n")}, epochs, types={"n": "DOUBLE"}, bounds=SMALL)
     assert last.changelog[-1] == ("+U", {"n": 11})
     assert last.states[()]["n"]["times"]["a", 0.0] == 2
 
 
-def test_filtered_rows_are_not_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filtered_rows_are_not_prefetched() -> None:
     """Entries are prefetched for the rows that a call uses, and views go with other calls and with FILTER."""
-    monkeypatch.setattr(viewtable, "TableBounds", lambda: SMALL)
     functions = connect(FUNCTIONS)
     calls = {
         "n": functions["count"](),
@@ -238,7 +234,7 @@ def test_filtered_rows_are_not_prefetched(monkeypatch: pytest.MonkeyPatch) -> No
         "distinct": functions["count"]("v").distinct(),
     }
     rows = [[{"v": f"{each % 7}", "used": each % 7 < 3} for each in range(20)]] * 2
-    _, last = run_epochs(calls, rows)
+    _, last = run_epochs(calls, rows, bounds=SMALL)
     assert last.changelog[-1] == ("+U", {"n": 40, "used": 3, "all": 7, "distinct": 7})
     assert last.states[()]["used"]["times"] == {"0": 6, "1": 6, "2": 6}
 

@@ -38,7 +38,7 @@ from foldflight.engine.keys.grouped import GroupedExchange
 from foldflight.engine.query.layout import KIND, LIVE, REAL, QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state.entries import ENTRY, VALUE
-from foldflight.engine.state.manifest import TableLayout
+from foldflight.engine.state.manifest import TableBounds, TableLayout
 from foldflight.engine.state.table import MemoryStore
 from foldflight.engine.state.viewtable import ViewTable, table_of
 from foldflight.engine.stream.epoch import BucketEpoch
@@ -77,7 +77,7 @@ class Epoch:
 class _Stream:
     """A stream with one bucket and a state table in memory."""
 
-    def __init__(self, query: Query, *, update_before: bool) -> None:
+    def __init__(self, query: Query, *, update_before: bool, bounds: TableBounds | None) -> None:
         self._layout = query.layout
         self._update_before = update_before
         self._has_keys = len(query.layout.keys) > 0
@@ -85,7 +85,9 @@ class _Stream:
         self._exchange = GroupedExchange(query.transport, opening, query.layout)
         table = TableLayout(keys=query.layout.keys, states=query.layout.states, buckets=1)
         run_ids = (f"run {number}" for number in count())
-        self._table = table_of(table, query.views, MemoryStore(), cache=None, new_run_id=lambda *_: next(run_ids))
+        self._table = table_of(
+            table, query.views, MemoryStore(), cache=None, new_run_id=lambda *_: next(run_ids), bounds=bounds
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -152,6 +154,7 @@ def run_epochs(
     keys: Sequence[str] = (),
     types: Mapping[str, str | pa.DataType] | None = None,
     update_before: bool = True,
+    bounds: TableBounds | None = None,
 ) -> list[Epoch]:
     """Run calls over epochs of keyed rows, and return the result of each epoch.
 
@@ -165,6 +168,7 @@ def run_epochs(
         keys: The grouping columns. Without any there is one group, which always exists.
         types: Types of columns. Default: the types that the functions declare, or those of the values.
         update_before: Whether the changelog has `-U old` before `+U new`.
+        bounds: The limits of stored pieces, inline views and merges.
 
     Returns:
         One `Epoch` for each epoch.
@@ -200,7 +204,7 @@ def run_epochs(
     # Functions arrive pickled in Spark's workers.
     transport = pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport))  # noqa: S301 - made here
     query = Query.of(transport, calls, layout, stream=StreamOptions(emit="changelog"))
-    with _Stream(query, update_before=update_before) as stream:
+    with _Stream(query, update_before=update_before, bounds=bounds) as stream:
         return [stream.epoch(_block(query.layout, [*keys, *names], epoch)) for epoch in parsed]
 
 

@@ -6,17 +6,15 @@ a divisor is never zero, and a quotient of large integers is rounded once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark.sql import Column
-from pyspark.sql import functions as sf
-
 from foldflight.engine.query.layout import KIND, RETRACTING
 from foldflight.lift import Expr
 
-__all__ = ["SIGN", "Quotient", "constant", "expression", "quotient_key", "text"]
+__all__ = ["SIGN", "Quotient", "constant", "error_end", "expression", "named", "quotient_key", "text"]
 
 SIGN: Final = f"CASE WHEN {KIND} IN ({', '.join(map(str, RETRACTING))}) THEN -1L ELSE 1L END"
 """The sign of a row: -1 if it is retracted."""
@@ -76,7 +74,7 @@ class Quotient:
 
     Integers below 2**53 are floats, of which a division is rounded once. For others, more than 55 bits of the quotient
     are computed as an integer, of which the last one tells whether there is a remainder; so it is rounded to 53 bits as
-    the exact quotient would be. A power of two changes no digit. Three columns hold what is needed several times.
+    the exact quotient would be. A power of two changes no digit. It is a column, because it is needed several times.
 
     Args:
         one: The dividend, as SQL.
@@ -88,37 +86,29 @@ class Quotient:
     other: str
     number: int
 
-    def power(self) -> Column:
-        """Return the power of two by which the quotient is multiplied; NULL if floats are divided."""
+    @property
+    def power(self) -> str:
+        """The power of two by which the dividend is multiplied; NULL if floats are divided. As SQL with its name."""
         operands = (f"abs(CAST({each} AS DOUBLE))" for each in (self.one, self.other))
         small = " AND ".join(f"{each} < {_WHOLE_END!r}D" for each in operands)
-        rate = f"abs(CAST({self.one} AS DOUBLE) / nullif(CAST({self.other} AS DOUBLE), 0.0D))"
-        # The product is between 2**57 and 2**60: the logarithm may be wrong by one.
-        power = f"58 - CAST(floor(log2({rate})) AS INT)"
-        text_ = f"CASE WHEN ({small}) OR {self.one} = 0 OR {self.other} = 0 THEN NULL ELSE {power} END"
-        return sf.expr(text_).alias(self._power)
-
-    def operands(self) -> list[Column]:
-        """Return dividend and divisor, one of them multiplied, as whole DECIMALs without signs."""
-        power = self._power
-        return [
-            sf.expr(
-                f"CASE WHEN {power} IS NOT NULL THEN abs(CAST({each} AS DECIMAL(20, 0))) * {_power_of_two(bits)} END"
-            ).alias(name)
-            for each, bits, name in (
-                (self.one, power, self._dividend),
-                (self.other, f"(-{power})", self._divisor),
-            )
-        ]
+        rate = f"abs(CAST({self.one} AS DOUBLE) / CAST({self.other} AS DOUBLE))"
+        # The logarithm may be wrong by one: the product is between 2**57 and 2**60, or, if it is not multiplied, below
+        # 2**62, because the divisor is at least 2.
+        power = f"greatest(58 - CAST(floor(log2({rate})) AS INT), 0)"
+        plain = f"({small}) OR {self.one} = 0 OR {self.other} BETWEEN -1 AND 1"
+        return f"CASE WHEN {plain} THEN NULL ELSE {power} END AS {self._power}"
 
     @property
     def result(self) -> str:
         """The quotient, as SQL."""
-        one, other, dividend, divisor = self.one, self.other, self._dividend, self._divisor
+        one, other = self.one, self.other
+        # A divisor is not zero where its quotient is used, but Spark may compute it before the condition that says so.
         small = f"CAST({one} AS DOUBLE) / nullif(CAST({other} AS DOUBLE), 0.0D)"
-        rest = f"CASE WHEN {dividend} % nullif({divisor}, 0) = 0 THEN 0L ELSE 1L END"
+        dividend = f"(abs(CAST({one} AS DECIMAL(19, 0))) * {_power_of_two(self._power)})"
+        divisor = f"nullif(abs(CAST({other} AS DECIMAL(19, 0))), 0)"
+        rest = f"CASE WHEN {dividend} % {divisor} = 0 THEN 0L ELSE 1L END"
         sign = f"CASE WHEN ({one} < 0) = ({other} < 0) THEN 1.0D ELSE -1.0D END"
-        wide = f"CAST(({dividend} div nullif({divisor}, 0)) | {rest} AS DOUBLE)"
+        wide = f"CAST(({dividend} div {divisor}) | {rest} AS DOUBLE)"
         exact = f"({sign}) * {wide} * power(2.0D, -{self._power})"
         return f"CASE WHEN {self._power} IS NULL THEN {small} ELSE {exact} END"
 
@@ -126,22 +116,14 @@ class Quotient:
     def _power(self) -> str:
         return f"power_{self.number}"
 
-    @property
-    def _dividend(self) -> str:
-        return f"dividend_{self.number}"
-
-    @property
-    def _divisor(self) -> str:
-        return f"divisor_{self.number}"
-
 
 _WHOLE_END: Final = 2.0**53
 
 
 def _power_of_two(bits: str) -> str:
-    """Return two to the power of a number up to 122 as a whole DECIMAL; 1 for a negative number."""
-    low, high = f"shiftleft(1L, least(greatest({bits}, 0), 61))", f"shiftleft(1L, greatest({bits} - 61, 0))"
-    return f"CAST(CAST({low} AS DECIMAL(19, 0)) * CAST({high} AS DECIMAL(19, 0)) AS DECIMAL(38, 0))"
+    """Return two to the power of a number between 0 and 122 as a whole DECIMAL."""
+    low, high = f"shiftleft(1L, least({bits}, 61))", f"shiftleft(1L, greatest({bits} - 61, 0))"
+    return f"CAST({low} AS DECIMAL(19, 0)) * CAST({high} AS DECIMAL(19, 0))"
 
 
 _OPERATIONS: Final = {
@@ -177,5 +159,39 @@ def constant(value: Any) -> str:
 
 
 def text(value: str) -> str:
-    """Return a text as SQL, whatever letters it has and however the session reads backslashes."""
+    """Return a text as SQL, whatever letters it has and however the session reads backslashes and variables."""
+    if _PLAIN.fullmatch(value):
+        return f"'{value}'"
     return f"CAST(X'{value.encode().hex()}' AS STRING)"
+
+
+# No quotes, no backslashes, and no `$`, with which names of variables begin.
+_PLAIN: Final = re.compile(r"[\n !%&()*+,\-./0-9:;<=>?A-Z\[\]^_a-z|~]*")
+
+
+def named(expr: str, name: str) -> str:
+    """Return an expression with the name of its column, as SQL."""
+    quoted = name.replace("`", "``")
+    return f"{expr} AS `{quoted}`"
+
+
+def error_end(function: str, names: Mapping[str, str], *, group: Sequence[str], row: Sequence[str] = ()) -> str:
+    """Return the lines of an error that tell where it happened, as arguments of `concat`.
+
+    Args:
+        function: The name of the function.
+        names: The user's names of columns.
+        group: The columns of the keys.
+        row: The columns of the arguments.
+    """
+    texts = []
+    before = f"\n  function: {function}"
+    for title, columns in (("group", group), ("row", row)):
+        for place, column in enumerate(columns):
+            begin = f"\n  {title}: " if place == 0 else ", "
+            texts += [
+                text(f"{before}{begin}{names.get(column, column)}="),
+                f"coalesce(CAST({column} AS STRING), 'NULL')",
+            ]
+            before = ""
+    return ", ".join(texts or [text(before)])

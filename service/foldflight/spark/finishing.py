@@ -1,10 +1,10 @@
 """States and results of a lifted batch as expressions of Spark, so that no Python runs at all.
 
-    aggregates > states > (quotients) > values of get_value > results
+    aggregates > states > (powers of quotients) > values of get_value > results
 
 Each is a projection of its own, because its expressions use those before several times. Sums of limbs are put together
-in DECIMALs, which hold them exactly. A state or a result that does not fit its type is an error, as in Python; a result
-is never computed from a part of the fields only, so that Spark does not leave out the check of another.
+in 64 bits, or in DECIMALs, which hold them exactly. A state or a result that does not fit its type is an error, as in
+Python; a result is never computed from a part of the fields only: Spark would leave out the checks of the others.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame
 from pyspark.sql import types as st
 
 from foldflight.engine.batch.lifted import OVERFLOWED, ROWS, LiftedFold, aggregate_name
 from foldflight.engine.query.layout import LIVE
 from foldflight.functions import sql_name
 from foldflight.lift import Expr, Field, Plan
-from foldflight.spark.expressions import Quotient, constant, expression, quotient_key, text
+from foldflight.spark.expressions import Quotient, constant, error_end, expression, named, quotient_key, text
 
 __all__ = ["finished"]
 
@@ -39,8 +38,8 @@ def finished(task: LiftedFold, grouped: DataFrame, outputs: Sequence[st.DataType
         outputs: Spark's types of the outputs.
     """
     query, layout = task.query, task.layout
-    keys = [sf.col(name) for name in layout.keys.names]
-    shown = dict(zip(layout.keys.names, layout.names, strict=True))
+    keys = list(layout.keys.names)
+    shown = dict(zip(keys, layout.names, strict=True))
     calls = [
         _Finish(
             number=number,
@@ -52,9 +51,9 @@ def finished(task: LiftedFold, grouped: DataFrame, outputs: Sequence[st.DataType
         )
         for number, (plan, call) in enumerate(zip(task.plans, query.opening.calls, strict=True))
     ]
-    if layout.has_kinds and layout.keys.names:
-        grouped = grouped.where(sf.col(LIVE) > 0)
-    states = grouped.select(*keys, *(column for call in calls for column in call.states()))
+    if layout.has_kinds and keys:
+        grouped = grouped.where(f"{LIVE} > 0")
+    states = grouped.selectExpr(*keys, *(state for call in calls for state in call.states()))
     known: dict[str, str] = {}
     quotients: list[Quotient] = []
     for call in calls:
@@ -64,15 +63,13 @@ def finished(task: LiftedFold, grouped: DataFrame, outputs: Sequence[st.DataType
                 quotients.append(Quotient(one, other, len(quotients)))
                 known[key] = f"({quotients[-1].result})"
     if quotients:
-        states = states.select("*", *(each.power() for each in quotients))
-        states = states.select("*", *(column for each in quotients for column in each.operands()))
-    values = states.select(*keys, *(call.value(known) for call in calls))
+        states = states.selectExpr("*", *(each.power for each in quotients))
+    values = states.selectExpr(*keys, *(call.value(known) for call in calls))
     results = [
-        sf.expr(call.result_text()).cast(type_).alias(name)
+        named(f"CAST({call.result_text()} AS {type_.simpleString()})", name)
         for call, type_, name in zip(calls, outputs, layout.outputs.names, strict=True)
     ]
-    named = [key.alias(name) for key, name in zip(keys, layout.names, strict=True)]
-    return values.select(*named, *results)
+    return values.selectExpr(*map(named, keys, layout.names), *results)
 
 
 @dataclass(frozen=True)
@@ -95,10 +92,10 @@ class _Finish:
     keys: Mapping[str, str]
     result: pa.DataType
 
-    def states(self) -> list[Column]:
-        """Return the column of each field that changes."""
+    def states(self) -> list[str]:
+        """Return the column of each field that changes, as SQL."""
         return [
-            sf.expr(self._state(place, field)).alias(self._column(field.name))
+            f"{self._state(place, field)} AS {self._column(field.name)}"
             for place, field in enumerate(self.plan.lift.fields)
             if field.monoid != "keep"
         ]
@@ -114,8 +111,8 @@ class _Finish:
                     one, other = (self._text(operand, {}) for operand in expr.parts)
                     yield one, other
 
-    def value(self, known: Mapping[str, str]) -> Column:
-        """Return the column of what `get_value` returns, with the quotients that are known."""
+    def value(self, known: Mapping[str, str]) -> str:
+        """Return the column of what `get_value` returns, with the quotients that are known, as SQL."""
         outcome = self.plan.lift.outcome
         cases = [
             f"WHEN {self._text(each.when, known)} THEN raise_error({self._error('USER_CODE', text(each.text))})"
@@ -127,7 +124,7 @@ class _Finish:
         value = f"CASE {' '.join(cases)} END"
         if any(read):
             value = f"CASE WHEN {' AND '.join(filter(None, read))} THEN {value} END"
-        return sf.expr(value).alias(self._value)
+        return f"{value} AS {self._value}"
 
     def result_text(self) -> str:
         """Return the result as SQL, or an error if it does not fit its type."""
@@ -176,11 +173,8 @@ class _Finish:
 
     def _error(self, code: str, shown: str) -> str:
         """Return the text of an error of a group, as SQL."""
-        texts = [text(f"foldflight: {code}: "), shown, text(f"\n  function: {self.function}")]
-        for place, (column, name) in enumerate(self.keys.items()):
-            begin = "\n  group: " if place == 0 else ", "
-            texts += [text(f"{begin}{name}="), f"coalesce(CAST({column} AS STRING), 'NULL')"]
-        return f"concat({', '.join(texts)})"
+        end = error_end(self.function, self.keys, group=list(self.keys))
+        return f"concat({text(f'foldflight: {code}: ')}, {shown}, {end})"
 
     def _state(self, place: int, field: Field) -> str:
         """Return a field of the state, as SQL."""
@@ -204,12 +198,20 @@ class _Finish:
     def _sum(self, field: Field, type_: pa.DataType, names: Sequence[str], factors: Sequence[int]) -> str:
         # Without keys there may be no row, and then no sum.
         given = names if self.keys else [f"CASE WHEN {ROWS} = 0 THEN 0L ELSE {name} END" for name in names]
-        missing = " OR ".join(f"({each}) IS NULL" for each in given)
-        overflow = f"WHEN {missing} THEN raise_error({self._error('OVERFLOW', text(OVERFLOWED))})"
         if field.start == 0 and list(factors) == [1] and type_ == pa.int64():
-            return f"CASE {overflow} ELSE {given[0]} END"
+            return f"coalesce({given[0]}, raise_error({self._error('OVERFLOW', text(OVERFLOWED))}))"
         terms = [f"CAST({each} AS DECIMAL(19, 0)) * {factor}BD" for each, factor in zip(given, factors, strict=True)]
         total = f"({' + '.join([*terms, f'{field.start}BD'])})"
+        if field.start == 0 and list(factors) == [1, 1 << 32] and type_ == pa.int64():
+            low, high = given
+            upper = f"({high} + shiftright({low}, 32))"
+            # The first condition is for the addition, which could leave 64 bits.
+            fits = f"{high} BETWEEN {-1 << 32}L AND {1 << 32}L AND {upper} BETWEEN {-1 << 31}L AND {(1 << 31) - 1}L"
+            error = self._error("OVERFLOW", f"coalesce({self._shown(field, total, type_)}, {text(OVERFLOWED)})")
+            whole = f"(shiftleft({upper}, 32) | ({low} & {(1 << 32) - 1}L))"
+            return f"CASE WHEN {fits} THEN {whole} ELSE raise_error({error}) END"
+        missing = " OR ".join(f"({each}) IS NULL" for each in given)
+        overflow = f"WHEN {missing} THEN raise_error({self._error('OVERFLOW', text(OVERFLOWED))})"
         # So that the total has less than 38 digits.
         large = " OR ".join(
             f"{each} NOT BETWEEN {-_HIGH_MAX}L AND {_HIGH_MAX}L"
@@ -228,8 +230,10 @@ class _Finish:
     def _checked(self, field: Field, total: str, type_: pa.DataType) -> str:
         """Return an integer as BIGINT, or an error if the field's type does not hold it."""
         end = 1 << (type_.bit_width - 1)
-        shown = f"concat({text(self._misfit(field))}, CAST({total} AS STRING), "
-        shown += f"{text(f' (int) does not fit {type_}')})"
         misfits = f"{total} NOT BETWEEN {-end}BD AND {end - 1}BD"
-        error = self._error("OVERFLOW", shown)
+        error = self._error("OVERFLOW", self._shown(field, total, type_))
         return f"CASE WHEN {misfits} THEN raise_error({error}) ELSE CAST({total} AS BIGINT) END"
+
+    def _shown(self, field: Field, total: str, type_: pa.DataType) -> str:
+        """Return the text about an integer that its field's type does not hold, as SQL."""
+        return f"concat({text(self._misfit(field))}, CAST({total} AS STRING), {text(f' (int) does not fit {type_}')})"

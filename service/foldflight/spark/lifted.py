@@ -1,12 +1,15 @@
 """The plan of a lifted batch: the trees of its calls as expressions of Spark SQL, aggregated by Spark.
 
-    rows > parts of large products > limbs > groupBy(keys).agg(...) > finished states and results
+    rows > parts of large products > groupBy(keys).agg(limbs) > finished states and results
 
 Parts are columns of their own, because Spark would compute them again in each aggregation that uses them. The result
 needs no shuffle of its own: Spark's aggregation has put each group into one partition. States and results are made by
 expressions (`spark/finishing.py`) if `get_value` of each call is lifted, otherwise by Python (`LiftedFold`).
 
-A wide sum beyond 64 bits is NULL, in ANSI mode too, and then an error.
+A sum beyond 64 bits is Spark's error in ANSI mode. Otherwise it is NULL, and then an error of ours.
+
+Spark analyses each step when it is made, in a time that grows with the text. So there are few steps, a text with the
+whole error of a row stands in one aggregation, and a step is given as texts, which need one call of Java each.
 """
 
 from __future__ import annotations
@@ -22,11 +25,11 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.engine.batch.lifted import ROWS, LiftedFold, aggregate_name
-from foldflight.engine.query.layout import KIND, LIVE
+from foldflight.engine.query.layout import LIVE
 from foldflight.engine.query.query import Query
-from foldflight.lift import Aggregate, Expr, Failure, Plan
+from foldflight.lift import Aggregate, Expr, Plan
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of
-from foldflight.spark.expressions import SIGN, expression, text
+from foldflight.spark.expressions import SIGN, error_end, expression, text
 from foldflight.spark.finishing import finished
 from foldflight.spark.versions import exact_sum, exact_wide_sum
 
@@ -62,24 +65,19 @@ def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     parts = _parts(calls)
     session = rows.sparkSession
     aggregations = {**_AGGREGATIONS, "sum": exact_sum(session), "wide sum": exact_wide_sum(session)}
-    kept = [*keys, *([KIND] if layout.has_kinds else []), *layout.columns.names]
-    with_parts = rows.select(*kept, *(sf.expr(part).alias(name) for part, name in parts.items())) if parts else rows
-    limbs: dict[str, Column] = {}
+    with_parts = rows.selectExpr("*", *(f"{part} AS {name}" for part, name in parts.items())) if parts else rows
     aggregates: list[Column] = []
     if layout.has_kinds:
-        limbs[LIVE] = sf.expr(SIGN)
-        aggregates.append(sf.sum(LIVE).alias(LIVE))
+        aggregates.append(sf.expr(f"sum({SIGN})").alias(LIVE))
     task = LiftedFold(query, merges=True, plans=plans)
     if task.counts_rows:
-        aggregates.append(sf.count(sf.lit(1)).alias(ROWS))
+        aggregates.append(sf.expr("count(1)").alias(ROWS))
     for number, call in enumerate(calls):
         raising = call.raising
         for place, aggregate in enumerate(call.plan.aggregates):
-            name = aggregate_name(number, place)
-            limbs[name] = sf.expr(call.limb(aggregate, parts, raises=place == raising))
-            aggregates.append(sf.expr(aggregations[aggregate.kind].format(name)).alias(name))
-    arguments = with_parts.select(*keys, *(column.alias(name) for name, column in limbs.items()))
-    grouped = arguments.groupBy(*keys).agg(*aggregates)
+            limb = call.limb(aggregate, parts, raises=place == raising)
+            aggregates.append(sf.expr(aggregations[aggregate.kind].format(limb)).alias(aggregate_name(number, place)))
+    grouped = with_parts.groupBy(*keys).agg(*aggregates)
     if query.finished_by_host.taken:
         return finished(task, grouped, outputs)
     schema = spark_schema(query, rows, layout.results, outputs)
@@ -130,23 +128,28 @@ class _Call:
             parts: The columns that are computed before, by their texts.
             raises: Whether this column raises the errors of the author's method.
         """
-        failures = self.plan.lift.failures if raises else ()
-        cases = [f"WHEN {self._when(each.when, parts)} THEN raise_error({self._error(each)})" for each in failures]
+        cases = []
+        if raises and self.plan.lift.failures:
+            fails = " OR ".join(self._when(each.when, parts) for each in self.plan.lift.failures)
+            cases.append(f"WHEN {fails} THEN raise_error({self._error(parts)})")
         for part in aggregate.cases:
             value = self.text(part.value, parts)
             cases.append(f"WHEN {self._when(part.when, parts)} THEN {value}")
         return f"CASE {' '.join(cases)}{' ELSE 0L' if aggregate.sums else ''} END"
 
-    def _error(self, failure: Failure) -> str:
+    def _error(self, parts: Mapping[str, str]) -> str:
         """Return the text of the error for a row, as SQL."""
-        remedy = "; skip_nulls=True or FILTER leaves out rows with NULL" if failure.by_null else ""
-        texts = [text(f"foldflight: USER_CODE: {failure.text}{remedy}\n  function: {self.function}")]
-        for title, columns in (("group", self.keys), ("row", self.arguments)):
-            for place, column in enumerate(columns):
-                begin = f"\n  {title}: " if place == 0 else ", "
-                name = self.names.get(column, column)
-                texts += [text(f"{begin}{name}="), f"coalesce(CAST({column} AS STRING), 'NULL')"]
-        return f"concat({', '.join(texts)})"
+        conditions: dict[str, list[str]] = {}
+        for each in self.plan.lift.failures:
+            remedy = "; skip_nulls=True or FILTER leaves out rows with NULL" if each.by_null else ""
+            conditions.setdefault(f"{each.text}{remedy}", []).append(self.text(each.when, parts))
+        *others, last = conditions
+        shown = text(last)
+        if others:
+            cases = [f"WHEN {' OR '.join(conditions[each])} THEN {text(each)}" for each in others]
+            shown = f"CASE {' '.join(cases)} ELSE {shown} END"
+        begin = text("foldflight: USER_CODE: ")
+        return f"concat({begin}, {shown}, {error_end(self.function, self.names, group=self.keys, row=self.arguments)})"
 
     def _when(self, condition: Expr, parts: Mapping[str, str]) -> str:
         text = self.text(condition, parts)

@@ -96,14 +96,18 @@ def exact_sum(session: SparkSession) -> str:
     """
     if not is_spark(session):
         return "CASE WHEN count(1) < 2147483648L THEN sum({}) END"
-    # `sum` is faster than `try_sum`.
-    is_checked = is_remote(session) and session.conf.get("spark.sql.ansi.enabled") == "true"
-    return "sum({})" if is_checked else "try_sum({})"
+    return _spark_sum(session)
 
 
 def exact_wide_sum(session: SparkSession) -> str:
-    """Return how to sum 64-bit integers, as SQL around `{}`. A sum that overflows is NULL."""
-    return "try_sum({})" if is_spark(session) else "try_cast(sum(CAST({} AS DECIMAL(19, 0))) AS BIGINT)"
+    """Return how to sum 64-bit integers, as SQL around `{}`. A sum that overflows is NULL or an error."""
+    return _spark_sum(session) if is_spark(session) else "try_cast(sum(CAST({} AS DECIMAL(19, 0))) AS BIGINT)"
+
+
+def _spark_sum(session: SparkSession) -> str:
+    """Return the faster `sum` where it is checked when the query is executed, too."""
+    is_checked = not is_remote(session) and session.conf.get("spark.sql.ansi.enabled") == "true"
+    return "sum({})" if is_checked else "try_sum({})"
 
 
 def is_remote(one: SparkSession | DataFrame) -> bool:

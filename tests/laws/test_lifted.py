@@ -10,8 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 from foldflight import udaf
+from foldflight.cli.main import cli
 from foldflight.functions import Function, Registry, function_of
 from foldflight.lift import Lift, Plan, analysis, lift_text, lifted_of, plan, tree
 from foldflight.lift.tree import Part, const, not_
@@ -285,6 +287,16 @@ def test_a_class_lifts_as_it_is_declared():
     assert lifts[0] != lifts[1]
 
 
+@pytest.mark.parametrize("change", [{"returns": "always"}, {"deterministic": False}], ids=str)
+def test_what_is_declared_is_part_of_what_is_known(change):
+    """A class that was lifted is analysed again if it is declared otherwise."""
+    function = known(lifted_functions.Products)
+    assert lifted_of(lift_text(function.bind(function.input_types, {})))[0] is not None
+    if "deterministic" in change:
+        change = {"capabilities": replace(function.capabilities, **change)}
+    assert lifted_of(lift_text(replace(function, **change).bind(function.input_types, {})))[0] is None
+
+
 def test_narrow_columns_need_fewer_sums():
     """A BIGINT argument over INT columns is one sum; over BIGINT it is cut."""
     lift = lift_of(lifted_functions.Products)
@@ -422,3 +434,15 @@ def test_mistakes_of_the_lifter_break_the_law(monkeypatch):
         if result.passed:
             survived.append(name)
     assert survived == []
+
+
+def test_check_notices_a_mistake_of_the_lifter(monkeypatch):
+    """The command compares the lifted form of the author's class with the interpreter."""
+    arguments = ["check", "examples.weighted_avg", "--examples", "30"]
+    assert CliRunner().invoke(cli, arguments).exit_code == 0
+    monkeypatch.setattr("foldflight.lift.lifting._known", {})
+    _, mistake = MISTAKES["an amount is off by one"]
+    mistake(monkeypatch)
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 1
+    assert "lift" in result.output

@@ -32,7 +32,10 @@ def lift_text(bound: BoundFunction) -> str:
     code, held = _code_of(bound.function.cls), _held_by(bound)
     if code is None or held is None:
         return _text(bound)
-    key = (bound.function.cls, bound.fingerprint, bound.function.skip_nulls, bound.result_type, code, held)
+    function = bound.function
+    declared = (function.skip_nulls, function.returns, function.capabilities, function.adapter, function.language)
+    form = type(function.instantiate)
+    key = (function.cls, bound.fingerprint, declared, form, bound.state_type, bound.result_type, code, held)
     if key not in _known:
         while len(_known) >= _KNOWN_MAX:
             _known.pop(next(iter(_known)), None)

@@ -290,7 +290,8 @@ def test_order_in_calls(both: Any) -> None:
     }
     query = f"SELECT {', '.join(expected)} FROM texts GROUP BY k ORDER BY k"
     (decision,) = sql(both, query, explain=True).collect()
-    assert (decision.plan, decision.why) == ("fold", f"group by k; aggregates: {', '.join(expected)}")
+    assert decision.plan == "fold"
+    assert decision.why.startswith(f"group by k; aggregates: {', '.join(expected)}; rows are not lifted: joined is not")
     assert list(zip(*sql(both, query).collect(), strict=True)) == list(expected.values())
     for call, texts in expected.items():  # one at a time: each list function of a query needs a worker of its own
         found = sql(both, f"SELECT {call} FROM texts GROUP BY k ORDER BY k", plan="lists").collect()
@@ -340,6 +341,30 @@ def test_plans_have_reasons(db: Any) -> None:
             sql(db, query, plan="fold")
     with pytest.raises(SqlError, match="the fold plan was asked for"):
         sql(db, "SELECT my_sum(v) FROM hav GROUP BY ROLLUP (k)", plan="fold")
+
+
+def test_the_lifted_plan_is_chosen_by_hand(db: Any) -> None:
+    """`plan` and `groups` decide whether Spark aggregates the rows, as for `group_by`, and the explanation says so."""
+    query = "SELECT k, my_sum(v) AS s FROM hav GROUP BY k"
+    outcomes = {
+        "rows are lifted: every call lifts": {},
+        "rows are lifted: plan='lifted'": {"plan": "lifted"},
+        "rows are not lifted: plan='fold'": {"plan": "fold"},
+        "rows are not lifted: there are about 2,000,000 groups": {"groups": 2_000_000},
+    }
+    for why, options in outcomes.items():
+        (decision,) = sql(db, query, explain=True, **options).collect()
+        assert why in decision.why
+        assert decision.plan == "fold"
+    results = [sorted(values(sql(db, query, plan=plan))) for plan in ("lifted", "fold", "lists")]
+    assert results[0] == results[1] == results[2]
+    for refused, why in (
+        ("SELECT k, my_sum(DISTINCT v) FROM hav GROUP BY k", "with DISTINCT the rows of a group"),
+        ("SELECT my_sum(v) OVER (PARTITION BY k ORDER BY v) FROM hav", "OVER is not lifted"),
+    ):
+        with pytest.raises(SqlError, match="the lifted plan was asked for") as caught:
+            sql(db, refused, plan="lifted")
+        assert why in str(caught.value)
 
 
 def test_all_lists_of_a_block_are_folded_in_one_trip(db: Any) -> None:

@@ -242,14 +242,18 @@ class GroupedFrame:
                 if the server no longer has the function.
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
+        return self.planned(*aliased, **named)[1]
+
+    def planned(self, /, *aliased: Aggregate, **named: Aggregate) -> tuple[Query, DataFrame]:
+        """Return the query of `agg`, and its result. Raises the same errors as `agg`."""
         query, rows, outputs = self._resolved(aliased, named)
         # Spark pickles it again later, but its error would not name the function and the object that failed.
         pickle.dumps(query)
         advise(self.df)
         if query.stream is None:
-            return batch_result(query, rows, outputs)
+            return query, batch_result(query, rows, outputs)
         check_provider(self.df)
-        return stream_result(query, rows, outputs)
+        return query, stream_result(query, rows, outputs)
 
     def query(self, /, *aliased: Aggregate, **named: Aggregate) -> Query:
         """Return the query that `agg` would execute. Raises the same errors as `agg` for mistakes in the query."""

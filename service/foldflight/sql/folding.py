@@ -22,6 +22,7 @@ from pyspark.sql import types as st
 
 from foldflight.client import Aggregate, FunctionHandle
 from foldflight.client.functions import OrderKey
+from foldflight.engine.query.query import Query
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.spark.columns import column_named
 from foldflight.spark.frame import group_by
@@ -193,8 +194,10 @@ class BlockFold:
             above = self._above(self._listed_items(listed()), own)
         rows, aggregates = self._rows(above.keys, above.uses)
         is_plain = is_plain and self._has_sure_types(rows, above.uses, aggregates)
-        result = self._grouped(rows, above.keys, aggregates)
+        query, result = self._grouped(rows, above.keys, aggregates)
         above.prove(result)
+        choice = query.lifted
+        lifting = f"; rows are {'' if choice.taken else 'not '}lifted: {choice.why}" if query.stream is None else ""
         view = self.analysis.add_view(result)
         return Folded(
             above.sql(view, result) if is_plain else above.proven_sql(view, result, listed().schema),
@@ -202,7 +205,7 @@ class BlockFold:
             result,
             "fold",
             f"group by {', '.join(key.name for key in above.keys) or 'nothing (one group)'}; "
-            f"aggregates: {', '.join(aggregates)}",
+            f"aggregates: {', '.join(aggregates)}{lifting}",
         )
 
     def _listed_items(self, listed: DataFrame) -> list[Item]:
@@ -225,7 +228,9 @@ class BlockFold:
         table = self._table()
         if self.options.get("row_kind"):
             raise CannotFoldError("OVER over rows with kinds")
-        options = {name: value for name, value in self.options.items() if name != "emit"}
+        if self.options.get("plan") == "lifted":
+            raise CannotFoldError("OVER is not lifted")
+        options = {name: value for name, value in self.options.items() if name not in ("emit", "plan", "groups")}
         options = options if options and self.is_streaming else {}
         others = [name for name in options if name not in ("buckets", "idle")]
         if others:
@@ -504,7 +509,9 @@ class BlockFold:
         use = replace(use, order=order)
         return use.distinct() if call.distinct else use
 
-    def _grouped(self, rows: DataFrame, keys: Sequence[_Key], aggregates: Mapping[str, Aggregate]) -> DataFrame:
+    def _grouped(
+        self, rows: DataFrame, keys: Sequence[_Key], aggregates: Mapping[str, Aggregate]
+    ) -> tuple[Query, DataFrame]:
         options = dict(self.options)
         options.pop("idle", None)  # is for the OVER of the statement
         window = next((key.window for key in keys if key.window is not None), None)
@@ -512,6 +519,8 @@ class BlockFold:
             options["window"] = window
         if not rows.isStreaming:
             options.pop("emit", None)
+        elif options.get("plan") == "fold":
+            options.pop("plan")
         if options.get("row_kind"):
             options["row_kind"] = "row_kind"
         if rows.isStreaming and options.get("emit") == "append":
@@ -527,7 +536,7 @@ class BlockFold:
         try:
             grouped = group_by(rows, names, **options)
             place = self.block.span
-            return grouped.agg(**aggregates)
+            return grouped.planned(**aggregates)
         except FoldflightError as error:
             if rows.isStreaming or window is not None:
                 raise self._placed(error, place) from None

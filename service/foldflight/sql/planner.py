@@ -39,7 +39,7 @@ from foldflight.sql.windows import as_plain_tables, windowed_tables
 
 __all__ = ["Decision", "Plan", "Planner"]
 
-Plan = Literal["auto", "fold", "lists"]
+Plan = Literal["auto", "fold", "lifted", "lists"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Planner:
     Args:
         analysis: The statement.
         plan: `auto`; or one plan for all blocks, to compare them.
-        options: Further options of `group_by`, for streams.
+        options: Further options of `group_by`.
         functions: A function whose connection folds built-in aggregates of blocks without functions of foldflight.
 
     Attributes:

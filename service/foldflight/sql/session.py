@@ -48,6 +48,7 @@ def sql(
     *,
     explain: bool = False,
     plan: Plan = "auto",
+    groups: int | None = None,
     **stream: Any,
 ) -> DataFrame:
     """Run a statement of Spark SQL that may use functions of foldflight wherever SQL has aggregates.
@@ -67,7 +68,10 @@ def sql(
         text: One statement.
         args: The values of its parameters, as for `spark.sql`.
         explain: Whether to return the plans in place of the result.
-        plan: `fold` or `lists` demands one plan for all blocks, to compare them.
+        plan: One plan for all blocks. `lifted`: Spark aggregates the rows, which are not passed to Python; every
+            function must lift. `fold`: Python folds the rows. `lists`: the rows of each group are collected. `auto`
+            chooses for each block, as `group_by` does.
+        groups: For batches: about how many groups there are, as for `group_by`.
         stream: Options of `group_by` for streams: `row_kind`, `row_kinds`, `materialize`, `allowed_lateness_s`,
             `buckets`, `strict`; and of `over`: `buckets`, `idle`.
 
@@ -79,7 +83,7 @@ def sql(
         RetryableError: UNREACHABLE or DEADLINE, if no server answers.
     """
     if plan not in get_args(Plan):
-        raise RejectedError("SETTINGS", f"there is no plan {plan!r}; plan is 'auto', 'fold' or 'lists'")
+        raise RejectedError("SETTINGS", f"there is no plan {plan!r}; plan is 'auto', 'fold', 'lifted' or 'lists'")
     whole = Text(_without_end(text))
     catalog = catalog_of(spark)
     before = catalog.statements()
@@ -120,12 +124,14 @@ def sql(
         return _without_aggregates(analysis, args, is_rewritten=is_rewritten)
     if start is None:
         return _without_query(analysis, args, is_rewritten=is_rewritten)
-    options = {**stream, **({} if emit is None else {"emit": emit})}
+    options = {**stream, **({} if emit is None else {"emit": emit}), **({} if groups is None else {"groups": groups})}
+    if plan in ("fold", "lifted"):
+        options["plan"] = plan
     built_in = catalog.embedded["count"] if emit is not None else None
     planner = Planner(analysis, plan, options, built_in)
     result = planner.result(parse(whole, Span(start, span.stop)))
-    if plan == "fold" and (lists := [each for each in planner.decisions if each.plan == "lists"]):
-        raise whole.error(f"the fold plan was asked for, and cannot be used: {lists[0].why}", Span(start, start + 1))
+    if plan in ("fold", "lifted") and (lists := [each for each in planner.decisions if each.plan == "lists"]):
+        raise whole.error(f"the {plan} plan was asked for, and cannot be used: {lists[0].why}", Span(start, start + 1))
     if explain:
         return _explained(spark, planner)
     return _finished(analysis, Span(begin, start), result)

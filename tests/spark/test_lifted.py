@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from typing import Any
 
 import pytest
@@ -159,3 +160,27 @@ def test_mistakes_in_the_plan(spark: Any, functions: Any, options: Any, why: str
     df = spark.createDataFrame(rows(), SCHEMA)
     with pytest.raises(RejectedError, match=why):
         group_by(df, "k", **options).agg(n=functions["count"]())
+
+
+def test_statistics_of_tables_tell_the_number_of_groups(spark: Any, functions: Any) -> None:
+    """With Spark's cost-based optimizer and analysed columns; without them nothing is known."""
+    table = f"flat_{uuid.uuid4().hex}"
+    calls = {"n": functions["count"]()}
+    spark.range(600_000, numPartitions=1).selectExpr("id AS k", "id % 3 AS few").write.saveAsTable(table)
+    try:
+        rows = spark.table(table)
+        spark.conf.set("spark.sql.cbo.enabled", "true")
+        assert group_by(rows, "k").query(**calls).groups is None
+        spark.sql(f"ANALYZE TABLE {table} COMPUTE STATISTICS FOR COLUMNS k, few").collect()
+        rows = spark.table(table)
+        many = group_by(rows, "k").query(**calls)
+        assert not many.lifted.taken
+        assert "groups (ANALYZE TABLE), for which a fold is faster" in many.lifted.why
+        few = group_by(rows, "few").query(**calls)
+        assert few.lifted.taken
+        assert "ANALYZE TABLE tells that there are not" in few.lifted.why
+        spark.conf.set("spark.sql.cbo.enabled", "false")
+        assert group_by(rows, "k").query(**calls).groups is None
+    finally:
+        spark.conf.set("spark.sql.cbo.enabled", "false")
+        spark.sql(f"DROP TABLE {table}")

@@ -22,7 +22,7 @@ from foldflight.spark.columns import Columns, column_of, key_name, kind_of, text
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.stream import stream_result
 from foldflight.spark.types import arrow_fields, check_keys
-from foldflight.spark.versions import is_spark
+from foldflight.spark.versions import estimated_rows, is_spark
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 
 __all__ = [
@@ -302,7 +302,7 @@ class GroupedFrame:
                 materialize=self.materialize,
                 types=SPARK,
                 plan=self.plan,
-                groups=self.groups,
+                groups=self.groups or self._estimated(rows),
                 unliftable="",
                 # Sail evaluates arguments that a condition guards, and groups NaNs by their bits.
                 lifts_integers_only=not is_spark(self.df.sparkSession),
@@ -313,6 +313,17 @@ class GroupedFrame:
             raise
         uses = [(each.function, each.columns) for each in aggregates.values()]
         return query, rows, columns.result_types(uses, rows.schema, query.layout.outputs.types)
+
+    def _estimated(self, rows: DataFrame) -> Groups | None:
+        """Return what the statistics of tables tell about the number of groups, if Spark keeps them."""
+        session = rows.sparkSession
+        if self.df.isStreaming or self.plan != "auto" or not self.names:
+            return None
+        if session.conf.get("spark.sql.cbo.enabled", "false") != "true":
+            return None
+        keys = rows.schema.names[: len(self.names)]
+        count = estimated_rows(rows.select(*keys).distinct())
+        return None if count is None else Groups(count, "ANALYZE TABLE")
 
     def _layout(self, columns: Columns, schema: pa.Schema) -> QueryLayout:
         keys, others = list(schema)[: len(self.names)], list(schema)[len(self.names) :]

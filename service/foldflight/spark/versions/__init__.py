@@ -20,6 +20,7 @@ from foldflight.spark.versions.facts import (
 from foldflight.spark.versions.sessions import (
     condition_of,
     contexts_of,
+    estimated_rows,
     exact_sum,
     exact_wide_sum,
     formatted,
@@ -63,6 +64,7 @@ __all__ = [
     "collates_by_bytes",
     "condition_of",
     "contexts_of",
+    "estimated_rows",
     "exact_sum",
     "exact_wide_sum",
     "formatted",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -14,6 +16,7 @@ from pyspark.sql.sql_formatter import SQLStringFormatter
 __all__ = [
     "condition_of",
     "contexts_of",
+    "estimated_rows",
     "exact_sum",
     "exact_wide_sum",
     "formatted",
@@ -85,6 +88,22 @@ def is_spark(session: SparkSession) -> bool:
     asked, which saves a call for each query that is planned.
     """
     return not is_remote(session) or session.conf.get("spark.sql.warehouse.dir") is not None
+
+
+def estimated_rows(frame: DataFrame) -> int | None:
+    """Return how many rows Spark expects a query to have by the statistics of its tables; None: they do not tell.
+
+    PySpark tells it in the text of EXPLAIN COST only, which a session of Spark Connect has, too.
+    """
+    session, view = frame.sparkSession, f"foldflight_{uuid.uuid4().hex}"
+    frame.createOrReplaceTempView(view)
+    try:
+        # `foldflight.spark.enable` replaces the method of the instance.
+        plan = str(type(session).sql(session, f"EXPLAIN COST SELECT * FROM {view}").collect()[0][0])  # noqa: S608 - a name of ours
+    finally:
+        session.catalog.dropTempView(view)
+    found = re.search(r"== Optimized Logical Plan ==\n[^\n]*Statistics\([^\n)]*rowCount=([0-9.E+]+)", plan)
+    return None if found is None else int(float(found[1]))
 
 
 def exact_sum(session: SparkSession) -> str:

@@ -1,12 +1,11 @@
 """The cost of traces at full sampling: CPU time of the same work with and without an endpoint, in alternating rounds.
 
-Spans go to a collector in another process, which reads and drops them. The time is the CPU of all processes that run
-our code: the driver, Spark's Python workers and the server. It leaves out the JVM, in which traces do nothing, and
-whose compiler and garbage collector make most of the noise. Each run includes the time in which its spans are sent.
+Spans go to a collector in another process, which reads and drops them. The time is the CPU of all processes of the
+work: the driver, Spark's JVM and Python workers, and the server, until the spans are sent.
 
-A round is without, with, with, without. The time with traces is the median of the rounds' ratios, multiplied by the
-median time without: a machine that becomes slower slows down both. The same for the two runs without traces shows the
-noise of the figure.
+A round is without, with, with, without. What traces cost is the median of the rounds' differences, in the processes
+that run our code: the JVM, in which traces do nothing, has the noise of its compiler and garbage collector. It is added
+to the median time without traces. The same for the two runs without traces shows the noise of the figure.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -34,10 +34,10 @@ from foldflight.spark import group_by
 SUITE = "traces"
 WITHOUT, AGAIN, WITH = "without traces", "without traces, again", "with traces"
 # How long a case is measured; the queries of Spark are the goal, and vary more.
-CASE_S, QUERY_S = 10, 40
+CASE_S, QUERY_S = 8, 45
 ROUNDS_MIN = 5
 # Spans are sent within this time after a run.
-SEND_S = 0.5
+SEND_S = 0.8
 COLLECTOR = "bench.traces"
 # The clock of a process, from its id (Linux, <linux/posix-timers.h>).
 _CPUCLOCK_SCHED = 2
@@ -115,37 +115,46 @@ def _figures(
 ) -> Iterator[Figure]:
     """Yield the CPU times of both, and of the noise. Each runs once before, to warm up."""
     for run in (without, traced):
-        _seconds(run)
-    rounds: list[tuple[float, ...]] = []
+        _during(run)
+    rounds: list[tuple[_Spent, ...]] = []
     end = time.monotonic() + case_s
     while time.monotonic() < end or len(rounds) < ROUNDS_MIN:
-        rounds.append(tuple(_seconds(run) for run in (without, traced, traced, without)))
-    base = statistics.median(first for first, *_ in rounds)
-    cost = statistics.median((one + two) / (first + last) for first, one, two, last in rounds)
-    noise = statistics.median(last / first for first, _, _, last in rounds)
-    for subject, ratio in ((WITHOUT, 1.0), (AGAIN, noise), (WITH, cost)):
-        yield Figure(SUITE, case, subject, 1e6 * base * ratio, "us")
+        rounds.append(tuple(_during(run) for run in (without, traced, traced, without)))
+    base = statistics.median(each.all_s for first, _, _, last in rounds for each in (first, last))
+    cost = statistics.median(b.ours_s + c.ours_s - a.ours_s - d.ours_s for a, b, c, d in rounds) / 2
+    noise = statistics.median(last.ours_s - first.ours_s for first, _, _, last in rounds)
+    for subject, more in ((WITHOUT, 0.0), (AGAIN, noise), (WITH, cost)):
+        yield Figure(SUITE, case, subject, 1e6 * (base + more), "us")
 
 
-def _seconds(run: Callable[[], object]) -> float:
-    """Return the CPU seconds of our processes while `run` runs, and while its spans are sent."""
-    before = _spent()
+@dataclass(frozen=True)
+class _Spent:
+    """CPU seconds of the processes that run our code, and of all."""
+
+    ours_s: float
+    all_s: float
+
+
+def _during(run: Callable[[], object]) -> _Spent:
+    """Return what is spent while `run` runs, and while its spans are sent."""
+    before = _clocks()
     run()
     time.sleep(SEND_S)
-    return sum(seconds - before.get(pid, 0.0) for pid, seconds in _spent().items())
+    spent = {each: seconds - before.get(each, 0.0) for each, seconds in _clocks().items()}
+    return _Spent(sum(seconds for (name, _), seconds in spent.items() if name != "java"), sum(spent.values()))
 
 
-def _spent() -> dict[int, float]:
-    """Return the CPU seconds of this process and of the Python processes below it, but not of the collector."""
+def _clocks() -> dict[tuple[str, int], float]:
+    """Return the CPU seconds of this process and of those below it, by name and id, but not of the collector."""
     parents = {int(path.name): _stat(path) for path in Path("/proc").glob("[0-9]*")}
-    below, spent = {os.getpid()}, {}
+    below, clocks = {os.getpid()}, {}
     for pid in sorted(parents):  # a parent has the smaller number, unless the numbers have begun anew
         name, parent = parents[pid]
         if pid in below or parent in below:
             below.add(pid)
-            if name.startswith("python") and COLLECTOR not in _command(pid):
-                spent[pid] = time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
-    return spent
+            if COLLECTOR not in _command(pid):
+                clocks[name, pid] = time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
+    return clocks
 
 
 def _stat(path: Path) -> tuple[str, int]:

@@ -700,3 +700,26 @@ def test_a_difference_becomes_a_test(tmp_path: Path, monkeypatch: pytest.MonkeyP
         scope["test_ratio_answers_recorded_rows"]()
     monkeypatch.undo()
     scope["test_ratio_answers_recorded_rows"]()
+
+
+def test_long_lines_are_broken(tmp_path: Path) -> None:
+    """A long call is written as statements, and no line of a test is longer than 88 columns."""
+    functions = connect(Ratio, record=Recordings(str(tmp_path)))
+    price, qty = "the_price_of_a_single_item_in_cents", "how_many_of_these_items_were_ordered"
+    call = functions(price, qty).where("is_an_order_that_was_confirmed_by_the_shop").distinct()
+    row = {"customer": "x" * 100, price: 7, qty: 0, "is_an_order_that_was_confirmed_by_the_shop": True}
+    with pytest.raises(FunctionError):
+        run_epochs({"result": call}, [[row]], keys=["customer"])
+    test = tmp_path / "test_long.py"
+    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio", "--to-test", str(test))
+    assert "wrote" in run.output, run.output
+    text = test.read_text()
+    assert max(map(len, text.splitlines())) <= 88
+    assert "    result = result.distinct()" in text
+    for check in ("check", "format --check --diff"):
+        ruff = in_python(f"-m ruff {check} --isolated {test}")
+        assert ruff.returncode == 0, ruff.stdout + ruff.stderr
+    scope: dict[str, Any] = {}
+    exec(text, scope)
+    with pytest.raises(FunctionError, match="ZeroDivisionError"):
+        scope["test_ratio_takes_recorded_rows"]()

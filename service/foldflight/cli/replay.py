@@ -317,7 +317,7 @@ def _is_equal(
     found: Sequence[Difference],
 ) -> bool:
     """Print what differs from the recording. Return whether no function raised and no answer differs."""
-    from foldflight.recording.replay import slots_in
+    from foldflight.recording.replay import has_rows, slots_in
 
     if found:
         console.print(_differences_table(found))
@@ -334,8 +334,9 @@ def _is_equal(
             now = f"no function raises here (the recorded error is of the group {failed})"
         elif recording.about.get("is_masked"):
             return _is_mended(console, recording, registry)
-    same = f"{now}, and all recorded answers are the same ({len(steps)} frames)"
-    console.print(Text(same, style="green"))
+    compared = any(map(has_rows, steps if recorded is None else steps[:-1]))
+    same = f"all recorded answers are the same ({len(steps)} frames)" if compared else "there is no recorded answer"
+    console.print(Text(f"{now}, and {same}", style="green"))
     if recorded is not None and recorded.code == "LIMIT":
         console.print("a replay has no bounds, so it cannot show whether the bound of the server is still exceeded")
     return True

@@ -27,10 +27,12 @@ class Recordings:
     """Which exchanges are recorded, and where. A recording has rows and states of the query in plain form.
 
     Args:
-        folder: The folder of the files, which is created if it is missing. With Spark, a folder that the workers can
-            write, such as one beside the checkpoint. It must be a path of the file system.
-        of: `"errors"`: exchanges in which a function has raised, also with isolated errors. `"all"`: all exchanges. A
-            mapping of key columns to values, such as `{"customer": ["ann"]}`: the rows of these groups only.
+        folder: The folder of the files. If it is missing it is created, for its owner only, as the files are. With
+            Spark, a folder that the workers can write, such as one beside the checkpoint. It must be a path of the
+            file system.
+        of: `"errors"`: exchanges that end with an error, unless another attempt may succeed, and those with isolated
+            errors. `"all"`: all exchanges. A mapping of key columns to values, such as `{"customer": ["ann"]}`: the
+            rows of these groups only.
         mask: Whether texts are replaced by others of the same order and equality, and bytes and messages of functions
             are left out. Numbers, dates and direct arguments stay.
         key: Signs the recordings, at least 16 bytes. Whoever has it can tell that nobody has changed them.

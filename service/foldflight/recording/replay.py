@@ -46,6 +46,7 @@ __all__ = [
     "fold_again",
     "functions_for",
     "groups_named",
+    "has_rows",
     "of_difference",
     "of_groups",
     "slots_in",
@@ -341,6 +342,11 @@ class _Compared:
         slots = batch.column("slot").to_pylist() if by_slot else range(len(self.rows), len(self.rows) + batch.num_rows)
         values = batch.select(names).to_pylist(maps_as_pydicts="lossy")
         self.rows.update(zip(slots, values, strict=True))
+
+
+def has_rows(step: Exchanged) -> bool:
+    """Return whether a frame was answered with rows, which are compared."""
+    return any(isinstance(answer, _COMPARED) for answer in step.answers)
 
 
 def differences(recording: Recording, steps: Sequence[Exchanged], outcome: Outcome) -> Iterator[Difference]:

@@ -31,10 +31,10 @@ _SPANS_MAX: Final = 2048
 _BATCH_MAX: Final = 512
 _EXPORT_S_MAX: Final = 3.0
 _PAUSE_S: Final = 5.0
-# How long spans are gathered at least, so that many short tasks need few requests, and for each second of CPU that the
-# last request took: sending takes at most a 200th of a CPU.
+# How long spans are gathered at least, and how long there is no other request for each second of CPU that one took:
+# sending takes at most a 400th of a CPU, also for many short tasks.
 _GATHER_S: Final = 0.1
-_GATHER_FOR_CPU: Final = 200.0
+_REST_FOR_CPU: Final = 400.0
 _W3C: Final = TraceContextTextMapPropagator()
 _FRAME: Final = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _JAVA_FRAME: Final = re.compile(r"^\s*at ([\w.$<>]+)\(([\w$]+\.java):(\d+)\)", re.MULTILINE)
@@ -253,14 +253,14 @@ class _Outbox(SpanProcessor):
         self._exporter.shutdown()
 
     def _run(self) -> None:
-        gather_s = _GATHER_S
+        next_s = 0.0
         while not self._closed.is_set():
             if self._told.wait(_PAUSE_S):
-                self._closed.wait(gather_s)
+                self._closed.wait(max(_GATHER_S, next_s - time.monotonic()))
                 self._told.clear()
             began_s = time.thread_time()
             self.force_flush()
-            gather_s = max(_GATHER_S, _GATHER_FOR_CPU * (time.thread_time() - began_s))
+            next_s = time.monotonic() + _REST_FOR_CPU * (time.thread_time() - began_s)
 
 
 def _place_of(text: str) -> dict[str, str | int]:

@@ -103,8 +103,8 @@ def shrink(
     if trial.error is None:
         raise RejectedError(
             "SIGNATURE",
-            "there is nothing to shrink: no function raises for these rows. Look at the differing groups without "
-            "--shrink, and choose one of them with --group",
+            "there is nothing to shrink and no error to test: no function raises for these rows. Without --shrink, "
+            "answers that differ are shown, and --to-test writes the first of them",
         )
     current = _of_one_group(trial, current)
     units = _units_in(current)

@@ -221,7 +221,7 @@ class _Stream:
             self._query.views,
             self._store,
             cache=self._cache,
-            new_run_id=lambda: uuid.uuid4().hex,
+            new_run_id=lambda *_: uuid.uuid4().hex,
         )
         blocks = (rows.slice(start, 1 << 16) for start in range(0, rows.num_rows, 1 << 16))
         BucketEpoch(self._exchange, layout, table, is_strict=False).run(blocks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import sys
 from contextlib import nullcontext
@@ -13,7 +14,8 @@ import pytest
 
 from bench import __main__ as program
 from bench import figures, report, spark_batch
-from bench.data import Figure
+from bench.data import Figure, Sizes
+from foldflight.server.run.lifecycle import serving
 
 FIGURES = [
     Figure("spark", "100 groups", "built-in SQL (no Python)", 4e6, "rows/s"),
@@ -178,3 +180,13 @@ def test_the_table_of_the_readme_names_the_fastest_peer() -> None:
     assert table.splitlines()[-1] == (
         "| a batch, 10,000 groups | 9.00 M in Spark | 20.0 M Spark's own SQL; 3.00 M the fastest grouped UDF of Spark |"
     )
+
+
+@pytest.mark.parametrize("suite", ["fold", "builtins", "numeric", "views"])
+def test_a_suite_without_spark_measures(suite: str) -> None:
+    """Its first figures are measured over little data, so a change of what it calls is noticed before the next run."""
+    with serving("examples.weighted_avg") as server:
+        measured = program.SUITES[suite](Sizes(rows=2_000, groups=(10,), stream_groups=(), url=server.url))
+        first = list(itertools.islice(measured, 4))
+    assert {each.suite for each in first} == {suite}
+    assert all(each.value > 0 for each in first)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -12,11 +13,13 @@ import pyarrow as pa
 import pytest
 
 from foldflight import Applied, FunctionError, Segment, connect, udaf, udf, udtf
+from foldflight.client import FunctionHandle
 from foldflight.client.process import PROGRAMS_AT_ONCE
 from foldflight.fold import INTERPRETER, Request, Resources, bind
 from foldflight.functions import Registry, Step, StepArgument
 from foldflight.functions.author.udaf import function_of
 from foldflight.functions.types.values import CastError, cast_results
+from foldflight.server.run.lifecycle import serving
 from foldflight.testing import run_epochs, run_over
 
 # (type, value, expected): the result, or None for OVERFLOW. A fraction is cut off, as Spark's CAST does.
@@ -125,6 +128,30 @@ def test_aggregates_refuse_results_out_of_range(way: str, type_: str, value: flo
     rows = [{"x": value, "n": 1}]
     _check(lambda: run_epochs({"it": it("x")}, [rows])[0].changelog[0][1]["it"], expected)
     _check(lambda: run_over({"it": it("x")}, rows, order_by=["n"])[0]["it"], expected)
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Mapping[tuple[str, str], FunctionHandle]]:
+    """The function of each way and type, on a server."""
+    named: dict[tuple[str, str], Any] = {}
+    for type_ in dict.fromkeys(type_ for type_, _, _ in CASES):
+        for way, build in AGGREGATES.items():
+            function = function_of(build(type_))
+            assert function is not None
+            named[way, type_] = replace(function, name=f"f{len(named)}")
+    with serving(*named.values()) as server:
+        functions = connect(server.url)
+        yield {key: functions[function.name] for key, function in named.items()}
+
+
+@pytest.mark.parametrize("way", AGGREGATES)
+@pytest.mark.parametrize(("type_", "value", "expected"), CASES)
+def test_servers_refuse_results_out_of_range(
+    fleet: Mapping[tuple[str, str], FunctionHandle], way: str, type_: str, value: float, expected: Any
+) -> None:
+    """An error of a server has the code and the remedy of one that was raised here."""
+    it = fleet[way, type_]
+    _check(lambda: run_epochs({"it": it("x")}, [[{"x": value}]])[0].changelog[0][1]["it"], expected)
 
 
 def _mapped(function: Any, value: float) -> pa.Table:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
-from foldflight import RejectedError
-from foldflight.spark import column, enable, sql
+from foldflight import RejectedError, connect, udaf
+from foldflight.spark import column, enable, register, sql
+from foldflight.spark.errors import error_of
 from foldflight.sql import SqlError
 from foldflight.sql.analysis import Analysis
 from tests.spark_sessions import since_spark
@@ -233,3 +236,37 @@ def test_sessions_share_a_catalogue_file(db: Any, tmp_path: Path) -> None:
     enable(one, file)
     assert {row.name for row in one.sql("SHOW AGGREGATES").collect()} == {"a", "b"}
     assert [path.name for path in tmp_path.iterdir()] == ["catalog.sql"]
+
+
+@pytest.mark.parametrize("plan", ["fold", "lists"])
+def test_results_out_of_range(db: Any, plan: Any) -> None:
+    """Fractions of an integer result are cut off, and a number that FLOAT does not have is OVERFLOW, in each plan."""
+    double: list[Any] = []
+    for name, type_ in (("as_long", "BIGINT"), ("as_float", "REAL")):
+
+        @udaf(name=name, input_types=["DOUBLE"], result_type=type_)
+        class Last:
+            def create_accumulator(self) -> float:
+                return 0.0
+
+            def accumulate(self, accumulator: float, value: float) -> float:
+                return value
+
+            def merge(self, accumulator: float, other: float) -> float:
+                return other or accumulator
+
+            def get_value(self, accumulator: float) -> float:
+                return accumulator
+
+        double.append(Last)
+    register(db, connect(double))
+    query = "SELECT {f}(x) AS y FROM VALUES (CAST({x} AS DOUBLE)) AS t(x)".format
+    assert values(sql(db, query(f="as_long", x="-2.7"), plan=plan)) == [(-2,)]
+    assert values(sql(db, query(f="as_float", x="'-Infinity'"), plan=plan)) == [(-math.inf,)]
+    for name, x in (("as_long", "1e300"), ("as_float", "2.7e300")):
+        with pytest.raises(PySparkException) as caught:
+            sql(db, query(f=name, x=x), plan=plan).collect()
+        found = error_of(caught.value)
+        assert found is not None
+        assert found.code == "OVERFLOW"
+        assert "; declare" in found.message

@@ -31,6 +31,8 @@ VALUES: Samples = {
     pa.int32(): st.integers(-(1 << 31), (1 << 31) - 1),
     pa.float64(): REAL,
     pa.bool_(): st.booleans(),
+    pa.string(): st.one_of(st.text("ab\u00e9\U0001f600\0", max_size=5), st.text(max_size=8)),
+    pa.binary(): st.one_of(st.binary(max_size=4), st.sampled_from([b"", b"\0", b"\xff" * 40_000])),
     # Beyond what Python has, too: there the interpreter has an error, and so must compiled code.
     pa.timestamp("us"): st.one_of(st.integers(-5, 5), st.integers(-62135596800000001, 253402300800000000)),
     pa.date32(): st.one_of(st.integers(-3, 3), st.integers(-719163, 2932897)),

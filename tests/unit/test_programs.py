@@ -63,7 +63,7 @@ class Tries(Totals):
 @udaf
 class Texts(Totals):
     def accumulate(self, accumulator: Total, value: str) -> None:
-        accumulator.total += len(value)
+        accumulator.total += len(value.upper())
 
 
 @udaf(compile=False)
@@ -178,7 +178,7 @@ def warm(cls: type, programs: Programs = PROGRAMS) -> str:
     ("cls", "how"),
     [
         (Tries, "interpreted: accumulate uses try or with"),
-        (Texts, "interpreted: its argument value has the type STRING"),
+        (Texts, "interpreted: it uses the attribute upper of a value"),
         (Never, "interpreted: compile=False"),
         (HidesNumber, "interpreted: its instance attribute limit hides the class attribute of that name"),
         (HidesMethod, "interpreted: its instance attribute step hides the class attribute of that name"),
@@ -330,7 +330,7 @@ def test_compile_true_of_open_types_fails_when_they_are_known() -> None:
     for type_, refused in ((pa.int64(), False), (pa.string(), True)):
         opening = Open(calls=(Call("must_bind", ("x",)),), columns=pa.schema([("slot", pa.int32()), ("x", type_)]))
         if refused:
-            with pytest.raises(FoldflightError, match=r"must_bind is declared .*: its argument value has the type STR"):
+            with pytest.raises(FoldflightError, match=r"must_bind is declared .*: \+ of int and text"):
                 transport.describe(opening)
         else:
             transport.describe(opening)

@@ -92,7 +92,7 @@ def test_not_implemented_leaves_the_rows_to_the_scalar_methods() -> None:
     ("returns", "how"),
     [
         (int, "vectorised"),
-        (str, "interpreted: its state has the type STRING"),
+        (tuple, "interpreted: its states are not typed: "),
         (object, "interpreted: its states are not typed: "),
     ],
 )

@@ -82,6 +82,7 @@ def _check_type(type_: types.Type) -> None:
     if kind_of(type_) is not None or isinstance(
         type_,
         (
+            types.StringLiteral,  # the argument of a constant text
             Reference,
             Items,
             types.Function,

@@ -23,11 +23,13 @@ from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, 
 from foldflight.fold.mode import Mode
 from foldflight.fold.moments import MOMENTS, from_numbers, moment_of, to_numbers
 from foldflight.fold.rows import Mask, Rows, Slots, room_for
+from foldflight.fold.texts import TEXTS, from_addresses, text_of, to_addresses
 
-__all__ = ["RAISED", "Compiled", "columns_of"]
+__all__ = ["RAISED", "Compiled", "columns_of", "results_of"]
 
 RAISED: Final = (ArithmeticError, ValueError, TypeError)
 """Exceptions of compiled code. The interpreter repeats the row, and raises Python's exception if there is one."""
+_KEPT_BYTES_MIN: Final = 1 << 26  # of arrays whose texts accumulators may refer to, before these texts are copied
 _NO_FLAGS: Final = np.zeros(0, np.bool_)
 
 
@@ -54,6 +56,8 @@ class Compiled(Accumulators):
         self._progress = np.zeros(8, np.int64)  # the row; for accumulators with containers, the heap's control words
         self._heap: Heap | None = None
         self._fresh = np.zeros(0, np.uint8)
+        self._kept: list[pa.Array] = []
+        self._kept_bytes, self._kept_bytes_max = 0, _KEPT_BYTES_MIN
         self._compiled_for(0)
 
     @property
@@ -66,6 +70,7 @@ class Compiled(Accumulators):
             columns, valid = columns_of(rows, program.arguments)
             kernel = program.fold(nulls=bool(valid))
             if kernel is not None and columns is not None and self._takes(rows):
+                self._keep(program, [column.array for column in rows.arguments])
                 try:
                     self._run(kernel, *self._places(program, rows), columns, valid)
                 except RAISED:
@@ -86,6 +91,7 @@ class Compiled(Accumulators):
             if kernel is not None and columns is not None and self._takes(rows):
                 values, known = program.room(len(rows))
                 places = self._places(program, rows)
+                self._keep(program, [column.array for column in rows.arguments])
                 try:
                     self._run(kernel, *places, columns, valid, kept, shows, self._fresh, values, known)
                 except RAISED:
@@ -200,14 +206,13 @@ class Compiled(Accumulators):
 
     def _own_numbers(self) -> str:
         """Return the attributes of the author's instance that compiled code uses, as text."""
-        from foldflight.compiler.plan import is_plain_number, own_attributes
+        from foldflight.compiler.plan import own_attributes, plain_kind
 
         own = own_attributes(self.inner.methods)
-        return repr({name: value for name, value in own.items() if is_plain_number(value)})
+        return repr({name: value for name, value in own.items() if plain_kind(value) is not None})
 
     def _cast(self, values: Any, valid: Mask) -> pa.Array:
-        found, type_ = pa.array(values, mask=None if valid.all() else ~valid), self.inner.bound.result_type
-        return found.cast(type_) if moment_of(type_) is None else from_numbers(found, type_)
+        return results_of(values, valid, self.inner.bound.result_type)
 
     def _takes(self, rows: Rows) -> bool:
         return rows.retracts is None or self.inner.bound.function.capabilities.retract
@@ -226,7 +231,7 @@ class Compiled(Accumulators):
         bytes_of(self._rows)[known] = bytes_of(self._fresh.view(self._program.dtype))
 
     def close(self) -> None:
-        self._table, self._present = np.zeros(0, np.uint8), np.zeros(0, np.bool_)
+        self._table, self._present, self._kept = np.zeros(0, np.uint8), np.zeros(0, np.bool_), []
         self.inner.close()
 
     def _compiled_for(self, rows: int) -> Program | None:
@@ -277,7 +282,7 @@ class Compiled(Accumulators):
             assert states is not None
             self.inner.merge(slots, states)
         self._program = self._heap = None
-        self._table, self._present = np.zeros(0, np.uint8), np.zeros(0, np.bool_)
+        self._table, self._present, self._kept = np.zeros(0, np.uint8), np.zeros(0, np.bool_), []
 
     @property
     def _rows(self) -> Any:
@@ -311,6 +316,7 @@ class Compiled(Accumulators):
     def _records(self, states: pa.Array) -> Any | None:
         """Return n states as n records, or None if one holds a NULL that a fold does not write."""
         assert self._program is not None
+        self._keep(self._program, [states])
         records, fields = np.zeros(len(states), self._program.dtype), self._program.layout.fields
         columns = [states.field(place) if pa.types.is_struct(states.type) else states for place in range(len(fields))]
         words = 0
@@ -332,11 +338,40 @@ class Compiled(Accumulators):
             offset = filled_to
         return records
 
+    def _keep(self, program: Program, arrays: list[pa.Array]) -> None:
+        """Keep arrays to whose texts accumulators may refer. Copy those texts when most of what is kept is not used."""
+        fields = [field for field in program.layout.fields if field.kind in TEXTS]
+        if not fields:
+            return
+        if self._kept_bytes > self._kept_bytes_max:
+            copied = []
+            slots = np.flatnonzero(self._present)
+            for field in fields:
+                type_ = pa.string() if field.kind == "text" else pa.binary()
+                mask = ~self._rows[field.valid][slots] if field.optional else None
+                texts = from_addresses(self._rows[field.name][slots], mask, type_)
+                self._rows[field.name][slots] = to_addresses(texts)
+                copied.append(texts)
+            self._kept = copied
+            self._kept_bytes = sum(each.nbytes for each in self._kept)
+            self._kept_bytes_max = max(_KEPT_BYTES_MIN, 2 * self._kept_bytes)
+        self._kept += arrays
+        self._kept_bytes += sum(each.nbytes for each in arrays)
+
+
+def results_of(values: Any, known: Mask, type_: pa.DataType) -> pa.Array:
+    """Return n results of compiled code, and n flags that are false for None, as a column of a type."""
+    mask = None if known.all() else ~known
+    if text_of(type_) is not None:
+        return from_addresses(values, mask, type_)
+    found = pa.array(values, mask=mask)
+    return found.cast(type_) if moment_of(type_) is None else from_numbers(found, type_)
+
 
 def columns_of(rows: Rows, arguments: Sequence[tuple[Any, str]]) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
     """Return the argument columns as arrays of n values, and n flags each; no flags where there is no NULL.
 
-    There are no columns where one holds a date or timestamp that Python does not have.
+    There are no columns where one holds a date or timestamp that Python does not have, or a very long text.
 
     Args:
         rows: The rows.
@@ -348,8 +383,8 @@ def columns_of(rows: Rows, arguments: Sequence[tuple[Any, str]]) -> tuple[tuple[
     for array, (dtype, kind) in zip(arrays, arguments, strict=True):
         if nulls:
             valid.append(array.is_valid().to_numpy(zero_copy_only=False))
-        if kind in MOMENTS:
-            numbers = to_numbers(array, kind)
+        if kind in MOMENTS or kind in TEXTS:
+            numbers = to_addresses(array) if kind in TEXTS else to_numbers(array, kind)
             if numbers is None:
                 return None, ()
             values.append(np.require(numbers, dtype, ["C", "A"]))

@@ -119,5 +119,9 @@ def _shown(value: Any) -> str:
         return repr(value)
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(map(_shown, value))}]"
+    if type(value) is dict:
+        return f"{{{', '.join(f'{_shown(key)}: {_shown(each)}' for key, each in value.items())}}}"
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(map(_shown, value)))}}}"
     # Classes and modules are represented by their names. Other objects are refused where they are used.
     return f"{type(value).__name__} {getattr(value, '__qualname__', getattr(value, '__name__', ''))}"

@@ -1,6 +1,7 @@
-"""The kinds of values of compiled code: integers of 64 bits, floats, booleans and moments, each of which may be None.
+"""The kinds of values of compiled code: 64-bit integers, floats, booleans, moments and texts. Each may be None.
 
-A moment is a date, timestamp, time or duration. It is an integer in memory, and can only be compared and stored.
+A moment is a date, timestamp (with a zone, which is UTC, an `instant`), time or duration. Moments, texts and bytes are
+integers in memory.
 """
 
 from __future__ import annotations
@@ -15,12 +16,24 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_model
 
 from foldflight.fold.moments import MOMENTS
+from foldflight.fold.texts import TEXTS
 
-__all__ = ["KINDS", "Moment", "Refused", "as_number", "kind_of", "number_type", "stand_in"]
+__all__ = [
+    "ENCODED",
+    "KINDS",
+    "KNOWN",
+    "Moment",
+    "Refused",
+    "as_moment",
+    "as_number",
+    "kind_of",
+    "number_type",
+    "stand_in",
+]
 
 
 class Moment(types.Type):
-    """The numba type of one kind of moments."""
+    """The numba type of one kind of moments, or of texts or bytes."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -33,17 +46,19 @@ class _MomentModel(models.PrimitiveModel):
         super().__init__(manager, type_, llvm.IntType(64))
 
 
+ENCODED: Final = (*MOMENTS, *TEXTS)
+"""The kinds whose values are integers in memory."""
 KINDS: Final[dict[str, types.Type]] = {
     "int": types.int64,
     "float": types.float64,
     "bool": types.boolean,
-    **{kind: Moment(kind) for kind in MOMENTS},
+    **{kind: Moment(kind) for kind in ENCODED},
 }
 
 
 def number_type(kind: str) -> types.Type:
     """Return the type of a kind's values in a NumPy array."""
-    return types.int64 if kind in MOMENTS else KINDS[kind]
+    return types.int64 if kind in ENCODED else KINDS[kind]
 
 
 @intrinsic
@@ -51,6 +66,43 @@ def as_number(typing: Any, value: Any) -> Any:
     """Return a moment as its integer, and any other value unchanged."""
     result = types.int64 if isinstance(value, Moment) else value
     return signature(result, value), lambda context, builder, made, arguments: arguments[0]
+
+
+def _convert(kind: str) -> Callable[..., Any]:
+    @intrinsic
+    def converted(typing: Any, value: Any) -> Any:
+        if value in (types.none, types.Omitted):
+            return None
+
+        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+            # The cast of an Optional raises if the value is None.
+            return context.cast(builder, arguments[0], made.args[0], made.return_type)
+
+        return signature(KINDS[kind], types.unliteral(value)), generate
+
+    return converted
+
+
+# The functions that convert values of a kind, or values that may be None but must not, to the kind.
+KNOWN: Final[dict[str, Callable[..., Any]]] = {kind: _convert(kind) for kind in KINDS}
+
+
+def _made(kind: str) -> Callable[..., Any]:
+    result = KINDS[kind] if kind in ENCODED else None
+
+    @intrinsic
+    def made(typing: Any, value: Any) -> Any:
+        return signature(result or value, value), lambda context, builder, made, arguments: arguments[0]
+
+    return made
+
+
+_MADE: Final = {kind: _made(kind) for kind in KINDS}
+
+
+def as_moment(kind: str) -> Callable[..., Any]:
+    """Return the function that returns an integer as a moment of a kind; for the kind of a number, unchanged."""
+    return _MADE[kind]
 
 
 class Refused(Exception):  # noqa: N818 - the reason why code is interpreted is an answer, not a failure

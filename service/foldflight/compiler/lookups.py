@@ -6,13 +6,15 @@ Checking that each name still refers to the same object is faster than following
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
 from types import FunctionType, MemberDescriptorType, WrapperDescriptorType
 from typing import Any, Final
 
 __all__ = ["MISSING", "PLAIN", "Lookups", "is_same"]
 
 MISSING: Final = object()
-PLAIN: Final = (int, float, bool, str, bytes, type(None))
+PLAIN: Final = (int, float, bool, str, bytes, type(None), date, datetime, time, timedelta, timezone, Decimal)
 # Descriptors whose results are looked up as well. The results of other descriptors are unknown.
 _KNOWN: Final = (FunctionType, staticmethod, classmethod, property, MemberDescriptorType, WrapperDescriptorType)
 _STEPS_MAX: Final = 10_000
@@ -79,4 +81,4 @@ def _attribute(holder: Any, name: str) -> Any:
 
 def _may_change(found: Any) -> bool:
     """Return whether an object has contents that may change without a lookup, such as the items of a list."""
-    return isinstance(found, list) or (isinstance(found, tuple) and any(map(_may_change, found)))
+    return isinstance(found, (list, dict, set)) or (isinstance(found, tuple) and any(map(_may_change, found)))

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from numba.core import types
-from numba.core.typing import signature
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
 
-from foldflight.compiler import arithmetic, containers
-from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, stand_in
+from foldflight.compiler import arithmetic, containers, moments, texts
+from foldflight.compiler.kinds import ENCODED, KNOWN, Refused, as_moment, as_number, kind_of, stand_in
 from foldflight.compiler.records import Items, load_item, store_item
 from foldflight.fold.moments import MOMENTS
+from foldflight.fold.texts import TEXTS
 from foldflight.functions.types.ranking import rank
 
 __all__ = [
@@ -36,25 +36,8 @@ __all__ = [
 # --- conversions to the kind of a calculation, from values that may be None, bool or int ------------------------------
 
 
-def _convert(kind: str) -> Callable[..., Any]:
-    @intrinsic
-    def converted(typing: Any, value: Any) -> Any:
-        if value in (types.none, types.Omitted):
-            return None
-
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-            # The cast of an Optional raises if the value is None.
-            return context.cast(builder, arguments[0], made.args[0], made.return_type)
-
-        return signature(KINDS[kind], types.unliteral(value)), generate
-
-    return converted
-
-
-_int: Final = _convert("int")
-_float: Final = _convert("float")
-_bool: Final = _convert("bool")
-_AS: Final = {"int": _int, "float": _float, "bool": _bool, **{kind: _convert(kind) for kind in MOMENTS}}
+_AS: Final = KNOWN
+_int, _float, _bool = _AS["int"], _AS["float"], _AS["bool"]
 
 
 _FROM_ORDER: Final[dict[Any, Callable[[int], bool]]] = {
@@ -87,9 +70,22 @@ def _kinds(name: str, *given: Any, compares: bool = False) -> list[str]:
     if any(kind is None or kind == "none" for kind in kinds):
         raise Refused(f"{name} of {' and '.join(map(str, given))}")
     found = [str(kind).removesuffix("?") for kind in kinds]
-    if not MOMENTS.keys().isdisjoint(found) and not (compares and len(set(found)) == 1):
-        raise Refused(f"{name} of {' and '.join(found)}: moments are compiled if they are only compared and stored")
+    if not set(ENCODED).isdisjoint(found) and not (compares and len(set(found)) == 1):
+        raise Refused(f"{name} of {' and '.join(found)}, which Python does not have, or which is not compiled")
     return found
+
+
+_ENCODED_OPERATORS: Final = {**moments.ARITHMETIC, **texts.COMPARISONS}
+
+
+def _of_encoded(name: str, a: Any, b: Any) -> Any:
+    """Return the implementation of a binary operator for moments or texts; None for other operands."""
+    one, other = (str(kind_of(each)).removesuffix("?") for each in (a, b))
+    if (name, one, other) not in _ENCODED_OPERATORS:
+        return None
+    function, result = _ENCODED_OPERATORS[name, one, other]
+    as_one, as_other, made = _AS[one], _AS[other], as_moment(result)
+    return lambda a, b: made(function(as_number(as_one(a)), as_number(as_other(b))))
 
 
 def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, mixed: Any = None) -> Any:
@@ -107,6 +103,9 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
 
     @stand_in
     def choose(a: Any, b: Any) -> Any:
+        found = _of_encoded(name, a, b)
+        if found is not None:
+            return found
         kinds = _kinds(name, a, b, compares=mixed is not None)
         if kinds[0] in MOMENTS:
             given = _AS[kinds[0]]
@@ -129,9 +128,12 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
     return choose
 
 
-def _unary(name: str, ints: Any = None, floats: Any = None, bools: Any = None) -> Any:
+def _unary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, durations: Any = None) -> Any:
     @stand_in
     def choose(a: Any) -> Any:
+        if durations is not None and str(kind_of(a)).removesuffix("?") == "duration":
+            known, made = _AS["duration"], as_moment("duration")
+            return lambda a: made(durations(as_number(known(a))))
         (kind,) = _kinds(name, a)
         chosen = {"int": ints, "float": floats, "bool": bools or ints}[kind]
         if chosen is None:
@@ -157,9 +159,12 @@ def truth(a: Any) -> Any:
         return lambda a: containers.length_of(a) > 0
     if kind == "none":
         return lambda a: False
-    if kind is None or kind.removesuffix("?") in MOMENTS:
+    if kind is None:
         raise Refused(f"it uses {a} as a condition")
     given = _AS[kind.removesuffix("?")]
+    if kind.removesuffix("?") in ENCODED:
+        zeros = kind.removesuffix("?") in ("duration", *TEXTS)  # all others are true
+        return lambda a: a is not None and not (zeros and as_number(given(a)) == 0)
     zero = {"int": 0, "float": 0.0, "bool": False}[kind.removesuffix("?")]
     if kind.endswith("?"):
         return lambda a: False if a is None else given(a) != zero
@@ -192,7 +197,7 @@ def _is_instance(fitting: frozenset[str]) -> Any:
     @stand_in
     def choose(a: Any) -> Any:
         kind = kind_of(a)
-        if kind is None or kind.removesuffix("?") in MOMENTS:
+        if kind is None or kind.removesuffix("?") in ENCODED:
             raise Refused(f"isinstance of {a}")
         fits, fits_none = kind.removesuffix("?") in fitting, "none" in fitting
         if kind.endswith("?"):
@@ -219,6 +224,8 @@ def isinstance_of(classes: tuple[type, ...]) -> Any:
 def _picking(name: str, wins: Any) -> Any:
     """Return the stand-in of `min` or `max` of two or three values of one kind."""
     pick = register_jitable(lambda a, b: b if wins(as_number(b), as_number(a)) else a)
+    wins_text = texts.COMPARISONS["<" if name == "min" else ">", "text", "text"][0]
+    pick_text = register_jitable(lambda a, b: b if wins_text(as_number(b), as_number(a)) else a)
 
     @stand_in
     def choose(a: Any, b: Any, c: Any = None) -> Any:
@@ -226,10 +233,10 @@ def _picking(name: str, wins: Any) -> Any:
         kinds = _kinds(name, a, b, c, compares=True) if third else _kinds(name, a, b, compares=True)
         if len(set(kinds)) > 1:
             raise Refused(f"{name} of {' and '.join(kinds)}, whose result may be of either kind")
-        given = _AS[kinds[0]]
+        given, picks = _AS[kinds[0]], pick_text if kinds[0] in TEXTS else pick
         if third:
-            return lambda a, b, c=None: pick(pick(given(a), given(b)), given(c))
-        return lambda a, b, c=None: pick(given(a), given(b))
+            return lambda a, b, c=None: picks(picks(given(a), given(b)), given(c))
+        return lambda a, b, c=None: picks(given(a), given(b))
 
     return choose
 
@@ -280,6 +287,26 @@ def _identity(a: Any) -> Any:
 
 _same: Final = register_jitable(_identity)
 
+
+@stand_in
+def _contains(holder: Any, item: Any) -> Any:
+    """Stand for `item in holder`."""
+    if str(kind_of(holder)).removesuffix("?") in TEXTS:
+        return lambda holder, item: texts.contains(holder, item)
+    return lambda holder, item: containers.contains(holder, item)
+
+
+_held_size: Final = containers.CALLS[len]
+
+
+@stand_in
+def _size(a: Any) -> Any:
+    """Stand for `len(a)`."""
+    if str(kind_of(a)).removesuffix("?") in TEXTS:
+        return lambda a: texts.size_of(a)
+    return lambda a: _held_size(a)
+
+
 OPERATORS: Final[dict[Any, Any]] = {
     operator.add: _binary("+", arithmetic.add_int, _plain(operator.add)),
     operator.sub: _binary("-", arithmetic.sub_int, _plain(operator.sub)),
@@ -299,11 +326,11 @@ OPERATORS: Final[dict[Any, Any]] = {
     operator.ge: _comparison(">=", operator.ge),
     operator.eq: _comparison("==", operator.eq),
     operator.ne: _comparison("!=", operator.ne),
-    operator.neg: _unary("-", arithmetic.neg_int, register_jitable(lambda a: -a)),
-    operator.pos: _unary("+", _same, _same),
+    operator.neg: _unary("-", arithmetic.neg_int, register_jitable(lambda a: -a), durations=arithmetic.neg_int),
+    operator.pos: _unary("+", _same, _same, durations=_same),
     operator.invert: _unary("~", register_jitable(lambda a: ~a)),
     operator.not_: not_true,
-    operator.contains: containers.contains,
+    operator.contains: _contains,
 }
 
 IN_PLACE: Final[dict[Any, Any]] = {
@@ -316,7 +343,7 @@ CALLS: Final[dict[Any, Any]] = {
     bool: truth,
     int: _unary("int()", _same, arithmetic.int_of_float),
     float: _unary("float()", register_jitable(lambda a: builtins.float(a)), _same),
-    abs: _unary("abs()", arithmetic.abs_int, register_jitable(lambda a: math.fabs(a))),
+    abs: _unary("abs()", arithmetic.abs_int, register_jitable(lambda a: math.fabs(a)), durations=arithmetic.abs_int),
     round: _unary("round()", _same, arithmetic.round_float),
     min: _picking("min", _plain(operator.lt)),
     max: _picking("max", _plain(operator.gt)),
@@ -334,6 +361,7 @@ CALLS: Final[dict[Any, Any]] = {
         for name in ("exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "atan", "tanh")
     },
     **{getattr(math, name): _math(name, 2) for name in ("atan2", "copysign")},
+    len: _size,
     rank: _unary("rank", _same, _same),  # numbers are their own rank; `min` and `max` call it for structs and arrays
 }
 
@@ -355,6 +383,12 @@ def get_item(items: Any, index: Any) -> Any:
     """Stand for `items[index]`."""
     if isinstance(items, containers.Held):
         return containers.get_item(items, index)
+    if str(kind_of(items)).removesuffix("?") in TEXTS:
+        if isinstance(index, types.SliceType):
+            if index.has_step:
+                raise Refused("it takes a part of a text with a step")
+            return lambda items, index: texts.part_of(items, index.start, index.stop)
+        return lambda items, index: texts.item_of(items, index)
     if not isinstance(items, Items) or _kinds("[]", index)[0] == "float":
         raise Refused(f"it takes an item of {items} by {index}")
     length = items.length

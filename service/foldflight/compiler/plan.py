@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import datetime
 import dis
 import functools
 import inspect
@@ -16,9 +17,12 @@ import pyarrow as pa
 
 from foldflight.compiler.heap import Holding, Part
 from foldflight.compiler.kernels import Plan
-from foldflight.compiler.kinds import Refused
+from foldflight.compiler.kinds import ENCODED, Refused
+from foldflight.compiler.moments import number_of
 from foldflight.compiler.records import RecordField, RecordLayout
-from foldflight.fold.moments import MOMENTS, moment_of
+from foldflight.compiler.texts import address_of
+from foldflight.fold.moments import moment_of
+from foldflight.fold.texts import text_of
 from foldflight.functions.author.scalar import ScalarMethods
 from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.types.serializer import Nullable, may_be_none
@@ -30,8 +34,8 @@ __all__ = [
     "Start",
     "argument_kind",
     "attribute_record",
-    "is_plain_number",
     "own_attributes",
+    "plain_kind",
     "plan_of",
     "result_kind",
 ]
@@ -40,7 +44,11 @@ _METHODS: Final = ("accumulate", "retract", "merge", "get_value")
 _KINDS: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool}
 _LENGTH_MAX: Final = 1 << 14
 _COPIED_MAX: Final = 64  # compiled code copies the accumulator at each row
-_HARMLESS: Final = (None, int, float, bool, list, dict, set, super, object, math)
+_MOMENTS: Final = ("date", "datetime", "time", "timedelta", "timezone", "UTC")
+_HARMLESS: Final = (
+    *(None, int, float, bool, str, bytes, list, dict, set, super, object, math, datetime),
+    *(getattr(datetime, name) for name in _MOMENTS),
+)
 _MAKERS: Final = ("__init__", "__new__", "__post_init__")
 _HOOKS: Final = ("__getattr__", "__getattribute__", "__setattr__")
 # What a plan depends on of classes besides what their code mentions.
@@ -62,7 +70,7 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     separate = hasattr(function.cls, "create_accumulator")
     functions, with_self = _functions(function.cls, separate=separate)
     own = own_attributes(methods)
-    attributes = {name: value for name, value in own.items() if is_plain_number(value)}
+    attributes = {name: value for name, value in own.items() if plain_kind(value) is not None}
     # Compiled code would use the attribute of the class instead.
     hiding = [name for name in own if name in functions or (name not in attributes and hasattr(function.cls, name))]
     if hiding:
@@ -87,7 +95,7 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
             raise Refused(f"all its accumulators share the {type(one).__name__} {field.name}")
     if fresh[0].tobytes() != fresh[1].tobytes():
         raise Refused("create_accumulator does not always return equal accumulators")
-    parameters = RecordLayout(tuple(RecordField(name, type(value).__name__) for name, value in attributes.items()))
+    parameters = RecordLayout(tuple(RecordField(name, str(plain_kind(value))) for name, value in attributes.items()))
     try:
         (kind, bits), unresolved = result_kind(bound.result_type), ""
     except Refused as refused:  # get_value is interpreted, and all other methods are compiled
@@ -148,6 +156,9 @@ def argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], str]:
         return np.dtype(type_.to_pandas_dtype()), "int"
     if type_ in (pa.float32(), pa.float64()):
         return np.dtype(type_.to_pandas_dtype()), "float"
+    text = text_of(type_)
+    if text is not None:
+        return np.dtype(np.int64), text
     raise Refused(f"its argument {name} has the type {sql_name(type_)}")
 
 
@@ -159,9 +170,9 @@ def result_kind(type_: pa.DataType) -> tuple[str, int]:
         return "float", 64
     if pa.types.is_boolean(type_):
         return "bool", 8
-    moment = _kept_moment(type_)
-    if moment is not None:
-        return moment, 64
+    kept = _kept_moment(type_) or text_of(type_)
+    if kept is not None:
+        return kept, 64
     raise Refused(f"its result has the type {sql_name(type_)}")
 
 
@@ -172,9 +183,9 @@ def _kind(name: str, type_: pa.DataType) -> str:
         return "float"
     if pa.types.is_boolean(type_):
         return "bool"
-    moment = _kept_moment(type_)
-    if moment is not None:
-        return moment
+    kept = _kept_moment(type_) or text_of(type_)
+    if kept is not None:
+        return kept
     remedy = ""
     if pa.types.is_list(type_):
         remedy = f"; lists are compiled if create_accumulator makes them with up to {_COPIED_MAX} items, whose number "
@@ -190,6 +201,22 @@ def _kept_moment(type_: pa.DataType) -> str | None:
 def is_plain_number(value: Any) -> bool:
     """Return whether a value is a number or a truth value that compiled code can hold."""
     return type(value) in (float, bool) or (type(value) is int and -(1 << 63) <= value < 1 << 63)
+
+
+def _encoded(value: Any) -> tuple[str, int] | None:
+    """Return the kind and the integer of a moment, a text or bytes; None for other values."""
+    if type(value) in (str, bytes):
+        address = address_of(value)
+        return None if address is None else ("text" if type(value) is str else "bytes", address)
+    return number_of(value)
+
+
+def plain_kind(value: Any) -> str | None:
+    """Return the kind of a value that compiled code can hold; None for others."""
+    encoded = _encoded(value)
+    if encoded is not None:
+        return encoded[0]
+    return type(value).__name__ if is_plain_number(value) else None
 
 
 def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
@@ -241,8 +268,14 @@ def _holding(what: str, type_: pa.DataType, fresh: Any) -> Holding | None:
     return None
 
 
+def _member_types(type_: pa.DataType) -> list[pa.DataType]:
+    return [field.type for field in type_] if pa.types.is_struct(type_) else []
+
+
 def _part(what: str, type_: pa.DataType) -> Part:
     """Return the kinds of keys, values or items. The members of tuples are called f0, f1 and so on."""
+    if any(text_of(each) is not None for each in (type_, *_member_types(type_))):
+        raise Refused(f"{what} holds texts or bytes")
     if not pa.types.is_struct(type_):
         return Part((_kind(what, type_),))
     if [field.name for field in type_] != [f"f{place}" for place in range(type_.num_fields)]:
@@ -285,8 +318,12 @@ def _record(layout: RecordLayout, members: dict[str, Any]) -> Any:
         if field.length:
             record[field.name] = _items(field, member)
             continue
-        if field.kind in MOMENTS:
-            raise Refused(f"the initial value of {field.name} is a {field.kind}; use None")
+        if field.kind in ENCODED:
+            found = _encoded(member)
+            if found is None or found[0] != field.kind:
+                raise Refused(f"the initial value of {field.name} is {member!r}, not a {field.kind}")
+            record[field.name] = found[1]
+            continue
         if type(member) is not _KINDS[field.kind] or not is_plain_number(member):
             what = "its accumulator" if field.name == "value" else field.name
             remedy = f"; write {float(member)}" if type(member) is int and field.kind == "float" else ""
@@ -343,7 +380,7 @@ def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
     for effect, name in _effects(inspect.unwrap(function).__code__):
         if effect == "uses":
             value = function.__globals__.get(name, getattr(builtins, name, None))
-            if not (is_plain_number(value) or any(value is each for each in (*classes, *_HARMLESS))):
+            if not (plain_kind(value) is not None or any(value is each for each in (*classes, *_HARMLESS))):
                 raise Refused(f"{what} uses {name}")
         elif effect == "calls or changes" or what == "create_accumulator":
             raise Refused(f"{what} {effect} {name}")

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from foldflight.fold.moments import MOMENTS
+from foldflight.fold.texts import TEXTS
 
 if TYPE_CHECKING:
     from foldflight.compiler.kernels import Kernels, Plan  # brings numba
 
 __all__ = ["NO_NUMBA", "Program", "Uncompiled", "lacks_numba", "room_for_results", "why_not"]
 
-_DTYPES: Final = {"int": np.int64, "float": np.float64, "bool": np.bool_, **dict.fromkeys(MOMENTS, np.int64)}
+_DTYPES: Final = {"int": np.int64, "float": np.float64, "bool": np.bool_, **dict.fromkeys((*MOMENTS, *TEXTS), np.int64)}
 
 
 @dataclass(frozen=True)

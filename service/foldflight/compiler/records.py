@@ -22,6 +22,7 @@ from foldflight.compiler.heap import HEADER, Holding
 from foldflight.compiler.kinds import KINDS, Refused
 from foldflight.fold.aggregate.records import record_dtype
 from foldflight.fold.moments import MOMENTS
+from foldflight.fold.texts import TEXTS
 
 __all__ = [
     "Items",
@@ -39,7 +40,7 @@ __all__ = [
     "store_members",
 ]
 
-_FORMATS: Final = {"int": "i8", "float": "f8", "bool": "?", **dict.fromkeys(MOMENTS, "i8")}
+_FORMATS: Final = {"int": "i8", "float": "f8", "bool": "?", **dict.fromkeys((*MOMENTS, *TEXTS), "i8")}
 _number: Final = itertools.count()
 
 

@@ -7,6 +7,7 @@ pass, over typed code.
 
 from __future__ import annotations
 
+import datetime
 import inspect
 import operator
 import types as python
@@ -20,14 +21,16 @@ from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.typed_passes import NopythonTypeInference
 from numba.core.untyped_passes import IRProcessing
 
-from foldflight.compiler import containers, operators
+from foldflight.compiler import containers, moments, operators, texts
 from foldflight.compiler.check import Check
-from foldflight.compiler.kinds import Refused, kind_of
+from foldflight.compiler.kinds import Refused, as_moment, kind_of
 from foldflight.compiler.records import Items, Reference
 
 __all__ = ["ClassCompiler"]
 
 _CONSTANTS: Final = (int, float, bool, type(None))
+# Classes and functions that are called with constants when code is compiled.
+_FOLDED: Final = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, float, int)
 _ALLOWED: Final = frozenset(
     {
         "build_tuple",
@@ -44,6 +47,7 @@ _ALLOWED: Final = frozenset(
         "undef",
     }
 )
+_BUILT_IN: Final = python.BuiltinMethodType
 _NAMES: Final = {"build_list": "a list", "build_map": "a dict", "build_set": "a set", "build_string": "text",
                  "make_function": "a function in a function", "yield": "yield"}  # fmt: skip
 
@@ -130,6 +134,7 @@ class _Replace(FunctionPass):
 class _Method:
     dispatcher: Any
     receiver: ir.Var | None
+    parameters: tuple[str, ...] = ()  # of a method of a value, which gets None for those that are not given
 
 
 class _Rewriter:
@@ -201,10 +206,13 @@ class _Rewriter:
                         raise Refused(f"it uses {self.shown(var.name)} as a value")
 
     def is_opaque(self, name: str) -> bool:
-        value = self.constants.get(name)
+        return name in self.constants and self.is_opaque_object(self.constants[name])
+
+    def is_opaque_object(self, value: Any) -> bool:
+        """Return whether a constant is an object of Python that code cannot hold."""
         if type(value) is tuple and all(type(each) in _CONSTANTS for each in value):
             return False
-        return name in self.constants and type(value) not in _CONSTANTS
+        return type(value) not in (*_CONSTANTS, str, bytes) and moments.number_of(value) is None
 
     def is_true(self, var: ir.Var) -> bool:
         """Return whether a constant number is true. Other objects, such as lists, are refused: they may change."""
@@ -276,11 +284,21 @@ class _Rewriter:
 
     def object(self, statement: ir.Assign, value: Any) -> None:
         """Record a known object as the value of a variable. Only numbers stay in the code."""
-        self.constants[statement.target.name] = value
+        if len(self.code._definitions.get(statement.target.name, ())) <= 1:
+            self.constants[statement.target.name] = value
+        elif self.is_opaque_object(value):
+            # A variable that is assigned in several places has this value in one of them only.
+            raise Refused(f"it assigns {getattr(value, '__name__', value)} to a variable")
         if type(value) is int and not -(1 << 63) <= value < 1 << 63:
             raise Refused(f"it uses the number {value}, which exceeds 64 bits")
         if type(value) in _CONSTANTS:
             self.made.append(ir.Assign(ir.Const(value, statement.loc), statement.target, statement.loc))
+        elif type(value) in (str, bytes):
+            function, written = texts.constant_of(value)
+            self.emit_call(statement.target, function, (self.constant(written, statement.loc),), statement.loc)
+        elif (moment := moments.number_of(value)) is not None:
+            number = self.constant(moment[1], statement.loc)
+            self.emit_call(statement.target, as_moment(moment[0]), (number,), statement.loc)
 
     def expression(self, statement: ir.Assign, expr: ir.Expr) -> None:
         loc, target = statement.loc, statement.target
@@ -326,10 +344,29 @@ class _Rewriter:
                 answer = self.call(operators.is_none, (value,), statement.loc)
                 self.emit_call(statement.target, operators.OPERATORS[operator.not_], (answer,), statement.loc)
             return
+        if function is operator.contains and self.contains(statement, expr.lhs, expr.rhs):
+            return
         made = self.stand_in(function)
         if expr.op == "inplace_binop":
             made = operators.IN_PLACE.get(function, made)
         self.emit_call(statement.target, made, (expr.lhs, expr.rhs), statement.loc)
+
+    def contains(self, statement: ir.Assign, holder: ir.Var, item: ir.Var) -> bool:
+        """Replace `item in holder` of a collection of constants. Return whether it is one."""
+        known: Any = self.constants.get(holder.name)
+        if type(known) not in (tuple, list, set, frozenset, dict):
+            return False
+        find = texts.table_of(tuple(known), (True,) * len(known))
+        self.emit_call(statement.target, find, (item, self.constant(False, statement.loc)), statement.loc)
+        return True
+
+    def table(self, statement: ir.Assign, expr: ir.Expr, known: dict[Any, Any]) -> None:
+        """Replace `known.get(key, default)` of a dict of constants."""
+        if len(expr.args) != 2 or expr.kws:
+            raise Refused("it calls get of a dict without a default")
+        self.emit_call(
+            statement.target, texts.table_of(tuple(known), tuple(known.values())), tuple(expr.args), expr.loc
+        )
 
     def stand_in(self, function: Any) -> Any:
         if function not in operators.OPERATORS:
@@ -349,7 +386,8 @@ class _Rewriter:
             self.methods[statement.target.name] = _Method(containers.METHODS[expr.attr], expr.value)
             return
         if reference is None:
-            raise Refused(f"it uses the attribute {expr.attr} of a value")
+            self.attribute_of_value(statement, expr)
+            return
         if expr.attr in reference.fields:
             self.made.append(statement)
             return
@@ -365,6 +403,17 @@ class _Rewriter:
         else:
             raise Refused(f"it uses {reference.cls.__name__}.{expr.attr}, a {type(found).__name__}")
 
+    def attribute_of_value(self, statement: ir.Assign, expr: ir.Expr) -> None:
+        if expr.attr in moments.ATTRIBUTES:
+            self.emit_call(statement.target, moments.ATTRIBUTES[expr.attr], (expr.value,), statement.loc)
+        elif expr.attr in moments.METHODS or expr.attr in texts.METHODS:
+            found = moments.METHODS.get(expr.attr) or texts.METHODS[expr.attr]
+            self.methods[statement.target.name] = _Method(found, expr.value)
+        elif expr.attr == "replace":
+            self.methods[statement.target.name] = _Method(moments.replaced, expr.value, moments.REPLACED)
+        else:
+            raise Refused(f"it uses the attribute {expr.attr} of a value")
+
     def compiled(self, function: Any) -> Any:
         return self.role.author.called(self.role.function, function)
 
@@ -373,18 +422,28 @@ class _Rewriter:
         arguments = tuple(expr.args)
         if name in self.methods:
             method = self.methods[name]
+            if method.parameters:
+                arguments = self.by_name(statement, expr, method.parameters, None)
+                expr = ir.Expr.call(expr.func, (), (), expr.loc)
             given = arguments if method.receiver is None else (method.receiver, *arguments)
             self.emit_call(statement.target, method.dispatcher, given, statement.loc, expr)
             return
         if name not in self.constants:
             raise Refused("it calls a function that is not known when it is compiled")
         function = self.constants[name]
-        if function is isinstance and len(arguments) == 2 and arguments[1].name in self.constants:
+        if isinstance(function, _BUILT_IN) and type(function.__self__) is dict and function.__name__ == "get":
+            self.table(statement, expr, function.__self__)
+        elif function is isinstance and len(arguments) == 2 and arguments[1].name in self.constants:
             self.is_instance(statement, arguments[0], self.constants[arguments[1].name])
         elif function is len and len(arguments) == 1 and self.length(arguments[0]):
             self.object(statement, self.length(arguments[0]))
         elif function is bool and len(arguments) == 1 and arguments[0].name in self.constants:
             self.object(statement, self.is_true(arguments[0]))
+        elif any(function is each for each in _FOLDED) and self.are_known(expr):
+            self.object(statement, self.folded(function, expr))
+        elif function is datetime.timedelta:
+            given = self.by_name(statement, expr, tuple(moments.DURATION), 0)
+            self.emit_call(statement.target, moments.duration_of, given, statement.loc)
         elif _is_known(function):
             if expr.kws or expr.vararg:
                 raise Refused(f"it calls {function.__name__} with named or starred arguments")
@@ -399,6 +458,30 @@ class _Rewriter:
             self.emit_call(statement.target, self.compiled(function), arguments, statement.loc, expr)
         else:
             raise Refused(f"it calls {getattr(function, '__qualname__', type(function).__name__)}")
+
+    def are_known(self, expr: ir.Expr) -> bool:
+        """Return whether all arguments of a call are constants."""
+        given = (*expr.args, *(value for _, value in expr.kws))
+        return expr.vararg is None and all(each.name in self.constants for each in given)
+
+    def folded(self, function: Any, expr: ir.Expr) -> Any:
+        """Return the result of a function of constants."""
+        given = [self.constants[each.name] for each in expr.args]
+        by_name = {name: self.constants[each.name] for name, each in expr.kws}
+        try:
+            return function(*given, **by_name)
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raise Refused(f"it calls {function.__name__}, which raises {type(error).__name__}") from None
+
+    def by_name(
+        self, statement: ir.Assign, expr: ir.Expr, parameters: tuple[str, ...], default: int | None
+    ) -> tuple[ir.Var, ...]:
+        """Return the arguments of a call in the order of the parameters, with a default for those that are missing."""
+        named = dict(expr.kws)
+        places = [*expr.args, *(named.pop(name, None) for name in parameters[len(expr.args) :])]
+        if named or expr.vararg is not None or len(places) > len(parameters):
+            raise Refused("it calls a function of datetime with unknown arguments")
+        return tuple(self.constant(default, statement.loc) if each is None else each for each in places)
 
     def is_instance(self, statement: ir.Assign, value: ir.Var, classes: Any) -> None:
         given = classes if isinstance(classes, tuple) else (classes,)
@@ -458,6 +541,12 @@ class _Rewriter:
 
     def fresh(self, loc: Any) -> ir.Var:
         return next(iter(self.code.blocks.values())).scope.redefine("$foldflight", loc)
+
+    def constant(self, value: int | str | None, loc: Any) -> ir.Var:
+        """Return a new variable with a constant."""
+        target = self.fresh(loc)
+        self.made.append(ir.Assign(ir.Const(value, loc), target, loc))
+        return target
 
     def call(self, function: Any, arguments: tuple[ir.Var, ...], loc: Any) -> ir.Var:
         target = self.fresh(loc)

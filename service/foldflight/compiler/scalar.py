@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from foldflight.compiler.compiled import RAISED, columns_of
+from foldflight.compiler.compiled import RAISED, columns_of, results_of
 from foldflight.compiler.program import Uncompiled, room_for_results, why_not
 from foldflight.fold.mode import Mode
-from foldflight.fold.moments import from_numbers, moment_of
 from foldflight.fold.rows import Rows
 from foldflight.fold.scalar.evaluation import Scalar, null_rows
 from foldflight.fold.scalar.scalar import InterpretedScalar
@@ -126,8 +125,7 @@ class CompiledScalar(Scalar):
         return self._cast(values, known)
 
     def _cast(self, values: Any, known: Any) -> pa.Array:
-        found, type_ = pa.array(values, mask=None if known.all() else ~known), self.bound.result_type
-        return found.cast(type_) if moment_of(type_) is None else from_numbers(found, type_)
+        return results_of(values, known, self.bound.result_type)
 
     def close(self) -> None:
         self.inner.close()
@@ -141,7 +139,7 @@ def scalar_plan_of(bound: BoundScalar, methods: ScalarMethods) -> tuple[Plan, An
     """Return the plan of a scalar function and the attributes of its instance. Raises Refused with the reason."""
     from foldflight.compiler.kernels import Plan
     from foldflight.compiler.kinds import Refused
-    from foldflight.compiler.plan import argument_kind, attribute_record, is_plain_number, own_attributes, result_kind
+    from foldflight.compiler.plan import argument_kind, attribute_record, own_attributes, plain_kind, result_kind
     from foldflight.compiler.records import RecordField, RecordLayout
 
     target = bound.function.target
@@ -152,7 +150,7 @@ def scalar_plan_of(bound: BoundScalar, methods: ScalarMethods) -> tuple[Plan, An
         function = inspect.getattr_static(target, "eval")
         function = function.__func__ if isinstance(function, staticmethod) else function
         own = own_attributes(methods)
-        attributes = {name: value for name, value in own.items() if is_plain_number(value)}
+        attributes = {name: value for name, value in own.items() if plain_kind(value) is not None}
         hiding = [name for name in own if name == "eval" or (name not in attributes and hasattr(target, name))]
         if hiding:
             raise Refused(f"its instance attribute {hiding[0]} hides the class attribute of that name")
@@ -168,7 +166,7 @@ def scalar_plan_of(bound: BoundScalar, methods: ScalarMethods) -> tuple[Plan, An
     names = bound.function.input_names
     kinds = [argument_kind(*each) for each in zip(names, bound.input_types, strict=False)]
     result, bits = result_kind(bound.result_type)
-    parameters = RecordLayout(tuple(RecordField(name, type(value).__name__) for name, value in attributes.items()))
+    parameters = RecordLayout(tuple(RecordField(name, str(plain_kind(value))) for name, value in attributes.items()))
     is_method = isinstance(target, type) and not isinstance(inspect.getattr_static(target, "eval"), staticmethod)
     plan = Plan(
         functions=(("eval", function),),

@@ -1,4 +1,4 @@
-"""Dates, timestamps, times and durations as integers, for code that only compares and stores them."""
+"""Dates, timestamps, times and durations as integers, for compiled code."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _DAY: Final = 86_400_000_000
 MOMENTS: Final[dict[str, tuple[int, int]]] = {
     "date": (_FIRST, _LAST),
     "timestamp": (_FIRST * _DAY, (_LAST + 1) * _DAY - 1),
+    "instant": (_FIRST * _DAY, (_LAST + 1) * _DAY - 1),
     "time": (0, _DAY - 1),
     # Arrow has no durations of fewer days, because their microseconds would exceed 64 bits.
     "duration": (-((1 << 63) // _DAY) * _DAY, (1 << 63) - 1),
@@ -26,12 +27,13 @@ MOMENTS: Final[dict[str, tuple[int, int]]] = {
 def moment_of(type_: pa.DataType) -> str | None:
     """Return the key of `MOMENTS` for the values of a type, or None for other types.
 
-    Timestamps with a zone are not included: Python compares their local times, which repeat when clocks go back.
+    Of timestamps with a zone only those in UTC are included, as instants: Python compares local times of other zones,
+    which repeat when clocks go back.
     """
     if type_ == pa.date32():
         return "date"
-    if pa.types.is_timestamp(type_) and type_.tz is None:
-        return "timestamp"
+    if pa.types.is_timestamp(type_):
+        return {None: "timestamp", "UTC": "instant"}.get(type_.tz)
     return {pa.time64("us"): "time", pa.duration("us"): "duration"}.get(type_)
 
 
@@ -39,8 +41,8 @@ def to_numbers(array: pa.Array, moment: str) -> Any | None:
     """Return n values as int64, with 0 for NULL, or None if a value is outside the range of Python's type."""
     if moment == "date":
         array = array.cast(pa.int32())
-    elif moment == "timestamp":
-        array = array.cast(pa.timestamp("us"), safe=False)
+    elif moment in ("timestamp", "instant"):
+        array = array.cast(pa.timestamp("us", array.type.tz), safe=False)
     numbers = pc.fill_null(array.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     low, high = MOMENTS[moment]
     return numbers if not len(numbers) or (numbers.min() >= low and numbers.max() <= high) else None

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.fold.moments import from_numbers, moment_of, to_numbers
+from foldflight.fold.texts import from_addresses, text_of, to_addresses
 from foldflight.functions.types.values import narrowed
 
 __all__ = [
@@ -99,6 +100,8 @@ def column_of(records: Any, member: Member, wanted: pa.DataType, *, narrow: bool
         column = _lists_of(records[member.name])
     else:
         mask = ~records[member.valid] if member.optional else None
+        if text_of(wanted) is not None and records.dtype[member.name].kind == "i":
+            return from_addresses(records[member.name], mask, wanted)
         column = pa.array(np.ascontiguousarray(records[member.name]), mask=mask)
     items = column.type.value_type if pa.types.is_list(column.type) else column.type
     if moment_of(wanted) is not None and pa.types.is_integer(items):
@@ -136,6 +139,8 @@ def fill_member(records: Any, member: Member, column: pa.Array) -> bool:
         numbers = _items_of(column, shape[0])
     elif moment is not None and records.dtype[member.name].kind == "i":
         numbers = to_numbers(column, moment)
+    elif text_of(column.type) is not None and records.dtype[member.name].kind == "i":
+        numbers = to_addresses(column)
     else:
         if pa.types.is_decimal(column.type):
             try:

@@ -169,7 +169,7 @@ def udaf(
         bundled_merge: For a class with `fold_bundle` alone: it takes segments with several accumulators.
         compile: `"auto"` compiles the methods to machine code if the results are identical to Python's. It supports
             numbers and booleans as arguments, attributes and results; arithmetic, comparisons, `math`, and methods and
-            functions that use these; dates and times that are only compared and stored; tuples; indexed lists that keep
+            functions that use these; dates, times and what is calculated with them; tuples; indexed lists that keep
             the length of the first one, if it has up to 64 items or is `Annotated[list[int], 400]`. Compiled code reads
             numbers of modules and classes once, when the exchange switches to it. True raises before the first row if
             the methods cannot be compiled. False always interprets.

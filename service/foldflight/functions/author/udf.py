@@ -102,7 +102,7 @@ def udf(
             is refused for changelogs, because a retraction must equal the row that it retracts.
         vectorised: The form of whole columns, `"arrow"`, `"numpy"` or `"pandas"`; None for a call for each row.
         compile: `"auto"` compiles the code to machine code if the results are identical to Python's: numbers,
-            booleans, arithmetic, comparisons, `math`; dates and times that are only compared. True raises before the
+            booleans, arithmetic, comparisons, `math`; dates and times. True raises before the
             first row if it cannot be compiled. False always interprets.
 
     Returns:

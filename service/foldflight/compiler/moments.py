@@ -1,0 +1,275 @@
+"""Dates, timestamps, times and durations in compiled code: attributes, methods, differences and sums, as in `datetime`.
+
+A moment is an integer: days for a date, microseconds for the others. Each function here has Python's result or raises;
+then the interpreter repeats the row.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any, Final
+
+from numba.extending import register_jitable
+
+from foldflight.compiler import arithmetic
+from foldflight.compiler.kinds import KNOWN, Refused, as_moment, as_number, kind_of, stand_in
+from foldflight.fold.moments import MOMENTS
+
+__all__ = ["ARITHMETIC", "ATTRIBUTES", "DURATION", "METHODS", "duration_of", "number_of", "replaced"]
+
+_DAY: Final = 86_400_000_000
+_EPOCH: Final = datetime.date(1970, 1, 1).toordinal()
+_MICROSECOND: Final = datetime.timedelta(microseconds=1)
+_UTC: Final = datetime.UTC
+# The parameters of `timedelta`, with their microseconds.
+DURATION: Final = {
+    "days": _DAY,
+    "seconds": 1_000_000,
+    "microseconds": 1,
+    "milliseconds": 1000,
+    "minutes": 60_000_000,
+    "hours": 3_600_000_000,
+    "weeks": 7 * _DAY,
+}
+
+
+def number_of(value: Any) -> tuple[str, int] | None:
+    """Return the kind and the integer of a moment; None for other objects, and for moments that code cannot hold."""
+    if type(value) is datetime.date:
+        return "date", value.toordinal() - _EPOCH
+    if type(value) is datetime.datetime and value.tzinfo in (None, _UTC):
+        since = value - datetime.datetime(1970, 1, 1, tzinfo=value.tzinfo)
+        return ("timestamp" if value.tzinfo is None else "instant"), since // _MICROSECOND
+    if type(value) is datetime.time and value.tzinfo is None:
+        seconds = value.hour * 3600 + value.minute * 60 + value.second
+        return "time", seconds * 1_000_000 + value.microsecond
+    if type(value) is datetime.timedelta:
+        number = value // _MICROSECOND
+        low, high = MOMENTS["duration"]
+        return ("duration", number) if low <= number <= high else None
+    return None
+
+
+# --- the calendar -----------------------------------------------------------------------------------------------------
+# Days to and from years, months and days: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms". Years begin in
+# March there, so that leap days are last.
+
+
+def _civil(days: int) -> tuple[int, int, int]:
+    shifted = days + 719_468
+    era = shifted // 146_097
+    day = shifted - era * 146_097
+    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5 - 1
+    return year + era * 400 + (1 if month >= 10 else 0), month + 3 if month < 10 else month - 9, day
+
+
+civil: Final = register_jitable(_civil)
+
+
+def _days_of(year: int, month: int, day: int) -> int:
+    if not (1 <= year <= 9999 and 1 <= month <= 12 and 1 <= day <= 31):
+        raise ValueError
+    shifted = year - 1 if month <= 2 else year
+    era = shifted // 400
+    of_era = shifted - era * 400
+    place = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
+    days = era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + place - 719_468
+    if civil(days)[1] != month:
+        raise ValueError  # the month has fewer days
+    return days
+
+
+days_of: Final = register_jitable(_days_of)
+_day: Final = register_jitable(lambda a: a // _DAY)
+_since_midnight: Final = register_jitable(lambda a: a - a // _DAY * _DAY)
+_seconds: Final = register_jitable(lambda a: arithmetic.truediv_int(a, 1_000_000))
+
+# --- attributes and methods without arguments -------------------------------------------------------------------------
+
+
+def _of_kinds(name: str, **functions: tuple[Any, str]) -> Any:
+    """Return the stand-in of an attribute or method: for each kind, a function and the kind of its result."""
+
+    @stand_in
+    def choose(a: Any) -> Any:
+        kind = str(kind_of(a)).removesuffix("?")
+        if kind not in functions:
+            raise Refused(f"it uses the attribute {name} of a value")
+        function, result = functions[kind]
+        known, made = KNOWN[kind], as_moment(result)
+        return lambda a: made(function(as_number(known(a))))
+
+    return choose
+
+
+def _calendar(name: str, function: Callable[[int], int]) -> Any:
+    """Return the stand-in of what depends on the day."""
+    of_days: Any = register_jitable(function)
+    of_times = register_jitable(lambda a: of_days(_day(a)))
+    return _of_kinds(name, date=(of_days, "int"), timestamp=(of_times, "int"), instant=(of_times, "int"))
+
+
+def _clock(name: str, function: Callable[[int], int]) -> Any:
+    """Return the stand-in of what depends on the time of the day."""
+    of_day: Any = register_jitable(function)
+    of_times = register_jitable(lambda a: of_day(_since_midnight(a)))
+    return _of_kinds(name, time=(of_day, "int"), timestamp=(of_times, "int"), instant=(of_times, "int"))
+
+
+ATTRIBUTES: Final[dict[str, Any]] = {
+    "year": _calendar("year", lambda a: civil(a)[0]),
+    "month": _calendar("month", lambda a: civil(a)[1]),
+    "day": _calendar("day", lambda a: civil(a)[2]),
+    "hour": _clock("hour", lambda a: a // 3_600_000_000),
+    "minute": _clock("minute", lambda a: a // 60_000_000 % 60),
+    "second": _clock("second", lambda a: a // 1_000_000 % 60),
+    "microsecond": _clock("microsecond", lambda a: a % 1_000_000),
+    "days": _of_kinds("days", duration=(_day, "int")),
+    "seconds": _of_kinds("seconds", duration=(register_jitable(lambda a: _since_midnight(a) // 1_000_000), "int")),
+    "microseconds": _of_kinds("microseconds", duration=(register_jitable(lambda a: a % 1_000_000), "int")),
+}
+METHODS: Final[dict[str, Any]] = {
+    "weekday": _calendar("weekday", lambda a: (a + 3) % 7),
+    "isoweekday": _calendar("isoweekday", lambda a: (a + 3) % 7 + 1),
+    "toordinal": _calendar("toordinal", lambda a: a + _EPOCH),
+    "date": _of_kinds("date", timestamp=(_day, "date"), instant=(_day, "date")),
+    "time": _of_kinds("time", timestamp=(_since_midnight, "time"), instant=(_since_midnight, "time")),
+    "timestamp": _of_kinds("timestamp", instant=(_seconds, "float")),  # without a zone it depends on the machine's
+    "total_seconds": _of_kinds("total_seconds", duration=(_seconds, "float")),
+}
+
+# --- operators --------------------------------------------------------------------------------------------------------
+
+
+def _within(kind: str) -> Any:
+    """Return the function that returns an integer that is a moment of this kind, and raises for others."""
+    low, high = MOMENTS[kind]
+
+    @register_jitable
+    def checked(a: int) -> int:
+        if not low <= a <= high:
+            raise OverflowError
+        return a
+
+    return checked
+
+
+_as_date: Final = _within("date")
+_as_timestamp: Final = _within("timestamp")
+_as_duration: Final = _within("duration")
+
+
+def _nearest(a: int, b: int) -> int:
+    """Return the integer that is nearest to a / b, the even one of two."""
+    quotient = arithmetic.floordiv_int(a, b)
+    rest = arithmetic.mod_int(a, b)
+    half = rest - (b - rest)
+    half = half if b > 0 else -half
+    return quotient + 1 if half > 0 or (half == 0 and rest != 0 and quotient % 2 != 0) else quotient
+
+
+_add: Final = register_jitable(lambda a, b: _as_duration(arithmetic.add_int(a, b)))
+_subtract: Final = register_jitable(lambda a, b: _as_duration(arithmetic.sub_int(a, b)))
+_times: Final = register_jitable(lambda a, b: _as_duration(arithmetic.mul_int(a, b)))
+_divide: Final = register_jitable(_nearest)
+_floor: Final = register_jitable(lambda a, b: _as_duration(arithmetic.floordiv_int(a, b)))
+_rest: Final = register_jitable(lambda a, b: arithmetic.mod_int(a, b))
+_later: Final = register_jitable(lambda a, b: _as_timestamp(arithmetic.add_int(a, b)))
+_earlier: Final = register_jitable(lambda a, b: _as_timestamp(arithmetic.sub_int(a, b)))
+_later_day: Final = register_jitable(lambda a, b: _as_date(a + _day(b)))
+_earlier_day: Final = register_jitable(lambda a, b: _as_date(a - _day(b)))
+_swapped_day: Final = register_jitable(lambda a, b: _as_date(b + _day(a)))
+_days_between: Final = register_jitable(lambda a, b: (a - b) * _DAY)
+
+# The operators of moments, by their kinds: the function of the integers, and the kind of the result.
+ARITHMETIC: Final[dict[tuple[str, str, str], tuple[Any, str]]] = {
+    ("-", "date", "date"): (_days_between, "duration"),
+    ("+", "date", "duration"): (_later_day, "date"),
+    ("+", "duration", "date"): (_swapped_day, "date"),
+    ("-", "date", "duration"): (_earlier_day, "date"),
+    ("+", "duration", "duration"): (_add, "duration"),
+    ("-", "duration", "duration"): (_subtract, "duration"),
+    ("*", "duration", "int"): (_times, "duration"),
+    ("*", "int", "duration"): (_times, "duration"),
+    ("/", "duration", "int"): (_divide, "duration"),
+    ("//", "duration", "int"): (_floor, "duration"),
+    ("/", "duration", "duration"): (register_jitable(lambda a, b: arithmetic.truediv_int(a, b)), "float"),
+    ("//", "duration", "duration"): (register_jitable(lambda a, b: arithmetic.floordiv_int(a, b)), "int"),
+    ("%", "duration", "duration"): (_rest, "duration"),
+    **{
+        key: found
+        for kind in ("timestamp", "instant")
+        for key, found in {
+            ("-", kind, kind): (_subtract, "duration"),
+            ("+", kind, "duration"): (_later, kind),
+            ("+", "duration", kind): (_later, kind),
+            ("-", kind, "duration"): (_earlier, kind),
+        }.items()
+    },
+}
+
+
+@stand_in
+def duration_of(
+    days: Any, seconds: Any, microseconds: Any, milliseconds: Any, minutes: Any, hours: Any, weeks: Any
+) -> Any:
+    """Stand for `timedelta(...)` of whole numbers."""
+    given = (days, seconds, microseconds, milliseconds, minutes, hours, weeks)
+    if any(kind_of(each) != "int" for each in given):
+        raise Refused("it calls timedelta with something other than whole numbers")
+    made = as_moment("duration")
+    factors = tuple(DURATION.values())
+
+    def duration(days, seconds, microseconds, milliseconds, minutes, hours, weeks):
+        total = 0
+        given = (days, seconds, microseconds, milliseconds, minutes, hours, weeks)
+        for place in range(len(given)):
+            total = arithmetic.add_int(total, arithmetic.mul_int(given[place], factors[place]))
+        return made(_as_duration(total))
+
+    return duration
+
+
+REPLACED: Final = ("year", "month", "day", "hour", "minute", "second", "microsecond")
+
+
+def _bounded(value: int, limit: int) -> int:
+    if not 0 <= value < limit:
+        raise ValueError
+    return value
+
+
+_part: Final = register_jitable(_bounded)
+
+
+@stand_in
+def replaced(a: Any, year: Any, month: Any, day: Any, hour: Any, minute: Any, second: Any, microsecond: Any) -> Any:
+    """Stand for `a.replace(year=..., ...)`, with None for what is not replaced."""
+    kind = str(kind_of(a)).removesuffix("?")
+    parts = (year, month, day, hour, minute, second, microsecond)
+    if kind not in ("date", "timestamp", "instant") or any(kind_of(each) not in ("int", "none") for each in parts):
+        raise Refused("it uses the attribute replace of a value")
+    if kind == "date" and any(kind_of(each) == "int" for each in parts[3:]):
+        raise Refused("it replaces the time of a date")
+    known, made, is_date = KNOWN[kind], as_moment(kind), kind == "date"
+
+    def replace(a, year, month, day, hour, minute, second, microsecond):
+        number = as_number(known(a))
+        old = civil(number if is_date else _day(number))
+        days = days_of(
+            old[0] if year is None else year, old[1] if month is None else month, old[2] if day is None else day
+        )
+        if is_date:
+            return made(days)
+        clock = _since_midnight(number)
+        rest = _part(clock // 3_600_000_000 if hour is None else hour, 24)
+        rest = rest * 60 + _part(clock // 60_000_000 % 60 if minute is None else minute, 60)
+        rest = rest * 60 + _part(clock // 1_000_000 % 60 if second is None else second, 60)
+        rest = rest * 1_000_000 + _part(clock % 1_000_000 if microsecond is None else microsecond, 1_000_000)
+        return made(days * _DAY + rest)
+
+    return replace

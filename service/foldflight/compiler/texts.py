@@ -1,0 +1,308 @@
+"""Texts and bytes in compiled code: comparisons, lengths, searches and parts, as those of `str` and `bytes`.
+
+A text is the address and the length of its UTF-8 (`fold/texts.py`), whose order is that of its characters. So compiled
+code copies nothing, and a part of a text is another address. What needs memory, such as `+`, is not compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+import numba
+import numpy as np
+from llvmlite import ir as llvm
+from numba.core import types
+from numba.core.typing import signature
+from numba.extending import intrinsic, register_jitable
+
+from foldflight.compiler.kinds import KINDS, KNOWN, Refused, as_moment, as_number, kind_of, stand_in
+from foldflight.fold.texts import ADDRESS_BITS, LENGTH_MAX, TEXTS
+
+__all__ = [
+    "COMPARISONS",
+    "METHODS",
+    "address_of",
+    "constant_of",
+    "contains",
+    "item_of",
+    "part_of",
+    "size_of",
+    "table_of",
+]
+
+_ADDRESS: Final = (1 << ADDRESS_BITS) - 1
+_ITEMS_MAX: Final = 64
+
+
+def address_of(value: str | bytes) -> int | None:
+    """Return the integer of a text or bytes that exists as long as this process; None if it is too long."""
+    try:
+        content = _content(value)
+    except Refused:
+        return None
+    if not content:
+        return 0
+    return int(_kept(content).ctypes.data) | len(content) << ADDRESS_BITS
+
+
+@functools.cache
+def _kept(content: bytes) -> Any:
+    """Return the content of an initial value or attribute as an array that is never freed."""
+    return np.frombuffer(bytearray(content), np.uint8)
+
+
+def _content(value: str | bytes) -> bytes:
+    try:
+        content = value.encode() if isinstance(value, str) else value
+    except UnicodeEncodeError:
+        raise Refused(f"it uses the text {value!r}, which is no UTF-8") from None
+    if len(content) > LENGTH_MAX:
+        raise Refused(f"it uses a text of more than {LENGTH_MAX} bytes")
+    return content
+
+
+def _constant(kind: str) -> Any:
+    @intrinsic(prefer_literal=True)
+    def constant(typing: Any, value: Any) -> Any:
+        if not isinstance(value, types.StringLiteral):
+            return None
+        written: str = value.literal_value
+        content = written.encode("utf-8" if kind == "text" else "latin-1")
+
+        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+            wide = llvm.IntType(64)
+            if not content:
+                return wide(0)
+            place = context.insert_const_bytes(builder.module, content)
+            return builder.or_(builder.ptrtoint(place, wide), wide(len(content) << ADDRESS_BITS))
+
+        return signature(KINDS[kind], value), generate
+
+    return constant
+
+
+_CONSTANTS: Final = {kind: _constant(kind) for kind in TEXTS}
+
+
+def constant_of(value: str | bytes) -> tuple[Any, str]:
+    """Return the function for compiled code that returns a constant, and the text to call it with. Raises Refused."""
+    _content(value)
+    return (_CONSTANTS["text"], value) if isinstance(value, str) else (_CONSTANTS["bytes"], value.decode("latin-1"))
+
+
+# --- the content ------------------------------------------------------------------------------------------------------
+
+
+@intrinsic
+def _byte(typing: Any, text: Any, index: Any) -> Any:
+    """Return a byte of a text, at an index that is in range."""
+
+    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        wide, byte = llvm.IntType(64), llvm.IntType(8)
+        place = builder.add(builder.and_(arguments[0], wide(_ADDRESS)), arguments[1])
+        return builder.zext(builder.load(builder.inttoptr(place, byte.as_pointer())), wide)
+
+    return signature(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def _differs(typing: Any, one: Any, other: Any, count: Any) -> Any:
+    """Return what C's memcmp returns for the first bytes of two texts."""
+
+    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        wide, place = llvm.IntType(64), llvm.IntType(8).as_pointer()
+        kind = llvm.FunctionType(llvm.IntType(32), [place, place, wide])
+        compare = builder.module.globals.get("memcmp") or llvm.Function(builder.module, kind, "memcmp")
+        given = [builder.inttoptr(builder.and_(each, wide(_ADDRESS)), place) for each in arguments[:2]]
+        return builder.sext(builder.call(compare, [*given, arguments[2]]), wide)
+
+    return signature(types.int64, types.int64, types.int64, types.int64), generate
+
+
+_length: Final = register_jitable(lambda a: a >> ADDRESS_BITS)
+
+
+def _is_same(a: int, b: int) -> bool:
+    return a == b or (_length(a) == _length(b) and _differs(a, b, _length(a)) == 0)
+
+
+def _compared(a: int, b: int) -> int:
+    found = _differs(a, b, min(_length(a), _length(b)))
+    return found if found != 0 else _length(a) - _length(b)
+
+
+_same: Final = register_jitable(_is_same)
+_order: Final = register_jitable(_compared)
+
+
+def _cut(a: int, start: int, end: int) -> int:
+    """Return the bytes from `start` to `end` of a text, which are in range."""
+    return 0 if end <= start else ((a & _ADDRESS) + start) | (end - start) << ADDRESS_BITS
+
+
+def _characters(a: int) -> int:
+    count = 0
+    for place in range(_length(a)):
+        count += (_byte(a, place) & 0xC0) != 0x80
+    return count
+
+
+def _place_of(a: int, index: int) -> int:
+    """Return the byte at which a character begins; the length for those beyond the end."""
+    place, seen = 0, 0
+    while place < _length(a):
+        if (_byte(a, place) & 0xC0) != 0x80:
+            if seen == index:
+                return place
+            seen += 1
+        place += 1
+    return place
+
+
+def _found_in(a: int, b: int) -> bool:
+    for place in range(_length(a) - _length(b) + 1):  # noqa: SIM110 - numba has no `any`
+        if _differs(a + place, b, _length(b)) == 0:
+            return True
+    return False
+
+
+cut: Final = register_jitable(_cut)
+_count: Final = register_jitable(_characters)
+_begin: Final = register_jitable(_place_of)
+_includes: Final = register_jitable(_found_in)
+_starts: Final = register_jitable(lambda a, b: _length(b) <= _length(a) and _differs(a, b, _length(b)) == 0)
+_ends: Final = register_jitable(
+    lambda a, b: _length(b) <= _length(a) and _differs(a + (_length(a) - _length(b)), b, _length(b)) == 0
+)
+
+# The functions of the integers, by operator.
+_FUNCTIONS: Final[dict[str, Any]] = {
+    "==": _same,
+    "!=": register_jitable(lambda a, b: not _same(a, b)),
+    "<": register_jitable(lambda a, b: _order(a, b) < 0),
+    "<=": register_jitable(lambda a, b: _order(a, b) <= 0),
+    ">": register_jitable(lambda a, b: _order(a, b) > 0),
+    ">=": register_jitable(lambda a, b: _order(a, b) >= 0),
+}
+COMPARISONS: Final = {(name, kind, kind): (each, "bool") for kind in TEXTS for name, each in _FUNCTIONS.items()}
+
+
+# --- stand-ins --------------------------------------------------------------------------------------------------------
+
+
+def text_kind(name: str, *given: Any) -> str:
+    """Return the one kind of operands that are texts or bytes. Raises Refused for others."""
+    kinds = {str(kind_of(each)).removesuffix("?") for each in given}
+    if len(kinds) != 1 or not kinds.issubset(TEXTS):
+        raise Refused(f"{name} of {' and '.join(map(str, given))}")
+    return kinds.pop()
+
+
+@stand_in
+def size_of(a: Any) -> Any:
+    """Stand for `len(a)`."""
+    kind = text_kind("len()", a)
+    known, count = KNOWN[kind], _count if kind == "text" else _length
+    return lambda a: count(as_number(known(a)))
+
+
+def _asking(name: str, function: Any) -> Any:
+    @stand_in
+    def choose(a: Any, b: Any) -> Any:
+        known = KNOWN[text_kind(name, a, b)]
+        return lambda a, b: function(as_number(known(a)), as_number(known(b)))
+
+    return choose
+
+
+contains: Final = _asking("in", _includes)
+METHODS: Final = {"startswith": _asking("startswith", _starts), "endswith": _asking("endswith", _ends)}
+
+
+@stand_in
+def item_of(a: Any, index: Any) -> Any:
+    """Stand for `a[index]` of a text or bytes."""
+    kind = text_kind("[]", a)
+    if kind_of(index) != "int":
+        raise Refused(f"[] of {kind} and {index}")
+    known, made, is_text, size = KNOWN[kind], as_moment(kind), kind == "text", _count if kind == "text" else _length
+
+    def item(a, index):
+        number = as_number(known(a))
+        place = index + size(number) if index < 0 else index
+        if not 0 <= place < size(number):
+            raise ValueError  # the interpreter repeats the row and raises IndexError
+        return made(cut(number, _begin(number, place), _begin(number, place + 1))) if is_text else _byte(number, place)
+
+    return item
+
+
+@stand_in
+def part_of(a: Any, start: Any, stop: Any) -> Any:
+    """Stand for `a[start:stop]` of a text or bytes."""
+    kind = text_kind("[:]", a)
+    if any(kind_of(each) not in ("int", "none") for each in (start, stop)):
+        raise Refused(f"it takes a part of a {kind} from {start} to {stop}")
+    known, made, is_text, size = KNOWN[kind], as_moment(kind), kind == "text", _count if kind == "text" else _length
+
+    def part(a, start, stop):
+        number = as_number(known(a))
+        whole = size(number)
+        low = 0 if start is None else (max(start + whole, 0) if start < 0 else min(start, whole))
+        high = whole if stop is None else (max(stop + whole, 0) if stop < 0 else min(stop, whole))
+        if is_text:
+            return made(cut(number, _begin(number, low), _begin(number, high)))
+        return made(cut(number, low, high))
+
+    return part
+
+
+def _exactly(kind: str) -> Any:
+    """Return the stand-in that returns a value of a kind and refuses others."""
+    known = KNOWN[kind]
+
+    @stand_in
+    def choose(a: Any) -> Any:
+        found = str(kind_of(a)).removesuffix("?")
+        if found != kind:
+            raise Refused(f"it uses a {found} where a collection or its default needs a {kind}")
+        return lambda a: known(a)
+
+    return choose
+
+
+_EXACTLY: Final = {kind: _exactly(kind) for kind in ("int", "float", "bool", *TEXTS)}
+
+
+def table_of(keys: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
+    """Return `find(key, default)` of a dict or another collection of constants. Raises Refused.
+
+    Args:
+        keys: Texts, bytes or ints, all of one type.
+        values: Their values, all of one type: ints, floats or booleans.
+    """
+    kinds = {str: "text", bytes: "bytes", int: "int", float: "float", bool: "bool"}
+    found = [{kinds.get(type(each)) for each in given} for given in (keys, values)]
+    if any(len(each) != 1 for each in found) or len(keys) > _ITEMS_MAX:
+        raise Refused(
+            f"it uses a collection that is empty, has more than {_ITEMS_MAX} items, or items of several types"
+        )
+    key, value = found[0].pop(), found[1].pop()
+    if key not in ("text", "bytes", "int") or value not in ("int", "float", "bool"):
+        raise Refused(f"it uses a collection of {type(keys[0]).__name__} and {type(values[0]).__name__}")
+    names: dict[str, Any] = {"number": as_number, "key_of": _EXACTLY[key], "value_of": _EXACTLY[value]}
+    lines = ["def find(key, default):", "    key = number(key_of(key))"]
+    for place, each in enumerate(keys):
+        shown = repr(each)
+        if key in TEXTS:
+            function, written = constant_of(each)
+            names["constant"], names["same"] = function, _same
+            shown = f"number(constant({written!r}))"
+        names[f"v{place}"] = values[place]
+        lines += [
+            f"    if same(key, {shown}):" if key in TEXTS else f"    if key == {shown}:",
+            f"        return v{place}",
+        ]
+    exec("\n".join([*lines, "    return value_of(default)"]), names)  # noqa: S102 - the author's constants, written by repr
+    return numba.njit(nogil=True)(names["find"])

@@ -210,7 +210,11 @@ the same meaning, here with `my_` before their names:
 Spark parses and analyses each statement. A `SELECT` is evaluated by `group_by`, or by `over` if its calls have `OVER`,
 if Spark confirms that the result is the same. Otherwise Spark collects the rows of each group or frame into lists,
 which are folded. `EXPLAIN FOLDFLIGHT SELECT ...` shows the plan of each `SELECT` (`fold`, `over` or `lists`), with the
-reason.
+reason, and whether Spark aggregates the rows of a fold itself ([lifted](../explanation/lift.md)).
+
+`sql(spark, text, plan="lifted")` demands that it does, `plan="fold"` that Python folds the rows, and `plan="lists"`
+that they are collected; `groups=5_000_000` is the hint of `group_by`. A statement for which the plan cannot be used is
+refused with the reason.
 
 `over` computes windows with PARTITION BY, ORDER BY and ROWS or RANGE, also named ones (WINDOW), with FILTER, several
 in one `SELECT`, beside Spark's own functions with OVER, in expressions and in QUALIFY. Lists are for OVER beside GROUP

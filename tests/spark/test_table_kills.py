@@ -154,7 +154,7 @@ def points(queries: list[Query], chance: random.Random) -> list[str]:
 
 
 @pytest.mark.slow
-def test_drivers_that_are_killed(postgres: str, tmp_path: Path) -> None:
+def test_a_driver_that_is_killed(postgres: str, tmp_path: Path) -> None:
     """After each kill, each table has the batch result of an epoch: the last one of Spark, or the next."""
     chance, counts, number = random.Random(SEED), Counter(), 0
     driver = Driver(tmp_path, queries_of(tmp_path, postgres))

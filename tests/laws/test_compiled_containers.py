@@ -188,10 +188,47 @@ class Several:
         return total + len(accumulator.pairs) + len(accumulator.seen)
 
 
-FUNCTIONS = Registry.load([Counted, Weighed, Distinct, Median, Greatest, Several])
+@dataclass
+class Steps:
+    """A dict with texts as keys and values, the texts in their order, and the last one."""
+
+    after: dict[str, str] = field(default_factory=dict)
+    steps: list[tuple[str, int]] = field(default_factory=list)
+    counts: dict[tuple[int, str], int] = field(default_factory=dict)
+
+
+@udaf
+class Worded:
+    """Texts in dicts and lists; its result is interpreted."""
+
+    def create_accumulator(self) -> Steps:
+        return Steps()
+
+    def accumulate(self, accumulator: Steps, step: str, value: int) -> None:
+        if step not in accumulator.after:
+            accumulator.after[step] = step[:2]
+        accumulator.steps.append((step, value))
+        key = (value % 2, step)
+        accumulator.counts[key] = accumulator.counts.get(key, 0) + 1
+        if len(accumulator.steps) > 6:
+            del accumulator.steps[:3]
+            accumulator.after.pop(step)
+
+    def merge(self, accumulator: Steps, other: Steps) -> None:
+        accumulator.after.update(other.after)
+        accumulator.steps.extend(other.steps)
+        for (value, step), count in other.counts.items():
+            accumulator.counts[value, step] = accumulator.counts.get((value, step), 0) + count
+
+    def get_value(self, accumulator: Steps) -> str:
+        return ",".join([*accumulator.after.values(), *(step for step, _ in accumulator.steps)])
+
+
+FUNCTIONS = Registry.load([Worded, Counted, Weighed, Distinct, Median, Greatest, Several])
 CASES: list[tuple[str, list[pa.DataType], bool]] = [
     ("counted", [pa.int64()], False),
     ("several", [pa.int64(), pa.float64()], True),
+    ("worded", [pa.string(), pa.int64()], False),
     ("weighed", [pa.float64(), pa.float64()], False),
     ("distinct", [pa.int64()], True),
     ("median", [pa.float64()], False),
@@ -199,11 +236,14 @@ CASES: list[tuple[str, list[pa.DataType], bool]] = [
 ]
 each_case = pytest.mark.parametrize(
     ("name", "types", "unordered"),
-    [pytest.param(*case, id=case[0], marks=() if place < 2 else pytest.mark.slow) for place, case in enumerate(CASES)],
+    [pytest.param(*case, id=case[0], marks=() if place < 3 else pytest.mark.slow) for place, case in enumerate(CASES)],
 )
 SAMPLES = {
     **VALUES,
     pa.int64(): st.one_of(st.integers(-15, 60), VALUES[pa.int64()]),
+    pa.string(): st.one_of(
+        st.sampled_from(["", "a", "buy", "büy", "a text of more than eight bytes"]), st.text(max_size=20)
+    ),
     pa.float64(): st.one_of(st.sampled_from([0.0, -0.0, 1.0, 2.0, 3.5]), REAL),
 }
 

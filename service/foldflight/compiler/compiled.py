@@ -8,7 +8,7 @@ interpreter's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,9 @@ from foldflight.fold.mode import Mode
 from foldflight.fold.moments import MOMENTS, from_numbers, moment_of, to_numbers
 from foldflight.fold.rows import Mask, Rows, Slots, room_for
 from foldflight.fold.texts import TEXTS, from_addresses, text_of, to_addresses
+
+if TYPE_CHECKING:
+    from foldflight.compiler.records import RecordField  # brings numba
 
 __all__ = ["RAISED", "Compiled", "columns_of", "results_of"]
 
@@ -341,22 +344,42 @@ class Compiled(Accumulators):
     def _keep(self, program: Program, arrays: list[pa.Array]) -> None:
         """Keep arrays to whose texts accumulators may refer. Copy those texts when most of what is kept is not used."""
         fields = [field for field in program.layout.fields if field.kind in TEXTS]
-        if not fields:
+        containers = [field for field in program.layout.fields if field.held is not None and field.held.has_texts]
+        if not fields and not containers:
             return
         if self._kept_bytes > self._kept_bytes_max:
-            copied = []
-            slots = np.flatnonzero(self._present)
+            copies = []  # what was kept is read until all is copied
+            slots = np.flatnonzero(self._present).astype(np.int32)
             for field in fields:
                 type_ = pa.string() if field.kind == "text" else pa.binary()
                 mask = ~self._rows[field.valid][slots] if field.optional else None
                 texts = from_addresses(self._rows[field.name][slots], mask, type_)
                 self._rows[field.name][slots] = to_addresses(texts)
-                copied.append(texts)
-            self._kept = copied
+                copies.append(texts)
+            copies += [self._copied_texts(field, slots) for field in containers]
+            self._kept = copies
             self._kept_bytes = sum(each.nbytes for each in self._kept)
             self._kept_bytes_max = max(_KEPT_BYTES_MIN, 2 * self._kept_bytes)
         self._kept += arrays
         self._kept_bytes += sum(each.nbytes for each in arrays)
+
+    def _copied_texts(self, field: RecordField, slots: Slots) -> pa.Array:
+        """Copy containers with their texts, and return the column that has the texts now."""
+        assert field.held is not None
+        assert self._heap is not None
+        assert self._program is not None
+        headers = self._rows[field.name][slots]
+        type_ = self.inner.codec.arrow
+        names = [each.name for each in self._program.layout.fields]
+        wanted = type_.field(names.index(field.name)).type if pa.types.is_struct(type_) else type_
+        column = self._heap.column(headers, field.held, wanted, narrow=False)
+        needed = None if column is None else room(column, field.held)
+        assert needed is not None
+        offset = self._heap.reserve([self._rows], self._program.layout.fields, needed)
+        written = self._heap.fill(headers, field.held, column, offset)
+        assert written is not None
+        self._rows[field.name][slots] = headers
+        return column
 
 
 def results_of(values: Any, known: Mask, type_: pa.DataType) -> pa.Array:

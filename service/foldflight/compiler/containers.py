@@ -73,7 +73,7 @@ class Held(types.IterableType):
         holding = self.holding
         if holding.shape == "list":
             return list_operations(holding.stride)
-        return dict_operations(_floats(holding.key), holding.stride)
+        return dict_operations(holding.key.kinds, holding.stride)
 
 
 class _Walk(types.SimpleIteratorType):

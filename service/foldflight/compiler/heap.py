@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.fold.aggregate.records import column_of, fill_member, record_dtype
+from foldflight.fold.texts import TEXTS
 
 if TYPE_CHECKING:
     from foldflight.compiler.records import RecordField
@@ -50,6 +51,12 @@ class Holding:
     shape: str
     key: Part
     value: Part | None = None
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether keys, values or items are, or have, texts or bytes."""
+        parts = (self.key,) if self.value is None else (self.key, self.value)
+        return any(kind in TEXTS for part in parts for kind in part.kinds)
 
     @property
     def stride(self) -> int:

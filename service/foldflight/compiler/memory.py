@@ -26,6 +26,9 @@ from numba.core import types
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
+from foldflight.compiler.texts import COMPARISONS
+from foldflight.fold.texts import ADDRESS_BITS, TEXTS
+
 __all__ = [
     "address_of",
     "change",
@@ -71,6 +74,7 @@ def _memory(width: int) -> tuple[Callable[[int], int], Callable[[int, int], None
 
 load, store = _memory(64)
 _load_short, _store_short = _memory(32)
+_load_byte, _ = _memory(8)
 
 
 @intrinsic
@@ -287,35 +291,63 @@ def sorting(floats: tuple[bool, ...]) -> Any:
     return sort
 
 
+@register_jitable
+def _hash_of_text(text):
+    """Return the hash of a text's content."""
+    length, address = text >> ADDRESS_BITS, text & ((1 << ADDRESS_BITS) - 1)
+    found, place = length, 0
+    while place < length:
+        word = 0
+        if place + 8 <= length:
+            word = load(address + place)
+        else:
+            for last in range(place, length):
+                word = (word << 8) | _load_byte(address + last)
+        found = (found ^ word) * -7046029254386353131
+        found ^= found >> 32
+        place += 8
+    return found
+
+
 @functools.cache
-def _comparing(floats: tuple[bool, ...]) -> SimpleNamespace:
+def _comparing_one(kind: str) -> SimpleNamespace:
+    """Return the word from which a key's hash is made, and the comparison of two words."""
+    if kind in TEXTS:
+        return SimpleNamespace(word=_hash_of_text, same=COMPARISONS["==", kind, kind][0])
+    if kind == "float":  # 0.0 and -0.0 are equal
+        return SimpleNamespace(
+            word=register_jitable(lambda word: 0 if _as_float(word) == 0.0 else word),
+            same=register_jitable(lambda a, b: a == b or (_as_float(a) == 0.0 and _as_float(b) == 0.0)),
+        )
+    return SimpleNamespace(word=register_jitable(lambda word: word), same=register_jitable(lambda a, b: a == b))
+
+
+@functools.cache
+def _comparing(kinds: tuple[str, ...], place: int = 0) -> SimpleNamespace:
     """Return the hash of keys, their comparison, and the check that none of their floats is NaN."""
-    keys = len(floats)
+    one, is_float = _comparing_one(kinds[place]), kinds[place] == "float"
+    word_of, same, is_last = one.word, one.same, place + 1 == len(kinds)
+    after = SimpleNamespace(hashed=None, is_same=None, check=None) if is_last else _comparing(kinds, place + 1)
+    hashed_after, same_after, check_after = after.hashed, after.is_same, after.check
 
     @register_jitable
     def hashed(words):
-        found = 0
-        for place in range(keys):
-            word = words[place]
-            if floats[place] and _as_float(word) == 0.0:
-                word = 0  # 0.0 and -0.0 are equal
-            found = (found ^ word) * -7046029254386353131
-            found ^= found >> 32
-        return found
+        found = word_of(words[place]) if is_last else word_of(words[place]) ^ hashed_after(words)
+        found *= -7046029254386353131
+        return found ^ (found >> 32)
 
     @register_jitable
     def is_same(address, words):
-        for place in range(keys):
-            one, other = load(address + 8 * place), words[place]
-            if one != other and not (floats[place] and _as_float(one) == 0.0 and _as_float(other) == 0.0):
-                return False
-        return True
+        if not same(load(address + 8 * place), words[place]):
+            return False
+        return True if is_last else same_after(address, words)
 
     @register_jitable
     def check(words):
-        for place in range(keys):
-            if floats[place] and _as_float(words[place]) != _as_float(words[place]):
-                raise ValueError  # in Python, the object of a NaN matters
+        if is_float and _as_float(words[place]) != _as_float(words[place]):
+            raise ValueError  # in Python, the object of a NaN matters
+        if not is_last:
+            check_after(words)
 
     return SimpleNamespace(hashed=hashed, is_same=is_same, check=check)
 
@@ -357,9 +389,9 @@ def _layout(stride: int) -> SimpleNamespace:
 
 
 @functools.cache
-def _searching(floats: tuple[bool, ...], stride: int) -> SimpleNamespace:
+def _searching(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
     """Return the search for a key, and the operation that puts an entry into the index."""
-    key_of, keys, layout = words_tuple(len(floats)), _comparing(floats), _layout(stride)
+    key_of, keys, layout = words_tuple(len(kinds)), _comparing(kinds), _layout(stride)
     hashed, is_same, check = keys.hashed, keys.is_same, keys.check
     index_of, is_deleted, words_at = layout.index_of, layout.is_deleted, layout.words_at
 
@@ -402,14 +434,14 @@ def _searching(floats: tuple[bool, ...], stride: int) -> SimpleNamespace:
 
 
 @functools.cache
-def dict_operations(floats: tuple[bool, ...], stride: int) -> SimpleNamespace:
+def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
     """Return the operations on dicts and sets. A key is a tuple of words, an entry is a number.
 
     Args:
-        floats: Which words of a key are floats.
+        kinds: The kinds of a key's words.
         stride: The number of words of an entry.
     """
-    search, layout = _searching(floats, stride), _layout(stride)
+    search, layout = _searching(kinds, stride), _layout(stride)
     put_in_index, is_deleted, words_at, size_of = (
         search.put_in_index, layout.is_deleted, layout.words_at, layout.size_of,
     )  # fmt: skip

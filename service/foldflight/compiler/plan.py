@@ -268,14 +268,8 @@ def _holding(what: str, type_: pa.DataType, fresh: Any) -> Holding | None:
     return None
 
 
-def _member_types(type_: pa.DataType) -> list[pa.DataType]:
-    return [field.type for field in type_] if pa.types.is_struct(type_) else []
-
-
 def _part(what: str, type_: pa.DataType) -> Part:
     """Return the kinds of keys, values or items. The members of tuples are called f0, f1 and so on."""
-    if any(text_of(each) is not None for each in (type_, *_member_types(type_))):
-        raise Refused(f"{what} holds texts or bytes")
     if not pa.types.is_struct(type_):
         return Part((_kind(what, type_),))
     if [field.name for field in type_] != [f"f{place}" for place in range(type_.num_fields)]:

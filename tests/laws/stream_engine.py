@@ -144,7 +144,7 @@ class StreamEngine:
             if self.random.random() < 0.3:
                 list(self._input(bucket, held, watermark_ms))  # a task that dies, or runs twice
                 died, self.buckets[bucket] = self.buckets[bucket], before
-                self.random.shuffle(held)
+                random.Random(0).shuffle(held)
             output += self._unpacked(self._input(bucket, held, watermark_ms))
             if died is not None:
                 self.reruns += 1

@@ -15,6 +15,7 @@ import random
 import signal
 import subprocess
 import sys
+import uuid
 from collections import Counter
 from pathlib import Path
 
@@ -138,7 +139,11 @@ def queries_of(folder: Path, postgres: str) -> list[Query]:
     for number in range(3 * QUERIES):
         own = folder / f"{number:02}"
         own.mkdir()
-        kinds = (DeltaFiles, lambda own: DuckDBFile(own / "t.duckdb"), lambda own: PostgresDatabase(postgres, own.name))
+        kinds = (
+            DeltaFiles,
+            lambda own: DuckDBFile(own / "t.duckdb"),
+            lambda own: PostgresDatabase(postgres, f"s{uuid.uuid4().hex}"),
+        )
         found.append(Query(kinds[number % 3](own), own, SEED + number))
     return found
 

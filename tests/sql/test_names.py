@@ -179,10 +179,10 @@ def test_data_frames_in_braces(named: Any) -> None:
         del session.sql
 
 
-def test_there_are_three_plans(named: Any) -> None:
+def test_there_are_four_plans(named: Any) -> None:
     """Another plan is refused, with and without aggregates."""
     for text in ("SELECT my_sum(id) FROM d", "SELECT 1"):
-        with pytest.raises(RejectedError, match="plan is 'auto', 'fold' or 'lists'"):
+        with pytest.raises(RejectedError, match="plan is 'auto', 'fold', 'lifted' or 'lists'"):
             sql(named, text, plan="nope")  # type: ignore[arg-type]
 
 

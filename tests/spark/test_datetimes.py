@@ -96,8 +96,26 @@ def test_both_kinds_in_statements(classic: Any) -> None:
     assert sql(classic, "SELECT last_at(v, at) AS z FROM moments").dtypes == [("z", "timestamp")]
     with pytest.raises(SqlError, match="takes TIMESTAMP_LTZ for its argument at, and this is TIMESTAMP_NTZ"):
         sql(classic, "SELECT last_at(v, naive) AS z FROM moments")
+
+
+def test_zoned_scalars_in_statements(classic: Any) -> None:
+    """A registered scalar function has both kinds in `sql`; `spark.sql` knows one type of it, and says so."""
+    rows_of(classic).createOrReplaceTempView("moments")
+    register(classic, connect(datetime_functions))
+    items = "later(at, 30) z, later(naive, 30) n, later(later(at, 30), 30) t"
+    found = sql(classic, f"SELECT {items} FROM moments WHERE v = 0")
+    assert found.dtypes == [("z", "timestamp"), ("n", "timestamp_ntz"), ("t", "timestamp")]
+    (row,) = found.selectExpr("string(z)", "string(n)", "string(t)").collect()
+    assert tuple(row) == ("2026-01-01 09:30:00", "2026-01-01 09:30:00", "2026-01-01 10:00:00")
+    assert sql(classic, "SELECT later(at, 30) FROM moments").columns == ["later(at, 30)"]
+    some = sql(classic, "SELECT newest(later(at, 60)) z, newest(later(at, 60)) FILTER (WHERE v < 1) f FROM moments")
+    assert [kind for _, kind in some.dtypes] == ["timestamp", "timestamp"]
+    (row,) = some.selectExpr("string(z)", "string(f)").collect()
+    assert tuple(row) == ("2026-01-01 12:00:00", "2026-01-01 10:00:00")
+    kept = sql(classic, "SELECT v FROM moments WHERE later(at, 60) > TIMESTAMP '2026-01-01 11:30:00'")
+    assert [row.v for row in kept.collect()] == [1.0]
     with pytest.raises(Exception, match="later returns") as caught:
-        sql(classic, "SELECT later(at, 30) FROM moments").collect()
+        classic.sql("SELECT later(at, 30) FROM moments").collect()
     refused = error_of(caught.value)
     assert refused is not None
     assert "cast its timestamps to TIMESTAMP_NTZ, declare the types by CREATE FUNCTION" in str(refused)

@@ -541,7 +541,7 @@ class _OneCall:
                 "SCHEMA_MISMATCH",
                 f"{self.function} returns {spark_name(found)} for these arguments, and as a UDF of Spark it has one "
                 f"type, {spark_name(declared)}; cast its timestamps to TIMESTAMP_NTZ, declare the types by CREATE "
-                "FUNCTION, or use with_columns",
+                "FUNCTION, or use foldflight.spark.sql or with_columns",
                 function=self.function,
             )
 

@@ -96,6 +96,7 @@ class Analysis:
 
     Attributes:
         untyped: The errors of calls whose arguments Spark refuses where they stand.
+        zoned: The places of calls of scalar functions whose arguments have a time zone.
     """
 
     def __init__(self, spark: SparkSession, catalog: Catalog, text: Text, args: Any = None) -> None:
@@ -104,6 +105,7 @@ class Analysis:
         self.text = text
         self.edits = Edits(text)
         self.untyped: list[SqlError] = []
+        self.zoned: set[int] = set()
         self._args = self._named(args)
         self._views: dict[str, DataFrame] = {}
         self._types: dict[tuple[str, str], st.StructField] = {}

@@ -123,6 +123,20 @@ class ScalarEntry:
         return self.handle.info.kind is FunctionKind.TABLE
 
     @property
+    def has_own_types(self) -> bool:
+        """Whether its types are those that its author declared, rather than those of a statement."""
+        known = self.handle.info.input_types
+        return known is not None and tuple(map(parse_type, known)) == self.types
+
+    @property
+    def zoned(self) -> ScalarEntry:
+        """The same function for timestamps with a zone; itself, if it does not take both kinds."""
+        info = self.handle.info
+        if info.zoned_types is None or info.zoned_result is None:
+            return self
+        return replace(self, types=tuple(map(parse_type, info.zoned_types)), returns=parse_type(info.zoned_result))
+
+    @property
     def has_plain_calls(self) -> bool:
         """Whether it can be called without direct arguments."""
         return not any(parameter.required for parameter in self.handle.info.parameters)
@@ -422,8 +436,7 @@ class Catalog:
 
     @staticmethod
     def _scalar_udf(entry: ScalarEntry, literals: Mapping[str, Any], *, guarded: bool = False) -> Any:
-        known = entry.handle.info.input_types
-        inputs = () if known is not None and tuple(map(parse_type, known)) == entry.types else entry.types
+        inputs = () if entry.has_own_types else entry.types
         return declared_udf(entry.handle.info, entry.handle.transport, inputs, entry.returns, literals, guarded=guarded)
 
     def _udf_name(self, name: str) -> str:

@@ -356,7 +356,8 @@ def guarded(analysis: Analysis, edits: Edits, span: Span, holds: str) -> str:
         if entry.is_table or not entry.handle.info.deterministic or not is_expression(analysis.text, call):
             continue
         columns, literals = given_arguments(analysis, call, entry.handle.info)
-        udf = analysis.catalog.scalar_udf(analysis.spark, entry, literals, guarded=True)
+        form = entry.zoned if call.span.start in analysis.zoned else entry
+        udf = analysis.catalog.scalar_udf(analysis.spark, form, literals, guarded=True)
         within.replace(Span(call.span.start, columns[0].start), f"{udf}({holds}, CASE WHEN {holds} THEN ")
         for before, after in itertools.pairwise(columns):
             within.replace(Span(before.stop, after.start), f" END, CASE WHEN {holds} THEN ")

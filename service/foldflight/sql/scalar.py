@@ -1,13 +1,14 @@
 """Scalar and table functions in a statement.
 
-Spark knows these functions under their names, so most statements reach it unchanged. Two uses are rewritten: direct
-arguments, `scale(x, factor => 2)`, and table functions in LATERAL VIEW, for which Spark needs a generator of its own.
+Spark knows these functions under their names, so most statements reach it unchanged. Three uses are rewritten: direct
+arguments, `scale(x, factor => 2)`, table functions in LATERAL VIEW, for which Spark needs a generator of its own, and
+functions with `datetime` over timestamps with a zone, since a UDF of Spark has one type.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -63,11 +64,15 @@ def rewrite_scalar(analysis: Analysis) -> bool:
     return found
 
 
-def check_types(analysis: Analysis, query: ParsedQuery) -> None:
+def check_types(analysis: Analysis, query: ParsedQuery) -> bool:
     """Refuse arguments of scalar functions that do not fit, where Spark can tell their types.
 
-    It is asked once for each SELECT. Elsewhere, and for arguments that it refuses where they stand, the function itself
-    refuses them when it gets rows.
+    It is asked once for each SELECT, and again after calls over timestamps with a zone were rewritten: their results
+    have a zone, too. Elsewhere, and for arguments that it refuses where they stand, the function itself refuses them
+    when it gets rows.
+
+    Returns:
+        Whether calls were rewritten.
 
     Raises:
         SqlError: SCHEMA_MISMATCH, at the argument.
@@ -81,19 +86,47 @@ def check_types(analysis: Analysis, query: ParsedQuery) -> None:
                 for call in calls_in(text, block.clause(name), catalog.mapped, skip=block.inner, nested=True)
                 if not catalog.mapped[call.name].is_table and is_expression(text, call)
             ]
-            given = {call: given_arguments(analysis, call, catalog.mapped[call.name].handle.info)[0] for call in calls}
-            spans = [span for spans in given.values() for span in spans]
-            if not spans:
+            if not calls:
                 continue
+            rows = partial(analysis.below, each, block, edits=analysis.edits, filtered=False)
             try:
-                rows = partial(analysis.below, each, block, edits=analysis.edits, filtered=False)
-                fields = analysis.types(rows, [analysis.edits.render(span) for span in spans])
-                types = [arrow_type(field.dataType) for field in fields]
+                given = _given(analysis, calls, rows)
+                while any(list(itertools.starmap(partial(_with_zone, analysis), given.items()))):
+                    given = _given(analysis, calls, rows)
             except (CannotFoldError, RejectedError, *REFUSALS):
                 continue
-            found = iter(zip(spans, map(without_nullability, types), strict=True))
-            for call, columns in given.items():
-                _check_arguments(analysis, catalog.mapped[call.name], [next(found) for _ in columns])
+            for call, arguments in given.items():
+                _check_arguments(analysis, catalog.mapped[call.name], arguments)
+    return bool(analysis.zoned)
+
+
+def _given(
+    analysis: Analysis, calls: Sequence[ParsedCall], rows: Callable[[str], str]
+) -> dict[ParsedCall, list[tuple[Span, pa.DataType]]]:
+    """Return the arguments of each call and their types. Raises Spark's refusals."""
+    mapped = analysis.catalog.mapped
+    columns = {call: given_arguments(analysis, call, mapped[call.name].handle.info)[0] for call in calls}
+    spans = [span for each in columns.values() for span in each]
+    fields = analysis.types(rows, [analysis.edits.render(span) for span in spans])
+    types = iter([without_nullability(arrow_type(field.dataType)) for field in fields])
+    return {call: [(span, next(types)) for span in each] for call, each in columns.items()}
+
+
+def _with_zone(analysis: Analysis, call: ParsedCall, given: Sequence[tuple[Span, pa.DataType]]) -> bool:
+    """Call the function's form for timestamps with a zone, if its result has one and the call is not of this form.
+
+    Returns:
+        Whether the call was rewritten.
+    """
+    entry = analysis.catalog.mapped[call.name]
+    if call.span.start in analysis.zoned or not entry.has_own_types or entry.zoned.returns == entry.returns:
+        return False
+    if entry.handle.info.taking([type_ for _, type_ in given]).input_types == entry.handle.info.input_types:
+        return False
+    analysis.zoned.add(call.span.start)
+    _, literals = given_arguments(analysis, call, entry.handle.info)
+    _rewrite(analysis, call, entry.zoned, tuple(span for span, _ in given), literals)
+    return True
 
 
 def check_joins(analysis: Analysis, query: ParsedQuery) -> None:
@@ -130,8 +163,7 @@ def check_joins(analysis: Analysis, query: ParsedQuery) -> None:
 def _check_arguments(analysis: Analysis, entry: ScalarEntry, given: Sequence[tuple[Span, pa.DataType]]) -> None:
     info = entry.handle.info
     known = info.taking([type_ for _, type_ in given]).input_types
-    is_own = info.input_types is not None and tuple(map(parse_type, info.input_types)) == entry.types
-    wanted = tuple(map(parse_type, known)) if is_own and known is not None else entry.types
+    wanted = tuple(map(parse_type, known)) if entry.has_own_types and known is not None else entry.types
     for place, ((span, type_), other) in enumerate(zip(given, wanted, strict=False)):
         if not can_widen(type_, other):
             name = spark_name(other)

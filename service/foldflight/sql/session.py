@@ -108,7 +108,7 @@ def sql(
     _refuse_script(whole, catalog)
     is_rewritten = rewrite_scalar(analysis)
     if (query_at := _query_start(whole, span)) is not None and uses_functions(whole, catalog.mapped):
-        _check_mapped(analysis, Span(query_at, span.stop))
+        is_rewritten |= _check_mapped(analysis, Span(query_at, span.stop))
     is_plain = emit is None and not uses_functions(whole, catalog.names) and not _has_windows(whole)
     start = None if is_plain else _query_start(whole, span)
     if stream and start is None:
@@ -419,14 +419,18 @@ def _query_start(text: Text, span: Span) -> int | None:
     return None
 
 
-def _check_mapped(analysis: Analysis, span: Span) -> None:
-    """Check scalar functions' arguments and places in joins. A query that is not understood is left to Spark."""
+def _check_mapped(analysis: Analysis, span: Span) -> bool:
+    """Check scalar functions' arguments and places in joins, and return whether calls were rewritten.
+
+    A query that is not understood is left to Spark.
+    """
     try:
         query = parse(analysis.text, span)
     except SqlError:
-        return
-    check_types(analysis, query)
+        return False
+    is_rewritten = check_types(analysis, query)
     check_joins(analysis, query)
+    return is_rewritten
 
 
 def _without_aggregates(analysis: Analysis, args: Any, *, is_rewritten: bool) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 import threading
@@ -418,3 +419,19 @@ def test_a_server_that_is_gone(classic: Any) -> None:
         group_by(classic.range(10), "id").agg(n=functions["count"]())
     with pytest.raises(Exception, match="UNREACHABLE"):
         result.collect()
+
+
+def test_a_misspelled_column_logs_nothing(df: Any) -> None:
+    """Spark's own error, which PySpark logs with the trace of the JVM, is not shown before ours."""
+    logs = pytest.importorskip("pyspark.logger", reason="PySpark logs errors since 4.0")
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    logger = logs.PySparkLogger.getLogger("SQLQueryContextLogger")
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(RejectedError, match="cannot resolve the argument 'nope' of sum"):
+            group_by(df, "k").agg(n=connect("embedded:")["sum"]("nope"))
+    finally:
+        logger.removeHandler(handler)
+    assert records == []

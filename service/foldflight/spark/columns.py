@@ -199,8 +199,9 @@ class Columns:
             chosen.append(_kind_number(self.kind).alias(KIND))
         chosen += [column.alias(f"column_{place}") for place, column in enumerate(self.expressions)]
         try:
-            rows = self.input.select(chosen or [sf.lit(True).alias(REAL)])
-            rows.schema  # noqa: B018 - resolves the columns now: mistakes belong to this call, not to a later action
+            with quiet():
+                rows = self.input.select(chosen or [sf.lit(True).alias(REAL)])
+                rows.schema  # noqa: B018 - resolves the columns now: mistakes belong to this call, not to an action
         except (AnalysisException, ParseException) as error:
             self._refuse_single()
             raise _refused("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the query", error) from None

@@ -43,7 +43,7 @@ _CHANGING: Final = frozenset(
     name
     for each in (list, dict, set, bytearray, collections.deque, collections.Counter)
     for name in vars(each)
-    if not name.startswith("_") and name not in ("copy", "count", "get", "index", "items", "keys", "values")
+    if not name.startswith("_") and name not in ("copy", "get", "items", "keys", "values", *vars(bytes), *vars(tuple))
 )
 _HARMLESS: Final = (
     *(abs, all, any, bool, dict, divmod, enumerate, float, frozenset, int, len, list, max, min, range, reversed),

@@ -1,0 +1,69 @@
+"""Texts as addresses and back: the same content, whatever its order, its lengths and its NULLs."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from foldflight import udaf
+from foldflight.compiler.plan import plan_of
+from foldflight.compiler.program import may_change
+from foldflight.fold import texts
+from foldflight.fold.texts import from_addresses, to_addresses
+from foldflight.functions import Registry
+
+WORDS = ["", "a", "büy", "\U0001f600", "a text of more than eight bytes", "\0"]
+
+
+@pytest.mark.parametrize("length", [0, 1, 40, 5000])
+@pytest.mark.parametrize("type_", [pa.string(), pa.binary()], ids=str)
+def test_texts_come_back_in_any_order(length: int, type_: pa.DataType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short texts are gathered in several parts, long ones (5,000 bytes) are copied one by one."""
+    monkeypatch.setattr(texts, "_GATHERED_TEXTS", 7)
+    chosen = np.random.default_rng(length)
+    made = [WORDS[place] + "x" * (length and int(chosen.integers(0, length))) for place in chosen.integers(0, 6, 50)]
+    arrays = [pa.array(part).cast(type_) for part in (made[:20], made[20:])]  # two regions of memory
+    numbers = np.concatenate([to_addresses(each) for each in arrays])
+    order = chosen.permutation(50)
+    expected = pa.chunked_array(arrays).take(pa.array(order)).combine_chunks()
+    assert from_addresses(numbers[order], None, type_).equals(expected)
+    mask = chosen.integers(0, 2, 50).astype(np.bool_)
+    nulls = [None if hidden else value for hidden, value in zip(mask, expected.to_pylist(), strict=True)]
+    found = from_addresses(np.where(mask, 1 << 50, numbers[order]), mask, type_)  # NULLs are not read
+    found.validate(full=True)
+    assert found.to_pylist() == nulls
+
+
+def test_no_texts_and_empty_texts() -> None:
+    assert from_addresses(np.zeros(0, np.int64), None, pa.string()).equals(pa.array([], pa.string()))
+    assert from_addresses(np.zeros(3, np.int64), None, pa.string()).to_pylist() == [""] * 3
+
+
+@udaf
+class Joined:
+    """Reads its list."""
+
+    def create_accumulator(self) -> list[str]:
+        return []
+
+    def accumulate(self, accumulator: list[str], step: str) -> None:
+        accumulator.append(step)
+
+    def get_value(self, accumulator: list[str]) -> str:
+        return ",".join(accumulator)
+
+
+@udaf
+class Drained(Joined):
+    """Changes its list."""
+
+    def get_value(self, accumulator: list[str]) -> str:
+        return accumulator.pop() if accumulator else ""
+
+
+def test_a_get_value_that_joins_does_not_change_its_accumulator() -> None:
+    """So the accumulators are not written back after an interpreted get_value."""
+    for cls, changes in ((Joined, False), (Drained, True)):
+        (function,) = Registry.load([cls]).authored
+        bound = function.bind([pa.string()], {})
+        plan, _ = plan_of(bound, bound.instantiate())
+        assert may_change(plan) is changes

@@ -16,12 +16,14 @@ from foldflight import FoldflightError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.rows import Column, Rows
+from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction
 
 Samples = dict[Any, st.SearchStrategy[Any]]
 
 SLOTS = 4
+SIGNER = StateSigner([b"a key of sixteen bytes or more"])
 WHOLE = st.one_of(
     st.integers(-20, 20), st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from([1 << 53, (1 << 63) - 1])
 )
@@ -42,7 +44,7 @@ VALUES: Samples = {
 
 
 def interpreted(bound: BoundFunction) -> Interpreted:
-    return Interpreted(bound, context=FunctionContext(bound.function.name), signer=None)
+    return Interpreted(bound, context=FunctionContext(bound.function.name), signer=SIGNER)
 
 
 def bits(value: Any, *, unordered: bool = False) -> Any:

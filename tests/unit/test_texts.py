@@ -10,6 +10,7 @@ from foldflight.compiler.program import may_change
 from foldflight.fold import texts
 from foldflight.fold.texts import from_addresses, to_addresses
 from foldflight.functions import Registry
+from foldflight.functions.author.spec import Function
 
 WORDS = ["", "a", "büy", "\U0001f600", "a text of more than eight bytes", "\0"]
 
@@ -64,6 +65,7 @@ def test_a_get_value_that_joins_does_not_change_its_accumulator() -> None:
     """So the accumulators are not written back after an interpreted get_value."""
     for cls, changes in ((Joined, False), (Drained, True)):
         (function,) = Registry.load([cls]).authored
+        assert isinstance(function, Function)
         bound = function.bind([pa.string()], {})
         plan, _ = plan_of(bound, bound.instantiate())
         assert may_change(plan) is changes

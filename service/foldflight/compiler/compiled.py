@@ -20,6 +20,7 @@ from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, filled, struct_of, taken
+from foldflight.fold.aggregate.states import Unfit
 from foldflight.fold.mode import Mode
 from foldflight.fold.moments import MOMENTS, from_numbers, moment_of, to_numbers
 from foldflight.fold.rows import Mask, Rows, Slots, room_for
@@ -164,6 +165,8 @@ class Compiled(Accumulators):
             self._present[slots] = True
             found = self._column_states(slots, narrow=True)
             if found is not None:
+                found = self._encoded(found)
+            if found is not None:
                 return found
             self._leave()
         return self.inner.states(slots)
@@ -189,9 +192,7 @@ class Compiled(Accumulators):
         known = np.unique(slots[slots < len(self._present)])
         known = known[self._present[known]]
         if len(known):
-            states = self._column_states(known, narrow=False)
-            assert states is not None
-            self.inner.merge(known, states)
+            self._hand_over(known)
         own = self._own_numbers() if program.changes else ""
         found = self.inner.outputs(slots)
         if program.changes and len(known):
@@ -281,11 +282,42 @@ class Compiled(Accumulators):
             return
         slots = np.flatnonzero(self._present).astype(np.int32)
         if len(slots):
-            states = self._column_states(slots, narrow=False)
-            assert states is not None
-            self.inner.merge(slots, states)
+            self._hand_over(slots)
         self._program = self._heap = None
         self._table, self._present, self._kept = np.zeros(0, np.uint8), np.zeros(0, np.bool_), []
+
+    def _hand_over(self, slots: Slots) -> None:
+        """Give the interpreter the accumulators of slots for which it has none."""
+        assert self._program is not None
+        states = self._column_states(slots, narrow=False)
+        assert states is not None
+        certain = self._program.certain
+        if certain is None:
+            self.inner.merge(slots, states)
+        else:
+            self.inner.load(slots, certain.accumulators(states))
+
+    def _encoded(self, accumulators: pa.Array) -> pa.Array | None:
+        """Return a column of accumulators as states; None if they cannot be pickled."""
+        assert self._program is not None
+        certain = self._program.certain
+        if certain is None:
+            return accumulators
+        try:
+            return self.inner.codec.encode(certain.accumulators(accumulators))
+        except Unfit:
+            return None
+
+    def _decoded(self, states: pa.Array) -> pa.Array | None:
+        """Return states as a column of accumulators; None if these are not as compiled code has them."""
+        assert self._program is not None
+        certain = self._program.certain
+        if certain is None:
+            return states
+        try:
+            return certain.column(self.inner.codec.decode(states))
+        except Unfit:
+            return None
 
     @property
     def _rows(self) -> Any:
@@ -305,7 +337,8 @@ class Compiled(Accumulators):
     def _column_states(self, slots: Slots, *, narrow: bool) -> pa.Array | None:
         """Return the states of n slots; None if one does not fit its type. Without `narrow`, integers have 64 bits."""
         assert self._program is not None
-        records, type_ = taken(self._rows, slots), self.inner.codec.arrow
+        certain = self._program.certain
+        records, type_ = taken(self._rows, slots), self.inner.codec.arrow if certain is None else certain.arrow
         columns = []
         for place, field in enumerate(self._program.layout.fields):
             wanted = type_.field(place).type if pa.types.is_struct(type_) else type_
@@ -319,6 +352,10 @@ class Compiled(Accumulators):
     def _records(self, states: pa.Array) -> Any | None:
         """Return n states as n records, or None if one holds a NULL that a fold does not write."""
         assert self._program is not None
+        column = self._decoded(states)
+        if column is None:
+            return None
+        states = column
         self._keep(self._program, [states])
         records, fields = np.zeros(len(states), self._program.dtype), self._program.layout.fields
         columns = [states.field(place) if pa.types.is_struct(states.type) else states for place in range(len(fields))]

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from foldflight.compiler.certain import Certain, certain_of, class_named
 from foldflight.compiler.heap import Holding, Part
 from foldflight.compiler.kernels import Plan
 from foldflight.compiler.kinds import ENCODED, Refused
@@ -56,16 +57,21 @@ LOOKED_AT: Final = ("create_accumulator", "eval", *_METHODS, *_MAKERS, *_HOOKS)
 
 
 class Start(typing.NamedTuple):
-    """A fresh accumulator, and the attributes of the author's instance, as records of uint8."""
+    """A fresh accumulator, and the attributes of the author's instance, as records of uint8.
+
+    `certain` has the types of accumulators that are pickled; None if states are typed.
+    """
 
     fresh: Any
     instance: Any
+    certain: Certain | None = None
 
 
 def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     """Return the plan of a function and the records that it starts with. Raises Refused if it cannot be compiled."""
     function = bound.function
-    if bound.serializer is None:
+    untyped = bound.serializer is None
+    if untyped and function.capabilities.codec != "pickle":
         raise Refused(f"its states are not typed: {function.capabilities.codec_reason}")
     separate = hasattr(function.cls, "create_accumulator")
     functions, with_self = _functions(function.cls, separate=separate)
@@ -75,8 +81,15 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     hiding = [name for name in own if name in functions or (name not in attributes and hasattr(function.cls, name))]
     if hiding:
         raise Refused(f"its instance attribute {hiding[0]} hides the class attribute of that name")
-    has_members = pa.types.is_struct(bound.serializer.arrow) and not isinstance(bound.serializer, Nullable)
+    has_members = (
+        bound.serializer is not None
+        and pa.types.is_struct(bound.serializer.arrow)
+        and not isinstance(bound.serializer, Nullable)
+    )
     cls = function.accumulator_class if has_members else None
+    if untyped:
+        maker = inspect.getattr_static(function.cls, "create_accumulator", None)
+        cls = class_named(function, getattr(maker, "__func__", maker))
     for each in [function.cls, *([cls] if cls is not None else [])]:
         hooks = [name for name in _HOOKS if getattr(each, name, None) not in (None, getattr(object, name, None))]
         if hooks:
@@ -87,7 +100,8 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     accumulators = _fresh(methods, cls)
     if cls is None and has_members and type(accumulators[0]) is not tuple:
         raise Refused("its accumulator is neither a tuple nor an object with annotated attributes")
-    layout = _layout(bound, cls, accumulators[0])
+    certain = certain_of(cls, accumulators[0], function.capabilities.codec_reason) if untyped else None
+    layout = _layout(bound, cls, accumulators[0]) if certain is None else certain.layout
     fresh = [_record(layout, _members(layout, cls, each)) for each in accumulators]
     for field in layout.fields:
         one, other = (_members(layout, cls, each)[field.name] for each in accumulators)
@@ -115,7 +129,7 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
         result_bits=bits,
         unresolved=unresolved,
     )
-    return plan, Start(fresh[0], attribute_record(parameters, attributes))
+    return plan, Start(fresh[0], attribute_record(parameters, attributes), certain)
 
 
 def own_attributes(methods: Methods | ScalarMethods) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from foldflight.fold.texts import TEXTS
 
 if TYPE_CHECKING:
     from foldflight.compiler.kernels import Kernels, Plan  # brings numba
+    from foldflight.compiler.plan import Start
 
 __all__ = ["NO_NUMBA", "Program", "Uncompiled", "lacks_numba", "room_for_results", "why_not"]
 
@@ -69,23 +70,22 @@ class Program:
 
     Args:
         kernels: The loops.
-        fresh: A new accumulator, uint8, shape (bytes of a record,).
-        instance: The attributes of the author's instance, uint8.
+        start: A new accumulator and the attributes of the author's instance.
         on_refused: Called with the name of the class, the circumstances in which it is interpreted, and the reason.
 
     Attributes:
+        certain: The types of accumulators that are pickled; None if states are typed.
         values: The loop that makes results; None if get_value is interpreted.
         interprets: Why get_value is interpreted; empty if it is compiled.
         changes: Whether an interpreted get_value may change accumulators.
     """
 
-    def __init__(
-        self, kernels: Kernels, fresh: Any, instance: Any, on_refused: Callable[[str, str, str], None]
-    ) -> None:
+    def __init__(self, kernels: Kernels, start: Start, on_refused: Callable[[str, str, str], None]) -> None:
         self._kernels = kernels
         self._on_refused = on_refused
-        self.fresh = fresh
-        self.instance = instance
+        self.fresh = start.fresh
+        self.instance = start.instance
+        self.certain = start.certain
         self.layout = kernels.plan.accumulator
         self.dtype = self.layout.dtype
         self.arguments = tuple(zip(kernels.plan.arguments, kernels.plan.kinds, strict=True))

@@ -202,7 +202,7 @@ class Programs(Accelerator):
         if isinstance(bound, BoundScalar):
             program = ScalarProgram(bound.function.name, kernels, start, self._log_refused)
         else:
-            program = Program(kernels, start.fresh, start.instance, self._log_refused)
+            program = Program(kernels, start, self._log_refused)
         _remember(self._kernels, digest, kernels)
         _remember(self._programs, _key_of(bound), _Kept(bound.function, own, lookups, program))
         return program
@@ -254,7 +254,7 @@ class Programs(Accelerator):
             return Folding(Mode.INTERPRETED, "compile=False")
         if isinstance(function, ScalarFunction):
             return self._compilable(function, _fixed(function))
-        if function.capabilities.codec != "typed":
+        if function.capabilities.codec == "custom" or (function.capabilities.codec == "pickle" and function.folds_many):
             return Folding(Mode.INTERPRETED, f"its states are not typed: {function.capabilities.codec_reason}")
         bound = _fixed(function)
         if function.folds_many and (bound is None or (isinstance(bound, BoundFunction) and _has_records(bound))):

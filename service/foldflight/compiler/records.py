@@ -19,12 +19,13 @@ from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, low
 
 from foldflight.compiler.containers import Held
 from foldflight.compiler.heap import HEADER, Holding
-from foldflight.compiler.kinds import KINDS, Refused
+from foldflight.compiler.kinds import KINDS, KNOWN, Refused, kind_of, stand_in
 from foldflight.fold.aggregate.records import record_dtype
 from foldflight.fold.moments import MOMENTS
 from foldflight.fold.texts import TEXTS
 
 __all__ = [
+    "EXACTLY",
     "Items",
     "RecordField",
     "RecordLayout",
@@ -77,9 +78,15 @@ class RecordField:
 
 @dataclass(frozen=True)
 class RecordLayout:
-    """The members of a record, the widest first."""
+    """The members of a record, the widest first.
+
+    Args:
+        fields: The attributes.
+        exact: Whether an int is not stored as a float, because states show which of both it is.
+    """
 
     fields: tuple[RecordField, ...]
+    exact: bool = False
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -357,6 +364,23 @@ def local_record(reference: Reference) -> Callable[..., Any]:
         return signature(reference), generate
 
     return local
+
+
+def _exactly(wanted: str) -> Callable[..., Any]:
+    """Return the stand-in that returns a value of a kind, and refuses those of other kinds."""
+    known = KNOWN[wanted]
+
+    @stand_in
+    def choose(value: Any) -> Any:
+        kind = str(kind_of(value))
+        if kind.removesuffix("?") != wanted:
+            raise Refused(f"it assigns {kind} to an attribute without annotation that is {wanted} at first")
+        return lambda value: known(value)
+
+    return choose
+
+
+EXACTLY: Final = {kind: _exactly(kind) for kind in ("int", "float", "bool")}
 
 
 def seen_as(reference: Reference) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ from numba.core.untyped_passes import IRProcessing
 from foldflight.compiler import containers, moments, operators, texts
 from foldflight.compiler.check import Check
 from foldflight.compiler.kinds import Refused, as_moment, kind_of
-from foldflight.compiler.records import Items, Reference
+from foldflight.compiler.records import EXACTLY, Items, Reference
 
 __all__ = ["ClassCompiler"]
 
@@ -250,6 +250,9 @@ class _Rewriter:
                     self.made.append(ir.Assign(read, mine, statement.loc))
                     self.call(containers.put_whole, (mine, statement.value), statement.loc)
                     return
+                if reference.layout.exact:
+                    value = self.call(EXACTLY[reference.fields[statement.attr].kind], (statement.value,), statement.loc)
+                    statement = ir.SetAttr(statement.target, statement.attr, value, statement.loc)
                 self.made.append(statement)
             case ir.SetItem():
                 given = (statement.target, statement.index, statement.value)

@@ -95,7 +95,7 @@ class Bundled(Interpreted):
     def _accumulators(self, slot: int) -> list[Any]:
         return [self._held[slot]] if slot < len(self._held) and self._present[slot] else []
 
-    def _load(self, slots: Slots, accumulators: Sequence[Any]) -> None:
+    def load(self, slots: Slots, accumulators: Sequence[Any]) -> None:
         self._grow(slots)
         gathered: dict[int, list[Any]] = {}
         for slot, accumulator in zip(slots.tolist(), accumulators, strict=True):

@@ -320,7 +320,7 @@ class Interpreted(Accumulators):
                 if int(slots[place]) not in self.failures:
                     self.merge(slots[place : place + 1], states.slice(place, 1))
             return
-        self._load(slots, accumulators)
+        self.load(slots, accumulators)
 
     def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
         migrated, accumulators = [], []
@@ -331,7 +331,7 @@ class Interpreted(Accumulators):
             except FunctionError as failure:
                 if not self.failures.take(failure):
                     raise
-        self._load(np.array(migrated, np.int32), accumulators)
+        self.load(np.array(migrated, np.int32), accumulators)
 
     def migrated(self, slots: Slots, states: pa.Array, written: StateOrigin) -> tuple[Slots, pa.Array] | None:
         """Convert states of another version to slots with states of this version, or None if a state has no such form.
@@ -364,7 +364,8 @@ class Interpreted(Accumulators):
             raise FunctionError("RESULT_TYPE", message, function=self.name, slot=slot)
         return accumulator
 
-    def _load(self, slots: Slots, accumulators: Sequence[Any]) -> None:
+    def load(self, slots: Slots, accumulators: Sequence[Any]) -> None:
+        """Merge n accumulators into n slots. Those that are new in their slots are kept as they are."""
         self._grow(slots)
         held, present = self._held, self._present
         for slot, accumulator in zip(slots.tolist(), accumulators, strict=True):

@@ -6,7 +6,10 @@ import contextlib
 import datetime as dt
 import json
 import math
+import random
+import re
 import select
+import string
 import struct
 import subprocess
 import sys
@@ -349,9 +352,9 @@ def test_a_user_who_may_not_log_in(database: PostgresDatabase) -> None:
     database.run(f"DROP USER {WITH_PASSWORD}")
 
 
-@pytest.mark.parametrize("sqlstate", ["25P03", "57P01", "08006", "53300", "25006"])
+@pytest.mark.parametrize("sqlstate", ["25P03", "57P01", "57014", "08006", "53300", "25006", "40P01", "40001", "55P03"])
 def test_connections_that_the_server_ends(database: PostgresDatabase, sqlstate: str) -> None:
-    """What a server says when it ends a connection, or is a standby, is no mistake: the epoch is tried again."""
+    """What a server says when it ends work, or is a standby, is no mistake: the epoch is tried again."""
     target = database.opened("t", PAIRS, ["key"])
     name = psycopg.errors.lookup(sqlstate).__name__
 
@@ -367,6 +370,15 @@ def test_connections_that_the_server_ends(database: PostgresDatabase, sqlstate: 
 
     with pytest.raises(RetryableError, match=r"the database of table .* does not answer"):
         end()
+
+
+def test_a_key_that_is_too_long_for_an_index(database: PostgresDatabase) -> None:
+    """For psycopg it is an error of the server like a lost connection, but no other attempt would succeed."""
+    target = database.opened("t", PAIRS, ["key"])
+    long = "".join(random.Random(1).choices(string.ascii_letters, k=9000))  # it cannot be compressed
+    error = refused(target, PAIRS, (long, 1))
+    assert error.code == "SCHEMA_MISMATCH"
+    assert re.search(r"table .*\.t: index row requires \d+ bytes", error.message)
 
 
 def test_the_offsets_of_an_epoch(kind: Kind) -> None:

@@ -25,8 +25,9 @@ __all__ = ["PostgresTable"]
 _NEW, _GONE = '"foldflight_new"', '"foldflight_gone"'
 _NULLS_NOT_DISTINCT: Final = 150000  # UNIQUE NULLS NOT DISTINCT came with PostgreSQL 15
 _LOST_S: Final = {"connect_timeout": 10, "tcp_user_timeout": 60_000}  # the second is in milliseconds
-# SQLSTATEs of a server that ends connections, has no more of them, or is a standby: another attempt may succeed.
-_LOST: Final = ("08", "53", "57P0", "25P03", "25P04", "25006")
+# SQLSTATEs of a server that ends connections or statements, lacks resources, is a standby, or ends one of two
+# transactions in conflict: another attempt may succeed.
+_LOST: Final = ("08", "40", "53", "55006", "55P03", "57", "58", "25P03", "25P04", "25006")
 # libpq has no SQLSTATE for a connection that is refused, so these are the texts of PostgreSQL and of PgBouncer.
 _NO_LOGIN: Final = re.compile(
     r'authentication failed|role ".*" (?:does not exist|is not permitted)|no password supplied'
@@ -269,7 +270,7 @@ class PostgresTable:
             with connection:
                 yield connection
         except psycopg.Error as error:
-            if isinstance(error, psycopg.OperationalError) or (error.sqlstate or "").startswith(_LOST):
+            if error.sqlstate.startswith(_LOST) if error.sqlstate else isinstance(error, psycopg.OperationalError):
                 raise self._unreachable(error) from error
             said = [error.diag.message_primary or str(error), error.diag.message_detail, error.diag.message_hint]
             column = f", column {error.diag.column_name}" if error.diag.column_name else ""

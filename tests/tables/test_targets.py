@@ -415,6 +415,10 @@ def test_the_index_over_the_keys(database: PostgresDatabase) -> None:
     with pytest.raises(RejectedError, match="no unique index"):
         database.opened("t", PAIRS, ["key"])
     database.run(f"CREATE UNIQUE INDEX ON {database.schema}.t (key)")
+    database.run(f"ALTER TABLE {database.schema}.t ADD CONSTRAINT late UNIQUE (key) DEFERRABLE")
+    with pytest.raises(RejectedError, match=r"unique constraint over its keys key that is DEFERRABLE"):
+        database.opened("t", PAIRS, ["key"])
+    database.run(f"ALTER TABLE {database.schema}.t DROP CONSTRAINT late")
     target = database.opened("t", PAIRS, ["key"])
     error = refused(target, PAIRS, ("a", 1), (None, 2))
     assert "the key column key is NULL, and the unique index" in error.message

@@ -39,7 +39,8 @@ _COLUMNS: Final = """
     SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
     WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"""
 _INDEXES: Final = """
-    SELECT array_agg(attname::text), bool_or(coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false))
+    SELECT array_agg(attname::text), bool_or(coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false)),
+        bool_or(indimmediate)
     FROM pg_index AS i
     JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY((indkey::smallint[])[0:indnkeyatts - 1])
     WHERE indrelid = to_regclass(%s) AND indisunique AND indisvalid AND indpred IS NULL AND indexprs IS NULL
@@ -115,15 +116,22 @@ class PostgresTable:
         return {name: type_of(type_) for name, type_ in connection.execute(_COLUMNS, [self._table])}
 
     def _check_index(self, connection: psycopg.Connection[Any]) -> None:
-        found = [nulls for names, nulls in connection.execute(_INDEXES, [self._table]) if set(names) == set(self._keys)]
+        keys = self._listed(self._keys)
+        indexes = connection.execute(_INDEXES, [self._table])
+        found = [(nulls, immediate) for names, nulls, immediate in indexes if set(names) == set(self._keys)]
         if not found:
-            keys = self._listed(self._keys)
             raise RejectedError(
                 "SETTINGS",
                 f"table {self.name} has no unique index over its keys {', '.join(self._keys)}: CREATE UNIQUE INDEX ON "
                 f"{self._table} ({keys}) NULLS NOT DISTINCT",
             )
-        self._takes_null_keys = any(found)
+        if not all(immediate for _, immediate in found):
+            raise RejectedError(
+                "SETTINGS",
+                f"table {self.name} has a unique constraint over its keys {', '.join(self._keys)} that is DEFERRABLE, "
+                "and INSERT ... ON CONFLICT refuses such a table: drop it, and add one that is not",
+            )
+        self._takes_null_keys = any(nulls for nulls, _ in found)
 
     def has_rows(self) -> bool:
         """Return whether the table has any rows."""

@@ -352,6 +352,24 @@ def test_a_user_who_may_not_log_in(database: PostgresDatabase) -> None:
     database.run(f"DROP USER {WITH_PASSWORD}")
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("sslmode=banana", "invalid sslmode value"),
+        ("port=many", "invalid integer value"),
+        ("port=99999", "invalid port number"),
+        ("sslmode=require", "server does not support SSL"),
+        ("options=-c%20nothing%3D1", 'unrecognized configuration parameter "nothing"'),
+    ],
+)
+def test_settings_of_a_connection_that_cannot_work(postgres: str, setting: str, said: str) -> None:
+    """They are refused at once, since another attempt would fail in the same way."""
+    target = PostgresTable(f"{postgres}?{setting}", ("t",), PAIRS, ["key"], create=True, add_columns=False)
+    with pytest.raises(RejectedError, match=f"table t: .*{said}.* Correct the URL") as caught:
+        target.prepare()
+    assert caught.value.code == "SETTINGS"
+
+
 @pytest.mark.parametrize("sqlstate", ["25P03", "57P01", "57014", "08006", "53300", "25006", "40P01", "40001", "55P03"])
 def test_connections_that_the_server_ends(database: PostgresDatabase, sqlstate: str) -> None:
     """What a server says when it ends work, or is a standby, is no mistake: the epoch is tried again."""

@@ -34,6 +34,10 @@ _NO_LOGIN: Final = re.compile(
     r"|pg_hba\.conf|no such user"
 )
 _NO_DATABASE: Final = re.compile(r'database ".*" does not exist|permission denied for database|no such database')
+_NO_SETTING: Final = re.compile(
+    r"connection is bad: invalid |unrecognized configuration parameter|certificate|authentication method requirement"
+    r"|server does not support SSL"
+)
 _PLACE: Final = re.compile(r"line (\d+)(?:, column ([^:]+))?")
 _COLUMNS: Final = """
     SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
@@ -303,6 +307,12 @@ class PostgresTable:
                 "SETTINGS",
                 f"table {self.name}: the user {user} cannot use the database {database}: {said}. Correct the name "
                 "behind the host in the URL, or create the database",
+            )
+        if _NO_SETTING.search(said):
+            return RejectedError(
+                "SETTINGS",
+                f"table {self.name}: a connection to the database is not possible with these settings: {said}. Correct "
+                "the URL, or the variables PG... of libpq",
             )
         return self._unreachable(error)
 

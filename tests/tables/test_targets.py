@@ -483,6 +483,17 @@ def test_a_file_that_another_process_has_open(tmp_path: Path) -> None:
     assert file.rows("t") == [{"key": "a", "value": 1}]
 
 
+def test_a_path_that_is_no_file_of_duckdb(tmp_path: Path) -> None:
+    """It is refused at once, since another attempt would fail in the same way."""
+    text = tmp_path / "text.duckdb"
+    text.write_text("a text " * 1000)
+    for path in (text, tmp_path, tmp_path / "missing" / "new.duckdb", text / "new.duckdb"):
+        with pytest.raises(RejectedError, match=r"table t in .* IO Error: .* names a file of DuckDB") as caught:
+            DuckDBFile(path).opened("t", PAIRS, ["key"])
+        assert caught.value.code == "SETTINGS"
+    assert not (tmp_path / "missing").exists()
+
+
 def test_a_file_that_is_read_in_the_same_process(tmp_path: Path) -> None:
     """A reader in the notebook of the driver makes the file unavailable only as long as it reads."""
     file = DuckDBFile(tmp_path / "read.duckdb")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DuckDBTable"]
 
+_NO_DATABASE: Final = "not a valid DuckDB database file"
 _CHANGES: Final = "foldflight_changes"
 # DuckDB fails now and then if one thread opens a file while another one closes it, so queries take turns.
 _OPEN: Final = threading.RLock()
@@ -132,6 +134,13 @@ class DuckDBTable:
             with _OPEN, duckdb.connect(self._path) as connection:
                 yield connection
         except (duckdb.IOException, duckdb.ConnectionException, duckdb.TransactionException) as error:
+            path = Path(self._path)
+            if path.is_dir() or not path.parent.is_dir() or _NO_DATABASE in str(error):
+                raise RejectedError(
+                    "SETTINGS",
+                    f"table {self.name}: {error}. The path of the URL names a file of DuckDB, or a new one in a folder "
+                    "that exists",
+                ) from error
             # Another process has the file open, or this one for reading only, or a query in it changes the same rows.
             raise RetryableError("UNREACHABLE", f"table {self.name} is not available: {error}") from error
         except duckdb.Error as error:

@@ -6,9 +6,11 @@ import contextlib
 import datetime as dt
 import json
 import math
+import os
 import random
 import re
 import select
+import socket
 import string
 import struct
 import subprocess
@@ -397,6 +399,31 @@ def test_a_key_that_is_too_long_for_an_index(database: PostgresDatabase) -> None
     error = refused(target, PAIRS, (long, 1))
     assert error.code == "SCHEMA_MISMATCH"
     assert re.search(r"table .*\.t: index row requires \d+ bytes", error.message)
+
+
+def test_a_host_that_vanishes_is_noticed(database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides ask whether the other one is there: a database that is gone is waited for, and so is a driver."""
+    target = database.opened("t", PAIRS, ["key"])
+    opened: list[psycopg.Connection[Any]] = []
+    connect = psycopg.connect
+
+    def connected(*args: Any, **options: Any) -> psycopg.Connection[Any]:
+        opened.append(connect(*args, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(psycopg, "connect", connected)
+
+    def parts() -> Iterator[pa.Table]:
+        [connection] = opened
+        with socket.socket(fileno=os.dup(connection.fileno())) as ours:
+            idle, interval, count = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
+            assert [ours.getsockopt(socket.IPPROTO_TCP, each) for each in (idle, interval, count)] == [30, 10, 3]
+        for name, value in (("idle", "30"), ("interval", "10"), ("count", "3")):
+            assert connection.execute(f"SHOW tcp_keepalives_{name}").fetchone() == (value,)
+        yield changes_of([{"key": "a", "value": 1}], PAIRS)
+
+    target.apply("q", 0, parts())
+    assert database.rows("t") == [{"key": "a", "value": 1}]
 
 
 def test_the_offsets_of_an_epoch(kind: Kind) -> None:

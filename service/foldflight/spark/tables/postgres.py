@@ -24,7 +24,9 @@ __all__ = ["PostgresTable"]
 
 _NEW, _GONE = '"foldflight_new"', '"foldflight_gone"'
 _NULLS_NOT_DISTINCT: Final = 150000  # UNIQUE NULLS NOT DISTINCT came with PostgreSQL 15
-_LOST_S: Final = {"connect_timeout": 10, "tcp_user_timeout": 60_000}  # the second is in milliseconds
+# A host that vanishes closes no connection. Each side then notices after a minute, where Linux would take two hours.
+_ALIVE: Final = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}  # the first two in seconds
+_LOST_S: Final = {"connect_timeout": 10, "tcp_user_timeout": 60_000, **_ALIVE}  # tcp_user_timeout is in milliseconds
 # SQLSTATEs of a server that ends connections or statements, lacks resources, is a standby, or ends one of two
 # transactions in conflict: another attempt may succeed.
 _LOST: Final = ("08", "40", "53", "55006", "55P03", "57", "58", "25P03", "25P04", "25006")
@@ -151,6 +153,9 @@ class PostgresTable:
     def apply(self, query: str, epoch: int, changes: Iterable[pa.Table], offsets: int | None = None) -> None:
         names = self._listed(self._columns.names)
         with self._connected() as connection, connection.transaction():
+            # So that a driver whose host vanished does not hold the row below for hours.
+            for name, value in _ALIVE.items():
+                connection.execute(f"SET LOCAL tcp_{name} = {value}")
             # The row is also the lock: another driver of the same query waits here, and then finds the epoch.
             marked = connection.execute(
                 f"INSERT INTO {self._epochs} AS kept VALUES (%s, %s, %s, now()) ON CONFLICT (query, table_name) "

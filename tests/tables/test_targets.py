@@ -593,6 +593,19 @@ def test_epochs_belong_to_a_table(kind: Kind) -> None:
     assert (kind.opened("one", PAIRS, ["key"]).last_epoch("q"), other.last_epoch("q")) == (3, 3)
 
 
+@pytest.mark.parametrize("kind", ["duckdb", "postgresql"], indirect=True)
+def test_a_table_that_was_dropped_has_no_epochs(kind: DuckDBFile | PostgresDatabase) -> None:
+    """A query that is started again creates an empty table, and must not find there the epochs of the one before."""
+    kind.opened("kept", PAIRS, ["key"]).apply("q", 3, [], 5)
+    kind.opened("t", PAIRS, ["key"]).apply("q", 3, [changes_of([{"key": "a", "value": 1}], PAIRS)], 5)
+    kind.run(f"DROP TABLE {getattr(kind, 'schema', 'main')}.t")
+    names = ["q", offsets_name("q")]
+    assert [kind.opened("t", PAIRS, ["key"]).last_epoch(name) for name in names] == [None, None]
+    assert [kind.opened("kept", PAIRS, ["key"]).last_epoch(name) for name in names] == [3, 5]
+    kind.opened("t", PAIRS, ["key"]).apply("q", 0, [], 6)
+    assert [kind.opened("t", PAIRS, ["key"]).last_epoch(name) for name in names] == [0, 6]
+
+
 def test_another_writer_of_a_delta_table(tmp_path: Path) -> None:
     """A commit between the comparison of epochs and the commit of ours is an error that passes: both are done again."""
     files = DeltaFiles(tmp_path)

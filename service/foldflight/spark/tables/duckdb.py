@@ -68,6 +68,8 @@ class DuckDBTable:
                 if not self._create:
                     raise RejectedError("SETTINGS", f"there is no table {self.name}; create it, or give create=True")
                 connection.execute(f"CREATE TABLE {self._table} AS FROM {_CHANGES}")
+                # Those of a table of this name that was dropped: a query that filled it would go on with an empty one.
+                connection.execute(f"DELETE FROM {self._epochs} WHERE table_name = ?", [self._name_in_schema])
             found = connection.sql(f"FROM {self._table} LIMIT 0").to_arrow_table().schema
             types = {field.name: field.type for field in found}
             missing = missing_columns(self.name, self._columns, types, add_columns=self._add_columns)

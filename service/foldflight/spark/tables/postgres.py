@@ -110,6 +110,8 @@ class PostgresTable:
                 connection.execute(
                     f"CREATE TABLE {self._table} ({columns}, UNIQUE {nulls}({self._listed(self._keys)}))"
                 )
+                # Those of a table of this name that was dropped: a query that filled it would go on with an empty one.
+                connection.execute(f"DELETE FROM {self._epochs} WHERE table_name = %s", [self._name_in_schema])
                 found = self._found(connection)
             for field in missing_columns(self.name, self._columns, found, add_columns=self._add_columns):
                 connection.execute(f"ALTER TABLE {self._table} ADD COLUMN {quoted(field.name)} {wanted[field.name]}")

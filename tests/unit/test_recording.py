@@ -437,8 +437,7 @@ def test_only_recordings_signed_with_the_key_are_read(tmp_path: Path) -> None:
     """With a key only a recording that is signed with it is read."""
     record(tmp_path / "signed", [BAD], key=KEY)
     record(tmp_path / "unsigned", [BAD])
-    assert read_recording(the_file(tmp_path / "signed"), key=KEY).is_trusted
-    assert not read_recording(the_file(tmp_path / "signed")).is_trusted
+    assert read_recording(the_file(tmp_path / "signed"), key=KEY).steps
     for path, key in (("signed", KEY + "!"), ("unsigned", KEY)):
         with pytest.raises(RejectedError, match="is not signed with the given key") as refused:
             read_recording(the_file(tmp_path / path), key=key)
@@ -446,12 +445,16 @@ def test_only_recordings_signed_with_the_key_are_read(tmp_path: Path) -> None:
 
 
 def test_pickled_states_are_not_unpickled_without_consent(tmp_path: Path) -> None:
-    """Only --state-key or --unpickle lets a recording's pickles be read: they may be anything."""
+    """Only --state-key or --unpickle lets a recording's pickles be read: they may be anything.
+
+    A signature does not: a server signs recordings of states that it refused, of an engine that it does not trust.
+    """
     rows = [{"customer": "a", "v": 1}]
-    record(tmp_path, rows, [*rows, {"customer": "a", "v": 0}], function=Pickled, columns=("v",))
-    refused = replayed(the_file(tmp_path), "--function", f"{PLACE}:Pickled")
-    assert "STATE_MISMATCH" in refused.output
-    assert "--unpickle" in refused.output
+    record(tmp_path, rows, [*rows, {"customer": "a", "v": 0}], function=Pickled, columns=("v",), key=KEY)
+    for options in ([], ["--recording-key", KEY]):
+        refused = replayed(the_file(tmp_path), "--function", f"{PLACE}:Pickled", *options)
+        assert "STATE_MISMATCH" in refused.output
+        assert "--unpickle" in refused.output
     assert "ZeroDivisionError" in replayed(the_file(tmp_path), "--function", f"{PLACE}:Pickled", "--unpickle").output
 
 

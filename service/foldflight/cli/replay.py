@@ -72,7 +72,7 @@ def _key_option(flag: str, doc: str) -> Callable[[_Command], _Command]:
     "--unpickle",
     is_flag=True,
     help="Unpickle states of embedded functions without a state key, which executes what is in them. Give it only for "
-    "a recording that you trust. With --recording-key it is not needed.",
+    "a recording whose states you trust; a signature does not vouch for states that a server got from an engine.",
 )
 def replay(
     file: Path,
@@ -110,7 +110,7 @@ def replay(
     registry = functions_for(recording, given, [bundle_key.encode()] if bundle_key else ())
     state_keys = [
         *([state_key.encode()] if state_key else []),
-        *([NO_STATE_KEY] if unpickle or recording.is_trusted else []),
+        *([NO_STATE_KEY] if unpickle else []),
     ]
     steps: Sequence[Exchanged] = recording.steps
     if groups:

@@ -151,7 +151,6 @@ class Recording:
         steps: The frames, with their answers.
         groups: The keys of groups by slot; empty if they are not known, as on servers.
         error: The error that ended the exchange; None if there was none.
-        is_trusted: Whether it is signed with the key that was given.
     """
 
     about: Mapping[str, Any]
@@ -159,7 +158,6 @@ class Recording:
     steps: tuple[Exchanged, ...]
     groups: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     error: FoldflightError | None = None
-    is_trusted: bool = False
 
 
 def read_recording(path: str | Path, *, key: str | None = None) -> Recording:
@@ -167,7 +165,8 @@ def read_recording(path: str | Path, *, key: str | None = None) -> Recording:
 
     Args:
         path: The file.
-        key: The key with which it must be signed. None: a signature is not looked at.
+        key: The key with which it must be signed. None: a signature is not looked at. It tells who recorded, not that
+            the states of the engine are harmless: a server also records those that it refused to unpickle.
 
     Raises:
         RejectedError: SETTINGS, if the file cannot be read; BAD_FRAME, if it is no recording, or damaged;
@@ -178,8 +177,7 @@ def read_recording(path: str | Path, *, key: str | None = None) -> Recording:
     except OSError as error:
         raise RejectedError("SETTINGS", f"cannot read the recording {path}: {error.strerror}") from None
     try:
-        parts = list(_checked_parts(data, key))
-        recording = _recording(parts, is_trusted=key is not None)
+        recording = _recording(list(_checked_parts(data, key)))
     except RejectedError as error:
         raise RejectedError(error.code, f"{path}: {error.message}") from None
     return replace(recording, about={**recording.about, "file": Path(path).name})
@@ -234,7 +232,7 @@ def parts_from(file: IO[bytes]) -> Iterator[Part]:
         yield Part(kind, file.read(message_bytes), file.read(batch_bytes))
 
 
-def _recording(parts: list[Part], *, is_trusted: bool) -> Recording:
+def _recording(parts: list[Part]) -> Recording:
     if [each.kind for each in parts[:2]] != [ABOUT, OPEN]:
         raise RejectedError("BAD_FRAME", "the recording does not begin with the parts A and O")
     about, opening = _about(parts[0].message), decode_open(parts[1].message)
@@ -253,7 +251,7 @@ def _recording(parts: list[Part], *, is_trusted: bool) -> Recording:
                 raise RejectedError("BAD_FRAME", "the error of the recording cannot be decoded")
         else:
             raise RejectedError("BAD_FRAME", f"a part of the kind {part.kind.decode()} is in the middle")
-    return Recording(about, opening, tuple(steps), groups, error, is_trusted)
+    return Recording(about, opening, tuple(steps), groups, error)
 
 
 def batch_of(part: Part) -> pa.RecordBatch:

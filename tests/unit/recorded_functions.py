@@ -89,6 +89,20 @@ class Shares:
         return sums[0]
 
 
+@udaf(input_types=["DOUBLE"], result_type="STRUCT<sum DOUBLE, parts ARRAY<DOUBLE>>")
+class Parts:
+    """The sum of numbers, and the numbers."""
+
+    def create_accumulator(self) -> list[float]:
+        return []
+
+    def accumulate(self, parts: list[float], value):
+        parts.append(value)
+
+    def get_value(self, parts: list[float]):
+        return {"sum": sum(parts), "parts": parts}
+
+
 @udf(input_types=["VARCHAR"], result_type="VARCHAR")
 def initial(name):
     return name[0]

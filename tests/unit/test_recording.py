@@ -705,6 +705,27 @@ def test_a_difference_becomes_a_test(tmp_path: Path, monkeypatch: pytest.MonkeyP
     scope["test_ratio_answers_recorded_rows"]()
 
 
+@pytest.mark.parametrize("value", [float("nan"), -0.0])
+def test_a_difference_of_nan_or_of_zeros_becomes_a_test(
+    value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN equals nothing, and 0.0 equals -0.0, so the test compares how the values are written."""
+    parts = recorded_functions.Parts
+    record(tmp_path, [{"customer": "a", "v": value}] * 9, function=parts, columns=("v",), of="all")
+    test = tmp_path / "test_parts.py"
+    monkeypatch.setattr(parts, "get_value", lambda self, parts: {"sum": sum(parts), "parts": [0.0] * len(parts)})
+    assert "wrote" in replayed(the_file(tmp_path), "--function", f"{PLACE}:Parts", "--to-test", str(test)).output
+    for check in ("check", "format --check --diff"):
+        ruff = in_python(f"-m ruff {check} --isolated {test}")
+        assert ruff.returncode == 0, ruff.stdout + ruff.stderr
+    scope: dict[str, Any] = {}
+    exec(test.read_text(), scope)
+    with pytest.raises(AssertionError):
+        scope["test_parts_answers_recorded_rows"]()
+    monkeypatch.undo()
+    scope["test_parts_answers_recorded_rows"]()
+
+
 def test_long_lines_are_broken(tmp_path: Path) -> None:
     """A long call is written as statements, and no line of a test is longer than 88 columns."""
     functions = connect(Ratio, record=Recordings(str(tmp_path)))

@@ -62,7 +62,11 @@ def test_text(
     else:
         imports, body = _of_calls(recording, steps, registry, "(epoch,) = " if isinstance(shows, Difference) else "")
     if isinstance(shows, Difference):
-        body += _layout(shows.recorded, 4, 'assert epoch.changelog[-1][1]["result"] == ')
+        value = 'epoch.changelog[-1][1]["result"]'
+        if "nan" in repr(shows.recorded) or shows.recorded == shows.replayed:  # NaN equals nothing, and 0.0 equals -0.0
+            body += [*_layout(shows.recorded, 4, "recorded = "), f"assert repr({value}) == repr(recorded)"]
+        else:
+            body += _layout(shows.recorded, 4, f"assert {value} == ")
     identifier = "".join(each if each.isalnum() else "_" for each in name)
     standard = [f"import {module}" for module in ("datetime", "decimal") if any(f"{module}." in line for line in body)]
     lines = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import random
 import resource
@@ -22,18 +23,29 @@ from click.testing import CliRunner, Result
 from foldflight import Recordings, connect
 from foldflight.cli.main import cli
 from foldflight.errors import CorruptError, FunctionError, RejectedError
-from foldflight.exchange.codec import read_batch, write_batch
+from foldflight.exchange.codec import encode_open, read_batch, write_batch
 from foldflight.exchange.frames import Barrier, Chunk, Open, Results
 from foldflight.fold import Fold
 from foldflight.functions import Call, Registry
 from foldflight.functions.query.step import Step, StepArgument
-from foldflight.recording.file import GROUPS, Exchanged, Part, Recording, read_recording
+from foldflight.recording.file import (
+    ABOUT,
+    GROUPS,
+    OPEN,
+    Exchanged,
+    Part,
+    Recording,
+    Sealed,
+    read_recording,
+    write_part,
+)
 from foldflight.recording.masks import Masks
 from foldflight.recording.replay import fold_again, functions_for
 from foldflight.recording.shrink import shrink
 from foldflight.testing import run_epochs, run_over
 from tests.unit import recorded_functions
 from tests.unit.recorded_functions import Longest, Pickled, Ratio
+from tests.wire.kit import end_epoch
 from tests.wire.view_functions import CountDifferent
 
 KEY = "a key for recordings"
@@ -183,7 +195,7 @@ def test_rows_that_are_needed_together_are_found() -> None:
     )
     call = functions("text", "number")
     recording = Recording(
-        {"names": []},
+        {"functions": []},
         Open((Call(call.function.name, ("text", "number")), Call("count")), chunk.schema),
         tuple(Exchanged(frame) for frame in (Chunk(chunk.slice(0, 2000)), Barrier(5), Chunk(chunk.slice(2000)))),
     )
@@ -648,13 +660,42 @@ def test_other_errors_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_slots_that_are_refused_are_recorded(tmp_path: Path) -> None:
-    """A recording does not change the error for damaged slots."""
+    """A recording does not change the error for damaged slots, and is replayed."""
     transport = connect(Pickled, record=Recordings(str(tmp_path))).transport
     columns = pa.schema([("slot", pa.int32()), ("value", pa.int64())])
     for slot in (-1, None):
         with transport.open(Open((Call("pickled", ("value",)),), columns)) as exchange, pytest.raises(RejectedError):
-            exchange.chunk(pa.RecordBatch.from_pylist([{"slot": slot, "value": 1}], columns))
+            exchange.chunk(pa.RecordBatch.from_pylist([{"slot": each, "value": 1} for each in (5, slot, 4)], columns))
     assert len(files(tmp_path)) == 2
+    for path in files(tmp_path):
+        assert "rows that still fail: 1" in replayed(path, "--function", f"{PLACE}:Pickled", "--shrink").output
+        assert replayed(path, "--function", f"{PLACE}:Pickled", "--group", "slot=4").exit_code == 0
+
+
+def test_an_epoch_without_groups_is_replayed(tmp_path: Path) -> None:
+    """The results of an epoch may have no rows."""
+    transport = connect(Pickled, record=Recordings(str(tmp_path), of="all")).transport
+    columns = pa.schema([("slot", pa.int32()), ("value", pa.int64())])
+    with transport.open(Open((Call("pickled", ("value",)),), columns)) as exchange:
+        exchange.chunk(pa.RecordBatch.from_pylist([{"slot": 0, "value": 5}], columns))
+        assert [end_epoch(exchange, epoch).num_rows for epoch in (1, 2)] == [1, 0]
+    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Pickled")
+    assert "all recorded answers are the same (3 frames)" in run.output
+
+
+@pytest.mark.parametrize(
+    "about", [{}, [], {"functions": [{"name": 1}]}, {"functions": [1]}, {"functions": [], "at": "2030"}]
+)
+def test_a_recording_of_another_program_needs_the_facts(about: Any, tmp_path: Path) -> None:
+    """Facts that are missing, or have another form, are an error of the file."""
+    path = tmp_path / "other.recording"
+    with path.open("wb") as file:
+        sealed = Sealed(file, None)
+        write_part(Part(ABOUT, json.dumps(about).encode()), sealed.write)
+        write_part(Part(OPEN, encode_open(Open((Call("count"),), pa.schema([])))), sealed.write)
+        sealed.end()
+    with pytest.raises(RejectedError, match="the part A of the recording is not the JSON that it must be"):
+        read_recording(path)
 
 
 def test_a_masked_text_that_no_longer_fails(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def _described(recording: Recording, registry: Registry) -> str:
         lines.append(f"recorded at {about['at']} by {about['server']}, foldflight {about['foldflight']}")
     if about.get("is_masked"):
         lines.append("its texts are masked: a function that looks into them may do otherwise than it did")
-    for each in about.get("functions", ()):
+    for each in about["functions"]:
         function = registry[each["name"]]
         has_changed = _has_changed(each, function)
         if has_changed is not False:
@@ -222,7 +222,7 @@ def printable(text: str) -> str:
 
 def _has_changed(recorded: Mapping[str, Any], function: AnyFunction) -> bool | None:
     """Return whether a function differs from the recorded one; None if that is not known."""
-    digests = digest_of(function), recorded.get("digest")
+    digests = digest_of(function), recorded["digest"]
     if all(digests):
         return digests[0] != digests[1]
     return True if module_of(function).rpartition(":")[2] != recorded["where"].rpartition(":")[2] else None

@@ -145,8 +145,8 @@ class Recording:
     """A recording.
 
     Args:
-        about: Who made it: `at`, `server`, `foldflight`, `python`, `is_masked`, and `functions`, each with `name`,
-            `version`, `where` and `digest`.
+        about: Who made it: `file`, `at`, `server`, `foldflight`, `is_masked`, and `functions`, each with `name`,
+            `version`, `where` and `digest`. Of dead letters it has `functions` only.
         opening: The Open of the exchange.
         steps: The frames, with their answers.
         groups: The keys of groups by slot; empty if they are not known, as on servers.
@@ -281,12 +281,17 @@ def _is_answered(step: Exchanged) -> bool:
 
 
 def _about(message: bytes) -> Mapping[str, Any]:
+    said = ("at", "server", "foldflight"), ("name", "version", "where", "digest")
     try:
         about = json.loads(message)
-        names = [(str(each["name"]), str(each["where"])) for each in about["functions"]]
+        functions = [{name: str(each[name]) for name in said[1]} for each in about["functions"]]
+        return {
+            **{name: str(about[name]) for name in said[0]},
+            "is_masked": bool(about["is_masked"]),
+            "functions": functions,
+        }
     except (ValueError, TypeError, KeyError, RecursionError):
         raise RejectedError("BAD_FRAME", "the part A of the recording is not the JSON that it must be") from None
-    return {**about, "names": names}
 
 
 def _groups(batch: pa.RecordBatch) -> Mapping[int, Mapping[str, Any]]:

@@ -14,7 +14,7 @@ from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, Open
 from foldflight.functions import AnyFunction, Call, Function, RowKind
 from foldflight.recording.file import Exchanged, Recording
-from foldflight.recording.places import module_of
+from foldflight.recording.places import digest_of, module_of
 
 __all__ = ["read_letters"]
 
@@ -105,7 +105,7 @@ def _recording(table: pa.Table, call: Call, function: Function) -> Recording:
     first = {each: table.column(each)[0].as_py() for each in ("code", "message")}
     known = first["code"] if first["code"] in FunctionError.codes else "USER_CODE"
     return Recording(
-        about={"names": [(call.function, module_of(function))]},
+        about={"functions": [{"name": call.function, "where": module_of(function), "digest": digest_of(function)}]},
         opening=Open((call,), batch.schema),
         steps=(Exchanged(Chunk(batch)), Exchanged(Barrier(1))),
         groups=groups,

@@ -104,7 +104,7 @@ def functions_for(recording: Recording, given: Sequence[AnyFunction], bundle_key
     if others:
         raise unknown_function(others[0].name, names, "in the recording")
     if missing:
-        where = dict(recording.about["names"])
+        where = {each["name"]: each["where"] for each in recording.about["functions"]}
         options = " ".join(f"--function {where.get(name, 'module:Class')}" for name in missing)
         raise RejectedError(
             "UNKNOWN_FUNCTION",
@@ -251,11 +251,11 @@ def groups_named(recording: Recording, wanted: Mapping[str, str]) -> list[int]:
 
 
 def slots_in(frame: Frame) -> list[int]:
-    """Return the slots of the rows of a frame; slot 0 of rows without a slot."""
+    """Return the slots of the rows of a frame; slot 0 of rows without a slot. A refused frame may have NULLs."""
     if not isinstance(frame, (Chunk, States)):
         return []
-    batch = frame.batch
-    return batch.column("slot").to_pylist() if "slot" in batch.schema.names else [0] * batch.num_rows
+    slots = _slots_of(frame.batch)
+    return [0] * frame.batch.num_rows if slots is None else slots.drop_null().to_pylist()
 
 
 def of_groups(steps: Iterable[Exchanged], slots: Iterable[int]) -> list[Exchanged]:
@@ -279,10 +279,11 @@ def of_groups(steps: Iterable[Exchanged], slots: Iterable[int]) -> list[Exchange
 def _answer_of(answer: ServerFrame, frame: Frame, wanted: pa.Array) -> ServerFrame:
     if isinstance(answer, (Results, SavedStates, InitialOutputs)):
         return replace(answer, batch=_rows_of(answer.batch, wanted))
-    if isinstance(answer, RowOutputs) and isinstance(frame, Chunk) and "slot" in frame.batch.schema.names:
+    if isinstance(answer, RowOutputs) and isinstance(frame, Chunk):
         # The slots of these answers are the numbers of the rows in the chunk.
-        rows = frame.batch.column("slot").take(answer.batch.column("slot"))
-        return replace(answer, batch=answer.batch.filter(pc.is_in(rows, value_set=wanted)))
+        slots, numbers = _slots_of(frame.batch), _slots_of(answer.batch)
+        if slots is not None and numbers is not None:
+            return replace(answer, batch=answer.batch.filter(pc.is_in(slots.take(numbers), value_set=wanted)))
     return answer
 
 
@@ -291,9 +292,14 @@ def _among(slots: pa.Array, wanted: pa.Array) -> pa.Array:
 
 
 def _rows_of(batch: pa.RecordBatch, wanted: pa.Array) -> pa.RecordBatch:
-    if "slot" not in batch.schema.names:
-        return batch
-    return batch.filter(pc.is_in(batch.column("slot"), value_set=wanted))
+    slots = _slots_of(batch)
+    return batch if slots is None else batch.filter(pc.is_in(slots, value_set=wanted))
+
+
+def _slots_of(batch: pa.RecordBatch) -> pa.Array | None:
+    """Return the slots of rows; None if they have none, or other values in their place."""
+    place = batch.schema.get_field_index("slot")
+    return batch.column(place) if place >= 0 and batch.schema.field(place).type == pa.int32() else None
 
 
 # -- comparison --------------------------------------------------------------------------------------------------------
@@ -339,9 +345,13 @@ class _Compared:
             if name in batch.schema.names
             and not (name.startswith("state_") and pa.types.is_binary(batch.schema.field(name).type))
         ]
-        slots = batch.column("slot").to_pylist() if by_slot else range(len(self.rows), len(self.rows) + batch.num_rows)
+        if not batch.num_rows:
+            return  # in a recording it has no columns
+        slots = _slots_of(batch) if by_slot else pa.array(range(len(self.rows), len(self.rows) + batch.num_rows))
+        if slots is None:
+            raise RejectedError("BAD_FRAME", "an answer in the recording has no slots")
         values = batch.select(names).to_pylist(maps_as_pydicts="lossy")
-        self.rows.update(zip(slots, values, strict=True))
+        self.rows.update(zip(slots.to_pylist(), values, strict=True))
 
 
 def has_rows(step: Exchanged) -> bool:

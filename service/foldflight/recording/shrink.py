@@ -118,7 +118,7 @@ def shrink(
     narrowed = _of_one_call(trial, steps_left)
     trial.fails(steps_left, narrowed)  # the error as it is for these rows
     assert trial.error is not None
-    rows = sum(len(slots_in(step.frame)) for step in steps_left)
+    rows = sum(step.frame.batch.num_rows for step in steps_left if isinstance(step.frame, (Chunk, States)))
     return Shrunk(narrowed, tuple(steps_left), trial.error, rows, trial.runs, not trial.is_over())
 
 
@@ -132,8 +132,8 @@ def _of_one_group(trial: _Trial, steps: list[Exchanged]) -> list[Exchanged]:
         alone = of_groups(steps, [trial.error.slot])
         if trial.fails(alone):
             return alone
-    kept = _minimal(slots, lambda chosen: trial.fails(of_groups(steps, chosen)), trial)
-    return of_groups(steps, kept)
+    alone = of_groups(steps, _minimal(slots, lambda chosen: trial.fails(of_groups(steps, chosen)), trial))
+    return alone if trial.fails(alone) else steps  # as if it fails for a row without a slot
 
 
 def _of_one_call(trial: _Trial, steps: list[Exchanged]) -> Recording:

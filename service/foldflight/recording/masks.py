@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +18,7 @@ from foldflight.recording.file import ENGINE, Part
 __all__ = ["Masks", "masked_error", "masked_opening"]
 
 _STATES = ("states", "entries")
+_Change = Callable[[pa.Array], pa.Array]
 
 
 class Masks:
@@ -38,85 +39,71 @@ class Masks:
     def of(cls, parts: Iterable[Part]) -> Masks:
         """Return the masks of all texts in the batches of parts."""
         found: set[str] = set()
+
+        def collect(texts: pa.Array) -> pa.Array:
+            found.update(pc.unique(texts.drop_null()).to_pylist())
+            return texts
+
         for part in parts:
-            for batch in _batches_in(part):
-                for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                    if name != ERROR:
-                        found.update(text for text in _texts_in(column) if text is not None)
+            _part(part, collect)
         return cls(sorted(found))
 
     def masked(self, part: Part) -> Part:
         """Return a part with masked batches."""
-        message, batch = part.message, part.batch
-        if part.kind == ENGINE:
-            frame = pb.EngineFrame.FromString(message)
-            kind = frame.WhichOneof("frame")
-            if kind in _STATES:
-                inner = getattr(frame, kind)
-                inner.batch = write_batch(self._batch(read_batch(inner.batch, "states")))
-                message = frame.SerializeToString()
-        if batch:
-            batch = write_batch(self._batch(read_batch(batch, "a batch")))
-        return dataclasses.replace(part, message=message, batch=batch)
+        return _part(part, self._masked)
 
-    def _batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [
-            _masked_errors(column) if name == ERROR else self._array(column)
-            for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        ]
-        if not columns:
-            return batch
-        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+    def _masked(self, texts: pa.Array) -> pa.Array:
+        return self._masks.take(pc.index_in(texts, value_set=self._texts))
 
-    def _array(self, array: pa.Array) -> pa.Array:
-        type_, kinds = array.type, pa.types
-        if kinds.is_string(type_) or kinds.is_large_string(type_):
-            places = pc.index_in(array.cast(pa.string()), value_set=self._texts)
-            return self._masks.take(places).cast(type_)
-        if kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_fixed_size_binary(type_):
-            return pa.nulls(len(array), type_)
-        nulls = array.is_null()
-        if kinds.is_struct(type_):
-            members = [self._array(array.field(place)) for place in range(type_.num_fields)]
-            return pa.StructArray.from_arrays(members, fields=list(type_), mask=nulls)
-        if kinds.is_map(type_):
-            items = [self._array(array.keys), self._array(array.items)]
-            return pa.MapArray.from_arrays(_offsets(array), *items, type=type_)
-        if kinds.is_list(type_) or kinds.is_large_list(type_):
-            return type(array).from_arrays(_offsets(array), self._array(array.values), type=type_)
-        if kinds.is_fixed_size_list(type_):
-            return pa.FixedSizeListArray.from_arrays(self._array(array.values), type=type_, mask=nulls)
-        return array
+
+def _part(part: Part, change: _Change) -> Part:
+    """Return a part with other texts."""
+    message, batch = part.message, part.batch
+    if part.kind == ENGINE:
+        frame = pb.EngineFrame.FromString(message)
+        kind = frame.WhichOneof("frame")
+        if kind in _STATES:
+            inner = getattr(frame, kind)
+            inner.batch = write_batch(_batch(read_batch(inner.batch, "states"), change))
+            message = frame.SerializeToString()
+    if batch:
+        batch = write_batch(_batch(read_batch(batch, "a batch"), change))
+    return dataclasses.replace(part, message=message, batch=batch)
+
+
+def _batch(batch: pa.RecordBatch, change: _Change) -> pa.RecordBatch:
+    columns = [
+        _masked_errors(column) if name == ERROR else _array(column, change)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch
+
+
+def _array(array: pa.Array, change: _Change) -> pa.Array:
+    """Return an array with other texts in all its parts. Bytes are NULL."""
+    type_, kinds = array.type, pa.types
+    if kinds.is_string(type_) or kinds.is_large_string(type_):
+        return change(array.cast(pa.string())).cast(type_)
+    if kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_fixed_size_binary(type_):
+        return pa.nulls(len(array), type_)
+    nulls = array.is_null()
+    if kinds.is_struct(type_):
+        members = [_array(member, change) for member in array.flatten()]  # behind a NULL may be anything
+        return pa.StructArray.from_arrays(members, fields=list(type_), mask=nulls)
+    if kinds.is_map(type_):
+        items = [_array(array.keys, change), _array(array.items, change)]
+        return pa.MapArray.from_arrays(_offsets(array), *items, type=type_)
+    if kinds.is_list(type_) or kinds.is_large_list(type_):
+        return type(array).from_arrays(_offsets(array), _array(array.values, change), type=type_)
+    if kinds.is_fixed_size_list(type_):
+        return pa.FixedSizeListArray.from_arrays(_array(array.values, change), type=type_, mask=nulls)
+    return array
 
 
 def _offsets(array: pa.Array) -> pa.Array:
     """Return the offsets of lists; NULL stands for a list that is NULL."""
     ends = pa.array([False]) if not len(array) else pa.concat_arrays([array.is_null(), pa.array([False])])
     return pc.if_else(ends, pa.scalar(None, array.offsets.type), array.offsets)
-
-
-def _batches_in(part: Part) -> Iterator[pa.RecordBatch]:
-    if part.batch:
-        yield read_batch(part.batch, "a batch")
-    if part.kind == ENGINE:
-        frame = pb.EngineFrame.FromString(part.message)
-        kind = frame.WhichOneof("frame")
-        if kind in _STATES:
-            yield read_batch(getattr(frame, kind).batch, "states")
-
-
-def _texts_in(array: pa.Array) -> Iterator[str | None]:
-    type_, kinds = array.type, pa.types
-    if kinds.is_string(type_) or kinds.is_large_string(type_):
-        yield from pc.unique(array).to_pylist()
-    elif kinds.is_struct(type_):
-        for place in range(type_.num_fields):
-            yield from _texts_in(array.field(place).filter(array.is_valid()))  # behind a NULL may be anything
-    elif kinds.is_map(type_):
-        yield from _texts_in(array.keys)
-        yield from _texts_in(array.items)
-    elif kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
-        yield from _texts_in(array.values)
 
 
 def _masked_errors(errors: pa.Array) -> pa.Array:

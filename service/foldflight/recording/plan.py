@@ -76,14 +76,7 @@ class Recordings:
     def recorder(
         self, opening: Open, registry: Registry, server_id: str, *, tell: Callable[[str, Mapping[str, Any]], None]
     ) -> Recorder:
-        """Return the recorder of an exchange.
-
-        Args:
-            opening: Its Open.
-            registry: Its functions.
-            server_id: Name of the server that folds it.
-            tell: Logs an event with its fields.
-        """
+        """Return the recorder of an exchange, whose arguments are those of `Recorder`."""
         from foldflight.recording.recorder import Recorder
 
         return Recorder(self, opening, registry, server_id, tell)

@@ -202,7 +202,7 @@ def _opening_of(opening: Open, *, isolates: bool | None) -> Open:
 
 def _frame_of(frame: Frame, opening: Open, registry: Registry) -> Frame:
     if isinstance(frame, Chunk) and not frame.batch.num_rows:
-        return Chunk(_empty(opening.columns))
+        return Chunk(pa.RecordBatch.from_pylist([], opening.columns))
     if not isinstance(frame, States):
         return frame
     # States of an edited class are those of the recorded one, unless it says how to convert them.
@@ -215,10 +215,6 @@ def _frame_of(frame: Frame, opening: Open, registry: Registry) -> Frame:
         keeps = isinstance(function, Function) and function.capabilities.migrate
         fields.append(each if keeps else each.remove_metadata())
     return States(pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields)), frame.unanswered)
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in schema], schema=schema)
 
 
 def _text_of(wanted: Wanted) -> str:
@@ -265,7 +261,7 @@ def of_groups(steps: Iterable[Exchanged], slots: Iterable[int]) -> list[Exchange
     for step in steps:
         frame = step.frame
         if isinstance(frame, Forget):
-            chosen.append(replace(step, frame=Forget(_among(frame.slots, wanted))))
+            chosen.append(replace(step, frame=Forget(frame.slots.filter(pc.is_in(frame.slots, value_set=wanted)))))
             continue
         if isinstance(frame, (Chunk, States, Entries)):
             frame = replace(frame, batch=_rows_of(frame.batch, wanted))
@@ -285,10 +281,6 @@ def _answer_of(answer: ServerFrame, frame: Frame, wanted: pa.Array) -> ServerFra
         if slots is not None and numbers is not None:
             return replace(answer, batch=answer.batch.filter(pc.is_in(slots.take(numbers), value_set=wanted)))
     return answer
-
-
-def _among(slots: pa.Array, wanted: pa.Array) -> pa.Array:
-    return slots.filter(pc.is_in(slots, value_set=wanted))
 
 
 def _rows_of(batch: pa.RecordBatch, wanted: pa.Array) -> pa.RecordBatch:

@@ -57,20 +57,15 @@ class _Trial:
         self._registry = registry
         self._state_keys = state_keys
 
-    def failure(self, steps: Sequence[Exchanged], recording: Recording | None = None) -> FoldflightError | None:
-        """Fold frames. Return the error; None if there is none, or the frames cannot be folded."""
-        self.runs += 1
-        try:
-            outcome = fold_again(
-                recording or self.recording, self._registry, steps=steps, state_keys=self._state_keys, isolates=False
-            )
-        except RejectedError:
-            return None  # such as a view whose entries are no longer there
-        return outcome.error
-
     def fails(self, steps: Sequence[Exchanged], recording: Recording | None = None) -> bool:
         """Return whether frames still fail with the same method, class of exception and function."""
-        error = self.failure(steps, recording)
+        self.runs += 1
+        try:
+            error = fold_again(
+                recording or self.recording, self._registry, steps=steps, state_keys=self._state_keys, isolates=False
+            ).error
+        except RejectedError:
+            return False  # such as a view whose entries are no longer there
         if error is None or self.error is None or _kind_of(error) != _kind_of(self.error):
             return False
         self.error = error

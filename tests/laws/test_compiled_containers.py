@@ -16,8 +16,9 @@ from foldflight.compiler.program import Program
 from foldflight.compiler.store import LoopStore
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
+from foldflight.functions.author.spec import BoundFunction
 from tests.effort import examples
-from tests.laws.alike import REAL, VALUES, folds_alike, interpreted
+from tests.laws.alike import REAL, VALUES, folds_alike, interpreted, same
 
 
 @udaf
@@ -185,7 +186,6 @@ class Several:
         total = 0.0
         for place, (value, amount) in enumerate(accumulator.last):
             total += place * value + amount
-        return total + len(accumulator.pairs) + len(accumulator.seen)
 
 
 @dataclass
@@ -328,3 +328,111 @@ def test_what_is_done_with_dicts_besides_is_not_compiled(body: str, why: str, ho
     found = hot.program(bound, bound.instantiate())
     assert not isinstance(found, Program)
     assert why in found.reason
+
+
+@dataclass
+class Recent:
+    last: list[int] = field(default_factory=list)
+    counts: dict[int, int] = field(default_factory=dict)
+    total: int = 0
+
+    def drain(self) -> list[int]:
+        found = list(self.last)
+        self.last.clear()
+        return found
+
+    @property
+    def emptied(self) -> list[int]:
+        self.last.clear()
+        return [1]
+
+
+@dataclass
+class Seen:
+    seen: set[int] = field(default_factory=set)
+
+
+def pushes(items: list[int]) -> list[int]:
+    items.append(7)
+    return list(items)
+
+
+PUSHES = {0: pushes}
+
+
+def written(accumulate: str = "accumulator.last.append(value)", get_value: str = "", **more: Any) -> BoundFunction:
+    """Return a function over `Recent` or `Seen` with these bodies of methods."""
+    result = "list[int]" if get_value else "int"
+    body = get_value or "return accumulator.total"
+    lines = [
+        "def create_accumulator(self) -> Recent:\n    return Recent()",
+        "def accumulate(self, accumulator: Recent, value: int) -> None:\n    " + accumulate.replace("\n", "\n    "),
+        f"def get_value(self, accumulator: Recent) -> {result}:\n    " + body.replace("\n", "\n    "),
+        "def trim(self, accumulator: Recent) -> int:\n    accumulator.last = accumulator.last[1:]\n    return 1",
+    ]
+    scope: dict[str, Any] = {"Recent": Seen if "seen" in accumulate else Recent, "pushes": pushes, "PUSHES": PUSHES}
+    exec("\n".join(lines), scope)
+    names = ("create_accumulator", "accumulate", "get_value", "trim")
+    members = {**{name: scope[name] for name in names}, **more}
+    (function,) = Registry.load([udaf(type("Written", (), members))]).authored
+    return function.bind([pa.int64()], {})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "before = accumulator.last\naccumulator.last = accumulator.last[1:]\naccumulator.total += len(before)",
+        "before = accumulator.last\nself.trim(accumulator)\naccumulator.total += len(before)",
+        "for each in accumulator.last:\n    accumulator.last = accumulator.last[1:]\n    accumulator.total += each",
+        "after = accumulator.last[1:]\naccumulator.last = after\naccumulator.total += len(after)",
+        "accumulator.last.append(self.trim(accumulator))",
+    ],
+)
+def test_lists_that_outlive_their_replacement_are_not_compiled(body: str, hot: Programs) -> None:
+    """A list takes the place of another by a copy, which other variables would see, and Python's do not."""
+    bound = written(body)
+    found = hot.program(bound, bound.instantiate())
+    assert not isinstance(found, Program)
+    assert "it replaces a list of the accumulator while" in found.reason
+
+
+REPLACED = """accumulator.last.append(value)
+while len(accumulator.last) > 5:
+    accumulator.last = accumulator.last[1:]
+accumulator.total += self.trim(accumulator) + len(accumulator.last)
+accumulator.last = sorted(accumulator.last)
+for each in accumulator.last:
+    accumulator.total += each
+accumulator.last += accumulator.last[:1]"""
+MOVED = """accumulator.counts[value] = value
+if value == 5:
+    for key in accumulator.counts:
+        accumulator.total = 10 * accumulator.total + key
+        if key == 1:
+            accumulator.counts[key] = accumulator.counts.pop(key)"""
+
+
+@pytest.mark.parametrize(
+    ("bodies", "mode"),
+    [
+        ((REPLACED,), "compiled"),
+        ((MOVED,), "interpreted"),  # Python raises RuntimeError
+    ],
+)
+def test_accumulators_are_those_of_the_interpreter(bodies: tuple[str, ...], mode: str, hot: Programs) -> None:
+    """Lists that are replaced, dicts that change in a loop, and what an interpreted get_value does to them."""
+
+    def init(self: Any) -> None:
+        self.push = pushes
+
+    bound = written(*bodies, __init__=init)
+    one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
+    slots = np.zeros(1, np.int32)
+    for value in (1, 2, 3, 4, 5, 6, 3):
+        rows = Rows(slots, None, [Column("value", pa.array([value]))])
+        if not same(lambda target, rows=rows: target.fold(rows), one, other):
+            break
+        for _ in range(2):
+            same(lambda target: target.outputs(slots), one, other)
+        assert one.states(slots).equals(other.states(slots))
+    assert not mode or one.kind == mode

@@ -1,16 +1,17 @@
-"""A pass over numba's typed intermediate code that refuses implicit conversions.
+"""A pass over numba's typed intermediate code that refuses what would be different in Python.
 
 Where branches meet, numba unifies their types: it converts an int to a float, or a bool to a number. Python does not.
+And a list that replaces that of an accumulator is copied into its place, where other variables would see it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from numba.core import ir, types
+from numba.core import analysis, ir, types
 from numba.core.compiler_machinery import AnalysisPass, register_pass
 
-from foldflight.compiler.containers import Held
+from foldflight.compiler.containers import Held, put_whole
 from foldflight.compiler.kinds import Refused, kind_of
 from foldflight.compiler.records import Items, Reference
 
@@ -40,7 +41,56 @@ class Check(AnalysisPass):
                         _check_same(f"the attribute {statement.attr}", wanted, given)
                     case ir.Return():
                         _check_same("its return value", state.return_type, state.typemap[statement.value.name])
+        _check_replaced(state)
         return False
+
+
+def _check_replaced(state: Any) -> None:
+    """Refuse variables that hold a list, or walk over one, while a list of an accumulator is replaced.
+
+    In Python they have the list as it was, or the list that is the accumulator's from then on.
+    """
+    blocks, typemap = state.func_ir.blocks, state.typemap
+    role = state.func_id.func.__dict__["foldflight"]
+    flow = analysis.compute_cfg_from_blocks(blocks)
+    known = analysis.compute_use_defs(blocks)
+    live_at = analysis.compute_live_map(flow, blocks, known.usemap, known.defmap)
+    for label, block in blocks.items():
+        live = {name for following, _ in flow.successors(label) for name in live_at[following]}
+        for statement in reversed(block.body):
+            if isinstance(statement, ir.Del):
+                continue
+            names = {var.name for var in statement.list_vars()}
+            if isinstance(statement, ir.Assign):
+                live.discard(statement.target.name)
+                names.discard(statement.target.name)
+                if _replaces(statement.value, typemap, role):
+                    role.author.replacing.add(role.function)
+                    held = sorted(name for name in live if _mentions_list(typemap[name]))
+                    if held:
+                        shown = "a value" if held[0].startswith("$") else f"the variable {held[0].partition('.')[0]}"
+                        raise Refused(f"it replaces a list of the accumulator while {shown} holds a list")
+            live |= names
+
+
+def _replaces(value: Any, typemap: dict[str, types.Type], role: Any) -> bool:
+    """Return whether a call puts another list into an accumulator, itself or by a function that it calls."""
+    if not isinstance(value, ir.Expr) or value.op != "call":
+        return False
+    function = typemap[value.func.name]
+    if isinstance(function, types.Dispatcher):
+        called = getattr(function.dispatcher, "py_func", None)
+        found = getattr(called, "__dict__", {}).get("foldflight")
+        return found is not None and found.function in role.author.replacing
+    if put_whole not in (getattr(function, "typing_key", None), getattr(function, "key", None)):
+        return False
+    other = typemap[value.args[1].name]
+    return isinstance(other, Held) and not other.changeable
+
+
+def _mentions_list(type_: types.Type) -> bool:
+    """Return whether a type is a list of unknown length, an iterator over one, or has one."""
+    return "Held(list" in str(type_) and not isinstance(type_, types.Callable)
 
 
 def _check_assignment(statement: ir.Assign, typemap: dict[str, types.Type]) -> None:

@@ -95,6 +95,7 @@ class _WalkModel(models.StructModel):
         members = [
             ("header", types.int64),
             ("live", types.int64),
+            ("used", types.int64),
             ("offset", types.int64),
             ("place", types.EphemeralPointer(types.int64)),
         ]
@@ -222,7 +223,7 @@ def _lower_loops() -> None:
     def getiter(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
         walk = context.make_helper(builder, made.return_type)
         walk.header = builder.ptrtoint(arguments[0], llvm.IntType(64))
-        for name, offset in (("live", memory.LIVE), ("offset", memory.OFFSET)):
+        for name, offset in (("live", memory.LIVE), ("used", memory.USED), ("offset", memory.OFFSET)):
             at = builder.add(walk.header, llvm.Constant(llvm.IntType(64), offset))
             setattr(walk, name, builder.load(builder.inttoptr(at, llvm.IntType(64).as_pointer())))
         walk.place = cgutils.alloca_once_value(builder, llvm.Constant(llvm.IntType(64), 0))
@@ -234,8 +235,8 @@ def _lower_loops() -> None:
         (type_,) = made.args
         walk = context.make_helper(builder, type_, value=arguments[0])
         place = builder.load(walk.place)
-        words = signature(types.int64, types.int64, types.int64, types.int64, types.int64)
-        given = [walk.header, walk.live, walk.offset, place]
+        words = signature(types.int64, types.int64, types.int64, types.int64, types.int64, types.int64)
+        given = [walk.header, walk.live, walk.used, walk.offset, place]
         found = context.compile_internal(builder, _next_of(type_.held), words, given)
         valid = builder.icmp_signed(">=", found, llvm.Constant(llvm.IntType(64), 0))
         result.set_valid(valid)
@@ -262,15 +263,19 @@ def _address_of(held: Held) -> Any:
 
 @functools.cache
 def _next_of(held: Held) -> Any:
-    """Return `next(header, live, offset, place)`: the next entry of a loop, or -1 at its end."""
+    """Return `next(header, live, used, offset, place)`: the next entry of a loop, or -1 at its end."""
     if held.holding.shape == "list":
-        return register_jitable(lambda header, live, offset, place: place if place < load(header + memory.USED) else -1)
+        return register_jitable(
+            lambda header, live, used, offset, place: place if place < load(header + memory.USED) else -1
+        )
     following = held.operations.next
 
     @register_jitable
-    def next_entry(header, live, offset, place):
-        if load(header + memory.LIVE) != live or load(header + memory.OFFSET) != offset:
-            raise ValueError  # Python raises RuntimeError: the dict changed during iteration
+    def next_entry(header, live, used, offset, place):
+        is_same = load(header + memory.LIVE) == live and load(header + memory.USED) == used
+        if not is_same or load(header + memory.OFFSET) != offset:
+            # Python raises RuntimeError, or, after as many insertions as deletions, goes on in an order of its own.
+            raise ValueError
         return following(header, place)
 
     return next_entry
@@ -567,11 +572,11 @@ def _sorted_of(me: Held) -> Any:
         found, scratch, size = memory.new_header(header), memory.new_header(header), load(header + count)
         widened(found, size)
         widened(scratch, size)
-        live, offset = load(header + memory.LIVE), load(header + memory.OFFSET)
-        entry = following(header, live, offset, 0)
+        live, used, offset = load(header + memory.LIVE), load(header + memory.USED), load(header + memory.OFFSET)
+        entry = following(header, live, used, offset, 0)
         while entry >= 0:
             appended(found, whole(at(header, entry) + ahead))
-            entry = following(header, live, offset, entry + 1)
+            entry = following(header, live, used, offset, entry + 1)
         sorting(found, scratch)
         return found
 
@@ -811,17 +816,17 @@ def _extreme(name: str, wins: Any) -> Any:
 
         def found(me: Any) -> Any:
             header = header_of(me)
-            live, offset = load(header + memory.LIVE), load(header + memory.OFFSET)
-            place = following(header, live, offset, 0)
+            live, used, offset = load(header + memory.LIVE), load(header + memory.USED), load(header + memory.OFFSET)
+            place = following(header, live, used, offset, 0)
             if place < 0:
                 raise ValueError
             best = entry(at(header, place))
-            place = following(header, live, offset, place + 1)
+            place = following(header, live, used, offset, place + 1)
             while place >= 0:
                 value = entry(at(header, place))
                 if beats(value, best):
                     best = value
-                place = following(header, live, offset, place + 1)
+                place = following(header, live, used, offset, place + 1)
             return best
 
         return found
@@ -849,14 +854,14 @@ def total(me: Any) -> Any:
 
     def found(me: Any) -> Any:
         header = header_of(me)
-        live, offset = load(header + memory.LIVE), load(header + memory.OFFSET)
-        place = following(header, live, offset, 0)
+        live, used, offset = load(header + memory.LIVE), load(header + memory.USED), load(header + memory.OFFSET)
+        place = following(header, live, used, offset, 0)
         if place < 0 and is_float:
             raise ValueError  # Python's sum is the integer 0
         summed = 0.0 if is_float else 0
         while place >= 0:
             summed = plus(summed, entry(at(header, place)))
-            place = following(header, live, offset, place + 1)
+            place = following(header, live, used, offset, place + 1)
         return summed
 
     return found

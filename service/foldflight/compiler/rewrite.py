@@ -59,10 +59,12 @@ class ClassCompiler:
     Args:
         known: The dispatchers by function and result cast.
         calls: The functions that each function calls. Recursion is refused, because it could exhaust the stack.
+        replacing: The functions that replace a list of an accumulator.
     """
 
     known: dict[tuple[Any, Any], Any] = field(default_factory=dict)
     calls: dict[Any, set[Any]] = field(default_factory=dict)
+    replacing: set[Any] = field(default_factory=set)
 
     def compiled(self, function: Any, result: Any = None) -> Any:
         """Return the dispatcher of a function that applies `result` to its return value. Raises Refused."""

@@ -186,6 +186,7 @@ class Several:
         total = 0.0
         for place, (value, amount) in enumerate(accumulator.last):
             total += place * value + amount
+        return total + len(accumulator.pairs) + len(accumulator.seen)
 
 
 @dataclass
@@ -417,6 +418,12 @@ if value == 5:
     [
         ((REPLACED,), "compiled"),
         ((MOVED,), "interpreted"),  # Python raises RuntimeError
+        (("accumulator.last.append(value)", "return accumulator.drain()"), "compiled"),
+        (("accumulator.last.append(value)", "return accumulator.emptied + accumulator.last"), "compiled"),
+        (("accumulator.last.append(value)", "return PUSHES[0](accumulator.last)"), "compiled"),
+        (("accumulator.last.append(value)", "return self.push(accumulator.last)"), "compiled"),
+        (("accumulator.last.append(value)", "if len(accumulator.last) == 3:\n    1 / 0\nreturn accumulator.last"), ""),
+        (("accumulator.seen.add(value)", "return [len(accumulator.seen), *sorted(accumulator.seen)]"), "compiled"),
     ],
 )
 def test_accumulators_are_those_of_the_interpreter(bodies: tuple[str, ...], mode: str, hot: Programs) -> None:

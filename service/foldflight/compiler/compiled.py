@@ -194,7 +194,12 @@ class Compiled(Accumulators):
         if len(known):
             self._hand_over(known)
         own = self._own_numbers() if program.changes else ""
-        found = self.inner.outputs(slots)
+        try:
+            found = self.inner.outputs(slots)
+        except FunctionError:
+            self._present[known] = False  # as below
+            self._leave()
+            raise
         if program.changes and len(known):
             try:
                 records = self._records(self.inner.states(known))

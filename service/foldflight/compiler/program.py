@@ -7,10 +7,14 @@ import collections
 import dis
 import functools
 import importlib.util
+import inspect
 import logging
+import math
+import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import CodeType, ModuleType
+from datetime import date, datetime, time, timedelta
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -48,7 +52,23 @@ _CHANGING: Final = frozenset(
 )
 _HARMLESS: Final = (
     *(abs, all, any, bool, dict, divmod, enumerate, float, frozenset, int, len, list, max, min, range, reversed),
-    *(round, set, sorted, str, sum, tuple, zip),
+    *(round, set, sorted, str, sum, tuple, zip, math, statistics),
+)
+# Methods of Python's own types that only read, and functions of the modules above.
+_READING: Final = {
+    name
+    for each in (list, dict, set, tuple, str, bytes, int, float, date, datetime, time, timedelta, math, statistics)
+    for name in vars(each)
+} - _CHANGING
+_SPECIAL: Final = (
+    "__len__",
+    "__iter__",
+    "__getitem__",
+    "__contains__",
+    "__bool__",
+    "__call__",
+    "__str__",
+    "__format__",
 )
 _logger: Final = logging.getLogger(__name__)
 
@@ -136,19 +156,37 @@ class Program:
 
 def may_change(plan: Plan) -> bool:
     """Return whether get_value may change its accumulator, as far as its code tells. False is certain."""
-    function = plan.methods["get_value"]
-    names = set(function.__code__.co_names) | {name for each in _inner(function.__code__) for name in each.co_names}
-    if not _CHANGING.isdisjoint(names):
-        return True
-    for code in (function.__code__, *_inner(function.__code__)):
-        for step in dis.get_instructions(code):
-            if step.opname.startswith(_STORES) or (step.opname == "BINARY_OP" and "=" in step.argrepr):
-                return True
+    function, classes = plan.methods["get_value"], [plan.cls, plan.accumulator_class]
+    codes = (function.__code__, *_inner(function.__code__))
+    for step in (each for code in codes for each in dis.get_instructions(code)):
+        if step.opname.startswith(_STORES) or (step.opname == "BINARY_OP" and "=" in step.argrepr):
+            return True
+    names = {name for code in codes for name in code.co_names}
     known = {name: function.__globals__.get(name, getattr(builtins, name, None)) for name in names}
-    called = [each for each in known.values() if callable(each) and each not in _HARMLESS]
-    own = [name for name in names if callable(getattr(plan.cls, name, None))]
-    others = {each.__name__ for each in known.values() if isinstance(each, ModuleType)} - {"math", "statistics"}
-    return bool(called or own or others)
+    given = [*(function.__defaults__ or ()), *(cell.cell_contents for cell in function.__closure__ or ())]
+    if not all(_is_harmless(each) for each in (*known.values(), *given)):
+        return True
+    fields = {field.name for layout in (plan.accumulator, plan.instance) for field in layout.fields}
+    for name in names - fields:
+        if name in _CHANGING or (known[name] is None and name not in _READING):
+            return True
+    # Methods and properties of the author's classes are not looked into.
+    owned = [inspect.getattr_static(each, name, None) for each in classes for name in (*names, *_SPECIAL) if each]
+    return any(isinstance(each, (FunctionType, staticmethod, classmethod, property)) for each in owned)
+
+
+def _is_harmless(value: Any) -> bool:
+    """Return whether an object that code uses cannot change an accumulator: data, or a known function."""
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return all(map(_is_harmless, value))
+    if isinstance(value, dict):
+        return all(map(_is_harmless, (*value, *value.values())))
+    return (
+        value is None
+        or type(value) in (bool, int, float, str, bytes)
+        or any(value is each for each in _HARMLESS)
+        or (isinstance(value, type) and issubclass(value, Exception))
+    )
 
 
 def _inner(code: CodeType) -> Iterator[CodeType]:

@@ -443,3 +443,21 @@ def test_accumulators_are_those_of_the_interpreter(bodies: tuple[str, ...], mode
             same(lambda target: target.outputs(slots), one, other)
         assert one.states(slots).equals(other.states(slots))
     assert not mode or one.kind == mode
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return list(accumulator.seen)",
+        "return [each for each in accumulator.seen]",
+        "return sorted(accumulator.seen, key=abs)",
+        "found = accumulator\nreturn list(found.seen)",
+        "return (lambda: list(accumulator.seen))()",
+    ],
+)
+def test_an_interpreted_get_value_that_shows_the_order_of_a_set(body: str, hot: Programs) -> None:
+    """The order depends on all that was ever in the set, which compiled code does not know."""
+    bound = written("accumulator.seen.add(value)\nif value < 0:\n    accumulator.seen.discard(-value)", body)
+    found = hot.program(bound, bound.instantiate())
+    assert not isinstance(found, Program)
+    assert "may show the order of a set" in found.reason

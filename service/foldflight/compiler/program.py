@@ -70,6 +70,7 @@ _SPECIAL: Final = (
     "__str__",
     "__format__",
 )
+_ORDERLESS: Final = ("len", "sorted", "min", "max", "any", "all")
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -93,6 +94,9 @@ class Program:
         start: A new accumulator and the attributes of the author's instance.
         on_refused: Called with the name of the class, the circumstances in which it is interpreted, and the reason.
 
+    Raises:
+        Refused: For code that cannot be compiled.
+
     Attributes:
         certain: The types of accumulators that are pickled; None if states are typed.
         values: The loop that makes results; None if get_value is interpreted.
@@ -101,6 +105,8 @@ class Program:
     """
 
     def __init__(self, kernels: Kernels, start: Start, on_refused: Callable[[str, str, str], None]) -> None:
+        from foldflight.compiler.kinds import Refused
+
         self._kernels = kernels
         self._on_refused = on_refused
         self.fresh = start.fresh
@@ -117,6 +123,8 @@ class Program:
             self.values = kernels.values()
         except Exception as error:  # noqa: BLE001 - the interpreter makes the results that cannot be compiled
             self.interprets = f"get_value is interpreted: {why_not(error)}"
+            if shows_order(kernels.plan):
+                raise Refused(f"{self.interprets}, and may show the order of a set, which only Python knows") from None
         # What an interpreted get_value changes is taken over.
         self.changes = bool(self.interprets) and may_change(kernels.plan)
 
@@ -187,6 +195,42 @@ def _is_harmless(value: Any) -> bool:
         or any(value is each for each in _HARMLESS)
         or (isinstance(value, type) and issubclass(value, Exception))
     )
+
+
+def shows_order(plan: Plan) -> bool:
+    """Return whether an interpreted get_value may show the order of a set, which only Python knows.
+
+    False is certain: sets are only arguments of functions for which their order does not matter.
+    """
+    function = plan.methods["get_value"]
+    fields = {field.name for field in plan.accumulator.fields}
+    sets = {field.name for field in plan.accumulator.fields if field.held is not None and field.kind == "set"}
+    if not sets:
+        return False
+    code = function.__code__
+    accumulator = code.co_varnames[code.co_argcount - 1]
+    steps = [each for each in dis.get_instructions(code) if each.opname not in ("PRECALL", "PUSH_NULL", "TO_BOOL")]
+    # From Python 3.13 on, a step may load two variables.
+    uses = [place for place, step in enumerate(steps) if step.argval == accumulator or _has(step.argval, accumulator)]
+    for first in uses:
+        last = first if plan.accumulator_class is None else first + 1
+        if steps[first].opname not in ("LOAD_FAST", "LOAD_FAST_BORROW"):
+            return True
+        if last > first:
+            if steps[last].opname != "LOAD_ATTR" or steps[last].argval not in fields:
+                return True  # a method or a property
+            if steps[last].argval not in sets:
+                continue
+        before, after = steps[first - 1], steps[last + 1]
+        is_free = before.opname == "LOAD_GLOBAL" and before.argval in _ORDERLESS and after.opname.startswith("CALL")
+        is_free = is_free and after.arg == 1 and before.argval not in function.__globals__
+        if not is_free and after.opname != "CONTAINS_OP" and not after.opname.startswith("POP_JUMP"):
+            return True
+    return False
+
+
+def _has(names: Any, name: str) -> bool:
+    return isinstance(names, tuple) and name in names
 
 
 def _inner(code: CodeType) -> Iterator[CodeType]:

@@ -461,3 +461,29 @@ def test_an_interpreted_get_value_that_shows_the_order_of_a_set(body: str, hot: 
     found = hot.program(bound, bound.instantiate())
     assert not isinstance(found, Program)
     assert "may show the order of a set" in found.reason
+
+
+@udaf
+class Twice:
+    """Two attributes that are one list."""
+
+    first: list[int]
+    second: list[int]
+
+    def __init__(self) -> None:
+        self.first = self.second = []
+
+    def accumulate(self, value: int) -> None:
+        self.first.append(value)
+
+    def get_value(self) -> int:
+        return len(self.second)
+
+
+def test_attributes_that_are_the_same_list_are_not_compiled(hot: Programs) -> None:
+    """Compiled code would keep two lists."""
+    (function,) = Registry.load([Twice]).authored
+    bound = function.bind([pa.int64()], {})
+    found = hot.program(bound, bound.instantiate())
+    assert not isinstance(found, Program)
+    assert "two attributes of its accumulator are the same object" in found.reason

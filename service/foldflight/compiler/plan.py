@@ -107,6 +107,9 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
         one, other = (_members(layout, cls, each)[field.name] for each in accumulators)
         if (field.length or field.held is not None) and one is other:
             raise Refused(f"all its accumulators share the {type(one).__name__} {field.name}")
+    lists = [_members(layout, cls, accumulators[0])[each.name] for each in layout.fields if each.length or each.held]
+    if len({id(each) for each in lists}) < len(lists):
+        raise Refused("two attributes of its accumulator are the same object")
     if fresh[0].tobytes() != fresh[1].tobytes():
         raise Refused("create_accumulator does not always return equal accumulators")
     parameters = RecordLayout(tuple(RecordField(name, str(plain_kind(value))) for name, value in attributes.items()))

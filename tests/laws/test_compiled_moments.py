@@ -143,3 +143,31 @@ def test_compiled_moments_are_those_of_python(program: ScalarProgram, row: tuple
         except RAISED:
             continue
         assert found.tolist() == [Calendar().eval(*given_values)], op
+
+
+@udf(input_types=["BIGINT", pa.duration("us")], result_type=pa.duration("us"), compile=True)
+class Negated:
+    """Durations at the end of their range."""
+
+    def eval(self, op: int, span: timedelta) -> timedelta:
+        return -span if op else span / -1
+
+
+def test_a_duration_that_arrow_does_not_have_is_left_to_the_interpreter() -> None:
+    """Its result is an error there."""
+    function: Any = function_of(Negated)
+    bound = function.bind(function.input_types, {})
+    program: Any = Programs(LoopStore("user"), hot_rows=0).program(bound, bound.instantiate())
+    assert isinstance(program, ScalarProgram), program
+    most = (1 << 63) - 1
+    for op in (0, 1):
+        for span, fits in ((most // 2, True), (most, False)):
+            found, known = program.room(1)
+            columns = (np.full(1, op), np.full(1, span))
+            try:
+                program.mapped(nulls=False)(program.instance, np.zeros(1, np.int64), columns, (), found, known)
+            except RAISED:
+                assert not fits
+            else:
+                assert fits
+                assert found.tolist() == [-span]

@@ -16,7 +16,7 @@ from foldflight.compiler import arithmetic
 from foldflight.compiler.kinds import KNOWN, Refused, as_moment, as_number, kind_of, stand_in
 from foldflight.fold.moments import MOMENTS
 
-__all__ = ["ARITHMETIC", "ATTRIBUTES", "DURATION", "METHODS", "duration_of", "number_of", "replaced"]
+__all__ = ["ARITHMETIC", "ATTRIBUTES", "DURATION", "METHODS", "duration_of", "negated", "number_of", "replaced"]
 
 _DAY: Final = 86_400_000_000
 _EPOCH: Final = datetime.date(1970, 1, 1).toordinal()
@@ -172,10 +172,12 @@ def _nearest(a: int, b: int) -> int:
     return quotient + 1 if half > 0 or (half == 0 and rest != 0 and quotient % 2 != 0) else quotient
 
 
+_rounded: Final = register_jitable(_nearest)
+negated: Final = register_jitable(lambda a: _as_duration(arithmetic.neg_int(a)))
 _add: Final = register_jitable(lambda a, b: _as_duration(arithmetic.add_int(a, b)))
 _subtract: Final = register_jitable(lambda a, b: _as_duration(arithmetic.sub_int(a, b)))
 _times: Final = register_jitable(lambda a, b: _as_duration(arithmetic.mul_int(a, b)))
-_divide: Final = register_jitable(_nearest)
+_divide: Final = register_jitable(lambda a, b: _as_duration(_rounded(a, b)))
 _floor: Final = register_jitable(lambda a, b: _as_duration(arithmetic.floordiv_int(a, b)))
 _rest: Final = register_jitable(lambda a, b: arithmetic.mod_int(a, b))
 _later: Final = register_jitable(lambda a, b: _as_timestamp(arithmetic.add_int(a, b)))

@@ -326,7 +326,7 @@ OPERATORS: Final[dict[Any, Any]] = {
     operator.ge: _comparison(">=", operator.ge),
     operator.eq: _comparison("==", operator.eq),
     operator.ne: _comparison("!=", operator.ne),
-    operator.neg: _unary("-", arithmetic.neg_int, register_jitable(lambda a: -a), durations=arithmetic.neg_int),
+    operator.neg: _unary("-", arithmetic.neg_int, register_jitable(lambda a: -a), durations=moments.negated),
     operator.pos: _unary("+", _same, _same, durations=_same),
     operator.invert: _unary("~", register_jitable(lambda a: ~a)),
     operator.not_: not_true,

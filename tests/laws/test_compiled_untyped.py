@@ -180,7 +180,11 @@ def bound_of(cls: Any) -> BoundFunction:
     return function.bind(function.input_types, {})
 
 
-@pytest.mark.parametrize("cls", COMPILED, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize(
+    "cls",
+    [COMPILED[0], COMPILED[-1], *(pytest.param(each, marks=pytest.mark.slow) for each in COMPILED[1:-1])],
+    ids=lambda cls: cls.__name__,
+)
 @settings(examples(30), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_states_are_the_interpreters_pickles(cls: Any, hot: Programs, data: st.DataObject) -> None:

@@ -96,7 +96,14 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
             raise Refused(f"{each.__name__} has {hooks[0]}")
     makers = _makers(function.cls, cls, separate=separate)
     for what, maker in makers.items():
-        _check_pure(what, maker, {function.cls, cls})
+        try:
+            _check_pure(what, maker, {function.cls, cls})
+        except Refused as refused:
+            if untyped:
+                raise Refused(
+                    f"its states are not typed: {function.capabilities.codec_reason}; {refused.reason}"
+                ) from None
+            raise
     accumulators = _fresh(methods, cls)
     if cls is None and has_members and type(accumulators[0]) is not tuple:
         raise Refused("its accumulator is neither a tuple nor an object with annotated attributes")

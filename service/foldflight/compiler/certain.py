@@ -18,7 +18,7 @@ from foldflight.compiler.kinds import Refused
 from foldflight.compiler.records import RecordField, RecordLayout
 from foldflight.functions.author.spec import Function
 
-__all__ = ["Certain", "certain_of", "class_named"]
+__all__ = ["Certain", "certain_of", "class_named", "why_untyped"]
 
 _TYPES: Final[dict[type, pa.DataType]] = {int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 _PICKLED_BY: Final = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__new__")
@@ -78,6 +78,11 @@ class Certain:
         return made
 
 
+def why_untyped(function: Function) -> str:
+    """Return the reason why the states of a function have no types, as a clause about it."""
+    return f"its states are not typed: {function.capabilities.codec_reason}"
+
+
 def class_named(function: Function, create_accumulator: Any) -> type | None:
     """Return the class of accumulators, as far as it is known without making one; None if there is none.
 
@@ -90,33 +95,33 @@ def class_named(function: Function, create_accumulator: Any) -> type | None:
         named = [known[name] for name in create_accumulator.__code__.co_names if isinstance(known.get(name), type)]
         found = named[0] if len(named) == 1 else None
     if found is not None and not all(each.__flags__ & _HEAP_TYPE for each in found.__mro__[:-1]):
-        raise Refused(f"its states are not typed: {function.capabilities.codec_reason}")
+        raise Refused(why_untyped(function))
     return found
 
 
-def certain_of(cls: type | None, fresh: Any, reason: str) -> Certain:
+def certain_of(cls: type | None, fresh: Any, untyped: str) -> Certain:
     """Return the types of a fresh accumulator.
 
     Args:
         cls: The class that it should have; None if it should be a number.
         fresh: The accumulator.
-        reason: Why its states are not typed.
+        untyped: The reason of `why_untyped`.
 
     Raises:
         Refused: One of the types is not certain.
     """
     if cls is None:
         if type(fresh) not in _TYPES:
-            raise Refused(f"its states are not typed: {reason}")
+            raise Refused(untyped)
         return Certain(None, {"value": type(fresh)})
     if type(fresh) is not cls or any("__slots__" in vars(each) for each in cls.__mro__[:-1]):
-        raise Refused(f"its states are not typed: {reason}")
+        raise Refused(untyped)
     if any(getattr(cls, name, None) is not getattr(object, name, None) for name in _PICKLED_BY):
-        raise Refused(f"its states are not typed: {reason}; {cls.__name__} defines how it is pickled")
+        raise Refused(f"{untyped}; {cls.__name__} defines how it is pickled")
     for name, value in vars(fresh).items():
         if type(value) not in _TYPES:
             what = f"{cls.__name__}.{name} is a {type(value).__name__} at first"
-            raise Refused(f"its states are not typed: {reason}; {what}; annotate it")
+            raise Refused(f"{untyped}; {what}; annotate it")
         if inspect.isdatadescriptor(inspect.getattr_static(cls, name, None)):
-            raise Refused(f"its states are not typed: {reason}; {cls.__name__}.{name} is a property")
+            raise Refused(f"{untyped}; {cls.__name__}.{name} is a property")
     return Certain(cls, {name: type(value) for name, value in vars(fresh).items()})

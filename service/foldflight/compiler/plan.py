@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from foldflight.compiler.certain import Certain, certain_of, class_named
+from foldflight.compiler.certain import Certain, certain_of, class_named, why_untyped
 from foldflight.compiler.heap import Holding, Part
 from foldflight.compiler.kernels import Plan
 from foldflight.compiler.kinds import ENCODED, Refused
@@ -70,9 +70,9 @@ class Start(typing.NamedTuple):
 def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     """Return the plan of a function and the records that it starts with. Raises Refused if it cannot be compiled."""
     function = bound.function
-    untyped = bound.serializer is None
+    untyped = "" if bound.serializer is not None else why_untyped(function)
     if untyped and function.capabilities.codec != "pickle":
-        raise Refused(f"its states are not typed: {function.capabilities.codec_reason}")
+        raise Refused(untyped)
     separate = hasattr(function.cls, "create_accumulator")
     functions, with_self = _functions(function.cls, separate=separate)
     own = own_attributes(methods)
@@ -99,26 +99,13 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
         try:
             _check_pure(what, maker, {function.cls, cls})
         except Refused as refused:
-            if untyped:
-                raise Refused(
-                    f"its states are not typed: {function.capabilities.codec_reason}; {refused.reason}"
-                ) from None
-            raise
+            raise Refused("; ".join(filter(None, (untyped, refused.reason)))) from None
     accumulators = _fresh(methods, cls)
     if cls is None and has_members and type(accumulators[0]) is not tuple:
         raise Refused("its accumulator is neither a tuple nor an object with annotated attributes")
-    certain = certain_of(cls, accumulators[0], function.capabilities.codec_reason) if untyped else None
+    certain = certain_of(cls, accumulators[0], untyped) if untyped else None
     layout = _layout(bound, cls, accumulators[0]) if certain is None else certain.layout
-    fresh = [_record(layout, _members(layout, cls, each)) for each in accumulators]
-    for field in layout.fields:
-        one, other = (_members(layout, cls, each)[field.name] for each in accumulators)
-        if (field.length or field.held is not None) and one is other:
-            raise Refused(f"all its accumulators share the {type(one).__name__} {field.name}")
-    lists = [_members(layout, cls, accumulators[0])[each.name] for each in layout.fields if each.length or each.held]
-    if len({id(each) for each in lists}) < len(lists):
-        raise Refused("two attributes of its accumulator are the same object")
-    if fresh[0].tobytes() != fresh[1].tobytes():
-        raise Refused("create_accumulator does not always return equal accumulators")
+    fresh = _fresh_record(layout, cls, accumulators)
     parameters = RecordLayout(tuple(RecordField(name, str(plain_kind(value))) for name, value in attributes.items()))
     try:
         (kind, bits), unresolved = result_kind(bound.result_type), ""
@@ -139,7 +126,7 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
         result_bits=bits,
         unresolved=unresolved,
     )
-    return plan, Start(fresh[0], attribute_record(parameters, attributes), certain)
+    return plan, Start(fresh, attribute_record(parameters, attributes), certain)
 
 
 def own_attributes(methods: Methods | ScalarMethods) -> dict[str, Any]:
@@ -389,6 +376,21 @@ def _fresh(methods: Methods, accumulator_class: type | None) -> tuple[Any, Any]:
     if one is other and accumulator_class is not None:
         raise Refused("create_accumulator returns the same object each time")
     return one, other
+
+
+def _fresh_record(layout: RecordLayout, cls: type | None, accumulators: tuple[Any, Any]) -> Any:
+    """Return the record of two fresh accumulators. Raises Refused if they are not equal, or share what they hold."""
+    one, other = (_members(layout, cls, each) for each in accumulators)
+    record = _record(layout, one)
+    names = [field.name for field in layout.fields if field.length or field.held is not None]
+    for name in names:
+        if one[name] is other[name]:
+            raise Refused(f"all its accumulators share the {type(one[name]).__name__} {name}")
+    if len({id(one[name]) for name in names}) < len(names):
+        raise Refused("two attributes of its accumulator are the same object")
+    if record.tobytes() != _record(layout, other).tobytes():
+        raise Refused("create_accumulator does not always return equal accumulators")
+    return record
 
 
 def _check_pure(what: str, function: Any, classes: set[Any]) -> None:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["HEADER", "Heap", "Holding", "Part"]
 
-# The words of a header, and those of the control words, as in `memory.py`.
-_CONTROL, _OFFSET, _USED, _CAPACITY, _LIVE, _INDEXED = range(6)
+# The words of a header, and the control words, whose first is the number of the row (`memory.py`).
+CONTROL, OFFSET, USED, CAPACITY, LIVE, INDEXED = range(6)
 HEADER: Final = 6
-_ROW, _CHANGES, _CHANGES_MAX, _JOURNAL, _TOP, _SIZE, _ARENA, _NEEDED = range(8)
-_SMALL: Final = 8
+_ROW, CHANGES, CHANGES_MAX, JOURNAL, TOP, SIZE, ARENA, NEEDED = range(8)
+SMALL: Final = 8  # so many entries of a dict or set are searched one by one, without an index
 _WORDS_MIN: Final = 1 << 12
 _CHANGES_MIN: Final = 1 << 8
 
@@ -93,18 +93,18 @@ class Heap:
 
     def _resize(self, arena: npt.NDArray[np.int64], top: int) -> None:
         self._arena = arena
-        self.control[[_TOP, _SIZE, _ARENA]] = top, len(arena), arena.ctypes.data
+        self.control[[TOP, SIZE, ARENA]] = top, len(arena), arena.ctypes.data
 
     def _record(self, changes: int) -> None:
         self._journal = np.zeros(2 * changes, np.int64)
-        self.control[[_CHANGES, _CHANGES_MAX, _JOURNAL]] = 0, changes, self._journal.ctypes.data
+        self.control[[CHANGES, CHANGES_MAX, JOURNAL]] = 0, changes, self._journal.ctypes.data
 
     def undo(self) -> None:
         """Undo what a row has changed that was given up."""
-        count = int(self.control[_CHANGES])
+        count = int(self.control[CHANGES])
         for address, word in self._journal[: 2 * count].reshape(-1, 2)[::-1].tolist():
             self._arena[(address - self._arena.ctypes.data) // 8] = word
-        self.control[_CHANGES] = 0
+        self.control[CHANGES] = 0
 
     def grow(self, tables: Sequence[Any], fields: Sequence[RecordField]) -> None:
         """Make room after a MemoryError, for the row that was given up and more.
@@ -113,17 +113,17 @@ class Heap:
             tables: All records that have containers.
             fields: Their fields.
         """
-        if self.control[_NEEDED]:
-            self._compact(tables, fields, int(self.control[_NEEDED]))
+        if self.control[NEEDED]:
+            self._compact(tables, fields, int(self.control[NEEDED]))
         else:
-            self._record(2 * int(self.control[_CHANGES_MAX]))
+            self._record(2 * int(self.control[CHANGES_MAX]))
 
     def reserve(self, tables: Sequence[Any], fields: Sequence[RecordField], words: int) -> int:
         """Return the offset of so many new words."""
-        if self.control[_TOP] + words > self.control[_SIZE]:
+        if self.control[TOP] + words > self.control[SIZE]:
             self._compact(tables, fields, words)
-        offset = int(self.control[_TOP])
-        self.control[_TOP] += words
+        offset = int(self.control[TOP])
+        self.control[TOP] += words
         return offset
 
     def _compact(self, tables: Sequence[Any], fields: Sequence[RecordField], more: int) -> None:
@@ -135,12 +135,12 @@ class Heap:
         arena = np.zeros(max(_WORDS_MIN, 2 * (live + more)), np.int64)
         top = 0
         for header, sizes in headers:
-            words, offsets = _places(header[:, _OFFSET], sizes)
+            words, offsets = _places(header[:, OFFSET], sizes)
             arena[top : top + len(words)] = self._arena[words]
-            header[:, _OFFSET] = top + offsets
+            header[:, OFFSET] = top + offsets
             top += len(words)
         self._resize(arena, top)
-        self.control[_CHANGES] = 0  # its addresses are those of the old arena
+        self.control[CHANGES] = 0  # its addresses are those of the old arena
 
     def column(self, headers: Any, holding: Holding, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
         """Return n containers as a column of lists or maps; None if a number does not fit its type.
@@ -151,14 +151,14 @@ class Heap:
             type_: The type of the column.
             narrow: Whether integers have the width of their type, in place of 64 bits.
         """
-        counts = headers[:, _USED]
-        entries, starts = _places(headers[:, _OFFSET], counts, holding.stride)
-        if holding.shape != "list" and (headers[:, _LIVE] != counts).any():
+        counts = headers[:, USED]
+        entries, starts = _places(headers[:, OFFSET], counts, holding.stride)
+        if holding.shape != "list" and (headers[:, LIVE] != counts).any():
             owners = np.repeat(np.arange(len(headers)), counts)
             places = np.arange(len(entries)) - starts[owners]
-            bits = headers[owners, _OFFSET] + headers[owners, _CAPACITY] * holding.stride + places // 64
+            bits = headers[owners, OFFSET] + headers[owners, CAPACITY] * holding.stride + places // 64
             kept = (self._arena[bits] >> (places % 64)) & 1 == 0
-            entries, counts = entries[kept], headers[:, _LIVE]
+            entries, counts = entries[kept], headers[:, LIVE]
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
         if pa.types.is_map(type_):
             assert holding.value is not None
@@ -215,14 +215,14 @@ class Heap:
             first, last = column.offsets[0].as_py(), column.offsets[len(column)].as_py()
             parts = [(holding.key, column.keys.slice(first, last - first))]
             parts.append((holding.value, column.items.slice(first, last - first)))
-        headers[:, _CONTROL] = self.control.ctypes.data
-        headers[:, _USED] = headers[:, _LIVE] = counts
-        headers[:, _CAPACITY] = _capacity(counts)
-        headers[:, _INDEXED] = 0
+        headers[:, CONTROL] = self.control.ctypes.data
+        headers[:, USED] = headers[:, LIVE] = counts
+        headers[:, CAPACITY] = _capacity(counts)
+        headers[:, INDEXED] = 0
         sizes = _size(headers, holding)
-        headers[:, _OFFSET] = offset + np.cumsum(sizes) - sizes
+        headers[:, OFFSET] = offset + np.cumsum(sizes) - sizes
         self._arena[offset : offset + int(sizes.sum())] = 0
-        places, _ = _places(headers[:, _OFFSET], counts, holding.stride)
+        places, _ = _places(headers[:, OFFSET], counts, holding.stride)
         ahead = 0
         for part, values in parts:
             for number, kind in enumerate(part.kinds):
@@ -251,7 +251,7 @@ def room(column: pa.Array, holding: Holding) -> int | None:
     if counts is None:
         return None
     headers = np.zeros((len(counts), HEADER), np.int64)
-    headers[:, _CAPACITY] = _capacity(counts)
+    headers[:, CAPACITY] = _capacity(counts)
     return int(_size(headers, holding).sum())
 
 
@@ -271,10 +271,10 @@ def _capacity(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def _size(headers: Any, holding: Holding | None) -> npt.NDArray[np.int64]:
     """Return the number of words of each container's region."""
     assert holding is not None
-    capacity = headers[:, _CAPACITY]
+    capacity = headers[:, CAPACITY]
     if holding.shape == "list":
         return np.asarray(capacity * holding.stride)
-    return np.asarray(capacity * holding.stride + (capacity + 63) // 64 + np.where(capacity > _SMALL, capacity, 0))
+    return np.asarray(capacity * holding.stride + (capacity + 63) // 64 + np.where(capacity > SMALL, capacity, 0))
 
 
 def _places(offsets: Any, counts: Any, stride: int = 1) -> tuple[Any, Any]:

@@ -19,13 +19,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any
 
 from llvmlite import ir as llvm
 from numba.core import types
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
+from foldflight.compiler import heap
 from foldflight.compiler.texts import COMPARISONS
 from foldflight.fold.texts import ADDRESS_BITS, TEXTS
 
@@ -42,10 +43,13 @@ __all__ = [
     "words_tuple",
 ]
 
-# Offsets in bytes: of a header's words, and of those of `control`, whose first is the number of the row.
-OFFSET, USED, CAPACITY, LIVE, INDEXED = 8, 16, 24, 32, 40
-_CHANGES, _CHANGES_MAX, _JOURNAL, _TOP, _SIZE, _ARENA, _NEEDED = 8, 16, 24, 32, 40, 48, 56
-SMALL: Final = 8  # so many entries are searched one by one
+# Offsets in bytes of the words that `heap.py` numbers.
+OFFSET, USED, CAPACITY, LIVE, INDEXED = (
+    8 * word for word in (heap.OFFSET, heap.USED, heap.CAPACITY, heap.LIVE, heap.INDEXED)
+)
+_CHANGES, _CHANGES_MAX, _JOURNAL, _TOP, _SIZE, _ARENA, _NEEDED = (
+    8 * word for word in (heap.CHANGES, heap.CHANGES_MAX, heap.JOURNAL, heap.TOP, heap.SIZE, heap.ARENA, heap.NEEDED)
+)
 
 
 def _memory(width: int) -> tuple[Callable[[int], int], Callable[[int, int], None]]:
@@ -144,7 +148,7 @@ def copied(into: int, source: int, words: int) -> None:
 @register_jitable
 def emptied(header: int) -> None:
     """Empty a container."""
-    for place in range(1, 6):
+    for place in range(1, heap.HEADER):
         store(header + 8 * place, 0)
 
 
@@ -152,7 +156,7 @@ def emptied(header: int) -> None:
 def new_header(header: int) -> int:
     """Return the address of the header of an empty temporary container, in the arena of another one."""
     control = load(header)
-    made = load(control + _ARENA) + 8 * allocate(control, 6)
+    made = load(control + _ARENA) + 8 * allocate(control, heap.HEADER)
     store(made, control)
     emptied(made)
     return made
@@ -216,20 +220,7 @@ def list_operations(stride: int) -> SimpleNamespace:
             change(control, address + 8 * (word + stride), load(address + 8 * word))
         put(header, place, words)
 
-    @register_jitable
-    def reversed_in_place(header):
-        control, used = load(header), load(header + USED)
-        for place in range(used // 2):
-            one, other = address_of(header, place * stride), address_of(header, (used - 1 - place) * stride)
-            for number in range(stride):
-                word = load(one + 8 * number)
-                change(control, one + 8 * number, load(other + 8 * number))
-                change(control, other + 8 * number, word)
-
-    return SimpleNamespace(
-        widened=widened, put=put, appended=appended, extended=extended, cut=cut, inserted=inserted,
-        reversed=reversed_in_place,
-    )  # fmt: skip
+    return SimpleNamespace(widened=widened, put=put, appended=appended, extended=extended, cut=cut, inserted=inserted)
 
 
 @functools.cache
@@ -359,7 +350,7 @@ def _layout(stride: int) -> SimpleNamespace:
     @register_jitable
     def size_of(capacity):
         """Return the number of words of a region."""
-        return capacity * stride + (capacity + 63) // 64 + (capacity if capacity > SMALL else 0)
+        return capacity * stride + (capacity + 63) // 64 + (capacity if capacity > heap.SMALL else 0)
 
     @register_jitable
     def index_of(header):
@@ -413,7 +404,7 @@ def _searching(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
         """Return the entry of a key, or -1. Raises ValueError for NaN."""
         check(words)
         used = load(header + USED)
-        if load(header + CAPACITY) <= SMALL:
+        if load(header + CAPACITY) <= heap.SMALL:
             for entry in range(used):
                 if is_same(words_at(header, entry), words) and not is_deleted(header, entry):
                     return entry
@@ -476,7 +467,7 @@ def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
             store(address + 8 * place, words[place])
         store(header + USED, entry + 1)
         store(header + LIVE, load(header + LIVE) + 1)
-        if load(header + CAPACITY) > SMALL and load(header + INDEXED) == entry:
+        if load(header + CAPACITY) > heap.SMALL and load(header + INDEXED) == entry:
             put_in_index(header, entry)
         return entry
 

@@ -21,11 +21,13 @@ from numba.extending import intrinsic, register_jitable
 __all__ = [
     "abs_int",
     "add_int",
+    "bound_of",
     "c_function",
     "ceil_float",
     "floor_float",
     "floordiv_float",
     "floordiv_int",
+    "index_of",
     "int_of_float",
     "lshift_int",
     "mod_float",
@@ -303,3 +305,17 @@ def order(a: int, b: float) -> int:
         return -1 if a < whole else 1
     rest = b - builtins.float(whole)
     return 0 if rest == 0.0 else (-1 if rest > 0.0 else 1)
+
+
+@register_jitable
+def index_of(index: int, length: int) -> int:
+    """Return the place of an item of a sequence. Raises ValueError where Python raises IndexError."""
+    if not -length <= index < length:
+        raise ValueError
+    return index + length if index < 0 else index
+
+
+@register_jitable
+def bound_of(place: int, length: int) -> int:
+    """Return a bound of a slice as a place in a sequence, or its end."""
+    return max(0, place + length) if place < 0 else min(place, length)

@@ -18,6 +18,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable, register_model
 
 from foldflight.compiler import memory
+from foldflight.compiler.arithmetic import add_int, bound_of, index_of
 from foldflight.compiler.heap import Holding, Part
 from foldflight.compiler.kinds import KINDS, Refused, kind_of, stand_in
 from foldflight.compiler.memory import dict_operations, list_operations, load
@@ -66,6 +67,11 @@ class Held(types.IterableType):
             value = type_of(self.holding.value)
             return value if self.view == "values" else types.Tuple([key, value])
         return key
+
+    @property
+    def part(self) -> Part | None:
+        """What a loop over it yields, and functions sum or order; None for the items of a dict."""
+        return {"items": None, "values": self.holding.value}.get(self.view, self.holding.key)
 
     @property
     def operations(self) -> SimpleNamespace:
@@ -153,7 +159,6 @@ def words_of(part: Part, what: str) -> Any:
 
     It refuses values of another kind.
     """
-    wanted = type_of(part)
     members = [KINDS[kind] for kind in part.kinds]
 
     @intrinsic
@@ -179,7 +184,6 @@ def words_of(part: Part, what: str) -> Any:
 
         return signature(types.UniTuple(types.int64, len(members)), types.unliteral(value)), generate
 
-    assert wanted is not None
     return words
 
 
@@ -262,13 +266,19 @@ def _address_of(held: Held) -> Any:
 
 
 @functools.cache
+def _following(held: Held) -> Any:
+    """Return `following(header, place)`: the first entry from this place on, or -1."""
+    if held.holding.shape != "list":
+        return held.operations.next
+    return register_jitable(lambda header, place: place if place < load(header + memory.USED) else -1)
+
+
+@functools.cache
 def _next_of(held: Held) -> Any:
     """Return `next(header, live, used, offset, place)`: the next entry of a loop, or -1 at its end."""
+    following = _following(held)
     if held.holding.shape == "list":
-        return register_jitable(
-            lambda header, live, used, offset, place: place if place < load(header + memory.USED) else -1
-        )
-    following = held.operations.next
+        return register_jitable(lambda header, live, used, offset, place: following(header, place))
 
     @register_jitable
     def next_entry(header, live, used, offset, place):
@@ -304,23 +314,6 @@ def _whole(what: str, *given: Any) -> None:
             raise Refused(f"{what} of {each}")
 
 
-@register_jitable
-def _clipped(place, used):
-    """Return the bound of a slice within a list."""
-    return max(0, place + used) if place < 0 else min(place, used)
-
-
-@register_jitable
-def _checked(place, used):
-    if not -used <= place < used:
-        raise ValueError  # the interpreter repeats the row and raises IndexError
-    return place + used if place < 0 else place
-
-
-def _temporary(me: Held, holding: Holding | None = None) -> Held:
-    return Held(me.holding if holding is None else holding, changeable=False)
-
-
 # --- methods ----------------------------------------------------------------------------------------------------------
 
 
@@ -345,33 +338,28 @@ def add(me: Any, key: Any) -> Any:
     return found
 
 
-@stand_in
-def discard(me: Any, key: Any) -> Any:
-    """Stand for `set.discard`."""
-    made = _of(me, "set", "discard", changes=True)
-    words, find, deleted = words_of(me.holding.key, "the item of discard"), made.find, made.deleted
+def _deleting(name: str, shape: str, *, must_exist: bool) -> Any:
+    """Return the stand-in of what deletes an entry."""
 
-    def found(me: Any, key: Any) -> None:
-        entry = find(header_of(me), words(key))
-        if entry >= 0:
-            deleted(header_of(me), entry)
+    @stand_in
+    def choose(me: Any, key: Any) -> Any:
+        made = _of(me, shape, name, changes=True)
+        words = words_of(me.holding.key, f"the {'key' if shape == 'dict' else 'item'} of {name}")
+        find, deleted = made.find, made.deleted
 
-    return found
+        def found(me: Any, key: Any) -> None:
+            entry = find(header_of(me), words(key))
+            if entry >= 0:
+                deleted(header_of(me), entry)
+            elif must_exist:
+                raise ValueError  # the interpreter raises KeyError
+
+        return found
+
+    return choose
 
 
-@stand_in
-def remove(me: Any, key: Any) -> Any:
-    """Stand for `set.remove`."""
-    made = _of(me, "set", "remove", changes=True)
-    words, find, deleted = words_of(me.holding.key, "the item of remove"), made.find, made.deleted
-
-    def found(me: Any, key: Any) -> None:
-        entry = find(header_of(me), words(key))
-        if entry < 0:
-            raise ValueError  # the interpreter raises KeyError
-        deleted(header_of(me), entry)
-
-    return found
+_delete_key: Final = _deleting("del", "dict", must_exist=True)
 
 
 @stand_in
@@ -450,7 +438,7 @@ def pop(me: Any, key: Any = None, default: Any = None) -> Any:
 
         def popped(me: Any, key: Any = None, default: Any = None) -> Any:
             used = load(header_of(me) + memory.USED)
-            place = _checked(-1 if is_last else key, used)
+            place = index_of(-1 if is_last else key, used)
             found = value(memory.address_of(header_of(me), place * stride))
             cut(header_of(me), place, place + 1)
             return found
@@ -499,7 +487,7 @@ def insert(me: Any, place: Any, item: Any) -> Any:
     words, inserted = words_of(me.holding.key, "the item of insert"), made.inserted
 
     def put(me: Any, place: Any, item: Any) -> None:
-        inserted(header_of(me), _clipped(place, load(header_of(me) + memory.USED)), words(item))
+        inserted(header_of(me), bound_of(place, load(header_of(me) + memory.USED)), words(item))
 
     return put
 
@@ -558,12 +546,12 @@ def sort(me: Any) -> Any:
 
 def _sorted_of(me: Held) -> Any:
     """Return the function that returns the header of a sorted temporary list of a list, or of the keys or values."""
-    part = me.holding.value if me.view == "values" else me.holding.key
+    part = me.part
     assert part is not None
     _check_order(part)
     sorting, made = memory.sorting(_floats(part)), list_operations(len(part.kinds))
     appended, widened, whole = made.appended, made.widened, memory.words_tuple(len(part.kinds))
-    following, at = _next_of(me), _address_of(me)
+    following, at = _following(me), _address_of(me)
     ahead = 8 * len(me.holding.key.kinds) if me.view == "values" else 0
     count = memory.USED if me.holding.shape == "list" else memory.LIVE
 
@@ -572,11 +560,10 @@ def _sorted_of(me: Held) -> Any:
         found, scratch, size = memory.new_header(header), memory.new_header(header), load(header + count)
         widened(found, size)
         widened(scratch, size)
-        live, used, offset = load(header + memory.LIVE), load(header + memory.USED), load(header + memory.OFFSET)
-        entry = following(header, live, used, offset, 0)
+        entry = following(header, 0)
         while entry >= 0:
             appended(found, whole(at(header, entry) + ahead))
-            entry = following(header, live, used, offset, entry + 1)
+            entry = following(header, entry + 1)
         sorting(found, scratch)
         return found
 
@@ -595,14 +582,14 @@ METHODS: Final[dict[str, Any]] = {
     "append": append,
     "add": add,
     "clear": clear,
-    "discard": discard,
+    "discard": _deleting("discard", "set", must_exist=False),
     "extend": extend,
     "get": get,
     "insert": insert,
     "items": _view("items"),
     "keys": _view("keys"),
     "pop": pop,
-    "remove": remove,
+    "remove": _deleting("remove", "set", must_exist=True),
     "setdefault": set_default,
     "sort": sort,
     "update": extend,
@@ -642,7 +629,7 @@ def get_item(me: Held, index: Any) -> Any:
 
     def at_place(me: Any, index: Any) -> Any:
         header = header_of(me)
-        return item(memory.address_of(header, _checked(index, load(header + memory.USED)) * stride))
+        return item(memory.address_of(header, index_of(index, load(header + memory.USED)) * stride))
 
     return at_place
 
@@ -650,13 +637,13 @@ def get_item(me: Held, index: Any) -> Any:
 def _slice(me: Held, index: types.SliceType) -> Any:
     if index.has_step:
         raise Refused("it takes a slice with a step")
-    seen, made = _seen_as(_temporary(me)), list_operations(me.holding.stride)
+    seen, made = _seen_as(Held(me.holding, changeable=False)), list_operations(me.holding.stride)
     extended = made.extended
 
     def part(me: Any, index: Any) -> Any:
         header = header_of(me)
         used = load(header + memory.USED)
-        start, stop = _clipped(index.start, used), _clipped(index.stop, used)
+        start, stop = bound_of(index.start, used), bound_of(index.stop, used)
         found = memory.new_header(header)
         if start < stop:
             extended(found, header, start, stop)
@@ -674,7 +661,7 @@ def set_item(me: Held, index: Any, value: Any) -> Any:
 
         def replaced(me: Any, index: Any, value: Any) -> None:
             header = header_of(me)
-            put(header, _checked(index, load(header + memory.USED)), given(value))
+            put(header, index_of(index, load(header + memory.USED)), given(value))
 
         return replaced
     words, find, at, added = words_of(me.holding.key, "the key of [] ="), made.find, made.at, made.added
@@ -698,15 +685,7 @@ def delete_item(me: Any, index: Any) -> Any:
     """Stand for `del me[index]`."""
     made = _of(me, "list dict", "del", changes=True)
     if me.holding.shape == "dict":
-        words, find, deleted = words_of(me.holding.key, "the key of del"), made.find, made.deleted
-
-        def gone(me: Any, index: Any) -> None:
-            entry = find(header_of(me), words(index))
-            if entry < 0:
-                raise ValueError  # the interpreter raises KeyError
-            deleted(header_of(me), entry)
-
-        return gone
+        return lambda me, index: _delete_key(me, index)
     cut = made.cut
     if isinstance(index, types.SliceType):
         if index.has_step:
@@ -714,7 +693,7 @@ def delete_item(me: Any, index: Any) -> Any:
 
         def cut_slice(me: Any, index: Any) -> None:
             used = load(header_of(me) + memory.USED)
-            start, stop = _clipped(index.start, used), _clipped(index.stop, used)
+            start, stop = bound_of(index.start, used), bound_of(index.stop, used)
             if start < stop:
                 cut(header_of(me), start, stop)
 
@@ -722,7 +701,7 @@ def delete_item(me: Any, index: Any) -> Any:
     _whole("del", index)
 
     def cut_one(me: Any, index: Any) -> None:
-        place = _checked(index, load(header_of(me) + memory.USED))
+        place = index_of(index, load(header_of(me) + memory.USED))
         cut(header_of(me), place, place + 1)
 
     return cut_one
@@ -794,12 +773,10 @@ def is_full(me: Held) -> Any:
 @stand_in
 def ordered_list(me: Any) -> Any:
     """Stand for `sorted`."""
-    if not isinstance(me, Held) or me.view == "items":
+    part = me.part if isinstance(me, Held) else None
+    if part is None:
         raise Refused(f"it sorts {me}")
-    ordered = _sorted_of(me)
-    part = me.holding.value if me.view == "values" else me.holding.key
-    assert part is not None
-    seen = _seen_as(Held(Holding("list", part), changeable=False))
+    ordered, seen = _sorted_of(me), _seen_as(Held(Holding("list", part), changeable=False))
     return lambda me: seen(ordered(header_of(me)))
 
 
@@ -809,24 +786,23 @@ def _extreme(name: str, wins: Any) -> Any:
 
     @stand_in
     def choose(me: Any) -> Any:
-        part = (me.holding.value if me.view == "values" else me.holding.key) if isinstance(me, Held) else None
-        if part is None or part.is_tuple or me.view == "items" or part.kinds[0] not in ("int", "float"):
+        part = me.part if isinstance(me, Held) else None
+        if part is None or part.is_tuple or part.kinds[0] not in ("int", "float"):
             raise Refused(f"it calls {name} of {me}")
-        following, at, entry = _next_of(me), _address_of(me), entry_at(me)
+        following, at, entry = _following(me), _address_of(me), entry_at(me)
 
         def found(me: Any) -> Any:
             header = header_of(me)
-            live, used, offset = load(header + memory.LIVE), load(header + memory.USED), load(header + memory.OFFSET)
-            place = following(header, live, used, offset, 0)
+            place = following(header, 0)
             if place < 0:
                 raise ValueError
             best = entry(at(header, place))
-            place = following(header, live, used, offset, place + 1)
+            place = following(header, place + 1)
             while place >= 0:
                 value = entry(at(header, place))
                 if beats(value, best):
                     best = value
-                place = following(header, live, used, offset, place + 1)
+                place = following(header, place + 1)
             return best
 
         return found
@@ -840,28 +816,24 @@ _COMPENSATED: Final = sys.version_info >= (3, 12)  # since then Python sums floa
 @stand_in
 def total(me: Any) -> Any:
     """Stand for `sum`."""
-    from foldflight.compiler.arithmetic import add_int
-
-    part = (me.holding.value if me.view == "values" else me.holding.key) if isinstance(me, Held) else None
-    if part is None or part.is_tuple or me.view == "items" or part.kinds[0] not in ("int", "float"):
+    part = me.part if isinstance(me, Held) else None
+    if part is None or part.is_tuple or part.kinds[0] not in ("int", "float"):
         raise Refused(f"it calls sum of {me}")
     if part.kinds[0] == "float" and (me.holding.shape == "set" or _COMPENSATED):
         raise Refused("it calls sum of floats in a set, or in a Python that sums with a compensation (3.12)")
-    following, at, entry = _next_of(me), _address_of(me), entry_at(me)
+    following, at, entry = _following(me), _address_of(me), entry_at(me)
     is_float = part.kinds[0] == "float"
-    plus = register_jitable(operator.add) if is_float else add_int
     plus = register_jitable(lambda one, other: one + other) if is_float else add_int
 
     def found(me: Any) -> Any:
         header = header_of(me)
-        live, used, offset = load(header + memory.LIVE), load(header + memory.USED), load(header + memory.OFFSET)
-        place = following(header, live, used, offset, 0)
+        place = following(header, 0)
         if place < 0 and is_float:
             raise ValueError  # Python's sum is the integer 0
         summed = 0.0 if is_float else 0
         while place >= 0:
             summed = plus(summed, entry(at(header, place)))
-            place = following(header, live, used, offset, place + 1)
+            place = following(header, place + 1)
         return summed
 
     return found
@@ -957,7 +929,6 @@ def _sifts(part: Part) -> tuple[Any, Any]:
 
 
 CALLS: Final[dict[Any, Any]] = {
-    len: length_of,
     sorted: ordered_list,
     sum: total,
     slice: slice,

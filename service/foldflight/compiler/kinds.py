@@ -26,6 +26,7 @@ __all__ = [
     "Refused",
     "as_moment",
     "as_number",
+    "exactly",
     "kind_of",
     "number_type",
     "stand_in",
@@ -149,3 +150,22 @@ def stand_in(choose: Callable[..., Any]) -> Callable[..., Any]:
 
     overload(called, strict=False)(choose)
     return called
+
+
+def exactly(kind: str, reason: str) -> Callable[..., Any]:
+    """Return the stand-in that returns a value of a kind.
+
+    Args:
+        kind: The kind.
+        reason: Why a value of another kind is refused, with `{found}` and `{kind}` for the two.
+    """
+    known = KNOWN[kind]
+
+    @stand_in
+    def choose(value: Any) -> Any:
+        found = str(kind_of(value)).removesuffix("?")
+        if found != kind:
+            raise Refused(reason.format(found=found, kind=kind))
+        return lambda value: known(value)
+
+    return choose

@@ -36,8 +36,7 @@ __all__ = [
 # --- conversions to the kind of a calculation, from values that may be None, bool or int ------------------------------
 
 
-_AS: Final = KNOWN
-_int, _float, _bool = _AS["int"], _AS["float"], _AS["bool"]
+_int, _float, _bool = KNOWN["int"], KNOWN["float"], KNOWN["bool"]
 
 
 _FROM_ORDER: Final[dict[Any, Callable[[int], bool]]] = {
@@ -58,7 +57,7 @@ _SWAPPED: Final = {
 
 def known_of(kind: str) -> Callable[..., Any]:
     """Return the function that converts an Optional of a kind, which must not be None, to that kind."""
-    return _AS[kind]
+    return KNOWN[kind]
 
 
 # --- the stand-ins ----------------------------------------------------------------------------------------------------
@@ -84,7 +83,7 @@ def _of_encoded(name: str, a: Any, b: Any) -> Any:
     if (name, one, other) not in _ENCODED_OPERATORS:
         return None
     function, result = _ENCODED_OPERATORS[name, one, other]
-    as_one, as_other, made = _AS[one], _AS[other], as_moment(result)
+    as_one, as_other, made = KNOWN[one], KNOWN[other], as_moment(result)
     return lambda a, b: made(function(as_number(as_one(a)), as_number(as_other(b))))
 
 
@@ -108,7 +107,7 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
             return found
         kinds = _kinds(name, a, b, compares=mixed is not None)
         if kinds[0] in MOMENTS:
-            given = _AS[kinds[0]]
+            given = KNOWN[kinds[0]]
             return lambda a, b: ints(as_number(given(a)), as_number(given(b)))
         if mixed is not None and set(kinds) in ({"int", "float"}, {"bool", "float"}):
             straight, swapped = mixed
@@ -132,13 +131,13 @@ def _unary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, d
     @stand_in
     def choose(a: Any) -> Any:
         if durations is not None and str(kind_of(a)).removesuffix("?") == "duration":
-            known, made = _AS["duration"], as_moment("duration")
+            known, made = KNOWN["duration"], as_moment("duration")
             return lambda a: made(durations(as_number(known(a))))
         (kind,) = _kinds(name, a)
         chosen = {"int": ints, "float": floats, "bool": bools or ints}[kind]
         if chosen is None:
             raise Refused(f"{name} of {a}")
-        given = _bool if kind == "bool" and bools else _AS["int" if kind == "bool" else kind]
+        given = _bool if kind == "bool" and bools else KNOWN["int" if kind == "bool" else kind]
         return lambda a: chosen(given(a))
 
     return choose
@@ -161,7 +160,7 @@ def truth(a: Any) -> Any:
         return lambda a: False
     if kind is None:
         raise Refused(f"it uses {a} as a condition")
-    given = _AS[kind.removesuffix("?")]
+    given = KNOWN[kind.removesuffix("?")]
     if kind.removesuffix("?") in ENCODED:
         zeros = kind.removesuffix("?") in ("duration", *TEXTS)  # all others are true
         return lambda a: a is not None and not (zeros and as_number(given(a)) == 0)
@@ -233,7 +232,7 @@ def _picking(name: str, wins: Any) -> Any:
         kinds = _kinds(name, a, b, c, compares=True) if third else _kinds(name, a, b, compares=True)
         if len(set(kinds)) > 1:
             raise Refused(f"{name} of {' and '.join(kinds)}, whose result may be of either kind")
-        given, picks = _AS[kinds[0]], pick_text if kinds[0] in TEXTS else pick
+        given, picks = KNOWN[kinds[0]], pick_text if kinds[0] in TEXTS else pick
         if third:
             return lambda a, b, c=None: picks(picks(given(a), given(b)), given(c))
         return lambda a, b, c=None: picks(given(a), given(b))
@@ -296,15 +295,12 @@ def _contains(holder: Any, item: Any) -> Any:
     return lambda holder, item: containers.contains(holder, item)
 
 
-_held_size: Final = containers.CALLS[len]
-
-
 @stand_in
 def _size(a: Any) -> Any:
     """Stand for `len(a)`."""
     if str(kind_of(a)).removesuffix("?") in TEXTS:
         return lambda a: texts.size_of(a)
-    return lambda a: _held_size(a)
+    return lambda a: containers.length_of(a)
 
 
 OPERATORS: Final[dict[Any, Any]] = {
@@ -369,15 +365,6 @@ CALLS: Final[dict[Any, Any]] = {
 # --- items of lists ---------------------------------------------------------------------------------------------------
 
 
-def _place(length: int, index: int) -> int:
-    if not -length <= index < length:
-        raise ValueError  # the interpreter repeats the row and raises IndexError
-    return index + length if index < 0 else index
-
-
-_place_of: Final = register_jitable(_place)
-
-
 @stand_in
 def get_item(items: Any, index: Any) -> Any:
     """Stand for `items[index]`."""
@@ -392,7 +379,7 @@ def get_item(items: Any, index: Any) -> Any:
     if not isinstance(items, Items) or _kinds("[]", index)[0] == "float":
         raise Refused(f"it takes an item of {items} by {index}")
     length = items.length
-    return lambda items, index: load_item(items, _place_of(length, _int(index)))
+    return lambda items, index: load_item(items, arithmetic.index_of(_int(index), length))
 
 
 @stand_in
@@ -405,8 +392,8 @@ def set_item(items: Any, index: Any, value: Any) -> Any:
     found = str(kind_of(value)).removesuffix("?")
     if found != items.kind:
         raise Refused(f"it puts a {found} into a list of {items.kind}")
-    length, given = items.length, _AS[items.kind]
-    return lambda items, index, value: store_item(items, _place_of(length, _int(index)), given(value))
+    length, given = items.length, KNOWN[items.kind]
+    return lambda items, index, value: store_item(items, arithmetic.index_of(_int(index), length), given(value))
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
@@ -445,8 +432,8 @@ def result_of(kind: str, bits: int) -> Any:
         if kind == "int":
             one = register_jitable(lambda a: whole(arithmetic.int_of_float(a))) if inner == "float" else whole
         else:
-            one = _AS[kind]
-        given = _AS[inner]
+            one = KNOWN[kind]
+        given = KNOWN[inner]
         if found.endswith("?"):
             return lambda a: None if a is None else one(given(a))
         return lambda a: one(given(a))

@@ -19,7 +19,7 @@ from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, low
 
 from foldflight.compiler.containers import Held
 from foldflight.compiler.heap import HEADER, Holding
-from foldflight.compiler.kinds import KINDS, KNOWN, Refused, kind_of, stand_in
+from foldflight.compiler.kinds import KINDS, Refused, exactly
 from foldflight.fold.aggregate.records import record_dtype
 from foldflight.fold.moments import MOMENTS
 from foldflight.fold.texts import TEXTS
@@ -366,21 +366,10 @@ def local_record(reference: Reference) -> Callable[..., Any]:
     return local
 
 
-def _exactly(wanted: str) -> Callable[..., Any]:
-    """Return the stand-in that returns a value of a kind, and refuses those of other kinds."""
-    known = KNOWN[wanted]
-
-    @stand_in
-    def choose(value: Any) -> Any:
-        kind = str(kind_of(value))
-        if kind.removesuffix("?") != wanted:
-            raise Refused(f"it assigns {kind} to an attribute without annotation that is {wanted} at first")
-        return lambda value: known(value)
-
-    return choose
-
-
-EXACTLY: Final = {kind: _exactly(kind) for kind in ("int", "float", "bool")}
+EXACTLY: Final = {
+    kind: exactly(kind, "it assigns {found} to an attribute without annotation that is {kind} at first")
+    for kind in ("int", "float", "bool")
+}
 
 
 def seen_as(reference: Reference) -> Callable[..., Any]:

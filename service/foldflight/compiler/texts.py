@@ -16,7 +16,8 @@ from numba.core import types
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
-from foldflight.compiler.kinds import KINDS, KNOWN, Refused, as_moment, as_number, kind_of, stand_in
+from foldflight.compiler.arithmetic import bound_of, index_of
+from foldflight.compiler.kinds import KINDS, KNOWN, Refused, as_moment, as_number, exactly, kind_of, stand_in
 from foldflight.fold.texts import ADDRESS_BITS, LENGTH_MAX, TEXTS
 
 __all__ = [
@@ -230,9 +231,7 @@ def item_of(a: Any, index: Any) -> Any:
 
     def item(a, index):
         number = as_number(known(a))
-        place = index + size(number) if index < 0 else index
-        if not 0 <= place < size(number):
-            raise ValueError  # the interpreter repeats the row and raises IndexError
+        place = index_of(index, size(number))
         return made(cut(number, _begin(number, place), _begin(number, place + 1))) if is_text else _byte(number, place)
 
     return item
@@ -249,8 +248,8 @@ def part_of(a: Any, start: Any, stop: Any) -> Any:
     def part(a, start, stop):
         number = as_number(known(a))
         whole = size(number)
-        low = 0 if start is None else (max(start + whole, 0) if start < 0 else min(start, whole))
-        high = whole if stop is None else (max(stop + whole, 0) if stop < 0 else min(stop, whole))
+        low = 0 if start is None else bound_of(start, whole)
+        high = whole if stop is None else bound_of(stop, whole)
         if is_text:
             return made(cut(number, _begin(number, low), _begin(number, high)))
         return made(cut(number, low, high))
@@ -258,21 +257,10 @@ def part_of(a: Any, start: Any, stop: Any) -> Any:
     return part
 
 
-def _exactly(kind: str) -> Any:
-    """Return the stand-in that returns a value of a kind and refuses others."""
-    known = KNOWN[kind]
-
-    @stand_in
-    def choose(a: Any) -> Any:
-        found = str(kind_of(a)).removesuffix("?")
-        if found != kind:
-            raise Refused(f"it uses a {found} where a collection or its default needs a {kind}")
-        return lambda a: known(a)
-
-    return choose
-
-
-_EXACTLY: Final = {kind: _exactly(kind) for kind in ("int", "float", "bool", *TEXTS)}
+_EXACTLY: Final = {
+    kind: exactly(kind, "it uses a {found} where a collection or its default needs a {kind}")
+    for kind in ("int", "float", "bool", *TEXTS)
+}
 
 
 def table_of(keys: tuple[Any, ...], values: tuple[Any, ...]) -> Any:

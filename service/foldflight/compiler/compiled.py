@@ -385,11 +385,10 @@ class Compiled(Accumulators):
 
     def _keep(self, program: Program, arrays: list[pa.Array]) -> None:
         """Keep arrays to whose texts accumulators may refer. Copy those texts when most of what is kept is not used."""
-        fields = [field for field in program.layout.fields if field.kind in TEXTS]
-        containers = [field for field in program.layout.fields if field.held is not None and field.held.has_texts]
-        if not fields and not containers:
+        if not program.texts:
             return
         if self._kept_bytes > self._kept_bytes_max:
+            fields = [field for field in program.texts if field.held is None]
             copies = []  # what was kept is read until all is copied
             slots = np.flatnonzero(self._present).astype(np.int32)
             for field in fields:
@@ -398,7 +397,7 @@ class Compiled(Accumulators):
                 texts = from_addresses(self._rows[field.name][slots], mask, type_)
                 self._rows[field.name][slots] = to_addresses(texts)
                 copies.append(texts)
-            copies += [self._copied_texts(field, slots) for field in containers]
+            copies += [self._copied_texts(field, slots) for field in program.texts if field.held is not None]
             self._kept = copies
             self._kept_bytes = sum(each.nbytes for each in self._kept)
             self._kept_bytes_max = max(_KEPT_BYTES_MIN, 2 * self._kept_bytes)

@@ -99,6 +99,7 @@ class Program:
 
     Attributes:
         certain: The types of accumulators that are pickled; None if states are typed.
+        texts: The fields that refer to texts or bytes, or hold them.
         values: The loop that makes results; None if get_value is interpreted.
         interprets: Why get_value is interpreted; empty if it is compiled.
         changes: Whether an interpreted get_value may change accumulators.
@@ -114,6 +115,7 @@ class Program:
         self.certain = start.certain
         self.layout = kernels.plan.accumulator
         self.dtype = self.layout.dtype
+        self.texts = [each for each in self.layout.fields if each.refers_to_texts]
         self.arguments = tuple(zip(kernels.plan.arguments, kernels.plan.kinds, strict=True))
         kernels.fold(nulls=False)
         self.merge: Any = kernels.merge() if "merge" in kernels.plan.methods else None

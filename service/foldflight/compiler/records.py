@@ -64,6 +64,11 @@ class RecordField:
     held: Holding | None = None
 
     @property
+    def refers_to_texts(self) -> bool:
+        """Whether it is, or holds, texts or bytes, which are where the rows have them."""
+        return self.kind in TEXTS if self.held is None else self.held.has_texts
+
+    @property
     def format(self) -> str | tuple[str, int]:
         """The NumPy format of the attribute in a record."""
         if self.held is not None:

@@ -2,13 +2,12 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.docs.running import printed_by
 from tests.spark.recorded_checkpoints import KINDS, RECORDED_ON, continued, unpack
 from tests.spark.test_kill import ROOT
 from tests.spark_sessions import SPARK, since_spark
@@ -62,14 +61,6 @@ def test_a_session_that_ran_no_stream_reads_states(tmp_path: Path) -> None:
     """Spark 4.2 starts what its readers of states ask for with the first stream of a session."""
     checkpoint = unpack("4.0", "grouped", tmp_path)
     paths = [os.environ.get("PYTHONPATH", ""), str(ROOT / "service")]
-    done = subprocess.run(
-        [sys.executable, "-c", READ_ALONE, str(checkpoint)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3_000:]
-    assert re.search(r"[1-9]\d* groups", done.stdout)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    printed = printed_by("-c", READ_ALONE, checkpoint, folder=tmp_path, environment=environment)
+    assert re.search(r"[1-9]\d* groups", printed)

@@ -62,6 +62,18 @@ def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
     return True
 
 
+def pause(pid: int) -> None:
+    """Stop a process by SIGSTOP, and return when all of its threads have stopped: the signal takes effect later."""
+    os.kill(pid, signal.SIGSTOP)
+    threads = Path(f"/proc/{pid}/task")
+    assert eventually(lambda: all(_is_stopped(thread / "stat") for thread in threads.iterdir()))
+
+
+def _is_stopped(stat: Path) -> bool:
+    # The state follows the name of the command, which stands in parentheses and may contain others.
+    return stat.read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def environment(*, tests: bool = True) -> dict[str, str]:
     """Return the environment of a process that can import foldflight, and the tests if requested."""
     path = [str(ROOT / "service")] + [str(ROOT)] * tests + [path for path in (os.environ.get("PYTHONPATH"),) if path]

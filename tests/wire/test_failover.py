@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from itertools import count
@@ -25,7 +24,7 @@ from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import EXIT_DRAINED, serving
 from foldflight.testing import run_over, run_over_epochs
 from tests.wire import wire_functions
-from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess, end_epoch, eventually, opening, rows
+from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess, end_epoch, eventually, opening, pause, rows
 from tests.wire.test_lifecycle import free_port
 from tests.wire.test_probes import page
 
@@ -43,8 +42,8 @@ def kill(server: ServerProcess) -> None:
     server.process.wait()
 
 
-def pause(server: ServerProcess) -> None:
-    server.process.send_signal(signal.SIGSTOP)
+def hang(server: ServerProcess) -> None:
+    pause(server.process.pid)
 
 
 def drain(server: ServerProcess) -> None:
@@ -98,7 +97,7 @@ def expected() -> Any:
         return story(exchange, nothing, nothing)
 
 
-@pytest.mark.parametrize("harm", [kill, pause, drain])
+@pytest.mark.parametrize("harm", [kill, hang, drain])
 @pytest.mark.parametrize("when", ["within an epoch", "before the results"])
 def test_another_server_takes_over(fork: Fork, expected: Any, harm: Callable[..., None], when: str) -> None:
     """After any fault another server continues from the last barrier with the same results."""

@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -43,6 +42,7 @@ from tests.wire.kit import (
     environment,
     eventually,
     opening,
+    pause,
     rows,
 )
 from tests.wire.test_probes import page
@@ -104,7 +104,7 @@ def test_hung_server_meets_the_deadline(spawn: Spawn) -> None:
     server = spawn()
     transport = FlightTransport([server.url], deadline_s=0.7, bounds=IMPATIENT)
     with transport.open(opening(COUNT)) as exchange:
-        server.process.send_signal(signal.SIGSTOP)
+        pause(server.process.pid)
         started_s = time.monotonic()
         exchange.chunk(rows((0, 0)))
         with pytest.raises(RetryableError) as caught:
@@ -129,7 +129,7 @@ def test_blocked_write_meets_the_deadline(spawn: Spawn) -> None:
     server = spawn()
     batch = rows(*[(0, 0)] * 50_000)
     with FlightTransport([server.url], deadline_s=0.7, bounds=IMPATIENT).open(opening(COUNT)) as exchange:
-        server.process.send_signal(signal.SIGSTOP)
+        pause(server.process.pid)
         with pytest.raises(RetryableError) as caught:
             send_for_ever(exchange, batch)
     assert caught.value.code == "DEADLINE"

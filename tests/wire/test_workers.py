@@ -23,7 +23,17 @@ from foldflight.server.ops.logs import make_logger
 from foldflight.server.run.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, EXIT_SPENT, run_server
 from foldflight.server.run.settings import load_settings
 from foldflight.server.run.workers import _Worker
-from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess, environment, eventually, opened_apart, opening, rows
+from tests.wire.kit import (
+    DEADLINE_S,
+    IMPATIENT,
+    ServerProcess,
+    environment,
+    eventually,
+    opened_apart,
+    opening,
+    pause,
+    rows,
+)
 from tests.wire.test_probes import SERVING, health, page
 
 COUNT = Call("count")
@@ -88,7 +98,7 @@ def test_a_worker_that_hangs_is_replaced(fork: Fork, hang: str) -> None:
         opened_apart(server, opening(COUNT)) as other,
     ):
         if hang == "paused":
-            os.kill(server.ready["workers"][0 if hanging.opened.server_id.endswith("/0") else 1], signal.SIGSTOP)
+            pause(server.ready["workers"][0 if hanging.opened.server_id.endswith("/0") else 1])
         hanging.chunk(rows((0, 0, 13)))
         hanging.barrier(1)
         with pytest.raises(RetryableError):

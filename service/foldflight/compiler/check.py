@@ -14,6 +14,7 @@ from numba.core.compiler_machinery import AnalysisPass, register_pass
 from foldflight.compiler.containers import Held, put_whole
 from foldflight.compiler.kinds import Refused, kind_of
 from foldflight.compiler.records import Items, Reference
+from foldflight.fold.decimals import DECIMALS
 
 __all__ = ["Check"]
 
@@ -118,6 +119,8 @@ def _check_same(what: str, wanted: types.Type, given: types.Type) -> None:
     if kind_of(wanted) is None and kind_of(given) is None:
         return
     one, other = str(kind_of(wanted)), str(kind_of(given))
+    if all(each.removesuffix("?") in DECIMALS for each in (one, other)) and one.endswith("?") >= other.endswith("?"):
+        return  # the conversion is exact, or raises
     if one.endswith("?") and other == "none":
         return
     if one.removesuffix("?") != other.removesuffix("?") or (other.endswith("?") and not one.endswith("?")):

@@ -21,6 +21,7 @@ from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, filled, struct_of, taken
 from foldflight.fold.aggregate.states import Unfit
+from foldflight.fold.decimals import DECIMALS, from_words, to_words
 from foldflight.fold.mode import Mode
 from foldflight.fold.moments import MOMENTS, from_numbers, moment_of, to_numbers
 from foldflight.fold.rows import Mask, Rows, Slots, room_for
@@ -428,6 +429,8 @@ def results_of(values: Any, known: Mask, type_: pa.DataType) -> pa.Array:
     mask = None if known.all() else ~known
     if text_of(type_) is not None:
         return from_addresses(values, mask, type_)
+    if pa.types.is_decimal(type_):
+        return from_words(values, mask, type_)
     found = pa.array(values, mask=mask)
     return found.cast(type_) if moment_of(type_) is None else from_numbers(found, type_)
 
@@ -435,7 +438,8 @@ def results_of(values: Any, known: Mask, type_: pa.DataType) -> pa.Array:
 def columns_of(rows: Rows, arguments: Sequence[tuple[Any, str]]) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
     """Return the argument columns as arrays of n values, and n flags each; no flags where there is no NULL.
 
-    There are no columns where one holds a date or timestamp that Python does not have, or a very long text.
+    There are no columns where one holds a date or timestamp that Python does not have, a very long text, or a decimal
+    of 39 digits. Decimals are arrays of shape (n, 2).
 
     Args:
         rows: The rows.
@@ -447,8 +451,10 @@ def columns_of(rows: Rows, arguments: Sequence[tuple[Any, str]]) -> tuple[tuple[
     for array, (dtype, kind) in zip(arrays, arguments, strict=True):
         if nulls:
             valid.append(array.is_valid().to_numpy(zero_copy_only=False))
-        if kind in MOMENTS or kind in TEXTS:
-            numbers = to_addresses(array) if kind in TEXTS else to_numbers(array, kind)
+        if kind in MOMENTS or kind in TEXTS or kind in DECIMALS:
+            numbers = to_addresses(array) if kind in TEXTS else None
+            numbers = to_words(array) if kind in DECIMALS else numbers
+            numbers = to_numbers(array, kind) if kind in MOMENTS else numbers
             if numbers is None:
                 return None, ()
             values.append(np.require(numbers, dtype, ["C", "A"]))

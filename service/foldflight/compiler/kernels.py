@@ -19,10 +19,11 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
-from foldflight.compiler import containers, operators
+from foldflight.compiler import containers, decimals, operators
 from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, number_type, stand_in
 from foldflight.compiler.records import (
     Items,
+    RecordField,
     RecordLayout,
     Reference,
     copy_items,
@@ -34,6 +35,7 @@ from foldflight.compiler.records import (
     store_members,
 )
 from foldflight.compiler.rewrite import ClassCompiler
+from foldflight.fold.decimals import DECIMALS
 
 __all__ = ["Kernels", "Plan"]
 
@@ -87,8 +89,12 @@ class Plan:
         return dict(self.functions)
 
 
-def _vector(dtype: types.Type, *, readonly: bool = False) -> types.Array:
-    return types.Array(dtype, 1, "C", readonly=readonly)
+def _vector(dtype: types.Type, *, readonly: bool = False, pairs: bool = False) -> types.Array:
+    return types.Array(dtype, 2 if pairs else 1, "C", readonly=readonly)
+
+
+def _results(plan: Plan) -> types.Array:
+    return _vector(number_type(plan.result), pairs=plan.result in DECIMALS)
 
 
 _BYTES = _vector(types.uint8)
@@ -223,7 +229,10 @@ class Kernels:
         return one_row
 
     def _columns(self, nulls: bool) -> tuple[types.Type, ...]:
-        columns = [_vector(numba.from_dtype(dtype), readonly=True) for dtype in self.plan.arguments]
+        columns = [
+            _vector(numba.from_dtype(dtype), readonly=True, pairs=kind in DECIMALS)
+            for dtype, kind in zip(self.plan.arguments, self.plan.kinds, strict=True)
+        ]
         flags = [_MASK] * (len(columns) if nulls else 0)
         return _SLOTS, _MASK, types.Tuple(columns), types.Tuple(flags)
 
@@ -274,7 +283,7 @@ class Kernels:
             _MASK,
             _MASK,
             _BYTES,
-            _vector(number_type(self.plan.result)),
+            _results(self.plan),
             _FLAGS,
         )
 
@@ -328,7 +337,7 @@ class Kernels:
                 record = at(table, slot) if slot < len(present) and present[slot] else at(fresh, 0)
                 _show(found, valid, row, get_value(me, record))
 
-        return values, (*_TABLE, _PLACE, _BYTES, _SLOTS, _vector(number_type(self.plan.result)), _FLAGS)
+        return values, (*_TABLE, _PLACE, _BYTES, _SLOTS, _results(self.plan), _FLAGS)
 
     def _mapped(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
         cast = operators.result_of(self.plan.result, self.plan.result_bits)
@@ -346,7 +355,7 @@ class Kernels:
                 _show(found, known, row, call(me, row_of(columns, valid, row)))
 
         columns = self._columns(nulls)[2:]
-        return mapped, (_BYTES, _PLACE, *columns, _vector(number_type(self.plan.result)), _FLAGS)
+        return mapped, (_BYTES, _PLACE, *columns, _results(self.plan), _FLAGS)
 
     def _compiled(self, name: str, kernel: Any, arguments: tuple[types.Type, ...]) -> Any:
         dispatcher = numba.njit(nogil=True)(kernel)
@@ -356,6 +365,14 @@ class Kernels:
         dispatcher.disable_compile()
         self.compiled += not dispatcher.stats.cache_hits
         return dispatcher
+
+
+def _first(pairs: Any, index: int) -> int:
+    return pairs[index, 0]
+
+
+def _second(pairs: Any, index: int) -> int:
+    return pairs[index, 1]
 
 
 def _row_of(kinds: tuple[str, ...]) -> Any:
@@ -370,11 +387,11 @@ def _row_of(kinds: tuple[str, ...]) -> Any:
         def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
             where = context.cast(builder, arguments[2], index, types.intp)
 
-            def at(place: int, arrays: int) -> Any:
+            def at(place: int, arrays: int, item: Any = lambda array, index: array[index]) -> Any:
                 array = made.args[arrays][place]
                 return context.compile_internal(
                     builder,
-                    lambda array, index: array[index],
+                    item,
                     signature(array.dtype, array, types.intp),
                     [builder.extract_value(arguments[arrays], place), where],
                 )
@@ -383,7 +400,11 @@ def _row_of(kinds: tuple[str, ...]) -> Any:
             for place, column in enumerate(columns):
                 # A moment is an integer in memory already.
                 wide = number_type(kinds[place])
-                value = context.cast(builder, at(place, 0), column.dtype, wide)
+                if kinds[place] in DECIMALS:
+                    low, high = (at(place, 0, word) for word in (_first, _second))
+                    value = decimals.joined(builder, low, high)
+                else:
+                    value = context.cast(builder, at(place, 0), column.dtype, wide)
                 if nulls:
                     optional = context.make_helper(builder, types.Optional(given[place]))
                     optional.data, optional.valid = value, at(place, 1)
@@ -424,15 +445,19 @@ def _keeper(plan: Plan) -> Any:
     return _put_items if plan.accumulator.fields[0].length else _put
 
 
+def _fits(kind: str, field: RecordField) -> bool:
+    """Return whether a value of a kind can be that of a field."""
+    inner = kind.removesuffix("?")
+    is_decimal = inner in DECIMALS and field.kind in DECIMALS
+    return inner == field.kind or is_decimal or (kind == "none" and field.optional)
+
+
 @stand_in
 def _put_members(record: Any, returned: Any) -> Any:
     """Write back the tuple that accumulate, retract or merge returned."""
     members = list(record.fields.values())
     given = [str(kind_of(each)) for each in returned] if isinstance(returned, types.BaseTuple) else []
-    fits = [
-        kind.removesuffix("?") == each.kind or (kind == "none" and each.optional)
-        for kind, each in zip(given, members, strict=False)
-    ]
+    fits = [_fits(kind, each) for kind, each in zip(given, members, strict=False)]
     if len(given) != len(members) or not all(fits):
         wanted = ", ".join(each.kind for each in members)
         raise Refused(f"accumulate, retract or merge returns {returned}, and the accumulator is a tuple of {wanted}")
@@ -471,7 +496,7 @@ def _keep(record: Any, returned: Any) -> Any:
 def _put(record: Any, number: Any) -> Any:
     """Write back the number that accumulate, retract or merge returned."""
     wanted, given = record.fields["value"], str(kind_of(number))
-    if given.removesuffix("?") != wanted.kind and not (given == "none" and wanted.optional):
+    if not _fits(given, wanted):
         raise Refused(f"accumulate, retract or merge returns {number}, and the accumulator is {wanted.kind}")
 
     def put(record: Any, number: Any) -> None:
@@ -490,8 +515,18 @@ def _show(values: Any, valid: Any, index: Any, value: Any) -> Any:
             valid[index] = False
 
         return nothing
+    inner = kind.removesuffix("?")
+    if inner in DECIMALS:
+        known = operators.known_of(inner)
+
+        def pair(values, valid, index, value):
+            valid[index] = value is not None
+            if value is not None:
+                values[index, 0], values[index, 1] = decimals.words(known(value))
+
+        return pair
     if kind.endswith("?"):
-        known = operators.known_of(kind.removesuffix("?"))
+        known = operators.known_of(inner)
 
         def optional(values, valid, index, value):
             valid[index] = value is not None

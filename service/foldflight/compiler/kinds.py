@@ -1,7 +1,7 @@
-"""The kinds of values of compiled code: 64-bit integers, floats, booleans, moments and texts. Each may be None.
+"""The kinds of values of compiled code: 64-bit integers, floats, booleans, decimals, moments, texts. Each may be None.
 
 A moment is a date, timestamp (with a zone, which is UTC, an `instant`), time or duration. Moments, texts and bytes are
-integers in memory.
+integers in memory, decimals two of them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from numba.core.datamodel import models
 from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_model
 
+from foldflight.compiler.decimals import Scaled
+from foldflight.fold.decimals import DECIMALS, scale_of
 from foldflight.fold.moments import MOMENTS
 from foldflight.fold.texts import TEXTS
 
@@ -54,12 +56,13 @@ KINDS: Final[dict[str, types.Type]] = {
     "float": types.float64,
     "bool": types.boolean,
     **{kind: Moment(kind) for kind in ENCODED},
+    **{kind: Scaled(scale_of(kind)) for kind in DECIMALS},
 }
 
 
 def number_type(kind: str) -> types.Type:
     """Return the type of a kind's values in a NumPy array."""
-    return types.int64 if kind in ENCODED else KINDS[kind]
+    return types.int64 if kind in ENCODED or kind in DECIMALS else KINDS[kind]
 
 
 @intrinsic
@@ -98,7 +101,7 @@ def _made(kind: str) -> Callable[..., Any]:
     return made
 
 
-_MADE: Final = {kind: _made(kind) for kind in KINDS}
+_MADE: Final = {kind: _made(kind) for kind in KINDS if kind not in DECIMALS}
 
 
 def as_moment(kind: str) -> Callable[..., Any]:
@@ -120,7 +123,7 @@ class Refused(Exception):  # noqa: N818 - the reason why code is interpreted is 
 
 
 def kind_of(type_: types.Type) -> str | None:
-    """Return the kind of a numba type: int, float, bool, none, a moment, or "int?" for Optional; else None."""
+    """Return the kind of a numba type: int, none, a moment, a decimal and so on, or "int?" for Optional; else None."""
     if isinstance(type_, types.Omitted):
         return type(type_.value).__name__ if isinstance(type_.value, (bool, int, float)) else None
     type_ = types.unliteral(type_)
@@ -129,7 +132,7 @@ def kind_of(type_: types.Type) -> str | None:
         return f"{inner}?" if inner in KINDS else None
     if isinstance(type_, types.NoneType):
         return "none"
-    if isinstance(type_, Moment):
+    if isinstance(type_, (Moment, Scaled)):
         return type_.kind
     if isinstance(type_, types.Boolean):
         return "bool"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import decimal
 import itertools
 import math
 import operator
@@ -12,9 +13,10 @@ from typing import Any, Final
 from numba.core import types
 from numba.extending import register_jitable
 
-from foldflight.compiler import arithmetic, containers, moments, texts
+from foldflight.compiler import arithmetic, containers, decimals, moments, texts
 from foldflight.compiler.kinds import ENCODED, KNOWN, Refused, as_moment, as_number, kind_of, stand_in
 from foldflight.compiler.records import Items, load_item, store_item
+from foldflight.fold.decimals import DECIMALS, scale_of
 from foldflight.fold.moments import MOMENTS
 from foldflight.fold.texts import TEXTS
 from foldflight.functions.types.ranking import rank
@@ -69,7 +71,7 @@ def _kinds(name: str, *given: Any, compares: bool = False) -> list[str]:
     if any(kind is None or kind == "none" for kind in kinds):
         raise Refused(f"{name} of {' and '.join(map(str, given))}")
     found = [str(kind).removesuffix("?") for kind in kinds]
-    if not set(ENCODED).isdisjoint(found) and not (compares and len(set(found)) == 1):
+    if not {*ENCODED, *DECIMALS}.isdisjoint(found) and not (compares and len(set(found)) == 1):
         raise Refused(f"{name} of {' and '.join(found)}, which Python does not have, or which is not compiled")
     return found
 
@@ -77,9 +79,39 @@ def _kinds(name: str, *given: Any, compares: bool = False) -> list[str]:
 _ENCODED_OPERATORS: Final = {**moments.ARITHMETIC, **texts.COMPARISONS}
 
 
+def _of_decimals(name: str, one: str, other: str) -> Any:
+    """Return the implementation of a binary operator for decimals, or one and a whole number. Raises Refused."""
+    given = [kind if kind in DECIMALS else "decimal0" for kind in (one, other)]
+    scales = [scale_of(kind) for kind in given]
+    wide = DECIMALS[max(scales)]
+    if not {one, other}.issubset(("int", "bool", *DECIMALS)) or name not in _OF_DECIMALS:
+        remedy = ", whose result may have any number of digits" if name in ("/", "//", "%", "**") else ""
+        raise Refused(f"{name} of {one} and {other}{remedy}")
+    raw, scale, function = decimals.as_scale, max(scales), _OF_DECIMALS[name]
+    if name == "*":
+        as_one, as_other = KNOWN[given[0]], KNOWN[given[1]]
+        scale = decimals.scale_of_product(*scales)
+        excess = sum(scales) - scale
+        return lambda a, b: raw(function(raw(as_one(a), 0), raw(as_other(b), 0), excess), scale)
+    known = KNOWN[wide]
+    if name in decimals.COMPARISONS:
+        return lambda a, b: function(raw(known(a), 0), raw(known(b), 0))
+    return lambda a, b: raw(function(raw(known(a), 0), raw(known(b), 0)), scale)
+
+
+_OF_DECIMALS: Final = {
+    "+": decimals.add,
+    "-": decimals.subtract,
+    "*": decimals.product,
+    **decimals.COMPARISONS,
+}
+
+
 def _of_encoded(name: str, a: Any, b: Any) -> Any:
     """Return the implementation of a binary operator for moments or texts; None for other operands."""
     one, other = (str(kind_of(each)).removesuffix("?") for each in (a, b))
+    if one in DECIMALS or other in DECIMALS:
+        return _of_decimals(name, one, other)
     if (name, one, other) not in _ENCODED_OPERATORS:
         return None
     function, result = _ENCODED_OPERATORS[name, one, other]
@@ -127,9 +159,22 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
     return choose
 
 
-def _unary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, durations: Any = None) -> Any:
+def _unary(
+    name: str, ints: Any = None, floats: Any = None, bools: Any = None, durations: Any = None, of_decimals: Any = None
+) -> Any:
+    """Return the stand-in of a function of one value. Without a function for the kind of the value it is refused.
+
+    `of_decimals` takes the number of a decimal and its scale; it returns a number of that scale, or an int or float.
+    """
+
     @stand_in
     def choose(a: Any) -> Any:
+        inner = str(kind_of(a)).removesuffix("?")
+        if of_decimals is not None and inner in DECIMALS:
+            exact, scale, raw = KNOWN[inner], scale_of(inner), decimals.as_scale
+            if name.endswith("()") and name != "abs()":
+                return lambda a: of_decimals(raw(exact(a), 0), scale)
+            return lambda a: raw(of_decimals(raw(exact(a), 0), scale), scale)
         if durations is not None and str(kind_of(a)).removesuffix("?") == "duration":
             known, made = KNOWN["duration"], as_moment("duration")
             return lambda a: made(durations(as_number(known(a))))
@@ -161,6 +206,9 @@ def truth(a: Any) -> Any:
     if kind is None:
         raise Refused(f"it uses {a} as a condition")
     given = KNOWN[kind.removesuffix("?")]
+    if kind.removesuffix("?") in DECIMALS:
+        raw = decimals.as_scale
+        return lambda a: a is not None and not decimals.is_zero(raw(given(a), 0))
     if kind.removesuffix("?") in ENCODED:
         zeros = kind.removesuffix("?") in ("duration", *TEXTS)  # all others are true
         return lambda a: a is not None and not (zeros and as_number(given(a)) == 0)
@@ -196,7 +244,7 @@ def _is_instance(fitting: frozenset[str]) -> Any:
     @stand_in
     def choose(a: Any) -> Any:
         kind = kind_of(a)
-        if kind is None or kind.removesuffix("?") in ENCODED:
+        if kind is None or kind.removesuffix("?") in (*ENCODED, *DECIMALS):
             raise Refused(f"isinstance of {a}")
         fits, fits_none = kind.removesuffix("?") in fitting, "none" in fitting
         if kind.endswith("?"):
@@ -224,11 +272,19 @@ def _picking(name: str, wins: Any) -> Any:
     """Return the stand-in of `min` or `max` of two or three values of one kind."""
     pick = register_jitable(lambda a, b: b if wins(as_number(b), as_number(a)) else a)
     wins_text = texts.COMPARISONS["<" if name == "min" else ">", "text", "text"][0]
+    wins_decimal, raw = decimals.COMPARISONS["<" if name == "min" else ">"], decimals.as_scale
+    pick_decimal = register_jitable(lambda a, b: b if wins_decimal(raw(b, 0), raw(a, 0)) else a)
     pick_text = register_jitable(lambda a, b: b if wins_text(as_number(b), as_number(a)) else a)
 
     @stand_in
     def choose(a: Any, b: Any, c: Any = None) -> Any:
         third = not (c is None or kind_of(c) == "none" or isinstance(c, types.Omitted))
+        found = [str(kind_of(each)).removesuffix("?") for each in ((a, b, c) if third else (a, b))]
+        if set(found).issubset(DECIMALS):
+            exact = KNOWN[max(found, key=scale_of)]
+            if third:
+                return lambda a, b, c=None: pick_decimal(pick_decimal(exact(a), exact(b)), exact(c))
+            return lambda a, b, c=None: pick_decimal(exact(a), exact(b))
         kinds = _kinds(name, a, b, c, compares=True) if third else _kinds(name, a, b, compares=True)
         if len(set(kinds)) > 1:
             raise Refused(f"{name} of {' and '.join(kinds)}, whose result may be of either kind")
@@ -303,6 +359,16 @@ def _size(a: Any) -> Any:
     return lambda a: containers.length_of(a)
 
 
+@stand_in
+def _decimal_of(a: Any) -> Any:
+    """Stand for `Decimal(a)` of a decimal or a whole number."""
+    kind = str(kind_of(a)).removesuffix("?")
+    if kind not in ("int", "bool", *DECIMALS):
+        raise Refused(f"Decimal() of {kind}")
+    known = KNOWN[kind if kind in DECIMALS else "decimal0"]
+    return lambda a: known(a)
+
+
 OPERATORS: Final[dict[Any, Any]] = {
     operator.add: _binary("+", arithmetic.add_int, _plain(operator.add)),
     operator.sub: _binary("-", arithmetic.sub_int, _plain(operator.sub)),
@@ -322,8 +388,14 @@ OPERATORS: Final[dict[Any, Any]] = {
     operator.ge: _comparison(">=", operator.ge),
     operator.eq: _comparison("==", operator.eq),
     operator.ne: _comparison("!=", operator.ne),
-    operator.neg: _unary("-", arithmetic.neg_int, register_jitable(lambda a: -a), durations=moments.negated),
-    operator.pos: _unary("+", _same, _same, durations=_same),
+    operator.neg: _unary(
+        "-",
+        arithmetic.neg_int,
+        register_jitable(lambda a: -a),
+        durations=moments.negated,
+        of_decimals=register_jitable(lambda a, scale: decimals.negated(a)),
+    ),
+    operator.pos: _unary("+", _same, _same, durations=_same, of_decimals=register_jitable(lambda a, scale: a)),
     operator.invert: _unary("~", register_jitable(lambda a: ~a)),
     operator.not_: not_true,
     operator.contains: _contains,
@@ -337,9 +409,16 @@ IN_PLACE: Final[dict[Any, Any]] = {
 CALLS: Final[dict[Any, Any]] = {
     **containers.CALLS,
     bool: truth,
-    int: _unary("int()", _same, arithmetic.int_of_float),
-    float: _unary("float()", register_jitable(lambda a: builtins.float(a)), _same),
-    abs: _unary("abs()", arithmetic.abs_int, register_jitable(lambda a: math.fabs(a)), durations=arithmetic.abs_int),
+    int: _unary("int()", _same, arithmetic.int_of_float, of_decimals=decimals.to_whole),
+    float: _unary("float()", register_jitable(lambda a: builtins.float(a)), _same, of_decimals=decimals.to_float),
+    abs: _unary(
+        "abs()",
+        arithmetic.abs_int,
+        register_jitable(lambda a: math.fabs(a)),
+        durations=arithmetic.abs_int,
+        of_decimals=register_jitable(lambda a, scale: decimals.magnitude(a)),
+    ),
+    decimal.Decimal: _decimal_of,
     round: _unary("round()", _same, arithmetic.round_float),
     min: _picking("min", _plain(operator.lt)),
     max: _picking("max", _plain(operator.gt)),
@@ -399,6 +478,21 @@ def set_item(items: Any, index: Any, value: Any) -> Any:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
+def _as_result(kind: str, digits: int, inner: str, *, optional: bool) -> Any:
+    """Return the implementation of a cast of decimals or whole numbers to DECIMAL, which rounds half up."""
+    raw, scale, within = decimals.as_scale, scale_of(kind), decimals.within(digits)
+    excess = scale_of(inner) - scale if inner in DECIMALS else 0
+    if excess > 0:
+        given = KNOWN[inner]
+        one = register_jitable(lambda a: raw(within(decimals.rounded(raw(given(a), 0), excess)), scale))
+    else:
+        given = KNOWN[kind]
+        one = register_jitable(lambda a: raw(within(raw(given(a), 0)), scale))
+    if optional:
+        return lambda a: None if a is None else one(a)
+    return lambda a: one(a)
+
+
 def result_of(kind: str, bits: int) -> Any:
     """Return the function that casts the return value of `get_value` to the result type, as Spark's CAST does.
 
@@ -406,7 +500,7 @@ def result_of(kind: str, bits: int) -> Any:
 
     Args:
         kind: The kind of the result.
-        bits: The width of an integer result.
+        bits: The width of an integer result, or the digits of a decimal.
 
     Raises:
         Refused: When it is compiled for a type that cannot be cast.
@@ -427,6 +521,8 @@ def result_of(kind: str, bits: int) -> Any:
         if found == "none":
             return lambda a: None
         inner = found.removesuffix("?")
+        if kind in DECIMALS and inner in ("int", *DECIMALS):
+            return _as_result(kind, bits, inner, optional=found.endswith("?"))
         if kind != inner and not {"int", "float"}.issuperset((kind, inner)):
             raise Refused(f"get_value returns {inner}, but the result type is {kind}")
         if kind == "int":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import datetime
+import decimal
 import dis
 import functools
 import inspect
@@ -16,12 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.compiler.certain import Certain, certain_of, class_named, why_untyped
+from foldflight.compiler.decimals import constant_of
 from foldflight.compiler.heap import Holding, Part
 from foldflight.compiler.kernels import Plan
 from foldflight.compiler.kinds import ENCODED, Refused
 from foldflight.compiler.moments import number_of
 from foldflight.compiler.records import RecordField, RecordLayout
 from foldflight.compiler.texts import address_of
+from foldflight.fold.decimals import DECIMALS, decimal_of, scale_of, words_of
 from foldflight.fold.moments import moment_of
 from foldflight.fold.texts import text_of
 from foldflight.functions.author.scalar import ScalarMethods
@@ -47,7 +50,8 @@ _LENGTH_MAX: Final = 1 << 14
 _COPIED_MAX: Final = 64  # compiled code copies the accumulator at each row
 _MOMENTS: Final = ("date", "datetime", "time", "timedelta", "timezone", "UTC")
 _HARMLESS: Final = (
-    *(None, int, float, bool, str, bytes, list, dict, set, super, object, math, datetime),
+    *(None, int, float, bool, str, bytes, list, dict, set, super, object, math, datetime, decimal),
+    decimal.Decimal,
     *(getattr(datetime, name) for name in _MOMENTS),
 )
 _MAKERS: Final = ("__init__", "__new__", "__post_init__")
@@ -167,14 +171,17 @@ def argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], str]:
         return np.dtype(type_.to_pandas_dtype()), "int"
     if type_ in (pa.float32(), pa.float64()):
         return np.dtype(type_.to_pandas_dtype()), "float"
-    text = text_of(type_)
-    if text is not None:
-        return np.dtype(np.int64), text
+    found = text_of(type_) or decimal_of(type_)
+    if found is not None:
+        return np.dtype(np.int64), found
     raise Refused(f"its argument {name} has the type {sql_name(type_)}")
 
 
 def result_kind(type_: pa.DataType) -> tuple[str, int]:
-    """Return the kind of a result and the width of a whole number. Raises Refused."""
+    """Return the kind of a result, and the width of a whole number or the digits of a decimal. Raises Refused."""
+    scaled = decimal_of(type_)
+    if scaled is not None:
+        return scaled, type_.precision
     if pa.types.is_signed_integer(type_):
         return "int", type_.bit_width
     if type_ == pa.float64():
@@ -194,7 +201,7 @@ def _kind(name: str, type_: pa.DataType) -> str:
         return "float"
     if pa.types.is_boolean(type_):
         return "bool"
-    kept = _kept_moment(type_) or text_of(type_)
+    kept = _kept_moment(type_) or text_of(type_) or decimal_of(type_)
     if kept is not None:
         return kept
     remedy = ""
@@ -224,7 +231,7 @@ def _encoded(value: Any) -> tuple[str, int] | None:
 
 def plain_kind(value: Any) -> str | None:
     """Return the kind of a value that compiled code can hold; None for others."""
-    encoded = _encoded(value)
+    encoded = _encoded(value) or constant_of(value)
     if encoded is not None:
         return encoded[0]
     return type(value).__name__ if is_plain_number(value) else None
@@ -249,7 +256,8 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
         if holding is not None and not isinstance(bound.serializer, Nullable):
             return RecordLayout((RecordField("value", holding.shape, held=holding),))
         length = _initial_length(fresh)
-        kind = _kind("", type_.value_type if length and pa.types.is_list(type_) else type_)
+        is_list = length > 0 and pa.types.is_list(type_)
+        kind = _item_kind("", type_.value_type) if is_list else _kind("", type_)
         return RecordLayout((RecordField("value", kind, isinstance(bound.serializer, Nullable), length),))
     fields = []
     for member in arrow:
@@ -261,8 +269,9 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
         if holding is not None and not may_be_null:
             fields.append(RecordField(member.name, holding.shape, held=holding))
             continue
-        items = member.type.value_type if length and pa.types.is_list(member.type) else member.type
-        fields.append(RecordField(member.name, _kind(member.name, items), may_be_null, length))
+        is_list = length > 0 and pa.types.is_list(member.type)
+        kind = _item_kind(member.name, member.type.value_type) if is_list else _kind(member.name, member.type)
+        fields.append(RecordField(member.name, kind, may_be_null, length))
     return RecordLayout(tuple(fields))
 
 
@@ -282,10 +291,19 @@ def _holding(what: str, type_: pa.DataType, fresh: Any) -> Holding | None:
 def _part(what: str, type_: pa.DataType) -> Part:
     """Return the kinds of keys, values or items. The members of tuples are called f0, f1 and so on."""
     if not pa.types.is_struct(type_):
-        return Part((_kind(what, type_),))
+        return Part((_item_kind(what, type_),))
     if [field.name for field in type_] != [f"f{place}" for place in range(type_.num_fields)]:
         raise Refused(f"{what} holds objects; tuples of numbers are compiled")
-    return Part(tuple(_kind(what, field.type) for field in type_), is_tuple=True)
+    return Part(tuple(_item_kind(what, field.type) for field in type_), is_tuple=True)
+
+
+def _item_kind(what: str, type_: pa.DataType) -> str:
+    """Return the kind of what a list, dict or set holds. Raises Refused."""
+    kind = _kind(what, type_)
+    if kind in DECIMALS:
+        remedy = "attributes that are decimals are compiled, and containers of whole numbers"
+        raise Refused(f"{what or 'its accumulator'} holds decimals; {remedy}")
+    return kind
 
 
 def _length(hint: Any) -> int:
@@ -323,13 +341,19 @@ def _record(layout: RecordLayout, members: dict[str, Any]) -> Any:
         if field.length:
             record[field.name] = _items(field, member)
             continue
+        if field.kind in DECIMALS and constant_of(member) is not None:
+            words = words_of(member, scale_of(field.kind))
+            if words is None:
+                raise Refused(f"the initial value of {field.name} is {member!r}, which its type cannot hold")
+            record[field.name] = words.view("V16")[0]
+            continue
         if field.kind in ENCODED:
             found = _encoded(member)
             if found is None or found[0] != field.kind:
                 raise Refused(f"the initial value of {field.name} is {member!r}, not a {field.kind}")
             record[field.name] = found[1]
             continue
-        if type(member) is not _KINDS[field.kind] or not is_plain_number(member):
+        if type(member) is not _KINDS.get(field.kind) or not is_plain_number(member):
             what = "its accumulator" if field.name == "value" else field.name
             remedy = f"; write {float(member)}" if type(member) is int and field.kind == "float" else ""
             raise Refused(f"the initial value of {what} is {member!r}, but its annotation is {field.kind}{remedy}")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from foldflight.fold.decimals import DECIMALS
 from foldflight.fold.moments import MOMENTS
 from foldflight.fold.texts import TEXTS
 
@@ -244,8 +245,9 @@ def _inner(code: CodeType) -> Iterator[CodeType]:
 
 
 def room_for_results(kind: str, count: int) -> tuple[Any, Any]:
-    """Return arrays for `count` results of a kind and their flags."""
-    return np.zeros(count, _DTYPES[kind]), np.zeros(count, np.bool_)
+    """Return arrays for `count` results of a kind and their flags. A decimal is two words, in a row of two."""
+    values = np.zeros((count, 2), np.int64) if kind in DECIMALS else np.zeros(count, _DTYPES[kind])
+    return values, np.zeros(count, np.bool_)
 
 
 def why_not(error: BaseException) -> str:

@@ -21,6 +21,7 @@ from foldflight.compiler.containers import Held
 from foldflight.compiler.heap import HEADER, Holding
 from foldflight.compiler.kinds import KINDS, Refused, exactly
 from foldflight.fold.aggregate.records import record_dtype
+from foldflight.fold.decimals import DECIMALS
 from foldflight.fold.moments import MOMENTS
 from foldflight.fold.texts import TEXTS
 
@@ -41,7 +42,8 @@ __all__ = [
     "store_members",
 ]
 
-_FORMATS: Final = {"int": "i8", "float": "f8", "bool": "?", **dict.fromkeys((*MOMENTS, *TEXTS), "i8")}
+_FORMATS: Final = {"int": "i8", "float": "f8", "bool": "?", **dict.fromkeys((*MOMENTS, *TEXTS), "i8"),
+                   **dict.fromkeys(DECIMALS, "V16")}  # fmt: skip
 _number: Final = itertools.count()
 
 

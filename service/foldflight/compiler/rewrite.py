@@ -8,6 +8,7 @@ pass, over typed code.
 from __future__ import annotations
 
 import datetime
+import decimal
 import inspect
 import operator
 import types as python
@@ -21,7 +22,7 @@ from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.typed_passes import NopythonTypeInference
 from numba.core.untyped_passes import IRProcessing
 
-from foldflight.compiler import containers, moments, operators, texts
+from foldflight.compiler import containers, decimals, moments, operators, texts
 from foldflight.compiler.check import Check
 from foldflight.compiler.kinds import Refused, as_moment, kind_of
 from foldflight.compiler.records import EXACTLY, Items, Reference
@@ -30,7 +31,7 @@ __all__ = ["ClassCompiler"]
 
 _CONSTANTS: Final = (int, float, bool, type(None))
 # Classes and functions that are called with constants when code is compiled.
-_FOLDED: Final = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, float, int)
+_FOLDED: Final = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, decimal.Decimal, float, int)
 _ALLOWED: Final = frozenset(
     {
         "build_tuple",
@@ -214,6 +215,8 @@ class _Rewriter:
         """Return whether a constant is an object of Python that code cannot hold."""
         if type(value) is tuple and all(type(each) in _CONSTANTS for each in value):
             return False
+        if type(value) is decimal.Decimal:
+            return decimals.constant_of(value) is None
         return type(value) not in (*_CONSTANTS, str, bytes) and moments.number_of(value) is None
 
     def is_true(self, var: ir.Var) -> bool:
@@ -301,6 +304,9 @@ class _Rewriter:
         elif type(value) in (str, bytes):
             function, written = texts.constant_of(value)
             self.emit_call(statement.target, function, (self.constant(written, statement.loc),), statement.loc)
+        elif decimals.constant_of(value) is not None:
+            written = self.constant(str(value), statement.loc)
+            self.emit_call(statement.target, decimals.constant, (written,), statement.loc)
         elif (moment := moments.number_of(value)) is not None:
             number = self.constant(moment[1], statement.loc)
             self.emit_call(statement.target, as_moment(moment[0]), (number,), statement.loc)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from foldflight.fold.decimals import DIGITS_MAX, from_words, to_words
 from foldflight.fold.moments import from_numbers, moment_of, to_numbers
 from foldflight.fold.texts import from_addresses, text_of, to_addresses
 from foldflight.functions.types.values import narrowed
@@ -100,6 +101,8 @@ def column_of(records: Any, member: Member, wanted: pa.DataType, *, narrow: bool
         column = _lists_of(records[member.name])
     else:
         mask = ~records[member.valid] if member.optional else None
+        if records.dtype[member.name].kind == "V":
+            return _decimals_of(records[member.name], mask, wanted, narrow=narrow)
         if text_of(wanted) is not None and records.dtype[member.name].kind == "i":
             return from_addresses(records[member.name], mask, wanted)
         column = pa.array(np.ascontiguousarray(records[member.name]), mask=mask)
@@ -141,6 +144,9 @@ def fill_member(records: Any, member: Member, column: pa.Array) -> bool:
         numbers = to_numbers(column, moment)
     elif text_of(column.type) is not None and records.dtype[member.name].kind == "i":
         numbers = to_addresses(column)
+    elif records.dtype[member.name].kind == "V":
+        words = to_words(column)
+        numbers = None if words is None else np.ascontiguousarray(words).view("V16").reshape(-1)
     else:
         if pa.types.is_decimal(column.type):
             try:
@@ -152,6 +158,18 @@ def fill_member(records: Any, member: Member, column: pa.Array) -> bool:
         return False
     records[member.name] = numbers
     return True
+
+
+def _decimals_of(words: Any, mask: Any, wanted: pa.Decimal128Type, *, narrow: bool) -> pa.Array | None:
+    """Return n pairs of words as decimals; None if one has more digits than `wanted`."""
+    pairs = np.ascontiguousarray(words).view(np.int64).reshape(-1, 2)
+    column = from_words(pairs, mask, pa.decimal128(DIGITS_MAX, wanted.scale))
+    if not narrow or wanted.precision == DIGITS_MAX:
+        return column
+    try:
+        return column.cast(wanted)
+    except pa.ArrowInvalid:
+        return None
 
 
 def _lists_of(items: Any) -> pa.Array:

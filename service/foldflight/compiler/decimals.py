@@ -1,0 +1,376 @@
+"""Decimals in compiled code: whole numbers of 128 bits with a fixed number of digits after the point, the scale.
+
+Python's decimals have a scale of their own each. It shows only in texts and in what `as_tuple` and `quantize` return,
+which are not compiled, so the values are equal. A fold calculates with 76 digits; a result of more than 38, or one that
+has more digits after the point than its scale, is left to the interpreter.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, Final
+
+from llvmlite import ir as llvm
+from numba.core import cgutils, types
+from numba.core.datamodel import models
+from numba.core.imputils import lower_cast
+from numba.core.typeconv import Conversion
+from numba.core.typing import signature
+from numba.extending import intrinsic, register_jitable, register_model
+
+from foldflight.fold.decimals import DECIMALS, DIGITS_MAX, scale_of, words_of
+
+__all__ = [
+    "COMPARISONS",
+    "RAW",
+    "Scaled",
+    "add",
+    "as_scale",
+    "constant",
+    "constant_of",
+    "is_zero",
+    "joined",
+    "magnitude",
+    "negated",
+    "product",
+    "rounded",
+    "scale_of_product",
+    "subtract",
+    "to_float",
+    "to_whole",
+    "within",
+    "words",
+]
+
+_WIDE: Final = llvm.IntType(128)
+_WORD: Final = llvm.IntType(64)
+_LIMIT: Final = 10**DIGITS_MAX
+_CHUNK: Final = 9  # digits that are divided off at once: their power of ten has less than 32 bits
+_EXACT_MAX: Final = 1 << 53
+_POWERS: Final = tuple(10.0**digits for digits in range(23))  # floats that are exact
+_SCALE_KEPT: Final = 18  # the scale of an annotation `Decimal`; products keep at least as many digits after the point
+
+
+class Scaled(types.Type):
+    """The numba type of decimals with a scale."""
+
+    def __init__(self, scale: int) -> None:
+        self.scale = scale
+        super().__init__(name=f"Scaled({scale})")
+
+    @property
+    def kind(self) -> str:
+        """The kind of its values."""
+        return DECIMALS[self.scale]
+
+    def unify(self, typing: Any, other: types.Type) -> types.Type | None:
+        """Return the type of a variable that has this type on one branch, and `other` on another one."""
+        return max(self, other, key=lambda each: each.scale) if isinstance(other, Scaled) else None
+
+    def can_convert_to(self, typing: Any, other: types.Type) -> Conversion | None:
+        """Return how values are converted to another type; None if they are not."""
+        return Conversion.safe if isinstance(other, Scaled) and other.scale >= self.scale else None
+
+
+RAW: Final = Scaled(0)
+"""The type with which functions calculate, whatever the scale."""
+
+
+@register_model(Scaled)
+class _ScaledModel(models.PrimitiveModel):
+    """In registers 128 bits; in memory two words, because records are aligned to eight bytes."""
+
+    def __init__(self, manager: Any, type_: Scaled) -> None:
+        super().__init__(manager, type_, _WIDE)
+
+    def get_data_type(self) -> Any:
+        return llvm.ArrayType(_WORD, 2)
+
+    def as_data(self, builder: Any, value: Any) -> Any:
+        low, high = _words(builder, value)
+        made = llvm.Constant(self.get_data_type(), llvm.Undefined)
+        return builder.insert_value(builder.insert_value(made, low, 0), high, 1)
+
+    def from_data(self, builder: Any, value: Any) -> Any:
+        return joined(builder, builder.extract_value(value, 0), builder.extract_value(value, 1))
+
+
+# --- parts of generated code ------------------------------------------------------------------------------------------
+
+
+def _words(builder: Any, value: Any) -> tuple[Any, Any]:
+    return builder.trunc(value, _WORD), builder.trunc(builder.lshr(value, _WIDE(64)), _WORD)
+
+
+def joined(builder: Any, low: Any, high: Any) -> Any:
+    """Return, in generated code, the decimal that has two words."""
+    return builder.or_(builder.zext(low, _WIDE), builder.shl(builder.zext(high, _WIDE), _WIDE(64)))
+
+
+def _raise_if(context: Any, builder: Any, condition: Any) -> None:
+    with cgutils.if_unlikely(builder, condition):
+        context.call_conv.return_user_exc(builder, OverflowError, ("a decimal does not fit",))
+
+
+def _checked(context: Any, builder: Any, value: Any, limit: int = _LIMIT) -> Any:
+    """Return a number, and raise if its magnitude is not below a limit."""
+    _raise_if(context, builder, builder.icmp_signed(">=", value, _WIDE(limit)))
+    _raise_if(context, builder, builder.icmp_signed("<=", value, _WIDE(-limit)))
+    return value
+
+
+def _magnitude(builder: Any, value: Any) -> tuple[Any, Any]:
+    """Return the magnitude of a number, and whether it is negative."""
+    is_negative = builder.icmp_signed("<", value, _WIDE(0))
+    return builder.select(is_negative, builder.neg(value), value), is_negative
+
+
+def _multiplied(context: Any, builder: Any, one: Any, other: Any) -> Any:
+    (a, is_negative), (b, is_other) = _magnitude(builder, one), _magnitude(builder, other)
+    (low, high), (low_b, high_b) = ([builder.zext(each, _WIDE) for each in _words(builder, n)] for n in (a, b))
+    zero = _WIDE(0)
+    both = builder.and_(builder.icmp_unsigned("!=", high, zero), builder.icmp_unsigned("!=", high_b, zero))
+    _raise_if(context, builder, both)
+    crossed = builder.add(builder.mul(high, low_b), builder.mul(low, high_b))  # one of them is zero
+    _raise_if(context, builder, builder.icmp_unsigned(">=", crossed, _WIDE(1 << 63)))
+    least = builder.mul(low, low_b)
+    total = builder.add(least, builder.shl(crossed, _WIDE(64)))
+    _raise_if(context, builder, builder.icmp_unsigned("<", total, least))
+    _raise_if(context, builder, builder.icmp_unsigned(">=", total, _WIDE(_LIMIT)))
+    is_negative = builder.xor(is_negative, is_other)
+    # Python's result is a negative zero, which is another float.
+    _raise_if(context, builder, builder.and_(is_negative, builder.icmp_unsigned("==", total, _WIDE(0))))
+    return builder.select(is_negative, builder.neg(total), total)
+
+
+def _divided(builder: Any, magnitude: Any, divisor: Any) -> tuple[Any, Any]:
+    """Return quotient and rest of a magnitude and a divisor of less than 32 bits, by long division."""
+    quotient, rest = _WIDE(0), _WORD(0)
+    for shift in (96, 64, 32, 0):
+        part = builder.and_(builder.trunc(builder.lshr(magnitude, _WIDE(shift)), _WORD), _WORD((1 << 32) - 1))
+        whole = builder.or_(builder.shl(rest, _WORD(32)), part)
+        digit = builder.zext(builder.udiv(whole, divisor), _WIDE)
+        quotient, rest = builder.or_(quotient, builder.shl(digit, _WIDE(shift))), builder.urem(whole, divisor)
+    return quotient, rest
+
+
+def _chunks(digits: int) -> list[int]:
+    """Return powers of ten of less than 32 bits whose product has so many zeros."""
+    return [10**_CHUNK] * (digits // _CHUNK) + ([10 ** (digits % _CHUNK)] if digits % _CHUNK else [])
+
+
+@lower_cast(Scaled, Scaled)
+def _rescaled(context: Any, builder: Any, given: Scaled, wanted: Scaled, value: Any) -> Any:
+    """Return a decimal with another scale; raise if that is not exact."""
+    if wanted.scale >= given.scale:
+        factor = 10 ** (wanted.scale - given.scale)
+        if factor == 1:
+            return value
+        # The limit is such that the product cannot overflow.
+        return builder.mul(_checked(context, builder, value, _LIMIT // factor), _WIDE(factor))
+    quotient, is_negative = _magnitude(builder, value)
+    for power in _chunks(given.scale - wanted.scale):
+        quotient, rest = _divided(builder, quotient, _WORD(power))
+        _raise_if(context, builder, builder.icmp_unsigned("!=", rest, _WORD(0)))
+    return builder.select(is_negative, builder.neg(quotient), quotient)
+
+
+@lower_cast(types.Integer, Scaled)
+def _from_whole(context: Any, builder: Any, given: types.Integer, wanted: Scaled, value: Any) -> Any:
+    return _rescaled(context, builder, RAW, wanted, builder.sext(value, _WIDE))
+
+
+@lower_cast(types.Boolean, Scaled)
+def _from_truth(context: Any, builder: Any, given: types.Boolean, wanted: Scaled, value: Any) -> Any:
+    return _rescaled(context, builder, RAW, wanted, builder.zext(value, _WIDE))
+
+
+# --- functions for compiled code --------------------------------------------------------------------------------------
+
+
+@intrinsic(prefer_literal=True)
+def as_scale(typing: Any, value: Any, scale: Any) -> Any:
+    """Return the same whole number as a decimal with another scale, a constant."""
+    if not isinstance(scale, types.IntegerLiteral):
+        return None
+    result = signature(Scaled(scale.literal_value), value, scale)
+    return result, lambda context, builder, made, arguments: arguments[0]
+
+
+def constant_of(value: Any) -> tuple[str, Any] | None:
+    """Return the kind and the words of a decimal; None for other objects, and for decimals that code cannot hold."""
+    if type(value) is not Decimal or not value.is_finite() or (value.is_signed() and not value):
+        return None
+    scale = max(0, -int(value.as_tuple().exponent))
+    held = words_of(value, scale) if scale <= DIGITS_MAX else None
+    return None if held is None else (DECIMALS[scale], held)
+
+
+@intrinsic(prefer_literal=True)
+def constant(typing: Any, value: Any) -> Any:
+    """Return a decimal that is written as a constant text."""
+    if not isinstance(value, types.StringLiteral):
+        return None
+    kind, held = constant_of(Decimal(value.literal_value)) or ("", None)
+    if held is None:
+        return None
+    number = int.from_bytes(held.tobytes(), "little", signed=True)
+    return signature(Scaled(scale_of(kind)), value), lambda context, builder, made, arguments: _WIDE(number)
+
+
+@intrinsic
+def words(typing: Any, value: Any) -> Any:
+    """Return a decimal as two words, the low one first."""
+    result = types.UniTuple(types.int64, 2)
+
+    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        return context.make_tuple(builder, result, _words(builder, arguments[0]))
+
+    return signature(result, value), generate
+
+
+def _calculates(generate: Any, result: types.Type, count: int = 2) -> Any:
+    """Return the function of `count` raw numbers that generates this code."""
+
+    def one(typing: Any, a: Any) -> Any:
+        return signature(result, RAW), lambda *given: generate(given[0], given[1], *given[3])
+
+    def two(typing: Any, a: Any, b: Any) -> Any:
+        return signature(result, RAW, RAW), lambda *given: generate(given[0], given[1], *given[3])
+
+    return intrinsic(one if count == 1 else two)
+
+
+def _summed(operation: str) -> Any:
+    def generate(context: Any, builder: Any, one: Any, other: Any) -> Any:
+        found = getattr(builder, operation)(one, other)
+        _raise_if(context, builder, builder.extract_value(found, 1))
+        return _checked(context, builder, builder.extract_value(found, 0))
+
+    return _calculates(generate, RAW)
+
+
+def _compares(symbol: str) -> Any:
+    return _calculates(lambda context, builder, a, b: builder.icmp_signed(symbol, a, b), types.boolean)
+
+
+add: Final = _summed("sadd_with_overflow")
+subtract: Final = _summed("ssub_with_overflow")
+_multiply: Final = _calculates(_multiplied, RAW)
+negated: Final = _calculates(lambda context, builder, a: builder.neg(a), RAW, 1)
+magnitude: Final = _calculates(lambda context, builder, a: _magnitude(builder, a)[0], RAW, 1)
+is_zero: Final = _calculates(lambda context, builder, a: builder.icmp_signed("==", a, _WIDE(0)), types.boolean, 1)
+COMPARISONS: Final = {symbol: _compares(symbol) for symbol in ("==", "!=", "<", "<=", ">", ">=")}
+_sign: Final = _calculates(
+    lambda context, builder, a: builder.select(builder.icmp_signed("<", a, _WIDE(0)), _WIDE(-1), _WIDE(1)), RAW, 1
+)
+
+
+def within(precision: int) -> Any:
+    """Return the function that returns a number, and raises if it has more digits than `precision`."""
+    return _WITHIN[precision]
+
+
+def _bounded(precision: int) -> Any:
+    return _calculates(lambda context, builder, a: _checked(context, builder, a, 10**precision), RAW, 1)
+
+
+_WITHIN: Final = [_bounded(precision) for precision in range(DIGITS_MAX + 1)]
+
+
+def _narrowed(context: Any, builder: Any, value: Any) -> Any:
+    narrow = builder.trunc(value, _WORD)
+    _raise_if(context, builder, builder.icmp_signed("!=", builder.sext(narrow, _WIDE), value))
+    return narrow
+
+
+_narrow: Final = _calculates(_narrowed, types.int64, 1)
+
+
+@intrinsic
+def _division(typing: Any, a: Any, divisor: Any) -> Any:
+    """Return the quotient of a number and an int64 of less than 32 bits, toward zero, and the rest without sign."""
+    result = types.Tuple([RAW, types.int64])
+
+    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        magnitude, is_negative = _magnitude(builder, arguments[0])
+        quotient, rest = _divided(builder, magnitude, arguments[1])
+        return context.make_tuple(builder, result, [builder.select(is_negative, builder.neg(quotient), quotient), rest])
+
+    return signature(result, RAW, types.int64), generate
+
+
+def scale_of_product(one: int, other: int) -> int:
+    """Return the scale of the product of two decimals with these scales."""
+    return min(one + other, max(one, other, _SCALE_KEPT))
+
+
+@register_jitable
+def product(a: Any, b: Any, excess: int) -> Any:
+    """Return the product of two numbers without `excess` zeros at its end; raise if the factors have fewer."""
+    while excess >= 9:
+        of_a, of_b = _division(a, 1_000_000_000), _division(b, 1_000_000_000)
+        if of_a[1] == 0:
+            a = of_a[0]
+        elif of_b[1] == 0:
+            b = of_b[0]
+        else:
+            break
+        excess -= 9
+    while excess > 0:
+        of_a, of_b = _division(a, 10), _division(b, 10)
+        if of_a[1] == 0:
+            a = of_a[0]
+        elif of_b[1] == 0:
+            b = of_b[0]
+        else:
+            raise OverflowError
+        excess -= 1
+    return _multiply(a, b)
+
+
+@register_jitable
+def to_float(a: Any, scale: int) -> float:
+    """Return the float that is nearest to a decimal; raise if that takes more than one division of exact floats."""
+    while scale >= 9:
+        quotient, rest = _division(a, 1_000_000_000)
+        if rest != 0:
+            break
+        a = quotient
+        scale -= 9
+    while scale > 0:
+        quotient, rest = _division(a, 10)
+        if rest != 0:
+            break
+        a = quotient
+        scale -= 1
+    whole = _narrow(a)
+    if abs(whole) > _EXACT_MAX or scale >= len(_POWERS):
+        raise OverflowError
+    return whole / _POWERS[scale]
+
+
+@register_jitable
+def rounded(a: Any, digits: int) -> Any:
+    """Return a number divided by ten to the power of `digits`, rounded half up as in SQL."""
+    away = _sign(a)
+    while digits > 9:
+        a = _division(a, 1_000_000_000)[0]
+        digits -= 9
+    last = 0
+    while digits > 0:
+        a, last = _division(a, 10)
+        digits -= 1
+    return add(a, away) if last >= 5 else a
+
+
+@register_jitable
+def to_whole(a: Any, scale: int) -> int:
+    """Return a decimal as an int, rounded toward zero; raise if it exceeds 64 bits."""
+    while scale >= 9:
+        a = _division(a, 1_000_000_000)[0]
+        scale -= 9
+    while scale > 0:
+        a = _division(a, 10)[0]
+        scale -= 1
+    return _narrow(a)

@@ -77,7 +77,7 @@ def test_a_server_records_and_tells(tmp_path: Path) -> None:
     events = [json.loads(line) for line in log.getvalue().splitlines()]
     assert any(event.get("recorded") == error.recorded for event in events)
     recording = read_recording(path, key=KEY)
-    assert [type(step.frame).__name__ for step in recording.steps] == ["Chunk"]
+    assert [type(pair.frame).__name__ for pair in recording.pairs] == ["Chunk"]
     run = CliRunner().invoke(cli, ["replay", str(path), "--function", FUNCTION, "--shrink", "--recording-key", KEY])
     assert "rows that still fail: 1" in run.output, run.output
     assert "slot=1" in run.output

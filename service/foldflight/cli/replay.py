@@ -23,7 +23,7 @@ from foldflight.recording.places import digest_of, module_of
 
 if TYPE_CHECKING:
     from foldflight.functions import AnyFunction
-    from foldflight.recording.file import Exchanged, Recording
+    from foldflight.recording.file import Recording
     from foldflight.recording.replay import Difference, Outcome
     from foldflight.recording.shrink import Shrunk
 
@@ -35,6 +35,15 @@ EXIT_DIFFERENT: Final = 1
 _SHOWN_MAX: Final = 20
 _FOUND_MAX: Final = 10_000
 _VALUE_CHARS_MAX: Final = 60
+# What it means that no function raises for masked texts, by whether the code is known to have changed.
+_IF_CHANGED: Final = (
+    "no function raises, but the texts are masked: this shows that the function is mended only if the recorded class "
+    "raises for them"
+)
+_IF_SAME: Final = (
+    "the answers differ because of the masks: the recorded error came from texts that are not in the recording, so it "
+    "cannot be replayed. Record without a mask, or isolate the error and read the dead letters"
+)
 
 
 def _key_option(flag: str, doc: str) -> Callable[[_Command], _Command]:
@@ -96,39 +105,28 @@ def replay(
     given. Prints the error of the function, and the groups whose answers differ. Exits with 1 if a function raises or
     an answer differs.
     """
-    from foldflight.recording.replay import (
-        differences,
-        fold_again,
-        functions_for,
-        groups_named,
-        of_difference,
-        of_groups,
-    )
+    from foldflight.recording import replay as folding
 
     given = [_function_at(place) for place in places]
     recording = _read(file, given, arguments, literals, recording_key)
-    registry = functions_for(recording, given, [bundle_key.encode()] if bundle_key else ())
-    state_keys = [
-        *([state_key.encode()] if state_key else []),
-        *([NO_STATE_KEY] if unpickle else []),
-    ]
-    steps: Sequence[Exchanged] = recording.steps
+    registry = folding.functions_for(recording, given, [bundle_key.encode()] if bundle_key else ())
+    state_keys = [state_key.encode()] if state_key else []
+    state_keys += [NO_STATE_KEY] if unpickle else []
     if groups:
-        steps = of_groups(steps, groups_named(recording, _parsed(groups)))
-    console = Console()
-    console.print(Text(_described(recording, registry)), soft_wrap=True)
+        recording = folding.of_groups(recording, folding.groups_named(recording, _parsed(groups)))
+    _say(_described(recording, registry))
     isolates = False if breaks or shrinks else None
-    outcome = fold_again(recording, registry, steps=steps, state_keys=state_keys, isolates=isolates)
+    outcome = folding.fold_again(recording, registry, state_keys=state_keys, isolates=isolates)
     if breaks and outcome.error is not None:
         _debug(outcome.error)
-    found = list(islice(differences(recording, steps, outcome), _FOUND_MAX))
+    found = list(islice(folding.differences(recording, outcome), _FOUND_MAX))
     is_of_rows = test is not None and (outcome.error is not None or not found)
     if shrinks or is_of_rows:
-        _shrink(console, recording, registry, steps, state_keys, test)
-    elif _is_equal(console, recording, registry, steps, outcome, found):
+        _shrink(recording, registry, state_keys, test)
+    elif _is_equal(recording, registry, outcome, found):
         return
     elif test is not None:
-        _write_test(console, test, *of_difference(recording, steps, found[0]), registry, found[0])
+        _write_test(test, folding.of_difference(recording, found[0]), registry, found[0])
     click.get_current_context().exit(EXIT_DIFFERENT)
 
 
@@ -210,7 +208,12 @@ def _described(recording: Recording, registry: Registry) -> str:
             lines.append(f"{each['name']}: folded with {module_of(function)}{said}")
     if recording.error is not None:
         lines.append(f"recorded error: {recording.error.code}: {recording.error.message}")
-    return printable("\n".join(lines))
+    return "\n".join(lines)
+
+
+def _say(text: str, style: str = "") -> None:
+    """Print text of this program and of the recording."""
+    Console().print(Text(printable(text), style), soft_wrap=True)
 
 
 def printable(text: str) -> str:
@@ -228,39 +231,26 @@ def _has_changed(recorded: Mapping[str, Any], function: AnyFunction) -> bool | N
     return True if module_of(function).rpartition(":")[2] != recorded["where"].rpartition(":")[2] else None
 
 
-def _shrink(
-    console: Console,
-    recording: Recording,
-    registry: Registry,
-    steps: Sequence[Exchanged],
-    state_keys: Sequence[bytes],
-    test: Path | None,
-) -> None:
+def _shrink(recording: Recording, registry: Registry, state_keys: Sequence[bytes], test: Path | None) -> None:
     """Print the fewest rows that fail, and write them into a test."""
     from foldflight.recording.shrink import shrink
 
+    console = Console()
     with console.status("looking for the fewest rows"):
-        shrunk = shrink(recording, registry, steps=steps, state_keys=state_keys)
+        shrunk = shrink(recording, registry, state_keys=state_keys)
     console.print(_rows_table(shrunk))
     if not shrunk.is_minimal:
-        console.print(f"ended after {shrunk.runs} runs: fewer rows may do", style="bold")
-    console.print(Text(printable(str(shrunk.error))), soft_wrap=True)
+        _say(f"ended after {shrunk.runs} runs: fewer rows may do", "bold")
+    _say(str(shrunk.error))
     if test is not None:
-        _write_test(console, test, shrunk.recording, shrunk.steps, registry, shrunk.error)
+        _write_test(test, shrunk.recording, registry, shrunk.error)
 
 
-def _write_test(
-    console: Console,
-    test: Path,
-    recording: Recording,
-    steps: Sequence[Exchanged],
-    registry: Registry,
-    shows: FoldflightError | Difference,
-) -> None:
+def _write_test(test: Path, recording: Recording, registry: Registry, shows: FoldflightError | Difference) -> None:
     """Write rows into a test for an error, or for the first answer that differs."""
     from foldflight.testing.testfile import test_text
 
-    text = test_text(recording, steps, registry, shows=shows)
+    text = test_text(recording, registry, shows=shows)
     try:
         with test.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -269,8 +259,7 @@ def _write_test(
     except OSError as error:
         raise RejectedError("SETTINGS", f"cannot write {test}: {error.strerror}") from None
     does = "takes these rows" if isinstance(shows, FoldflightError) else "answers as it was recorded"
-    done = f"wrote {test}: it fails until the function {does}. Run: python -m pytest {shlex.quote(str(test))}"
-    console.print(Text(done), soft_wrap=True)
+    _say(f"wrote {test}: it fails until the function {does}. Run: python -m pytest {shlex.quote(str(test))}")
 
 
 def _rows_table(shrunk: Shrunk) -> Table:
@@ -280,19 +269,20 @@ def _rows_table(shrunk: Shrunk) -> Table:
     used = {name for call in opening.calls for name in (*call.arguments, call.filter, *(k.column for k in call.order))}
     used |= {each.column for step in opening.steps for each in step.arguments} | {"kind"}
     names = [name for name in opening.columns.names if name in used]
-    table = Table(title=f"rows that still fail: {shrunk.rows} ({shrunk.runs} runs)")
+    rows = sum(each.frame.batch.num_rows for each in shrunk.recording.pairs if isinstance(each.frame, (Chunk, States)))
+    table = Table(title=f"rows that still fail: {rows} ({shrunk.runs} runs)")
     for name in ("epoch", "group", *names):
         table.add_column(Text(printable(name)))
     epoch = 1
-    for step in shrunk.steps:
-        if isinstance(step.frame, Barrier):
+    for pair in shrunk.recording.pairs:
+        if isinstance(pair.frame, Barrier):
             epoch += 1
-        elif isinstance(step.frame, (Chunk, States)):
-            for row in islice(step.frame.batch.to_pylist(maps_as_pydicts="lossy"), _SHOWN_MAX):
+        elif isinstance(pair.frame, (Chunk, States)):
+            for row in islice(pair.frame.batch.to_pylist(maps_as_pydicts="lossy"), _SHOWN_MAX):
                 slot = row.get("slot", 0)
                 group = _group_text(shrunk.recording.groups.get(slot, {"slot": slot}))
                 values = [_shown(row[name]) for name in names if name in row]
-                table.add_row(str(epoch), group, *(values if isinstance(step.frame, Chunk) else ["(a state)"]))
+                table.add_row(str(epoch), Text(group), *(values if isinstance(pair.frame, Chunk) else ["(a state)"]))
     return table
 
 
@@ -308,72 +298,47 @@ def _debug(error: FoldflightError) -> None:
     pdb.post_mortem(cause.__traceback__)
 
 
-def _is_equal(
-    console: Console,
-    recording: Recording,
-    registry: Registry,
-    steps: Sequence[Exchanged],
-    outcome: Outcome,
-    found: Sequence[Difference],
-) -> bool:
+def _is_equal(recording: Recording, registry: Registry, outcome: Outcome, found: Sequence[Difference]) -> bool:
     """Print what differs from the recording. Return whether no function raised and no answer differs."""
     from foldflight.recording.replay import has_rows, slots_in
 
     if found:
-        console.print(_differences_table(found))
+        Console().print(_differences_table(found))
     if outcome.error is not None:
-        console.print(Text(printable(str(outcome.error))), soft_wrap=True)
-        console.print(f"raised in frame {len(outcome.answers)} of {len(steps)}", style="bold red")
+        _say(str(outcome.error))
+        _say(f"raised in frame {len(outcome.answers)} of {len(recording.pairs)}", "bold red")
     if outcome.error is not None or found:
         return False
-    recorded, now = recording.error, "no function raises"
+    recorded, now, pairs = recording.error, "no function raises", recording.pairs
     if recorded is not None:
         now = "now no function raises"
-        if recorded.slot is not None and not any(recorded.slot in slots_in(step.frame) for step in steps):
+        if recorded.slot is not None and not any(recorded.slot in slots_in(pair.frame) for pair in pairs):
             failed = _group_text(recording.groups.get(recorded.slot, {"slot": recorded.slot}))
             now = f"no function raises here (the recorded error is of the group {failed})"
         elif recording.about.get("is_masked"):
-            return _is_mended(console, recording, registry)
-    compared = any(map(has_rows, steps if recorded is None else steps[:-1]))
-    same = f"all recorded answers are the same ({len(steps)} frames)" if compared else "there is no recorded answer"
-    console.print(Text(f"{now}, and {same}", style="green"))
+            has_changed = any(_has_changed(each, registry[each["name"]]) for each in recording.about["functions"])
+            _say(_IF_CHANGED if has_changed else _IF_SAME, "yellow" if has_changed else "bold red")
+            return has_changed
+    compared = any(map(has_rows, pairs if recorded is None else pairs[:-1]))
+    same = f"all recorded answers are the same ({len(pairs)} frames)" if compared else "there is no recorded answer"
+    _say(f"{now}, and {same}", "green")
     if recorded is not None and recorded.code == "LIMIT":
-        console.print("a replay has no bounds, so it cannot show whether the bound of the server is still exceeded")
+        _say("a replay has no bounds, so it cannot show whether the bound of the server is still exceeded")
     return True
-
-
-def _is_mended(console: Console, recording: Recording, registry: Registry) -> bool:
-    """Say what it means that no function raises for masked texts. Return whether the code is known to have changed."""
-    changed = [_has_changed(each, registry[each["name"]]) for each in recording.about["functions"]]
-    if any(changed):
-        console.print(
-            "no function raises, but the texts are masked: this shows that the function is mended only if the recorded "
-            "class raises for them",
-            style="yellow",
-            soft_wrap=True,
-        )
-        return True
-    console.print(
-        "the answers differ because of the masks: the recorded error came from texts that are not in the recording, so "
-        "it cannot be replayed. Record without a mask, or isolate the error and read the dead letters",
-        style="bold red",
-        soft_wrap=True,
-    )
-    return False
 
 
 def _differences_table(found: Sequence[Difference]) -> Table:
     table = Table("where", "group", "value", "recorded", "now", title=f"values that differ: {len(found)}")
     for each in found[:_SHOWN_MAX]:
         values = _shown(each.recorded), _shown(each.replayed)
-        table.add_row(each.where, _group_text(each.group), Text(printable(each.column)), *values)
+        table.add_row(each.where, Text(_group_text(each.group)), Text(printable(each.column)), *values)
     if len(found) > _SHOWN_MAX:
         table.add_row("...", "", "", "", "")
     return table
 
 
-def _group_text(group: Mapping[str, Any]) -> Text:
-    return Text(printable(", ".join(f"{name}={value!r}" for name, value in group.items()) or "(all rows)"))
+def _group_text(group: Mapping[str, Any]) -> str:
+    return printable(", ".join(f"{name}={value!r}" for name, value in group.items()) or "(all rows)")
 
 
 def _shown(value: Any) -> Text:

@@ -19,7 +19,7 @@ from foldflight.client.exchange import DirectExchange
 from foldflight.client.logs import log_event, set_up
 from foldflight.client.process import PROGRAMS
 from foldflight.errors import FunctionError, RejectedError
-from foldflight.exchange.frames import FunctionInfo, Limits, Open, Opened
+from foldflight.exchange.frames import UNBOUNDED, FunctionInfo, Open, Opened
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold.failures import missing_module
 from foldflight.fold.signing import StateSigner
@@ -45,15 +45,7 @@ _RESTORED_MAX = 16
 _restored: dict[str, Registry] = {}
 
 # The engine that embeds the fold limits its own memory. Only the limits of the Arrow format remain.
-_LIMITS = Limits(
-    message_bytes_max=2**31 - 1,
-    slots_max=2**31 - 1,
-    state_bytes_max=2**31 - 1,
-    exchange_state_bytes_max=2**62,
-    exchanges_max=2**31 - 1,
-    idle_s_max=float(2**31),
-    age_s_max=float(2**31),
-)
+_LIMITS = UNBOUNDED
 
 
 class EmbeddedTransport:
@@ -125,7 +117,9 @@ class EmbeddedTransport:
         complete = self._complete(open)
         recorder = None
         if self._record is not None:
-            recorder = self._record.recorder(complete, self._registry, SERVER_ID, tell=_tell)
+            from foldflight.recording.recorder import Recorder
+
+            recorder = Recorder(self._record, complete, self._registry, SERVER_ID, _tell)
 
         def serve(opening: Open, ask: Callable[[Wanted], Iterable[Frame]]) -> ServerExchange:
             return ServerExchange(
@@ -143,13 +137,13 @@ class EmbeddedTransport:
         if self.otlp_endpoint is None:
             connection: Connection = EmbeddedConnection(complete, functools.partial(serve, complete), resolve)
         else:
-            from foldflight.client.traced import TracedDial
+            from foldflight.client.traced import traced_dial
 
             def dial(_: str, opening: Open) -> Connection:
                 return EmbeddedConnection(opening, functools.partial(serve, opening), resolve)
 
             versions = [self._registry[name].version for name in complete.functions if name in self._registry]
-            connection = TracedDial(dial, self.otlp_endpoint, versions)(SERVER_ID, complete)
+            connection = traced_dial(dial, self.otlp_endpoint, versions)(SERVER_ID, complete)
         exchange = DirectExchange(complete, connection)
         if recorder is not None:
             recorder.group_of = lambda slot: {} if exchange.group_of is None else exchange.group_of(slot)

@@ -177,9 +177,9 @@ class FlightTransport:
         coordinator = Coordinator(opening, self.urls, circuits, bounds=self._bounds, now_s=clock.now_s)
         dial: Callable[[str, Open], Connection] = functools.partial(self._dial, resolve=resolve)
         if self.otlp_endpoint is not None:
-            from foldflight.client.traced import TracedDial
+            from foldflight.client.traced import traced_dial
 
-            dial = TracedDial(dial, self.otlp_endpoint)
+            dial = traced_dial(dial, self.otlp_endpoint)
         return SurvivingExchange(opening, coordinator, dial, clock)
 
     def _dial(self, url: str, opening: Open, *, resolve: Resolve | None) -> FlightConnection:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from foldflight.exchange.frames import Barrier, Chunk
 from foldflight.tracing import SHORT_S, ids_of, tracer_of
@@ -16,47 +16,50 @@ if TYPE_CHECKING:
     from foldflight.exchange.answers import Answer
     from foldflight.exchange.frames import EngineFrame, Open
     from foldflight.functions.author.context import LogRecord
+    from foldflight.tracing import TraceContext
     from foldflight.tracing.spans import Span, Tracer
 
-__all__ = ["TracedDial"]
+    Dial: TypeAlias = Callable[[str, Open], Connection]
+
+__all__ = ["traced_dial"]
 
 
-class TracedDial:
-    """Opens the connections of one exchange, each with its span. Its arguments and errors are those of `dial`.
+def traced_dial(dial: Dial, endpoint: str, versions: Sequence[str] = ()) -> Dial:
+    """Return a function that opens the connections of one exchange, each with its span.
 
     Args:
         dial: Opens a connection.
         endpoint: The collector.
         versions: The version of the function of each call or step, if they are known here.
     """
+    tracer = tracer_of(endpoint)
+    known = {"foldflight.versions": list(versions)} if versions else {}
+    before: TraceContext = {}  # that of the last connection that was open
 
-    def __init__(self, dial: Callable[[str, Open], Connection], endpoint: str, versions: Sequence[str] = ()) -> None:
-        self._dial = dial
-        self._tracer = tracer_of(endpoint)
-        self._versions = list(versions)
-        self._before: Span | None = None  # that of the last connection that was open
-
-    def __call__(self, url: str, opening: Open) -> Connection:
-        attributes: dict[str, Any] = {"server.address": url, "foldflight.functions": list(opening.functions)}
-        if self._versions:
-            attributes["foldflight.versions"] = self._versions
-        span = self._tracer.span(
-            "exchange" if self._before is None else "reopen",
+    def traced(url: str, opening: Open) -> Connection:
+        nonlocal before
+        span = tracer.span(
+            "reopen" if before else "exchange",
             opening.trace_context,
-            attributes,
+            {"server.address": url, "foldflight.functions": list(opening.functions), **known},
             kind="CLIENT",
-            links=[] if self._before is None else [self._before.link],
+            links=tracer.link_to(before),
         )
         try:
-            connection = self._dial(url, replace(opening, trace_context=span.context))
+            connection = dial(url, replace(opening, trace_context=span.context))
         except BaseException as error:
             span.fail(error)
             span.end()
             raise
         if not span.is_recording:
             return connection
-        self._before = span
-        return cast("Connection", _TracedConnection(connection, span, self._tracer))
+        before = span.context
+        return cast("Connection", _TracedConnection(connection, span, tracer))
+
+    return traced
+
+
+T = TypeVar("T")
 
 
 class _TracedConnection:
@@ -74,33 +77,19 @@ class _TracedConnection:
 
     def send(self, frame: EngineFrame) -> bool:
         """Send a frame, as `Connection.send`."""
-        began_ns = time.time_ns()
         if isinstance(frame, Chunk):
             self._chunks += 1
             self._rows += frame.batch.num_rows
         elif isinstance(frame, Barrier):
-            self._due = frame, began_ns
-        try:
-            return self._connection.send(frame)
-        except BaseException as error:
-            self._fail(error)
-            raise
-        finally:
-            self._busy_ns += time.time_ns() - began_ns
+            self._due = frame, time.time_ns()
+        return self._passed(self._connection.send, frame)
 
     def answer(self) -> Answer:
         """Wait for an answer, as `Connection.answer`."""
-        asked_ns = time.time_ns()
-        try:
-            answer: Any = self._connection.answer()
-        except BaseException as error:
-            self._fail(error)
-            raise
-        finally:
-            ended_ns = time.time_ns()
-            self._busy_ns += ended_ns - asked_ns
+        answer: Any = self._passed(self._connection.answer)
         if self._due is not None:
             (barrier, began_ns), self._due = self._due, None
+            ended_ns = time.time_ns()
             self._barriers += 1
             self._groups += answer.num_rows
             if self._barriers == 1 or ended_ns - began_ns >= SHORT_S * 1e9:
@@ -117,11 +106,7 @@ class _TracedConnection:
     def close(self) -> None:
         """End the exchange, as `Connection.close`."""
         self._count()
-        try:
-            self._connection.close()
-        except BaseException as error:
-            self._fail(error)
-            raise
+        self._passed(self._connection.close)
         self._span.end()
 
     def cut(self) -> None:
@@ -130,11 +115,19 @@ class _TracedConnection:
         self._span.end()
         self._connection.cut()
 
-    def _fail(self, error: BaseException) -> None:
-        if self._span.is_recording:
-            self._span.fail(error)
-            self._count()
-            self._span.end()
+    def _passed(self, method: Callable[..., T], *given: Any) -> T:
+        """Call a method of the connection. Add the time that it takes, and record the error that it raises."""
+        began_ns = time.time_ns()
+        try:
+            return method(*given)
+        except BaseException as error:
+            if self._span.is_recording:
+                self._span.fail(error)
+                self._count()
+                self._span.end()
+            raise
+        finally:
+            self._busy_ns += time.time_ns() - began_ns
 
     def _count(self) -> None:
         """Set what passed through the connection. An embedded fold tells its modes until it is closed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cached_property
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +25,7 @@ from foldflight.functions.types.views import ViewSpec
 __all__ = [
     "PROTOCOL_VERSION",
     "SLOT_BYTES",
+    "UNBOUNDED",
     "Barrier",
     "Checkpoint",
     "Chunk",
@@ -254,6 +256,18 @@ class Limits:
     def of(cls, source: object) -> Limits:
         """Return the bounds of an object whose attributes have the same names: settings or a protobuf message."""
         return cls(**{each.name: getattr(source, each.name) for each in fields(cls)})
+
+
+UNBOUNDED: Final = Limits(
+    message_bytes_max=2**31 - 1,
+    slots_max=2**31 - 1,
+    state_bytes_max=2**31 - 1,
+    exchange_state_bytes_max=2**62,
+    exchanges_max=2**31 - 1,
+    idle_s_max=float(2**31),
+    age_s_max=float(2**31),
+)
+"""The bounds of an exchange within one process."""
 
 
 @dataclass(frozen=True)

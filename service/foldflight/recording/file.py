@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import io
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final
@@ -44,14 +45,13 @@ __all__ = [
     "MAGIC",
     "OPEN",
     "SERVER",
-    "Exchanged",
+    "Pair",
     "Part",
     "Recording",
-    "Sealed",
-    "parts_from",
     "parts_in",
     "read_recording",
     "write_part",
+    "write_recording",
 ]
 
 MAGIC: Final = b"foldflight recording 1\n"
@@ -95,30 +95,19 @@ def write_part(part: Part, write: Callable[[bytes], Any]) -> None:
     write(part.batch)
 
 
-class Sealed:
-    """Writes a recording with its digest, and signs it.
+def write_recording(file: IO[bytes], parts: Iterable[Part], key: str | None) -> None:
+    """Write a recording: its parts, then the digest of all bytes, and with a key their signature."""
+    digest = hashlib.sha256()
 
-    Args:
-        file: Takes the bytes.
-        key: Signs the recording; None: it is not signed.
-    """
+    def write(data: bytes) -> None:
+        digest.update(data)
+        file.write(data)
 
-    def __init__(self, file: IO[bytes], key: str | None) -> None:
-        self._file = file
-        self._digest = hashlib.sha256()
-        self._key = key
-        self.write(MAGIC)
-
-    def write(self, data: bytes) -> None:
-        """Write bytes of parts."""
-        self._digest.update(data)
-        self._file.write(data)
-
-    def end(self) -> None:
-        """Write the last part: the digest and the signature of all bytes before it."""
-        digest = self._digest.digest()
-        signature = b"" if self._key is None else _signature(self._key, digest)
-        write_part(Part(_END, digest + signature), self._file.write)
+    write(MAGIC)
+    for part in parts:
+        write_part(part, write)
+    signature = b"" if key is None else _signature(key, digest.digest())
+    write_part(Part(_END, digest.digest() + signature), file.write)
 
 
 def _signature(key: str, digest: bytes) -> bytes:
@@ -126,7 +115,7 @@ def _signature(key: str, digest: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class Exchanged:
+class Pair:
     """A frame of the engine, and what followed it until the engine's next one.
 
     Args:
@@ -148,14 +137,14 @@ class Recording:
         about: Who made it: `file`, `at`, `server`, `foldflight`, `is_masked`, and `functions`, each with `name`,
             `version`, `where` and `digest`. Of dead letters it has `functions` only.
         opening: The Open of the exchange.
-        steps: The frames, with their answers.
+        pairs: The frames, with their answers.
         groups: The keys of groups by slot; empty if they are not known, as on servers.
         error: The error that ended the exchange; None if there was none.
     """
 
     about: Mapping[str, Any]
     opening: Open
-    steps: tuple[Exchanged, ...]
+    pairs: tuple[Pair, ...]
     groups: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     error: FoldflightError | None = None
 
@@ -177,18 +166,18 @@ def read_recording(path: str | Path, *, key: str | None = None) -> Recording:
     except OSError as error:
         raise RejectedError("SETTINGS", f"cannot read the recording {path}: {error.strerror}") from None
     try:
-        recording = _recording(list(_checked_parts(data, key)))
+        recording = _recording(_checked_parts(data, key))
     except RejectedError as error:
         raise RejectedError(error.code, f"{path}: {error.message}") from None
     return replace(recording, about={**recording.about, "file": Path(path).name})
 
 
-def _checked_parts(data: bytes, key: str | None) -> Iterator[Part]:
+def _checked_parts(data: bytes, key: str | None) -> list[Part]:
     if not data.startswith(MAGIC):
         raise RejectedError(
             "BAD_FRAME", f"it is no recording: it does not begin with the line {MAGIC.decode().strip()!r}"
         )
-    parts = list(parts_in(data, len(MAGIC)))
+    parts = list(parts_in(io.BytesIO(data), len(MAGIC)))
     if not parts or parts[-1].kind != _END or len(parts[-1].message) not in (_DIGEST_BYTES, 2 * _DIGEST_BYTES):
         raise RejectedError("BAD_FRAME", "the recording has no end, so it was cut off; copy the file again")
     *parts, end = parts
@@ -200,49 +189,39 @@ def _checked_parts(data: bytes, key: str | None) -> Iterator[Part]:
             "UNAUTHENTICATED",
             "the recording is not signed with the given key" + ("" if signature else ": it is not signed at all"),
         )
-    yield from parts
+    return parts
 
 
-def parts_in(data: bytes | memoryview, start: int = 0) -> Iterator[Part]:
-    """Yield the parts of bytes. Raises RejectedError BAD_FRAME, with the place, for bytes that are none."""
-    seen, size = memoryview(data), len(data)
-    while start < size:
-        if size - start < _HEAD.size:
+def parts_in(file: IO[bytes], start: int = 0) -> Iterator[Part]:
+    """Yield the parts of a file from a byte on. Raises RejectedError BAD_FRAME, with the place, for what is no part."""
+    size = file.seek(0, io.SEEK_END)
+    file.seek(start)
+    while head := file.read(_HEAD.size):
+        if len(head) < _HEAD.size:
             raise RejectedError("BAD_FRAME", f"the recording ends within the head of a part at byte {start}")
-        kind, message_bytes, batch_bytes = _HEAD.unpack_from(seen, start)
-        at = start + _HEAD.size
+        kind, message_bytes, batch_bytes = _HEAD.unpack(head)
         if kind not in _KINDS:
             raise RejectedError("BAD_FRAME", f"the part at byte {start} has the kind {kind!r}, which is none")
-        if message_bytes + batch_bytes > size - at:
+        start += len(head) + message_bytes + batch_bytes
+        if start > size:
             raise RejectedError(
                 "BAD_FRAME",
-                f"the part at byte {start} has {message_bytes + batch_bytes} bytes, and the recording ends after "
-                f"{size - at}: it was cut off; copy the file again",
+                f"a part ends at byte {start}, and the recording at byte {size}: it was cut off; copy the file again",
             )
-        middle = at + message_bytes
-        yield Part(kind, bytes(seen[at:middle]), bytes(seen[middle : middle + batch_bytes]))
-        start = middle + batch_bytes
-
-
-def parts_from(file: IO[bytes]) -> Iterator[Part]:
-    """Yield the parts of a file that this process has written, from its beginning, one by one."""
-    file.seek(0)
-    while head := file.read(_HEAD.size):
-        kind, message_bytes, batch_bytes = _HEAD.unpack(head)
         yield Part(kind, file.read(message_bytes), file.read(batch_bytes))
 
 
-def _recording(parts: list[Part]) -> Recording:
+def _recording(parts: Sequence[Part]) -> Recording:
     if [each.kind for each in parts[:2]] != [ABOUT, OPEN]:
         raise RejectedError("BAD_FRAME", "the recording does not begin with the parts A and O")
     about, opening = _about(parts[0].message), decode_open(parts[1].message)
     groups: Mapping[int, Mapping[str, Any]] = {}
     error: FoldflightError | None = None
-    steps: list[Exchanged] = []
+    pairs: list[Pair] = []
     decoders = {ENGINE: Decoder(Role.ENGINE), SERVER: Decoder(Role.SERVER)}
     for part in parts[2:]:
         if part.kind in decoders:
-            _add(steps, decoders[part.kind](Message(part.message, batch_of(part))))
+            _add(pairs, decoders[part.kind](Message(part.message, batch_of(part))))
         elif part.kind == GROUPS:
             groups = _groups(batch_of(part))
         elif part.kind == ERROR:
@@ -251,47 +230,47 @@ def _recording(parts: list[Part]) -> Recording:
                 raise RejectedError("BAD_FRAME", "the error of the recording cannot be decoded")
         else:
             raise RejectedError("BAD_FRAME", f"a part of the kind {part.kind.decode()} is in the middle")
-    return Recording(about, opening, tuple(steps), groups, error)
+    return Recording(about, opening, tuple(pairs), groups, error)
 
 
 def batch_of(part: Part) -> pa.RecordBatch:
     """Return the batch of a part."""
     if not part.batch:
         return pa.RecordBatch.from_arrays([], schema=pa.schema([]))
-    return read_batch(part.batch, "a batch of the recording")
+    batch = read_batch(part.batch, "a batch of the recording")
+    if len(set(batch.schema.names)) < batch.num_columns:
+        raise RejectedError("BAD_FRAME", "a batch of the recording has two columns of one name")
+    return batch
 
 
-def _add(steps: list[Exchanged], frame: Any) -> None:
+def _add(pairs: list[Pair], frame: Any) -> None:
     """Add a frame in the order of the recording."""
-    if isinstance(frame, Entries) and steps and steps[-1].questions and not _is_answered(steps[-1]):
-        steps[-1].questions[-1][1].append(frame)
+    if isinstance(frame, Entries) and pairs and pairs[-1].questions and not _is_answered(pairs[-1]):
+        pairs[-1].questions[-1][1].append(frame)
     elif isinstance(frame, (States, Entries, Chunk, Barrier, Forget, Checkpoint)):
-        steps.append(Exchanged(frame))
-    elif not steps:
+        pairs.append(Pair(frame))
+    elif not pairs:
         raise RejectedError("BAD_FRAME", f"the recording has {type(frame).__name__} before any frame of the engine")
     elif isinstance(frame, Wanted):
-        steps[-1].questions.append((frame, []))
+        pairs[-1].questions.append((frame, []))
     elif not isinstance(frame, Log):
-        steps[-1].answers.append(frame)
+        pairs[-1].answers.append(frame)
 
 
-def _is_answered(step: Exchanged) -> bool:
-    entries = step.questions[-1][1]
+def _is_answered(pair: Pair) -> bool:
+    entries = pair.questions[-1][1]
     return bool(entries) and entries[-1].last
 
 
 def _about(message: bytes) -> Mapping[str, Any]:
-    said = ("at", "server", "foldflight"), ("name", "version", "where", "digest")
     try:
-        about = json.loads(message)
-        functions = [{name: str(each[name]) for name in said[1]} for each in about["functions"]]
-        return {
-            **{name: str(about[name]) for name in said[0]},
-            "is_masked": bool(about["is_masked"]),
-            "functions": functions,
-        }
+        about: dict[str, Any] = json.loads(message)
+        about = {name: about[name] for name in ("at", "server", "foldflight", "is_masked", "functions")}
+        facts = ("name", "version", "where", "digest")
+        about["functions"] = [{name: str(each[name]) for name in facts} for each in about["functions"]]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise RejectedError("BAD_FRAME", "the part A of the recording is not the JSON that it must be") from None
+    return about
 
 
 def _groups(batch: pa.RecordBatch) -> Mapping[int, Mapping[str, Any]]:

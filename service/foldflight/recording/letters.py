@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, Open
 from foldflight.functions import AnyFunction, Call, Function, RowKind
-from foldflight.recording.file import Exchanged, Recording
+from foldflight.recording.file import Pair, Recording
 from foldflight.recording.places import digest_of, module_of
 
 __all__ = ["read_letters"]
@@ -107,7 +107,7 @@ def _recording(table: pa.Table, call: Call, function: Function) -> Recording:
     return Recording(
         about={"functions": [{"name": call.function, "where": module_of(function), "digest": digest_of(function)}]},
         opening=Open((call,), batch.schema),
-        steps=(Exchanged(Chunk(batch)), Exchanged(Barrier(1))),
+        pairs=(Pair(Chunk(batch)), Pair(Barrier(1))),
         groups=groups,
         error=FunctionError(known, first["message"] or "", function=call.function, slot=numbers[0]),
     )

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from foldflight.errors import RejectedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from foldflight.exchange.frames import Open
-    from foldflight.functions.registry import Registry
-    from foldflight.recording.recorder import Recorder
 
 __all__ = ["RECORDING_KEY_BYTES_MIN", "Recordings"]
 
@@ -72,14 +65,6 @@ class Recordings:
     def open_bytes_max(self) -> int:
         """Bytes that the recordings of open exchanges of one process may take."""
         return self.bytes_max // 2
-
-    def recorder(
-        self, opening: Open, registry: Registry, server_id: str, *, tell: Callable[[str, Mapping[str, Any]], None]
-    ) -> Recorder:
-        """Return the recorder of an exchange, whose arguments are those of `Recorder`."""
-        from foldflight.recording.recorder import Recorder
-
-        return Recorder(self, opening, registry, server_id, tell)
 
     def make_folder(self) -> None:
         """Create the folder, which only its owner can read. Raises RejectedError SETTINGS."""

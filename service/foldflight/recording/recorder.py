@@ -31,7 +31,7 @@ from foldflight.exchange.messages import encode_error
 from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, SlotSet, check_slots
 from foldflight.fold import ERROR
 from foldflight.recording import file as format_
-from foldflight.recording.file import Part, Sealed, write_part
+from foldflight.recording.file import Part, parts_in, write_part, write_recording
 from foldflight.recording.masks import Masks, masked_error, masked_opening
 from foldflight.recording.places import digest_of, module_of, place_of
 
@@ -261,10 +261,11 @@ class Recorder:
         spool = self._write_held()
         groups = self._groups()
         named = [] if groups is None else [Part(format_.GROUPS, b"", write_batch(groups))]
-        opening, parts = self._opening, itertools.chain(format_.parts_from(spool), named)
+        opening = self._opening
+        parts: Iterable[Part] = itertools.chain(parts_in(spool), named)
         if self._plan.mask:
             masks = Masks.of(parts)
-            parts = itertools.chain(map(masks.masked, format_.parts_from(spool)), map(masks.masked, named))
+            parts = map(masks.masked, itertools.chain(parts_in(spool), named))
             opening = masked_opening(opening)
             error = None if error is None else masked_error(error)
         about = Part(format_.ABOUT, json.dumps(self._about()).encode())
@@ -277,16 +278,14 @@ class Recorder:
         return f"{path} (by {self._server_id}), replay with: {command}"
 
     def _write(self, parts: Iterable[Part]) -> Path:
+        """Write the file of a recording. It has its name only when it is complete."""
         name = re.sub(r"\W", "_", self._functions[0].name)
         stem = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{name}-{secrets.token_hex(4)}"
         path = Path(self._plan.folder, stem + SUFFIX)
         partial = path.with_suffix(".part")
         try:
             with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                sealed = Sealed(out, self._plan.key)
-                for part in parts:
-                    write_part(part, sealed.write)
-                sealed.end()
+                write_recording(out, parts, self._plan.key)
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
@@ -348,14 +347,10 @@ def remove_oldest(folder: Path, bytes_max: int) -> None:
     """Remove the oldest recordings of a folder until they have at most `bytes_max` bytes. The newest one stays."""
     found = []
     for path in folder.glob(f"*{SUFFIX}"):
-        try:
-            state = path.stat()
-        except FileNotFoundError:  # another process has removed it
-            continue
-        found.append((state.st_mtime_ns, path.name, state.st_size, path))
-    total = sum(size for _, _, size, _ in found)
-    for _, _, size, path in sorted(found)[:-1]:
-        if total <= bytes_max:
-            return
-        path.unlink(missing_ok=True)
-        total -= size
+        with contextlib.suppress(FileNotFoundError):  # another process may have removed it
+            found.append((path.stat().st_mtime_ns, path.stat().st_size, path))
+    found.sort(reverse=True)
+    totals = itertools.accumulate(size for _, size, _ in found)
+    for (_, _, path), total in itertools.islice(zip(found, totals, strict=True), 1, None):
+        if total > bytes_max:
+            path.unlink(missing_ok=True)

@@ -7,7 +7,8 @@ ones need the key that signed them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,13 +16,13 @@ import pyarrow.compute as pc
 
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange.frames import (
+    UNBOUNDED,
     Barrier,
     Chunk,
     Entries,
     Forget,
     Frame,
     InitialOutputs,
-    Limits,
     Mapped,
     Open,
     Results,
@@ -36,7 +37,7 @@ from foldflight.fold import ERROR, StateSigner
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import Function
 from foldflight.functions.registry import Registry, unknown_function
-from foldflight.recording.file import Exchanged, Recording
+from foldflight.recording.file import Pair, Recording
 from foldflight.shipping.bundles import check_made_with, unpickled, unseal
 
 __all__ = [
@@ -52,16 +53,8 @@ __all__ = [
     "slots_in",
 ]
 
-_MOST: Final = 2**31 - 1
-_LIMITS: Final = Limits(
-    message_bytes_max=_MOST,
-    slots_max=_MOST,
-    state_bytes_max=_MOST,
-    exchange_state_bytes_max=2**62,
-    exchanges_max=_MOST,
-    idle_s_max=float(_MOST),
-    age_s_max=float(_MOST),
-)
+# Groups that an error names, of those that there are.
+_NAMED_MAX: Final = 5
 # Answers with rows, which are compared. Saved states depend on when an engine asked.
 _COMPARED: Final = (InitialOutputs, Results, RowOutputs, Mapped)
 
@@ -95,15 +88,14 @@ def functions_for(recording: Recording, given: Sequence[AnyFunction], bundle_key
     built_in = Registry()
     others = [function for function in given if function.name not in names]
     found.update({function.name: function for function in given if function.name in names})
-    missing = [name for name in names if name not in found and name not in built_in]
-    if len(others) == 1 and not missing:
-        missing = [name for name in names if name not in built_in]  # the edited class replaces that of a bundle
-    if len(others) == 1 and len(missing) == 1:
-        found[missing[0]] = replace(others[0], name=missing[0])
-        others, missing = [], []
-    if others:
+    authored = [name for name in names if name not in built_in]
+    missing = [name for name in authored if name not in found]
+    replaced = missing or authored  # an edited class may replace that of a bundle
+    if len(others) == len(replaced) == 1:
+        found[replaced[0]] = replace(others[0], name=replaced[0])
+    elif others:
         raise unknown_function(others[0].name, names, "in the recording")
-    if missing:
+    elif missing:
         where = {each["name"]: each["where"] for each in recording.about["functions"]}
         options = " ".join(f"--function {where.get(name, 'module:Class')}" for name in missing)
         raise RejectedError(
@@ -122,28 +114,24 @@ def _shipped(recording: Recording, keys: Sequence[bytes]) -> Iterator[AnyFunctio
 
 
 def fold_again(
-    recording: Recording,
-    registry: Registry,
-    *,
-    steps: Sequence[Exchanged] | None = None,
-    state_keys: Sequence[bytes] = (),
-    isolates: bool | None = None,
+    recording: Recording, registry: Registry, *, state_keys: Sequence[bytes] = (), isolates: bool | None = None
 ) -> Outcome:
     """Fold the frames of a recording, and return the answers or the error of a function, or the recorded other one.
 
     Args:
         recording: The recording.
         registry: The functions.
-        steps: Other frames than those of the recording.
         state_keys: Keys of the pickled states in the recording.
         isolates: Whether errors of single slots are isolated. Default: as recorded.
 
     Raises:
         RejectedError: The functions do not fit the recording, or a state is not signed with one of the keys.
     """
-    opening = _opening_of(recording.opening, isolates=isolates)
-    frames = recording.steps if steps is None else steps
-    entries = {_text_of(wanted): answer for step in frames for wanted, answer in step.questions}
+    # Any class of the user fits, whatever its version is.
+    opening = replace(recording.opening.pinned([""] * len(recording.opening.functions)), bundles=())
+    if isolates is not None:
+        opening = replace(opening, isolate_errors=isolates)
+    entries = {_text_of(wanted): answer for pair in recording.pairs for wanted, answer in pair.questions}
 
     def ask(wanted: Wanted) -> Iterable[Frame]:
         answer = entries.get(_text_of(wanted))
@@ -155,14 +143,20 @@ def fold_again(
     answers: list[list[Frame]] = []
     try:
         exchange = ServerExchange(
-            opening, registry, limits=_LIMITS, server_id="replay", signer=signer, ask=ask, part_bytes_max=_MOST
+            opening,
+            registry,
+            limits=UNBOUNDED,
+            server_id="replay",
+            signer=signer,
+            ask=ask,
+            part_bytes_max=UNBOUNDED.message_bytes_max,
         )
     except FunctionError as error:
         return Outcome(answers, error)
     try:
-        for step in frames:
+        for pair in recording.pairs:
             answers.append([])
-            answers[-1].extend(exchange.handle(_frame_of(step.frame, opening, registry)))
+            answers[-1].extend(exchange.handle(_frame_of(pair.frame, opening, registry)))
     except (FunctionError, CorruptError) as error:
         return Outcome(answers, _named(error, recording))
     except RejectedError as error:
@@ -192,12 +186,6 @@ def _pickled(error: RejectedError) -> RejectedError:
         "connect had none",
         function=error.function,
     )
-
-
-def _opening_of(opening: Open, *, isolates: bool | None) -> Open:
-    """Return an Open that any class of the user fits."""
-    isolates = opening.isolate_errors if isolates is None else isolates
-    return replace(opening.pinned([""] * len(opening.functions)), bundles=(), isolate_errors=isolates)
 
 
 def _frame_of(frame: Frame, opening: Open, registry: Registry) -> Frame:
@@ -231,19 +219,26 @@ def groups_named(recording: Recording, wanted: Mapping[str, str]) -> list[int]:
     Raises:
         RejectedError: SIGNATURE, with the groups that there are, if there is none.
     """
-    slots = {slot for step in recording.steps for slot in slots_in(step.frame)}
-    found = []
-    for slot in sorted(slots):
-        group = {"slot": slot, **recording.groups.get(slot, {})}
-        if all(name in group and wanted[name] in (str(group[name]), repr(group[name])) for name in wanted):
-            found.append(slot)
+    slots = sorted({slot for pair in recording.pairs for slot in slots_in(pair.frame)})
+    groups = {slot: {**recording.groups.get(slot, {}), "slot": slot} for slot in slots}
+    found = [
+        slot
+        for slot, group in groups.items()
+        if all(name in group and text in (str(group[name]), repr(group[name])) for name, text in wanted.items())
+    ]
     if not found:
-        some = [str(dict(each)) for each in list(recording.groups.values())[:5]] or [
-            f"slot={slot}" for slot in sorted(slots)[:5]
-        ]
-        given = ", ".join(f"{name}={value}" for name, value in wanted.items())
-        raise RejectedError("SIGNATURE", f"the recording has no group {given}; it has {', '.join(some)}, ...")
+        some = [_group_text(group) for group in islice(groups.values(), _NAMED_MAX)]
+        some += ["..."] if len(groups) > _NAMED_MAX else []
+        raise RejectedError(
+            "SIGNATURE", f"the recording has no group {_group_text(wanted)}; it has {', '.join(some) or 'no rows'}"
+        )
     return found
+
+
+def _group_text(group: Mapping[str, Any]) -> str:
+    """Return a group as `--group` takes it: its keys, or its slot if they are not known."""
+    names = [name for name in group if name != "slot"] or ["slot"]
+    return " ".join(f"{name}={group[name]}" for name in names)
 
 
 def slots_in(frame: Frame) -> list[int]:
@@ -254,22 +249,22 @@ def slots_in(frame: Frame) -> list[int]:
     return [0] * frame.batch.num_rows if slots is None else slots.drop_null().to_pylist()
 
 
-def of_groups(steps: Iterable[Exchanged], slots: Iterable[int]) -> list[Exchanged]:
-    """Return frames and answers with the rows of these slots only."""
+def of_groups(recording: Recording, slots: Iterable[int]) -> Recording:
+    """Return a recording with the rows and answers of these slots only."""
     wanted = pa.array(sorted(slots), pa.int32())
     chosen = []
-    for step in steps:
-        frame = step.frame
+    for pair in recording.pairs:
+        frame = pair.frame
         if isinstance(frame, Forget):
-            chosen.append(replace(step, frame=Forget(frame.slots.filter(pc.is_in(frame.slots, value_set=wanted)))))
+            chosen.append(replace(pair, frame=Forget(frame.slots.filter(pc.is_in(frame.slots, value_set=wanted)))))
             continue
         if isinstance(frame, (Chunk, States, Entries)):
             frame = replace(frame, batch=_rows_of(frame.batch, wanted))
             if not frame.batch.num_rows:
                 continue
-        answers = [_answer_of(each, step.frame, wanted) for each in step.answers]
-        chosen.append(Exchanged(frame, answers, step.questions))
-    return chosen
+        answers = [_answer_of(each, pair.frame, wanted) for each in pair.answers]
+        chosen.append(Pair(frame, answers, pair.questions))
+    return replace(recording, pairs=tuple(chosen))
 
 
 def _answer_of(answer: ServerFrame, frame: Frame, wanted: pa.Array) -> ServerFrame:
@@ -322,89 +317,73 @@ class Difference:
     call: int | None
 
 
-@dataclass
-class _Compared:
-    """The rows of one answer: by slot, or by number."""
-
-    names: dict[str, str]
-    rows: dict[int, dict[str, Any]] = field(default_factory=dict)
-
-    def add(self, batch: pa.RecordBatch, *, by_slot: bool) -> None:
-        # States that are bytes differ by their signature, or by the order of a set.
-        names = [
-            name
-            for name in self.names
-            if name in batch.schema.names
-            and not (name.startswith("state_") and pa.types.is_binary(batch.schema.field(name).type))
-        ]
-        if not batch.num_rows:
-            return  # in a recording it has no columns
-        slots = _slots_of(batch) if by_slot else pa.array(range(len(self.rows), len(self.rows) + batch.num_rows))
+def _compared(answers: Iterable[Any], names: Mapping[str, str], *, by_slot: bool) -> dict[int, dict[str, Any]]:
+    """Return the compared columns of the rows of answers, by slot or by number."""
+    rows: dict[int, dict[str, Any]] = {}
+    for batch in (answer.batch for answer in answers if answer.batch.num_rows):  # others have no columns in a recording
+        slots = _slots_of(batch) if by_slot else pa.array(range(len(rows), len(rows) + batch.num_rows))
         if slots is None:
             raise RejectedError("BAD_FRAME", "an answer in the recording has no slots")
-        values = batch.select(names).to_pylist(maps_as_pydicts="lossy")
-        self.rows.update(zip(slots.to_pylist(), values, strict=True))
+        # States that are bytes differ by their signature, or by the order of a set.
+        known = [each for each in batch.schema if each.name in names]
+        chosen = [each.name for each in known if not (each.name[:6] == "state_" and pa.types.is_binary(each.type))]
+        rows.update(zip(slots.to_pylist(), batch.select(chosen).to_pylist(maps_as_pydicts="lossy"), strict=True))
+    return rows
 
 
-def has_rows(step: Exchanged) -> bool:
+def has_rows(pair: Pair) -> bool:
     """Return whether a frame was answered with rows, which are compared."""
-    return any(isinstance(answer, _COMPARED) for answer in step.answers)
+    return any(isinstance(answer, _COMPARED) for answer in pair.answers)
 
 
-def differences(recording: Recording, steps: Sequence[Exchanged], outcome: Outcome) -> Iterator[Difference]:
-    """Yield the answers of an outcome that differ from those of the frames that were folded.
+def differences(recording: Recording, outcome: Outcome) -> Iterator[Difference]:
+    """Yield the answers of an outcome that differ from the recorded ones.
 
     Outputs are compared; where an exchange returns none, states are, unless they are bytes.
     """
-    for number, (step, replayed) in enumerate(zip(steps, outcome.answers, strict=False), 1):
+    for number, (pair, replayed) in enumerate(zip(recording.pairs, outcome.answers, strict=False), 1):
         if outcome.error is not None and number == len(outcome.answers):
             return  # the error is the answer
-        if recording.error is not None and number == len(steps):
+        if recording.error is not None and number == len(recording.pairs):
             return  # the recorded answer is an error
-        recorded = [each for each in step.answers if isinstance(each, _COMPARED)]
+        recorded = [each for each in pair.answers if isinstance(each, _COMPARED)]
         now = [each for each in replayed if isinstance(each, _COMPARED)]
         if not recorded and not now:
             continue
         by_slot = isinstance((recorded or now)[0], (Results, InitialOutputs)) and not recording.opening.maps
         names = _names_of(recording.opening)
-        before, after = _Compared(names), _Compared(names)
-        for answers, compared in ((recorded, before), (now, after)):
-            for answer in answers:
-                compared.add(answer.batch, by_slot=by_slot)
-        where = f"epoch {step.frame.epoch}" if isinstance(step.frame, Barrier) else f"frame {number}"
-        for place in sorted({*before.rows, *after.rows}):
+        before, after = (_compared(answers, names, by_slot=by_slot) for answers in (recorded, now))
+        where = f"epoch {pair.frame.epoch}" if isinstance(pair.frame, Barrier) else f"frame {number}"
+        for place in sorted({*before, *after}):
             group = recording.groups.get(place, {"slot": place}) if by_slot else {"row": place + 1}
-            old, new = before.rows.get(place, {}), after.rows.get(place, {})
+            old, new = before.get(place, {}), after.get(place, {})
             for name, shown in names.items():
                 if repr(old.get(name)) != repr(new.get(name)):
                     call = int(name[7:]) if by_slot and name.startswith("output_") else None
                     yield Difference(where, group, shown, old.get(name), new.get(name), number, place, call)
 
 
-def of_difference(
-    recording: Recording, steps: Sequence[Exchanged], found: Difference
-) -> tuple[Recording, list[Exchanged]]:
+def of_difference(recording: Recording, found: Difference) -> Recording:
     """Return the recording with the call whose answer differs, and the rows that led to it, as one epoch.
 
     Raises:
         RejectedError: SIGNATURE, if the answer is not the output of a group at a barrier.
     """
-    if found.call is None or not isinstance(steps[found.frame - 1].frame, Barrier):
+    if found.call is None or not isinstance(recording.pairs[found.frame - 1].frame, Barrier):
         raise RejectedError(
             "SIGNATURE",
             f"a test for {found.column} cannot be written: only outputs of groups at a barrier have one. Compare the "
             "values in the table",
         )
     opening = replace(recording.opening, calls=(recording.opening.calls[found.call],))
-    before = [step for step in steps[: found.frame] if not isinstance(step.frame, Barrier)]
-    return replace(recording, opening=opening), of_groups(before, [found.place])
+    before = tuple(pair for pair in recording.pairs[: found.frame] if not isinstance(pair.frame, Barrier))
+    return of_groups(replace(recording, opening=opening, pairs=before), [found.place])
 
 
 def _names_of(opening: Open) -> dict[str, str]:
     """Return the columns that are compared, each with what it is called."""
-    if opening.maps:
-        outputs = [opening.functions[step] for step in opening.outputs]
-        return {f"output_{place}": name for place, name in enumerate(outputs)} | {ERROR: "error"}
-    if opening.returns.outputs or opening.row_outputs or opening.initial_outputs:
-        return {f"output_{place}": name for place, name in enumerate(opening.functions)} | {ERROR: "error"}
-    return {f"state_{place}": f"state of {name}" for place, name in enumerate(opening.functions)} | {ERROR: "error"}
+    shown = [opening.functions[step] for step in opening.outputs] if opening.maps else list(opening.functions)
+    kind = "output"
+    if not (opening.maps or opening.returns.outputs or opening.row_outputs or opening.initial_outputs):
+        kind, shown = "state", [f"state of {name}" for name in shown]
+    return {f"{kind}_{place}": name for place, name in enumerate(shown)} | {ERROR: "error"}

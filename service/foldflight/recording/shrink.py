@@ -1,6 +1,6 @@
 """The fewest rows of a recording for which a function still raises: delta debugging over groups, then over rows.
 
-Source: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input" (2002), the algorithm ddmin. A
+Source: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input" (2002): the complements of ddmin. A
 retraction is left out together with the row that it retracts, because no engine retracts what was never there.
 """
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, EngineFrame, States
 from foldflight.functions import Registry, RowKind
-from foldflight.recording.file import Exchanged, Recording
+from foldflight.recording.file import Pair, Recording
 from foldflight.recording.replay import fold_again, of_groups, slots_in
 
 __all__ = ["Shrunk", "shrink"]
@@ -31,42 +31,49 @@ class Shrunk:
     """The smallest frames that were found.
 
     Args:
-        recording: The recording, with the calls that are needed.
-        steps: The frames that still fail.
-        error: The error.
-        rows: The number of rows, of chunks and of states.
+        recording: The recording, with the calls and frames that are needed.
+        error: The error for these frames.
         runs: How often frames were folded.
         is_minimal: Whether no single row can be left out. False if the search was ended.
     """
 
     recording: Recording
-    steps: tuple[Exchanged, ...]
     error: FoldflightError
-    rows: int
     runs: int
     is_minimal: bool
 
 
 class _Trial:
-    """Folds candidates, and tells whether they fail in the same way."""
+    """Folds candidates, and tells whether they fail in the same way as the first one.
+
+    Raises:
+        RejectedError: SIGNATURE, if no function raises for the first one.
+    """
 
     def __init__(self, recording: Recording, registry: Registry, state_keys: Sequence[bytes]) -> None:
-        self.recording = recording
-        self.error: FoldflightError | None = None
         self.runs = 0
         self._registry = registry
         self._state_keys = state_keys
+        error = self._error_of(recording)
+        if error is None:
+            raise RejectedError(
+                "SIGNATURE",
+                "there is nothing to shrink and no error to test: no function raises for these rows. Without --shrink, "
+                "answers that differ are shown, and --to-test writes the first of them",
+            )
+        self.error = error
 
-    def fails(self, steps: Sequence[Exchanged], recording: Recording | None = None) -> bool:
-        """Return whether frames still fail with the same method, class of exception and function."""
+    def _error_of(self, recording: Recording) -> FoldflightError | None:
+        return fold_again(recording, self._registry, state_keys=self._state_keys, isolates=False).error
+
+    def fails(self, recording: Recording) -> bool:
+        """Return whether a recording still fails with the same method, class of exception and function."""
         self.runs += 1
         try:
-            error = fold_again(
-                recording or self.recording, self._registry, steps=steps, state_keys=self._state_keys, isolates=False
-            ).error
+            error = self._error_of(recording)
         except RejectedError:
             return False  # such as a view whose entries are no longer there
-        if error is None or self.error is None or _kind_of(error) != _kind_of(self.error):
+        if error is None or _kind_of(error) != _kind_of(self.error):
             return False
         self.error = error
         return True
@@ -80,88 +87,65 @@ def _kind_of(error: FoldflightError) -> tuple[str, str | None, str]:
     return error.code, error.function, error.message.partition(":")[0]
 
 
-def shrink(
-    recording: Recording,
-    registry: Registry,
-    *,
-    steps: Sequence[Exchanged] | None = None,
-    state_keys: Sequence[bytes] = (),
-) -> Shrunk:
+def shrink(recording: Recording, registry: Registry, *, state_keys: Sequence[bytes] = ()) -> Shrunk:
     """Return the fewest rows for which the function still raises.
 
     Raises:
         RejectedError: SIGNATURE, if no function raises.
     """
     trial = _Trial(recording, registry, state_keys)
-    current = list(recording.steps if steps is None else steps)
-    trial.error = fold_again(recording, registry, steps=current, state_keys=state_keys, isolates=False).error
-    if trial.error is None:
-        raise RejectedError(
-            "SIGNATURE",
-            "there is nothing to shrink and no error to test: no function raises for these rows. Without --shrink, "
-            "answers that differ are shown, and --to-test writes the first of them",
-        )
-    current = _of_one_group(trial, current)
-    units = _units_in(current)
-    partners = _partners(current)
+    of_group = _of_one_group(trial, recording)
+    partners = _partners(of_group.pairs)
 
-    def built(chosen: Iterable[_Unit]) -> list[Exchanged]:
-        return _built(current, chosen, partners)
+    def built(chosen: Iterable[_Unit]) -> Recording:
+        return replace(of_group, pairs=_built(of_group.pairs, chosen, partners))
 
-    kept = _minimal(units, lambda chosen: trial.fails(built(chosen)), trial)
-    steps_left = built(kept)
-    narrowed = _of_one_call(trial, steps_left)
-    trial.fails(steps_left, narrowed)  # the error as it is for these rows
-    assert trial.error is not None
-    rows = sum(step.frame.batch.num_rows for step in steps_left if isinstance(step.frame, (Chunk, States)))
-    return Shrunk(narrowed, tuple(steps_left), trial.error, rows, trial.runs, not trial.is_over())
+    kept = _minimal(_units_in(of_group.pairs), lambda chosen: trial.fails(built(chosen)), trial)
+    narrowed = _of_one_call(trial, built(kept))
+    trial.fails(narrowed)  # the error as it is for these rows
+    return Shrunk(narrowed, trial.error, trial.runs, not trial.is_over())
 
 
-def _of_one_group(trial: _Trial, steps: list[Exchanged]) -> list[Exchanged]:
-    """Return the frames with as few groups as possible: mostly the one that the error names."""
-    if trial.recording.opening.maps:
-        return steps
-    assert trial.error is not None
-    slots = sorted({slot for step in steps for slot in slots_in(step.frame)})
+def _of_one_group(trial: _Trial, recording: Recording) -> Recording:
+    """Return the recording with as few groups as possible: mostly the one that the error names."""
+    if recording.opening.maps:
+        return recording
+    slots = sorted({slot for pair in recording.pairs for slot in slots_in(pair.frame)})
     if trial.error.slot in slots:
-        alone = of_groups(steps, [trial.error.slot])
+        alone = of_groups(recording, [trial.error.slot])
         if trial.fails(alone):
             return alone
-    alone = of_groups(steps, _minimal(slots, lambda chosen: trial.fails(of_groups(steps, chosen)), trial))
-    return alone if trial.fails(alone) else steps  # as if it fails for a row without a slot
+    alone = of_groups(recording, _minimal(slots, lambda chosen: trial.fails(of_groups(recording, chosen)), trial))
+    return alone if trial.fails(alone) else recording  # as if it fails for a row without a slot
 
 
-def _of_one_call(trial: _Trial, steps: list[Exchanged]) -> Recording:
+def _of_one_call(trial: _Trial, recording: Recording) -> Recording:
     """Return the recording with the failing call only, if it fails alone and no row has a state of the others."""
-    recording = trial.recording
     opening = recording.opening
-    if opening.maps or len(opening.calls) == 1 or any(isinstance(step.frame, States) for step in steps):
+    if opening.maps or len(opening.calls) == 1 or any(isinstance(pair.frame, States) for pair in recording.pairs):
         return recording
-    for call in opening.calls:
-        narrowed = replace(recording, opening=replace(opening, calls=(call,)))
-        if trial.fails(steps, narrowed):
-            return narrowed
-    return recording
+    alone = (replace(recording, opening=replace(opening, calls=(call,))) for call in opening.calls)
+    return next(filter(trial.fails, alone), recording)
 
 
-def _units_in(steps: Sequence[Exchanged]) -> list[_Unit]:
+def _units_in(pairs: Sequence[Pair]) -> list[_Unit]:
     units: list[_Unit] = []
-    for place, step in enumerate(steps):
-        if isinstance(step.frame, (Chunk, States)):
-            units += [(place, row) for row in range(step.frame.batch.num_rows)]
-        elif isinstance(step.frame, Barrier):
+    for place, pair in enumerate(pairs):
+        if isinstance(pair.frame, (Chunk, States)):
+            units += [(place, row) for row in range(pair.frame.batch.num_rows)]
+        elif isinstance(pair.frame, Barrier):
             units.append((place, 0))
     return units
 
 
-def _partners(steps: Sequence[Exchanged]) -> dict[_Unit, _Unit]:
+def _partners(pairs: Sequence[Pair]) -> dict[_Unit, _Unit]:
     """Return the row that each retraction retracts: the last equal row of its group that is still there."""
     there: dict[str, list[_Unit]] = {}
     partners: dict[_Unit, _Unit] = {}
-    for place, step in enumerate(steps):
-        if not isinstance(step.frame, Chunk) or "kind" not in step.frame.batch.schema.names:
+    for place, pair in enumerate(pairs):
+        if not isinstance(pair.frame, Chunk) or "kind" not in pair.frame.batch.schema.names:
             continue
-        batch = step.frame.batch
+        batch = pair.frame.batch
         rows = batch.drop_columns(["kind"]).to_pylist()
         for number, (kind, row) in enumerate(zip(batch.column("kind").to_pylist(), rows, strict=True)):
             unit, text = (place, number), repr(row)
@@ -172,17 +156,17 @@ def _partners(steps: Sequence[Exchanged]) -> dict[_Unit, _Unit]:
     return partners
 
 
-def _built(steps: Sequence[Exchanged], chosen: Iterable[_Unit], partners: dict[_Unit, _Unit]) -> list[Exchanged]:
+def _built(pairs: Sequence[Pair], chosen: Iterable[_Unit], partners: dict[_Unit, _Unit]) -> tuple[Pair, ...]:
     """Return frames with the chosen rows and barriers only. Epochs are numbered anew."""
     wanted = set(chosen)
     rows: dict[int, list[int]] = {}
     for place, row in sorted(wanted):
         if partners.get((place, row), (place, row)) in wanted:
             rows.setdefault(place, []).append(row)
-    built: list[Exchanged] = []
+    built: list[Pair] = []
     epoch: int | None = None
-    for place, step in enumerate(steps):
-        frame: EngineFrame = step.frame
+    for place, pair in enumerate(pairs):
+        frame: EngineFrame = pair.frame
         if isinstance(frame, (Chunk, States, Barrier)) and place not in rows:
             continue
         if isinstance(frame, Barrier):
@@ -190,29 +174,22 @@ def _built(steps: Sequence[Exchanged], chosen: Iterable[_Unit], partners: dict[_
             frame = Barrier(epoch)
         elif isinstance(frame, (Chunk, States)) and len(rows[place]) < frame.batch.num_rows:
             frame = replace(frame, batch=frame.batch.take(pa.array(np.array(rows[place], np.int64))))
-        built.append(Exchanged(frame, [], step.questions))
-    return built
+        built.append(Pair(frame, [], pair.questions))
+    return tuple(built)
 
 
 def _minimal(items: Sequence[Any], fails: Callable[[Sequence[Any]], bool], trial: _Trial) -> list[Any]:
-    """Return a part of the items that fails and of which no single item can be left out (ddmin)."""
-    current, parts = list(items), 2
-    while len(current) >= 2 and not trial.is_over():
-        size = -(-len(current) // parts)
-        pieces = [current[start : start + size] for start in range(0, len(current), size)]
-        smaller = next((piece for piece in pieces if not trial.is_over() and fails(piece)), None)
-        if smaller is not None:
-            current, parts = smaller, 2
-            continue
-        for place in range(len(pieces)):
-            rest = [item for number, piece in enumerate(pieces) if number != place for item in piece]
-            if trial.is_over():
-                break
-            if len(pieces) > 2 and fails(rest):
-                current, parts = rest, max(parts - 1, 2)
-                break
-        else:
-            if parts >= len(current):
-                break
-            parts = min(2 * parts, len(current))
+    """Return a part of the items that fails and of which no single item can be left out.
+
+    Pieces of half the size each time are left out, one after the other; single items until none can be.
+    """
+    current, size, before = list(items), len(items), 0
+    while (size > 1 or len(current) < before) and not trial.is_over():
+        size, before, start = max(size // 2, 1), len(current), 0
+        while start < len(current) and not trial.is_over():
+            rest = current[:start] + current[start + size :]
+            if rest and fails(rest):
+                current = rest
+            else:
+                start += size
     return current

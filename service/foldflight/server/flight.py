@@ -36,6 +36,7 @@ from foldflight.functions.author.scalar import ScalarFunction
 from foldflight.functions.registry import unknown_function
 from foldflight.lift import lift_text, listed_lift
 from foldflight.recording import Recordings
+from foldflight.recording.recorder import Recorder
 from foldflight.server.bundles import Bundles
 from foldflight.server.calls import VanishedError
 from foldflight.server.edge import count, edge, to_flight_error
@@ -303,7 +304,7 @@ class FlightServer(FlightBase):
                 spans.versions = [registry[name].version for name in opening.functions if name in registry]
             if self._record is not None:
                 record = dataclasses.replace(self._record, key=self._bundles.signing_key)
-                recorder = record.recorder(opening, registry, self._server_id, tell=tell)
+                recorder = Recorder(record, opening, registry, self._server_id, tell)
             return ServerExchange(
                 opening,
                 registry,

@@ -41,8 +41,12 @@ class FoldSpans:
         self.exchange: ServerExchange | None = None
         self.versions: list[str] = []
         self._is_first = True
-        self._since_ns = time.time_ns()  # the end of the epoch before
-        self._began_ns = 0  # the first frame of this epoch; 0: none has arrived
+        self._begin(time.time_ns())
+
+    def _begin(self, since_ns: int) -> None:
+        """Begin an epoch, at the end of the one before."""
+        self._since_ns = since_ns
+        self._began_ns = 0  # its first frame; 0: none has arrived
         self._rows = self._bytes = self._chunks = 0
         self._seconds = 0.0
 
@@ -59,9 +63,7 @@ class FoldSpans:
             self._bytes += message.batch_bytes
         if isinstance(frame, Barrier):
             self._finish(ended_ns, None, {"foldflight.epoch": frame.epoch})
-            self._since_ns, self._began_ns = ended_ns, 0
-            self._rows = self._bytes = self._chunks = 0
-            self._seconds = 0.0
+            self._begin(ended_ns)
 
     def end(self, outcome: str, error: FoldflightError | None, seconds: float) -> None:
         """End the exchange; with an error, `seconds` after the arrival of the frame that failed."""
@@ -80,24 +82,14 @@ class FoldSpans:
             self._tracer.past("wait", parent, {"foldflight.server_id": self._server_id}, self._since_ns, began_ns)
         if not is_told and ended_ns - began_ns < short_ns:
             return
-        span = self._tracer.span("fold", parent, {**self._facts(), **facts}, began_ns=began_ns, kind="SERVER")
-        span.set(
-            {
-                "foldflight.rows": self._rows,
-                "foldflight.bytes": self._bytes,
-                "foldflight.chunks": self._chunks,
-                "foldflight.fold_seconds": self._seconds,
-                "foldflight.wait_seconds": max((ended_ns - began_ns) / 1e9 - self._seconds, 0.0),
-            }
-        )
-        if error is not None:
-            span.fail(error)
-        span.end(ended_ns)
-
-    def _facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {
+        facts |= {
             "foldflight.server_id": self._server_id,
             "foldflight.functions": list(self._opening.functions),
+            "foldflight.rows": self._rows,
+            "foldflight.bytes": self._bytes,
+            "foldflight.chunks": self._chunks,
+            "foldflight.fold_seconds": self._seconds,
+            "foldflight.wait_seconds": max((ended_ns - began_ns) / 1e9 - self._seconds, 0.0),
         }
         if self.exchange is not None:
             facts |= {
@@ -106,4 +98,7 @@ class FoldSpans:
                 "foldflight.groups": self.exchange.groups,
                 "foldflight.groups_isolated": self.exchange.stats.isolated.total(),
             }
-        return facts
+        span = self._tracer.span("fold", parent, facts, began_ns=began_ns, kind="SERVER")
+        if error is not None:
+            span.fail(error)
+        span.end(ended_ns)

@@ -17,7 +17,7 @@ from foldflight.exchange.frames import Barrier, Chunk, Open, States
 from foldflight.functions import Call, Registry, RowKind, ScalarFunction
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.types.sql import sql_name
-from foldflight.recording.file import Exchanged, Recording
+from foldflight.recording.file import Pair, Recording
 from foldflight.recording.places import module_of
 from foldflight.recording.replay import Difference, slots_in
 
@@ -33,14 +33,11 @@ class _Code(str):
     __slots__ = ()
 
 
-def test_text(
-    recording: Recording, steps: Sequence[Exchanged], registry: Registry, *, shows: FoldflightError | Difference
-) -> str:
+def test_text(recording: Recording, registry: Registry, *, shows: FoldflightError | Difference) -> str:
     """Return a test that folds the rows, so that it fails while the function raises, or answers otherwise.
 
     Args:
-        recording: The recording, with the calls that are needed.
-        steps: The frames with the rows.
+        recording: The recording, with the calls and rows that are needed.
         registry: The functions.
         shows: The error, or the answer that differs.
 
@@ -54,13 +51,13 @@ def test_text(
         does, why = "takes", f"Fold rows for which {_plain(shows.message.partition(':')[0][:40])}."
     else:
         name, does, why = shows.column, "answers", "Fold rows, and compare with the recorded answer."
-    rows = sum(len(slots_in(step.frame)) for step in steps)
+    rows = sum(len(slots_in(pair.frame)) for pair in recording.pairs)
     if rows > _ROWS_MAX:
         raise _no_test(f"it would need {rows} rows, and a test has at most {_ROWS_MAX}")
     if opening.maps:
-        imports, body = _of_scalar(recording, steps, registry)
+        imports, body = _of_scalar(recording, registry)
     else:
-        imports, body = _of_calls(recording, steps, registry, "(epoch,) = " if isinstance(shows, Difference) else "")
+        imports, body = _of_calls(recording, registry, "(epoch,) = " if isinstance(shows, Difference) else "")
     if isinstance(shows, Difference):
         value = 'epoch.changelog[-1][1]["result"]'
         if "nan" in repr(shows.recorded) or shows.recorded == shows.replayed:  # NaN equals nothing, and 0.0 equals -0.0
@@ -114,7 +111,7 @@ def _imports(imported: Sequence[tuple[str, str]]) -> list[str]:
     return [*_section(lines[False]), *_section(lines[True])]
 
 
-def _of_scalar(recording: Recording, steps: Sequence[Exchanged], registry: Registry) -> tuple[list[str], list[str]]:
+def _of_scalar(recording: Recording, registry: Registry) -> tuple[list[str], list[str]]:
     """Return the imports and the body of a test that calls a function written with `def`."""
     (step, *others) = recording.opening.steps
     function = registry[step.function]
@@ -124,19 +121,17 @@ def _of_scalar(recording: Recording, steps: Sequence[Exchanged], registry: Regis
     module, name = _imported(function)
     rows = [
         tuple(row[each.column] for each in step.arguments)
-        for frame in steps
-        if isinstance(frame.frame, Chunk)
-        for row in frame.frame.batch.to_pylist(maps_as_pydicts="lossy")
+        for pair in recording.pairs
+        if isinstance(pair.frame, Chunk)
+        for row in pair.frame.batch.to_pylist(maps_as_pydicts="lossy")
     ]
     calls = [line for row in rows for line in _layout(_Call(name, row), 4)]
     return _imports([(module, name)]), calls
 
 
-def _of_calls(
-    recording: Recording, steps: Sequence[Exchanged], registry: Registry, prefix: str
-) -> tuple[list[str], list[str]]:
+def _of_calls(recording: Recording, registry: Registry, prefix: str) -> tuple[list[str], list[str]]:
     """Return the imports and the body of a test with `run_epochs`."""
-    if any(isinstance(step.frame, States) for step in steps):
+    if any(isinstance(pair.frame, States) for pair in recording.pairs):
         raise _no_test(
             "it needs a state, and the rows that made it are not in the recording. Record the stream from its "
             "beginning (Recordings(..., of='all'))"
@@ -163,7 +158,7 @@ def _of_calls(
     types = _types(opening, registry, keys)
     if types:
         named["types"] = types
-    named["epochs"] = list(_epochs(steps, groups))
+    named["epochs"] = list(_epochs(recording.pairs, groups))
     ours = [("foldflight", "connect"), ("foldflight.testing", "run_epochs")]
     return _imports([*ours, *classes]), [*lines, *_layout(_Call(f"{prefix}run_epochs", (outputs,), named), 4)]
 
@@ -190,7 +185,7 @@ def _keys(recording: Recording, opening: Open) -> tuple[list[str], Mapping[int, 
     groups = recording.groups
     if groups:
         return list(next(iter(groups.values()))), groups
-    slots = {slot for step in recording.steps for slot in slots_in(step.frame)}
+    slots = {slot for pair in recording.pairs for slot in slots_in(pair.frame)}
     return ["slot"], {slot: {"slot": slot} for slot in slots}
 
 
@@ -206,17 +201,17 @@ def _types(opening: Open, registry: Registry, keys: Sequence[str]) -> dict[str, 
     return {each.name: sql_name(each.type) for each in fields if not pa.types.is_null(each.type)}
 
 
-def _epochs(steps: Sequence[Exchanged], groups: Mapping[int, Mapping[str, Any]]) -> Iterator[list[Any]]:
+def _epochs(pairs: Sequence[Pair], groups: Mapping[int, Mapping[str, Any]]) -> Iterator[list[Any]]:
     """Yield the rows of each epoch."""
     rows: list[Any] = []
     is_due = True
-    for step in steps:
-        if isinstance(step.frame, Barrier):
+    for pair in pairs:
+        if isinstance(pair.frame, Barrier):
             yield rows
             rows, is_due = [], False
-        elif isinstance(step.frame, Chunk):
+        elif isinstance(pair.frame, Chunk):
             is_due = True
-            for row in step.frame.batch.to_pylist(maps_as_pydicts="lossy"):
+            for row in pair.frame.batch.to_pylist(maps_as_pydicts="lossy"):
                 slot, kind = row.pop("slot", 0), row.pop("kind", 0)
                 whole = {**groups.get(slot, {}), **row}
                 rows.append(whole if not kind else (RowKind(kind).short, whole))

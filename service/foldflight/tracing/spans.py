@@ -59,11 +59,6 @@ class Span:
         _W3C.inject(self.context, self._current)
 
     @property
-    def link(self) -> trace.Link:
-        """A link to this span."""
-        return trace.Link(self._span.get_span_context())
-
-    @property
     def is_recording(self) -> bool:
         """Whether the trace is sampled and the span has not ended."""
         return self._span.is_recording()
@@ -200,20 +195,10 @@ class Tracer:
             del self._known[key]
 
 
-class _Ids(RandomIdGenerator):
-    """Random ids, except for a trace whose id is given: several processes may then begin it."""
+class _Ids(threading.local, RandomIdGenerator):
+    """Random ids, except for a trace whose id this thread has given: several processes may then begin it."""
 
-    def __init__(self) -> None:
-        self._local = threading.local()
-
-    @property
-    def given(self) -> int | None:
-        """The id of the next trace of this thread."""
-        return getattr(self._local, "given", None)
-
-    @given.setter
-    def given(self, trace_id: int | None) -> None:
-        self._local.given = trace_id
+    given: int | None = None
 
     def generate_trace_id(self) -> int:
         return self.given or super().generate_trace_id()

@@ -26,10 +26,15 @@ _NEEDED = {spark_batch.SUITE, spark_stream.SUITE}
 _DATED = "[0-9]" * 4 + "-[0-9][0-9]-[0-9][0-9].json"
 # The table of the README: for each suite and case its title, and names of subjects; the fastest of several is shown.
 _IN_SPARK = {"in Spark": (spark_batch.EMBEDDED,), "on a server": (spark_batch.REMOTE,)}
+_LIFTED = {
+    "without Python": (spark_batch.LIFTED,),
+    "in Spark's Python": (spark_batch.EMBEDDED,),
+    "on a server": (spark_batch.REMOTE,),
+}
 _BATCH = {"Spark's own SQL": (spark_batch.BUILT_IN,), "the fastest grouped UDF of Spark": spark_batch.PEERS}
 _TABLE: dict[tuple[str, str], tuple[str, Mapping[str, Sequence[str]], Mapping[str, Sequence[str]]]] = {
-    (spark_batch.SUITE, "10,000 groups"): ("a batch, 10,000 groups", _IN_SPARK, _BATCH),
-    (spark_batch.SUITE, "1,000,000 groups"): ("a batch, 1,000,000 groups", _IN_SPARK, _BATCH),
+    (spark_batch.SUITE, "10,000 groups"): ("a batch, 10,000 groups", _LIFTED, _BATCH),
+    (spark_batch.SUITE, "1,000,000 groups"): ("a batch, 1,000,000 groups", _LIFTED, _BATCH),
     (spark_stream.SUITE, "500,000 rows an epoch, 100,000 groups"): (
         "a stream, 500,000 rows an epoch",
         _IN_SPARK,

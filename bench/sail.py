@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.data import Figure, Sizes, table
 from bench.environments import beside
-from bench.spark_batch import BUILT_IN, EMBEDDED, TIMES_ROWS, built_in, ours, seconds_of, session, written
+from bench.spark_batch import BUILT_IN, EMBEDDED, LIFTED, TIMES_ROWS, built_in, ours, seconds_of, session, written
 from foldflight.client import connect
 
 SUITE = "sail"
@@ -39,7 +39,12 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
         }
         found = _in_sail(packages, list(paths.values()))
         with session(shuffle) as spark:
-            ways = {BUILT_IN: built_in("k"), EMBEDDED: ours(connect("embedded:examples.weighted_avg"), "k")}
+            functions = connect("embedded:examples.weighted_avg")
+            ways = {
+                BUILT_IN: built_in("k"),
+                LIFTED: ours(functions, "k", plan="lifted"),
+                EMBEDDED: ours(functions, "k", plan="fold"),
+            }
             for case, path in paths.items():
                 in_spark = seconds_of(spark, spark.read.parquet(str(path)), ways)
                 in_sail = {OURS: found[str(path)][EMBEDDED], SQL: found[str(path)][BUILT_IN]}

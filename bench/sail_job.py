@@ -23,7 +23,8 @@ def main() -> None:
     server = SparkConnectServer("127.0.0.1", 0)
     server.start()
     spark = SparkSession.builder.remote("sc://{}:{}".format(*server.listening_address)).getOrCreate()
-    ways = {EMBEDDED: ours(connect("embedded:examples.weighted_avg"), "k"), BUILT_IN: built_in("k")}
+    folded = ours(connect("embedded:examples.weighted_avg"), "k", plan="fold")
+    ways = {EMBEDDED: folded, BUILT_IN: built_in("k")}
     found = {path: _seconds(spark.read.parquet(path), ways) for path in sys.argv[1:]}
     spark.stop()
     server.stop()  # the process would not end before

@@ -1,4 +1,4 @@
-"""SQL: the fold plan beside that of `group_by`, the list plan beside Spark's Python aggregates, and planning times."""
+"""SQL: each plan beside that of `group_by`, the list plan beside Spark's Python aggregates, and planning times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tests.sql.statements import ours as ours_of
 from tests.sql.statements import statements
 
 SUITE = "sql"
-GROUP_BY, FOLD, LISTS = "group_by, fold plan", "SQL, fold plan", "SQL, list plan"
+GROUP_BY, GROUP_BY_LIFTED = "group_by, fold plan", "group_by, lifted plan"
+FOLD, LIFTED, LISTS = "SQL, fold plan", "SQL, lifted plan", "SQL, list plan"
 GROUPED_PEERS = PEERS[:2]
 PLANNING, PLANNED, ANALYSED = "planning", "foldflight.spark.sql", "spark.sql"
 _PLANS = 5
@@ -40,6 +41,8 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
         ways = {
             GROUP_BY: ours(functions, "k", plan="fold"),
             FOLD: lambda frame: _query(spark, frame, "fold"),
+            GROUP_BY_LIFTED: ours(functions, "k", plan="lifted"),
+            LIFTED: lambda frame: _query(spark, frame, "lifted"),
             LISTS: lambda frame: _query(spark, frame, "lists"),
         }
         peers = dict(zip(GROUPED_PEERS, python_peers("k"), strict=False))

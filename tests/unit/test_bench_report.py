@@ -6,14 +6,17 @@ import html
 import itertools
 import json
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from bench import __main__ as program
-from bench import figures, report, spark_batch
+from bench import figures, report, sail, spark_batch, sql
 from bench.data import Figure, Sizes
 from foldflight.server.run.lifecycle import serving
 
@@ -178,7 +181,43 @@ def test_the_table_of_the_readme_names_the_fastest_peer() -> None:
     measured = [Figure("spark", "10,000 groups", name, rate, "rows/s") for name, rate in rates.items()]
     table = figures.readme_of(figures.Run("2026-01-01", "a machine", report.records_of(measured)))
     assert table.splitlines()[-1] == (
-        "| a batch, 10,000 groups | 9.00 M in Spark | 20.0 M Spark's own SQL; 3.00 M the fastest grouped UDF of Spark |"
+        "| a batch, 10,000 groups | 9.00 M in Spark's Python | 20.0 M Spark's own SQL; 3.00 M the fastest grouped UDF "
+        "of Spark |"
+    )
+
+
+def test_a_batch_has_the_plan_that_its_name_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a plan `group_by` chooses one, and the figure would be of another way than its name says."""
+    plans: dict[str, Any] = {}
+
+    def seconds_of(_spark: Any, _frame: Any, ways: dict[str, Any]) -> dict[str, float]:
+        plans.update(ways)
+        return dict.fromkeys(ways, 1.0)
+
+    def rates_of(_spark: Any, _folder: Path, _place: Any, _data: Any, ways: tuple[Any, Any]) -> Iterator[Figure]:
+        plans.update(ways[0])
+        return iter(())
+
+    for suite in (sail, sql):
+        monkeypatch.setattr(suite, "ours", lambda _functions, *_keys, **options: options["plan"])
+        monkeypatch.setattr(suite, "session", lambda _settings: nullcontext(MagicMock()))
+    monkeypatch.setattr(sail, "beside", lambda _requirements: Path())
+    monkeypatch.setattr(sail, "_in_sail", lambda *_: defaultdict(lambda: defaultdict(lambda: 1.0)))
+    monkeypatch.setattr(sail, "seconds_of", seconds_of)
+    monkeypatch.setattr(sql, "register", lambda *_: None)
+    monkeypatch.setattr(sql, "python_peers", lambda *_: ())
+    monkeypatch.setattr(sql, "rates_of", rates_of)
+    monkeypatch.setattr(sql, "_planning", lambda _spark: iter(()))
+    for suite in (sail, sql):
+        list(suite.measure(Sizes(rows=10, groups=(1,), stream_groups=(), url="")))
+    assert (
+        plans.items()
+        >= {
+            spark_batch.LIFTED: "lifted",
+            spark_batch.EMBEDDED: "fold",
+            sql.GROUP_BY: "fold",
+            sql.GROUP_BY_LIFTED: "lifted",
+        }.items()
     )
 
 

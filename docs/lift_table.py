@@ -10,7 +10,9 @@ from foldflight.functions import Function, Registry
 from foldflight.lift import lift_text, lifted_of
 
 ROOT = pathlib.Path(__file__).parents[1]
-EXAMPLES = ("weighted_avg", "weighted_mean", "largest", "different")
+EXAMPLES = (
+    "weighted_avg", "weighted_mean", "largest", "different", "euros", "moved", "from_beam", "from_snowflake"
+)  # fmt: skip
 VALUES = {"low": 0.0, "high": 1.0, "half_life_s": 60.0, "steps": "a,b", "within_s": 60.0}
 TYPES = (pa.int64(), pa.float64(), pa.decimal128(18, 2), pa.string(), pa.bool_())
 NAMES = ("integers", "floats", "decimals", "texts", "booleans")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 import textwrap
 from dataclasses import replace
@@ -20,14 +21,16 @@ from foldflight.lift.tree import Part, const, not_
 from foldflight.testing.laws import LAWS, LawResult, _check, _Inputs, _Subject, hostile_rows
 from tests.laws import lifted_functions
 from tests.laws.lifted_functions import LIFTED, REFUSED
+from tests.laws.lifted_programs import Program
 
 LAW = next(law for law in LAWS if law.hostile)
 BUILT_IN = [
     *(
         (name, type_)
         for name in ("min", "max")
-        for type_ in (pa.float64(), pa.string(), pa.date32(), pa.decimal128(9, 2))
+        for type_ in (pa.float64(), pa.string(), pa.date32(), pa.decimal128(9, 2), pa.bool_())
     ),
+    *((name, pa.decimal128(*digits)) for name in ("sum", "avg") for digits in ((9, 2), (10, 0), (38, 2))),
     *((name, type_) for name in ("sum", "avg", "count", "min", "max") for type_ in (pa.int64(), pa.int16())),
     ("bool_and", pa.bool_()),
     ("bool_or", pa.bool_()),
@@ -79,7 +82,7 @@ def test_a_lift_is_data(cls):
 def test_a_lift_of_a_later_version_is_not_read():
     """Its expressions may mean something else."""
     text = lift_of(lifted_functions.Products).to_json()
-    assert lifted_of(text.replace('"lift": 1', '"lift": 2'))[0] is None
+    assert lifted_of(text.replace('"lift": 1', '"lift": 3'))[0] is None
     assert lifted_of("") == (None, "the server does not tell; it is of an older version")
 
 
@@ -302,6 +305,27 @@ def test_narrow_columns_need_fewer_sums():
     lift = lift_of(lifted_functions.Products)
     assert len(Plan.of(lift).aggregates) > len(Plan.of(lift.narrowed([pa.int32(), pa.int16()])).aggregates)
     assert [each.kind for each in Plan.of(lift_of(lifted_functions.Narrow)).aggregates] == ["sum", "sum", "sum"]
+
+
+def test_sums_of_decimals_are_of_a_later_form():
+    """A client of the first form would take them for sums of integers."""
+    texts = [lift_text(Registry()["sum"].bind([type_], {})) for type_ in (pa.decimal128(9, 2), pa.int64())]
+    assert [json.loads(text)["lift"] for text in texts] == [2, 1]
+    assert all(lifted_of(text)[0] is not None for text in texts)
+
+
+@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 260), marks=pytest.mark.slow)], ids=str)
+def test_random_programs(tmp_path, seeds):
+    """Those that lift have the states and outputs of the interpreter."""
+    lifted = 0
+    for seed in seeds:
+        program = Program(seed)
+        function = program.function(tmp_path)
+        if lifted_of(lift_text(function.bind(function.input_types or (), {})))[0] is not None:
+            lifted += 1
+            result = law_of(function, examples=25)
+            assert result.passed, f"{program.text}\n{result.detail}"
+    assert lifted > len(seeds) // 5
 
 
 # --- deliberate mistakes --------------------------------------------------------------------------------------------

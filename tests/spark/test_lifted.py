@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import itertools
 import uuid
 from typing import Any
@@ -105,6 +106,34 @@ def test_lifted_retractions(spark: Any, functions: Any) -> None:
     uses = {name: calls(functions)[name] for name in ("conditions", "n", "some", "total", "mean", "every", "any")}
     results = [shown(group_by(df, "k", row_kind="row_kind", plan=plan).agg(**uses)) for plan in ("fold", "lifted")]
     assert results[0] == results[1]
+
+
+def test_decimals(spark: Any, functions: Any) -> None:
+    """Sums are exact to 38 digits, also of numbers that Spark would round if it changed their signs."""
+    text = "1234567890" * 3 + "1234"
+    wide = [decimal.Decimal(each) for each in (f"{text}.678", f"-{text[::-1]}.321", f"{text}.999", "0.001")]
+    made = [
+        (place % 3, wide[place % 4], decimal.Decimal(place - 40).scaleb(-2), None if place % 7 else True, kind)
+        for place in range(84)
+        for kind in (["+I", "+U", "-D"] if place % 5 == 0 else ["+I"])
+    ]
+    df = spark.createDataFrame(made, "k int, w decimal(38, 3), d decimal(12, 2), b boolean, row_kind string")
+    for options, names in (({}, ("w", "d")), ({"row_kind": "row_kind"}, ("d",))):
+        uses = {f"sum_{name}": functions["sum"](name) for name in names}
+        uses["mean"] = functions["avg"]("d")
+        uses["some"] = functions["sum"](names[0]).where("b")
+        if not options:
+            uses |= {name: functions[name]("b") for name in ("min", "max")}
+        keys = ["k"] if options else []
+        results = [shown(group_by(df, keys, plan=plan, **options).agg(**uses)) for plan in ("fold", "lifted")]
+        assert results[0] == results[1]
+        assert group_by(df, keys, **options).query(**uses).lifted.taken
+    rounded = group_by(df, "k", row_kind="row_kind").query(o=functions["sum"]("w")).lifted
+    assert "more than 34 digits" in rounded.why
+    with pytest.raises(Exception, match="OVERFLOW"):
+        group_by(df.selectExpr("k", "cast(9e34 as decimal(38, 3)) AS w"), "k", plan="lifted").agg(
+            o=functions["sum"]("w")
+        ).collect()
 
 
 def test_a_total_that_does_not_fit_is_an_error(spark: Any, functions: Any) -> None:

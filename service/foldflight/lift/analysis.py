@@ -18,11 +18,13 @@ import pyarrow as pa
 from foldflight.functions.author.spec import AccumulatorForm, BoundFunction, ClassForm, Methods
 from foldflight.functions.types.exact import EXACT
 from foldflight.functions.types.serializer import Nullable, views_in
+from foldflight.lift.evaluate import evaluate
 from foldflight.lift.execution import Raised, Record, Run, Tuple, runs
 from foldflight.lift.polynomials import same_sum
 from foldflight.lift.source import Refused
 from foldflight.lift.tree import (
     NONE,
+    TRUE,
     Expr,
     Failure,
     Field,
@@ -36,9 +38,11 @@ from foldflight.lift.tree import (
     compare,
     const,
     field,
+    is_decimal,
     kind_of,
     not_,
     null,
+    scale_of,
 )
 
 __all__ = ["lift_of"]
@@ -173,7 +177,10 @@ class _Subject:
                 raise Refused(f"{_named(name)} of a new accumulator is not a constant")
             kinds = kind_of(self.types[name])
             kind = None if kinds is None else kinds[0]
-            if value != NONE and value.kind != kind and not (value.kind == "int" and _holds_whole(self.types[name])):
+            is_whole = value.kind == "int" and (
+                _holds_whole(self.types[name]) or self._adds_decimals(name, value.value)
+            )
+            if value != NONE and value.kind != kind and not is_whole:
                 raise Refused(f"{_named(name)} starts as {value.value!r}, which is not of its type {self.types[name]}")
             if not _fits(value.value, self.types[name]):
                 raise Refused(f"{_named(name)} starts as {_shown(value)}, which does not fit {self.types[name]}")
@@ -186,7 +193,16 @@ class _Subject:
             return run.create(form.cls, self.bound.literals)
         return run.call(self.methods.create_accumulator, [])
 
+    def _adds_decimals(self, name: str, start: Any) -> bool:
+        """Return whether a field may be a sum of DECIMALs: it starts as 0, and an argument has its scale."""
+        kind = str(self.types[name])
+        if type(start) is not int or start != 0 or not is_decimal(kind):
+            return False
+        return any(is_decimal(each.kind) and scale_of(each.kind) == scale_of(kind) for each in self.arguments)
+
     def _field(self, name: str) -> Expr:
+        if self._adds_decimals(name, self.starts[name]):
+            return field(name, str(self.types[name]))
         if isinstance(self.starts[name], int) and not isinstance(self.starts[name], bool):
             return field(name, "int")
         kinds = kind_of(self.types[name])
@@ -278,6 +294,8 @@ class _Subject:
         if one.monoid == "keep":
             return const(one.start)
         type_ = self.types[one.name]
+        if one.adds_decimals:
+            raise Refused(f"{_named(one.name)} is a sum of DECIMALs")
         known = kind_of(type_)
         assert known is not None
         kind, low, high = known
@@ -334,7 +352,14 @@ class _Subject:
         held: dict[str, _Held] = {}
         for name, one in found.items():
             if one is None:
-                held[name], found[name] = self._compared(name, cases, found)
+                if self._adds_decimals(name, self.starts[name]):
+                    raise Refused(f"{_named(name)} starts as 0 and is not a sum of DECIMALs")
+                try:
+                    held[name], found[name] = self._compared(name, cases, found)
+                except Refused:
+                    for case in cases if self.fields[name].kind == "bool" else ():
+                        self._voted(name, case)  # raises the reason of truth values
+                    raise
         return {name: one for name, one in found.items() if one is not None}, held
 
     def _compared(self, name: str, cases: Sequence[_Case], others: Mapping[str, Field | None]) -> tuple[_Held, Field]:
@@ -356,7 +381,10 @@ class _Subject:
         for case in cases:
             values = [each.values[name] for each in case.effects if each.values is not None]
             if before.kind == "bool":
-                outcome = self._voted(name, case)
+                try:
+                    outcome = self._voted(name, case)
+                except Refused:
+                    return None
                 if outcome is not None:
                     put.append(Part(case.when, const(outcome)))
                 continue
@@ -390,6 +418,10 @@ class _Subject:
 
     def _check_sum(self, name: str, parts: Sequence[Part]) -> None:
         start = self.starts[name]
+        if all(is_decimal(part.value.kind) for part in parts) and self._adds_decimals(name, start):
+            if any(each.op == "add" for part in parts for each in part.value.walk()):
+                raise Refused(f"{_named(name)} grows by several DECIMALs at once, whose sum an engine may round")
+            return
         if any(part.value.kind != "int" for part in parts) or type(start) is not int:
             raise Refused(f"{_named(name)} is a sum of floats, which depends on the order of rows")
         if not _holds_whole(self.types[name]):
@@ -472,7 +504,7 @@ def _amount(before: Expr, after: Expr) -> Expr | None:
     """Return what was added to a field; None if it was not just added to."""
     if after == before:
         return const(0)
-    if before.kind not in ("int", "float"):
+    if before.kind not in ("int", "float") and not is_decimal(before.kind):
         return None
     found = _without(before, after)
     return None if found is None or found.uses("field") else found
@@ -544,12 +576,19 @@ class _Held:
 
     def _candidate(self, case: _Case) -> Expr | None:
         """Return the value that the rows of a case may put into the field."""
-        found = {each.values[self.name] for each in case.effects if each.values is not None} - {self.before}
+        found = {self._put(each) for each in case.effects if each.values is not None} - {self.before}
         if not found:
             return None
         if len(found) > 1 or next(iter(found)).uses("field") or NONE in found:
             raise self._refused("is computed from itself or other fields, or set to several values")
         return next(iter(found))
+
+    def _put(self, effect: _Effect) -> Expr:
+        """Return what a run puts into the field. A truth value that is kept is told by what it was."""
+        assert effect.values is not None
+        value = effect.values[self.name]
+        held = effect.facts.get(self.before)
+        return self.before if held is not None and value == const(held) else value
 
     def _guards(self, one: Field) -> bool:
         """Return whether a field tells, by leaving its start, that this one has a value."""
@@ -576,6 +615,8 @@ class _Held:
     def relations(self, case: _Case, value: Expr) -> list[Relation]:
         """Return the relations of the value of a row and the field that are possible."""
         found: list[Relation] = ["empty"] if self.guarded else []
+        if self.before.kind == "bool":
+            return [*found, "equal", "greater" if value == TRUE else "less"]
         nan = self._may_be_nan(case, value)
         if nan is not True:
             found += _PLAIN
@@ -584,7 +625,7 @@ class _Held:
             found += ["value is NaN", "both are NaN"]
         return found
 
-    def answer(self, fact: Expr, relation: Relation, value: Expr) -> bool | None:
+    def answer(self, case: _Case, fact: Expr, relation: Relation, value: Expr) -> bool | None:
         """Return whether a fact about the accumulator holds; None if it is not about this field."""
         names = {each.parts[0] for each in fact.walk() if each.op == "field"}
         if names <= set(self.guards):
@@ -600,12 +641,26 @@ class _Held:
             return relation not in ("held is NaN", "both are NaN")
         if relation == "empty":
             return None
+        if self.before.kind == "bool":
+            held = value.value if relation == "equal" else not value.value
+            return bool(self._of_truth(fact, {**case.facts, self.before: held}))
         less, greater, equal = _ANSWERS[relation]
         if fact.op in ("lt", "le", "eq") and set(fact.parts) == {self.before, value}:
             if fact.op == "eq":
                 return equal
             first = less if fact.parts[0] == value else greater
             return first or (equal and fact.op == "le")
+        raise self._refused("is compared with something other than the value that it takes")
+
+    def _of_truth(self, one: Expr, known: Mapping[Expr, bool]) -> int:
+        """Return the value of an expression over truth values that are known."""
+        if one in known:
+            return known[one]
+        if one.is_const:
+            return int(one.value)
+        if one.op in ("int", "not", "lt", "le", "eq"):
+            values = [self._of_truth(each, known) for each in one.parts]
+            return evaluate(replace(one, parts=tuple(map(const, values))), ())
         raise self._refused("is compared with something other than the value that it takes")
 
     def _of_guard(self, fact: Expr, name: str, relation: Relation) -> bool | None:
@@ -630,10 +685,9 @@ class _Held:
         """Return whether a row's value replaces the held one."""
         found = set()
         for effect in case.effects:
-            answers = {fact: self.answer(fact, relation, value) for fact in effect.facts if fact.uses("field")}
+            answers = {fact: self.answer(case, fact, relation, value) for fact in effect.facts if fact.uses("field")}
             if all(answer is None or answer is effect.facts[fact] for fact, answer in answers.items()):
-                assert effect.values is not None
-                found.add(effect.values[self.name] == value)
+                found.add(self._put(effect) == value)
         if len(found) != 1:
             raise self._refused("is chosen by more than a comparison with it")
         return found.pop()
@@ -697,7 +751,7 @@ class _Held:
                 return False
             for relation in self.relations(case, value):
                 answers = [
-                    (self.answer(fact, relation, value), holds)
+                    (self.answer(case, fact, relation, value), holds)
                     for fact, holds in effect.facts.items()
                     if fact.uses("field")
                 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,7 +49,8 @@ def _applied(expr: Expr, values: Sequence[Any]) -> Any:
         case "add", one, other:
             return one + other
         case "neg", one:
-            return -one
+            # The other sign of a DECIMAL has the same digits, of which `-` would round some away.
+            return one.copy_negate() if isinstance(one, decimal.Decimal) else -one
         case "mul", one, other:
             return one * other
         case "div", one, other:

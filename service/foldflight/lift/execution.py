@@ -31,12 +31,15 @@ from foldflight.lift.tree import (
     as_int,
     compare,
     const,
+    digits_of,
     divide,
+    is_decimal,
     multiply,
     negate,
     not_,
     null,
     quotient,
+    scale_of,
 )
 
 __all__ = ["Instance", "Raised", "Record", "Run", "Tuple", "runs"]
@@ -48,6 +51,8 @@ _DEPTH_MAX: Final = 16
 _WHOLE_MAX: Final = 1 << 53
 # Integers up to this size become the nearest float, in Python as in an engine.
 _LONG_MAX: Final = 1 << 63
+# Spark negates DECIMALs in the context of 34 digits that Scala has, and adds them exactly.
+_NEGATED_DIGITS_MAX: Final = 34
 _CONSTANTS: Final = (bool, int, float, str, type(None))
 _OPERATORS: Final = {
     ast.FloorDiv: "//",
@@ -486,12 +491,17 @@ class _Frame:
 
     # --- operators ------------------------------------------------------------------------------------------------
 
-    def number(self, value: Any, node: ast.AST) -> Expr:
-        """Return a number, which is not None in this run."""
+    def present(self, value: Any, node: ast.AST) -> Expr:
+        """Return a value, which is not None in this run."""
         if not isinstance(value, Expr):
             raise self.refused(f"it computes {ast.unparse(node)!r} with something other than numbers")
         if self.running.is_null(value):
             raise Raised(f"TypeError: {ast.unparse(node)} with None, a NULL value ({self.where})", by_null=True)
+        return value
+
+    def number(self, value: Any, node: ast.AST) -> Expr:
+        """Return an integer or float, which is not None in this run."""
+        value = self.present(value, node)
         if value.kind == "bool":
             known = self.running.facts.get(value)
             return as_int(value) if known is None else const(int(known))
@@ -523,6 +533,8 @@ class _Frame:
     def binary(self, op: ast.operator, left: Any, right: Any, node: ast.AST) -> Expr:
         if type(op) in _OPERATORS:
             raise self.refused(f"it uses the operator {_OPERATORS[type(op)]} in {ast.unparse(node)!r}")
+        if any(isinstance(each, Expr) and is_decimal(each.kind) for each in (left, right)):
+            return self.decimal(op, self.present(left, node), self.present(right, node), node)
         one, other = self.number(left, node), self.number(right, node)
         if isinstance(op, ast.Div):
             return self.divided(one, other, node)
@@ -537,6 +549,27 @@ class _Frame:
                 return multiply(one, other)
             case _:
                 raise self.refused(f"it uses {ast.unparse(node)!r}")
+
+    def decimal(self, op: ast.operator, one: Expr, other: Expr, node: ast.AST) -> Expr:
+        """Return a field plus a DECIMAL of its scale, or a DECIMAL with a sign. Only these are exact in engines."""
+        if isinstance(op, ast.Mult):
+            for factor, rest in ((one, other), (other, one)):
+                if factor.is_const and factor.kind == "int" and factor.value in (1, -1):
+                    return rest if factor.value == 1 else self.negated(rest, node)
+        if isinstance(op, ast.Add) and not one.uses("field"):
+            one, other = other, one
+        are_alike = all(is_decimal(each.kind) for each in (one, other)) and scale_of(one.kind) == scale_of(other.kind)
+        grows = one.uses("field") and not any(other.uses(each) for each in ("field", "add"))
+        if are_alike and grows and isinstance(op, (ast.Add, ast.Sub)):
+            return add(one, other if isinstance(op, ast.Add) else self.negated(other, node))
+        raise self.refused(f"it computes {ast.unparse(node)!r} with DECIMALs, of which only a field's sum is lifted")
+
+    def negated(self, value: Expr, node: ast.AST) -> Expr:
+        """Return a DECIMAL with the other sign."""
+        if digits_of(value.kind) > _NEGATED_DIGITS_MAX:
+            why = f"a DECIMAL of more than {_NEGATED_DIGITS_MAX} digits, which Spark rounds when it changes the sign"
+            raise self.refused(f"it subtracts {why}, in {ast.unparse(node)!r}")
+        return negate(value)
 
     def unary(self, op: ast.unaryop, value: Any, node: ast.AST) -> Expr:
         if isinstance(op, ast.Not):
@@ -635,6 +668,8 @@ class _Frame:
             return one, other
         if len(kinds) > 1 or kinds & {"other", "none"}:
             raise self.refused(f"it compares values of the types {left.kind} and {right.kind} in {ast.unparse(node)!r}")
+        if left.uses("add") or right.uses("add"):
+            raise self.refused(f"it compares a sum of DECIMALs in {ast.unparse(node)!r}")
         return left, right
 
     # --- calls ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ sum that overflows is NULL or an error of the engine, and never a wrong state.
 from __future__ import annotations
 
 import decimal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -19,7 +19,23 @@ import pyarrow.compute as pc
 
 from foldflight.lift.evaluate import evaluate
 from foldflight.lift.source import Refused
-from foldflight.lift.tree import SIGN, Expr, Field, Lift, Part, add, const, high_bits, low_bits, multiply, negate
+from foldflight.lift.tree import (
+    SIGN,
+    Expr,
+    Field,
+    Lift,
+    Part,
+    add,
+    all_of,
+    compare,
+    const,
+    high_bits,
+    low_bits,
+    multiply,
+    negate,
+    not_,
+    scale_of,
+)
 
 __all__ = ["Aggregate", "Overflowed", "Plan", "Unfit"]
 
@@ -28,6 +44,9 @@ _END: Final = 1 << 63
 # No state holds amounts beyond this. The expressions of a product grow with the power of its factors: those of
 # BIGINT**3 have about two thousand parts, and those of BIGINT**4 are too many for an engine.
 _AMOUNT_END: Final = 1 << 192
+# The engine's sums of DECIMALs, and states of them, have this many digits.
+_DIGITS_MAX: Final = 38
+_EXACT: Final = decimal.Context(prec=76)
 # Totals below this are computed in 64-bit integers; the float that estimates them is wrong by far less.
 _FAST_MAX: Final = float(1 << 61)
 
@@ -63,18 +82,24 @@ class Aggregate:
 
     Args:
         kind: `sum`: of 32-bit integers; an error or NULL if it overflows, which takes 2**31 rows. `wide sum`: of 64-bit
-            integers; NULL if it overflows. `count`: of the rows of all cases. `min`, `max`: NULL if there is no such
-            row; NaN is greater than all numbers.
+            integers; NULL if it overflows. `decimal sum`: of DECIMALs of one scale; NULL or an error beyond 38 digits.
+            `count`: of the rows of all cases. `min`, `max`: NULL if there is no such row; NaN is greater than all
+            numbers.
         cases: Conditions and values; at most one condition holds for a row. A row of no case changes nothing.
     """
 
-    kind: Literal["sum", "wide sum", "count", "min", "max"]
+    kind: Literal["sum", "wide sum", "decimal sum", "count", "min", "max"]
     cases: tuple[Part, ...]
 
     @property
     def sums(self) -> bool:
         """Whether it is a sum."""
-        return self.kind in ("sum", "wide sum")
+        return self.kind in ("sum", "wide sum", "decimal sum")
+
+    @property
+    def scale(self) -> int:
+        """The digits after the point of a sum of DECIMALs."""
+        return scale_of(self.cases[0].value.kind)
 
     def of_rows(self, rows: Sequence[Sequence[Any]], signs: Sequence[int]) -> Any:
         """Return the aggregate of rows as an engine computes it. Raises OverflowError if a value wraps around."""
@@ -86,6 +111,10 @@ class Aggregate:
                     break
         if self.kind == "count":
             return len(values)
+        if self.kind == "decimal sum":
+            with decimal.localcontext(_EXACT):
+                amount = sum(values, decimal.Decimal(0))
+                return amount if abs(amount).scaleb(self.scale) < 10**_DIGITS_MAX else None
         if self.sums:
             total = sum(values)
             return total if -_END <= total < _END else None
@@ -184,6 +213,8 @@ class Plan:
     def type_of(self, place: int, inputs: Sequence[pa.DataType]) -> pa.DataType:
         """Return the type of the results of an aggregate, for arguments of these types."""
         aggregate = self.aggregates[place]
+        if aggregate.kind == "decimal sum":
+            return pa.decimal128(_DIGITS_MAX, aggregate.scale)
         if aggregate.sums or aggregate.kind == "count":
             return pa.int64()
         value = aggregate.cases[0].value
@@ -215,6 +246,8 @@ class Plan:
         columns = [results[each.place] for each in limbs]
         if field.monoid == "keep":
             return _repeated(field.start, count, type_)
+        if field.adds_decimals:
+            return _decimals(field.name, columns[0], type_)
         if field.monoid == "sum":
             return _whole(field.name, _totals(field.start, limbs, columns), type_)
         (column,) = columns
@@ -261,6 +294,21 @@ def _totals(start: int, limbs: Sequence[_Limb], columns: Sequence[pa.Array]) -> 
     ]
 
 
+def _decimals(name: str, totals: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return n sums of DECIMALs in the type of their field. Raises Overflowed, Unfit."""
+    if totals.null_count:
+        raise Overflowed(totals.is_null().to_pylist().index(True))
+    try:
+        return totals.cast(type_)
+    except pa.ArrowException:
+        pass
+    end = decimal.Decimal(10) ** (type_.precision - type_.scale)
+    for index, value in enumerate(totals.to_pylist()):
+        if abs(value) >= end:
+            raise Unfit(index, f"{f'{name}: ' if name else ''}{value} (Decimal) does not fit {type_}")
+    raise Unfit(0, f"{name}: the values do not fit {type_} together")
+
+
 def _whole(name: str, totals: Any, type_: pa.DataType) -> pa.Array:
     """Return n integers in the type of their field. Raises Unfit."""
     if isinstance(totals, pa.Array):
@@ -290,6 +338,9 @@ def _aggregates(field: Field, *, has_kinds: bool) -> list[tuple[Aggregate, int, 
             return [(Aggregate("count", tuple(Part(each.when, const(1)) for each in field.parts)), 0, 1)]
         case "min" | "max":
             return [(Aggregate(field.monoid, field.parts), 0, 1)]
+    if field.adds_decimals:
+        signed = tuple(_signed(field.parts)) if has_kinds else field.parts
+        return [(Aggregate("decimal sum", signed), 0, 1)]
     amounts = {each.value for each in field.parts}
     if any(max(-each.low, each.high) >= _AMOUNT_END for each in amounts):
         raise Refused("it adds integers that may exceed 192 bits")
@@ -304,6 +355,14 @@ def _aggregates(field: Field, *, has_kinds: bool) -> list[tuple[Aggregate, int, 
         is_narrow = all(_is_limb(part.value) for part in parts)
         found.append((Aggregate("sum" if is_narrow else "wide sum", tuple(parts)), shift, 1))
     return found
+
+
+def _signed(parts: Sequence[Part]) -> Iterator[Part]:
+    """Yield the parts for rows that are added, and for those that are retracted."""
+    retracts = compare("lt", SIGN, const(0))
+    for part in parts:
+        yield Part(all_of([part.when, not_(retracts)]), part.value)
+        yield Part(all_of([part.when, retracts]), negate(part.value))
 
 
 def _fits(one: Expr) -> bool:

@@ -1,4 +1,4 @@
-"""Integer expressions as polynomials over arguments, to compare them whatever the author's way to write them."""
+"""Sums and products as polynomials over arguments, to compare them whatever the author's way to write them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from foldflight.lift.tree import Expr
+from foldflight.lift.tree import Expr, is_decimal
 
 __all__ = ["same_sum"]
 
@@ -20,7 +20,8 @@ def same_sum(one: Expr | None, other: Expr | None, facts: Mapping[Expr, bool]) -
         return False
     if one == other:
         return True
-    return one.kind == other.kind == "int" and _polynomial(one, facts) == _polynomial(other, facts)
+    is_exact = all(each.kind == "int" or is_decimal(each.kind) for each in (one, other))
+    return is_exact and _polynomial(one, facts) == _polynomial(other, facts)
 
 
 def _polynomial(one: Expr, facts: Mapping[Expr, bool]) -> dict[tuple[str, ...], int]:

@@ -36,9 +36,11 @@ __all__ = [
     "as_int",
     "compare",
     "const",
+    "digits_of",
     "divide",
     "field",
     "high_bits",
+    "is_decimal",
     "kind_of",
     "low_bits",
     "multiply",
@@ -46,11 +48,14 @@ __all__ = [
     "not_",
     "null",
     "quotient",
+    "scale_of",
 ]
 
 Monoid: TypeAlias = Literal["sum", "min", "max", "set", "keep"]
 
 _FORMAT: Final = 1
+# Of lifts with sums of DECIMALs, which clients of the first format would take for integers.
+_DECIMAL_FORMAT: Final = 2
 # Bounds of the integers of a field, which have no bounds: so wide that nothing computed with them fits 64 bits.
 _ENDLESS: Final = 1 << 1000
 
@@ -150,6 +155,21 @@ def kind_of(type_: pa.DataType) -> tuple[str, int, int] | None:
     return None
 
 
+def is_decimal(kind: str) -> bool:
+    """Return whether values of a kind are DECIMALs."""
+    return kind.startswith("decimal128(")
+
+
+def digits_of(kind: str) -> int:
+    """Return the digits of a kind of DECIMALs."""
+    return int(kind.removeprefix("decimal128(").partition(",")[0])
+
+
+def scale_of(kind: str) -> int:
+    """Return the digits after the point of a kind of DECIMALs."""
+    return int(kind.removesuffix(")").rpartition(", ")[2])
+
+
 def arg(place: int, type_: pa.DataType) -> Expr:
     """Return an argument by its number. A value that cannot be compared may still be tested for NULL."""
     kind, low, high = kind_of(type_) or ("other", 0, 0)
@@ -162,7 +182,7 @@ def field(name: str, kind: str) -> Expr:
 
 
 def add(one: Expr, other: Expr) -> Expr:
-    """Return the sum of two integers or two floats."""
+    """Return the sum of two integers, two floats, or two DECIMALs of one scale."""
     if one.is_const and other.is_const:
         return const(one.value + other.value)
     if one.kind == "int":
@@ -174,7 +194,7 @@ def add(one: Expr, other: Expr) -> Expr:
 
 
 def negate(one: Expr) -> Expr:
-    """Return an integer or float with the other sign."""
+    """Return a number with the other sign."""
     if one.is_const:
         return const(-one.value)
     if one.op == "neg" and isinstance(one.parts[0], Expr):
@@ -332,6 +352,11 @@ class Field:
     parts: tuple[Part, ...] = ()
     competes: bool = True
 
+    @property
+    def adds_decimals(self) -> bool:
+        """Whether it is a sum of DECIMALs, each an argument or an argument with the other sign."""
+        return self.monoid == "sum" and any(is_decimal(each.value.kind) for each in self.parts)
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -439,7 +464,7 @@ class Lift:
         failures = [[each.when.to_data(), each.text, each.by_null] for each in self.failures]
         return json.dumps(
             {
-                "lift": _FORMAT,
+                "lift": _DECIMAL_FORMAT if any(each.adds_decimals for each in self.fields) else _FORMAT,
                 "fields": fields,
                 "fails": failures,
                 "unretractable": self.unretractable,
@@ -456,7 +481,7 @@ class Lift:
         """
         try:
             data = json.loads(text)
-            if data["lift"] != _FORMAT:
+            if data["lift"] not in (_FORMAT, _DECIMAL_FORMAT):
                 return None
             return cls(
                 tuple(

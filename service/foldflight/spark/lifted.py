@@ -65,6 +65,7 @@ def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     parts = _parts(calls)
     session = rows.sparkSession
     aggregations = {**_AGGREGATIONS, "sum": exact_sum(session), "wide sum": exact_wide_sum(session)}
+    aggregations["decimal sum"] = aggregations["wide sum"]
     with_parts = rows.selectExpr("*", *(f"{part} AS {name}" for part, name in parts.items())) if parts else rows
     aggregates: list[Column] = []
     if layout.has_kinds:
@@ -76,7 +77,10 @@ def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
         raising = call.raising
         for place, aggregate in enumerate(call.plan.aggregates):
             limb = call.limb(aggregate, parts, raises=place == raising)
-            aggregates.append(sf.expr(aggregations[aggregate.kind].format(limb)).alias(aggregate_name(number, place)))
+            aggregated = aggregations[aggregate.kind].format(limb)
+            if aggregate.kind == "decimal sum":
+                aggregated = f"CAST({aggregated} AS DECIMAL(38, {aggregate.scale}))"
+            aggregates.append(sf.expr(aggregated).alias(aggregate_name(number, place)))
     grouped = with_parts.groupBy(*keys).agg(*aggregates)
     if query.finished_by_host.taken:
         return finished(task, grouped, outputs)
@@ -135,7 +139,8 @@ class _Call:
         for part in aggregate.cases:
             value = self.text(part.value, parts)
             cases.append(f"WHEN {self._when(part.when, parts)} THEN {value}")
-        return f"CASE {' '.join(cases)}{' ELSE 0L' if aggregate.sums else ''} END"
+        zero = f"CAST(0 AS {_sql_of(aggregate.cases[0].value.kind)})" if aggregate.kind == "decimal sum" else "0L"
+        return f"CASE {' '.join(cases)}{f' ELSE {zero}' if aggregate.sums else ''} END"
 
     def _error(self, parts: Mapping[str, str]) -> str:
         """Return the text of the error for a row, as SQL."""
@@ -166,6 +171,11 @@ class _Call:
         if expr.kind == "float" and self.types[name] != pa.float64():
             return f"CAST({name} AS DOUBLE)"
         return name
+
+
+def _sql_of(kind: str) -> str:
+    """Return the type of a kind of DECIMALs as SQL."""
+    return kind.replace("decimal128", "DECIMAL")
 
 
 def _parts(calls: Sequence[_Call]) -> dict[str, str]:

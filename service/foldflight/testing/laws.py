@@ -286,7 +286,10 @@ def _hostile(type_: pa.DataType) -> st.SearchStrategy[Any]:
         return st.sampled_from(edge)
     if kinds.is_decimal(type_):
         span = 10**type_.precision - 1
-        return st.integers(-span, span).map(lambda number: decimal.Decimal(number).scaleb(-type_.scale))
+        # The usual context would round to 28 digits.
+        exact = decimal.Context(prec=76)
+        numbers = st.sampled_from([span, -span, 0, 1]) | st.integers(-span, span)
+        return numbers.map(lambda number: decimal.Decimal(number).scaleb(-type_.scale, exact))
     if kinds.is_string(type_):
         # UTF-16 orders the last two differently than code points.
         return st.sampled_from(["", "a", "A", "\u00e9", "\uffff", "\U0001f600"]) | st.text(max_size=2)

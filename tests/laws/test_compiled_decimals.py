@@ -287,7 +287,7 @@ class Texts(Divided):
 @pytest.mark.parametrize(
     ("cls", "reason"),
     [
-        (Divided, "/ of decimal18 and int, whose result may have any number of digits"),
+        (Divided, "/ of decimal18 and int, whose result may have any number of digits; divide in get_value ("),
         (Texts, "it uses the attribute as_tuple of a value"),
     ],
 )
@@ -298,3 +298,5 @@ def test_what_shows_more_than_the_value_is_refused(cls: Any, reason: str) -> Non
     found = Programs(hot_rows=0).program(bound, bound.instantiate())
     assert isinstance(found, Uncompiled)
     assert reason in found.reason
+    line = cls.accumulate.__code__.co_firstlineno + 1
+    assert found.reason.endswith(f" (test_compiled_decimals.py:{line})")

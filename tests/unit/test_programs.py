@@ -162,6 +162,11 @@ class MustTakeNulls(Totals):
 PROGRAMS = Programs(LoopStore("user"))
 
 
+def place(cls: Any, line: int = 0) -> str:
+    """Return the place that a reason names: the file, and a line of accumulate."""
+    return f"test_programs.py:{cls.accumulate.__code__.co_firstlineno + line}"
+
+
 def folded(cls: type, programs: Programs = PROGRAMS) -> str:
     function = function_of(cls)
     assert function is not None
@@ -177,12 +182,12 @@ def warm(cls: type, programs: Programs = PROGRAMS) -> str:
 @pytest.mark.parametrize(
     ("cls", "how"),
     [
-        (Tries, "interpreted: accumulate uses try or with"),
-        (Texts, "interpreted: it uses the attribute upper of a value"),
+        (Tries, f"interpreted: accumulate uses try or with; test with `if` what would raise ({place(Tries)})"),
+        (Texts, f"interpreted: it uses the attribute upper of a value ({place(Texts, 1)})"),
         (Never, "interpreted: compile=False"),
         (HidesNumber, "interpreted: its instance attribute limit hides the class attribute of that name"),
         (HidesMethod, "interpreted: its instance attribute step hides the class attribute of that name"),
-        (AsksForTruth, "interpreted: it uses {} as a condition"),
+        (AsksForTruth, f"interpreted: it uses {{}} as a condition ({place(AsksForTruth, 1)})"),
         (Opened, "decided when bound"),
         (MustBind, "decided when bound"),
     ],
@@ -196,7 +201,8 @@ def test_how_a_function_is_folded_shows_at_a_glance(cls: type, how: str) -> None
 
 def test_parameters_by_name_only_are_not_compiled() -> None:
     """A called function that numba cannot call is named, with a reason that authors understand."""
-    assert warm(CallsByName) == "interpreted: _named has keyword-only parameters"
+    line = _named.__code__.co_firstlineno
+    assert warm(CallsByName) == f"interpreted: _named has keyword-only parameters (test_programs.py:{line})"
 
 
 @pytest.mark.parametrize(
@@ -224,14 +230,15 @@ def test_what_shows_only_when_it_is_compiled(caplog: pytest.LogCaptureFixture, t
     programs = Programs(LoopStore(tmp_path))
     with caplog.at_level(logging.INFO, "foldflight"):
         assert folded(Mixed, programs) == "compiled when hot"
-        why = "interpreted: a value is a float in one place and a whole number in another"
+        why = (
+            "a value is a float in one place and a whole number in another; write whole numbers as floats, such as 0.0"
+        )
+        why = f"interpreted: {why} ({place(Mixed, 1)})"
         assert [warm(Mixed, programs), warm(Mixed, programs), folded(Mixed, programs)] == [why] * 3
         assert folded(WeightedAvg, programs) == "compiled when hot"
         assert [warm(WeightedAvg, programs), folded(WeightedAvg, programs)] == ["compiled"] * 2
     lines = [line for line in caplog.messages if line.startswith("mixed ")]
-    assert lines == [
-        "mixed is interpreted, not compiled: a value is a float in one place and a whole number in another"
-    ]
+    assert lines == [f"mixed is interpreted, not compiled: {why.removeprefix('interpreted: ')}"]
 
 
 @udaf
@@ -276,7 +283,8 @@ def test_compile_true_fails_before_the_first_row() -> None:
 
     for refuses in (lambda: connect(MustTry), lambda: check_laws(MustTry), lambda: serving(MustTry).__enter__()):
         with pytest.raises(
-            FoldflightError, match=r"^SIGNATURE: must_try is declared compile=True .*: it creates a list; "
+            FoldflightError,
+            match=r"^SIGNATURE: must_try is declared compile=True .*: it creates a list .test_programs.py:\d+.; ",
         ):
             refuses()
     with pytest.raises(FoldflightError, match="must_take_nulls is declared"):
@@ -339,11 +347,14 @@ def test_compile_true_of_open_types_fails_when_they_are_known() -> None:
 def test_the_listing_shows_it() -> None:
     """Table and --json show how each function is folded, and why one is interpreted."""
     shown = CliRunner().invoke(cli, ["functions", "embedded:tests.unit.listed_functions"], env={"COLUMNS": "200"})
-    assert "interpreted because: accumulate uses try or with" in shown.output
+    assert "interpreted because: accumulate uses try or with; test with `if` what would raise (" in shown.output
     listed = CliRunner().invoke(cli, ["functions", "embedded:tests.unit.listed_functions", "--json"])
     found = {info["name"]: info["folded"] for info in json.loads(listed.output)}
     assert (found["max"], found["first"]) == ("vectorised", "decided when bound")
-    assert found["careful"] == "interpreted: accumulate uses try or with"
+    assert (
+        found["careful"]
+        == "interpreted: accumulate uses try or with; test with `if` what would raise (listed_functions.py:20)"
+    )
     assert found["plain"] in ("compiled when hot", "compiled")
 
 

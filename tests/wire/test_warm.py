@@ -24,7 +24,7 @@ from tests.wire.test_probes import page
 
 Spawn = Callable[..., ServerProcess]
 MODULE = "tests.unit.listed_functions"
-WHY = "accumulate uses try or with"
+WHY = "accumulate uses try or with; test with `if` what would raise (listed_functions.py:20)"
 
 
 def folded(url: str) -> dict[str, str]:

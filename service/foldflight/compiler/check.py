@@ -31,19 +31,26 @@ class Check(AnalysisPass):
     def run_pass(self, state: Any) -> bool:
         for block in state.func_ir.blocks.values():
             for statement in block.body:
-                match statement:
-                    case ir.Assign():
-                        _check_assignment(statement, state.typemap)
-                    case ir.SetAttr():
-                        reference = state.typemap[statement.target.name]
-                        wanted, given = reference.type_of(statement.attr), state.typemap[statement.value.name]
-                        if isinstance(given, types.Optional) and not isinstance(wanted, types.Optional):
-                            given = given.type  # storing None raises, and then the interpreter repeats the row
-                        _check_same(f"the attribute {statement.attr}", wanted, given)
-                    case ir.Return():
-                        _check_same("its return value", state.return_type, state.typemap[statement.value.name])
+                try:
+                    _check_statement(statement, state)
+                except Refused as refused:
+                    raise refused.at(statement.loc.filename, statement.loc.line) from None
         _check_replaced(state)
         return False
+
+
+def _check_statement(statement: ir.Stmt, state: Any) -> None:
+    match statement:
+        case ir.Assign():
+            _check_assignment(statement, state.typemap)
+        case ir.SetAttr():
+            reference = state.typemap[statement.target.name]
+            wanted, given = reference.type_of(statement.attr), state.typemap[statement.value.name]
+            if isinstance(given, types.Optional) and not isinstance(wanted, types.Optional):
+                given = given.type  # storing None raises, and then the interpreter repeats the row
+            _check_same(f"the attribute {statement.attr}", wanted, given)
+        case ir.Return():
+            _check_same("its return value", state.return_type, state.typemap[statement.value.name])
 
 
 def _check_replaced(state: Any) -> None:
@@ -70,7 +77,8 @@ def _check_replaced(state: Any) -> None:
                     held = sorted(name for name in live if _mentions_list(typemap[name]))
                     if held:
                         shown = "a value" if held[0].startswith("$") else f"the variable {held[0].partition('.')[0]}"
-                        raise Refused(f"it replaces a list of the accumulator while {shown} holds a list")
+                        refused = Refused(f"it replaces a list of the accumulator while {shown} holds a list")
+                        raise refused.at(statement.loc.filename, statement.loc.line)
             live |= names
 
 
@@ -128,7 +136,8 @@ def _check_same(what: str, wanted: types.Type, given: types.Type) -> None:
         shown = [names.get(kind, f"a {kind}") for kind in (one.removesuffix("?"), other.removesuffix("?"))]
         if shown[0] == shown[1]:
             shown[1] = "None"
-        raise Refused(f"{what} is {shown[0]} in one place and {shown[1]} in another")
+        remedy = "; write whole numbers as floats, such as 0.0" if {one, other} == {"int", "float"} else ""
+        raise Refused(f"{what} is {shown[0]} in one place and {shown[1]} in another{remedy}")
 
 
 def _check_type(type_: types.Type) -> None:

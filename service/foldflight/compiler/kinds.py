@@ -7,6 +7,7 @@ integers in memory, decimals two of them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from llvmlite import ir as llvm
@@ -115,11 +116,20 @@ class Refused(Exception):  # noqa: N818 - the reason why code is interpreted is 
     Args:
         reason: The reason, as a clause about the function. It is an attribute, because numba adds text of its own to
             the messages of exceptions.
+
+    Attributes:
+        place: The author's file and line; empty if they are not known.
     """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.place = ""
+
+    def at(self, filename: str, line: int) -> Refused:
+        """Return this reason with the place that it is about, unless it has one."""
+        self.place = self.place or f"{Path(filename).name}:{line}"
+        return self
 
 
 def kind_of(type_: types.Type) -> str | None:

@@ -85,7 +85,7 @@ def _of_decimals(name: str, one: str, other: str) -> Any:
     scales = [scale_of(kind) for kind in given]
     wide = DECIMALS[max(scales)]
     if not {one, other}.issubset(("int", "bool", *DECIMALS)) or name not in _OF_DECIMALS:
-        remedy = ", whose result may have any number of digits" if name in ("/", "//", "%", "**") else ""
+        remedy = ", whose result may have any number of digits; divide in get_value" if name == "/" else ""
         raise Refused(f"{name} of {one} and {other}{remedy}")
     raw, scale, function = decimals.as_scale, max(scales), _OF_DECIMALS[name]
     if name == "*":

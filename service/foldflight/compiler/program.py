@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,6 +73,7 @@ _SPECIAL: Final = (
     "__format__",
 )
 _ORDERLESS: Final = ("len", "sorted", "min", "max", "any", "all")
+_OWN: Final = Path(__file__).parent
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -251,14 +253,28 @@ def room_for_results(kind: str, count: int) -> tuple[Any, Any]:
 
 
 def why_not(error: BaseException) -> str:
-    """Return the reason why something was not compiled, from the compiler's exception."""
+    """Return the reason why something was not compiled, and the author's line, from the compiler's exception."""
     from foldflight.compiler.kinds import Refused
 
+    place = _place_of(error)
     seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, Refused):
-            return str(seen.reason)
+    while seen is not None and not isinstance(seen, Refused):
         seen = seen.__cause__ or seen.__context__
-    # The first line of numba's message names the compiler pass, the second the problem.
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"numba: {type(error).__name__}: {lines[1] if len(lines) > 1 else ''.join(lines)}"
+    if seen is None:
+        # The first line of numba's message names the compiler pass, the second the problem.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = f"numba: {type(error).__name__}: {lines[1] if len(lines) > 1 else ''.join(lines)}"
+    else:
+        reason, place = str(seen.reason), seen.place or place
+    return f"{reason} ({place})" if place else reason
+
+
+def _place_of(error: BaseException) -> str:
+    """Return the author's file and line whose types numba was looking for; empty if it raised elsewhere."""
+    place, step = "", error.__traceback__
+    while step is not None:
+        loc = getattr(step.tb_frame.f_locals.get("constraint"), "loc", None)
+        if loc is not None and not Path(loc.filename).is_relative_to(_OWN):
+            place = f"{Path(loc.filename).name}:{loc.line}"
+        step = step.tb_next
+    return place

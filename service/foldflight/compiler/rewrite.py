@@ -111,13 +111,15 @@ class _Role:
 
 
 def _check_code(function: Any) -> None:
-    code = function.__code__
+    code, why = function.__code__, ""
     if code.co_exceptiontable:
-        raise Refused(f"{function.__name__} uses try or with")
-    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        raise Refused(f"{function.__name__} is a generator or coroutine")
-    if code.co_kwonlyargcount or code.co_flags & inspect.CO_VARKEYWORDS:
-        raise Refused(f"{function.__name__} has keyword-only parameters")
+        why = f"{function.__name__} uses try or with; test with `if` what would raise"
+    elif code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        why = f"{function.__name__} is a generator or coroutine"
+    elif code.co_kwonlyargcount or code.co_flags & inspect.CO_VARKEYWORDS:
+        why = f"{function.__name__} has keyword-only parameters"
+    if why:
+        raise Refused(why).at(code.co_filename, code.co_firstlineno)
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -166,7 +168,10 @@ class _Rewriter:
                 continue
             self.made = []
             for statement in block.body:
-                self.statement(statement)
+                try:
+                    self.statement(statement)
+                except Refused as refused:
+                    raise refused.at(statement.loc.filename, statement.loc.line) from None
             block.body = self.made
         for label in ir_utils.compute_cfg_from_blocks(self.code.blocks).dead_nodes():
             del self.code.blocks[label]

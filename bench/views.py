@@ -11,7 +11,6 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state.hostcache import HostCache
 from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore, TableLayout
 from foldflight.engine.state.viewtable import table_of
 from foldflight.engine.stream.epoch import BucketEpoch
@@ -219,9 +219,7 @@ class _Stream:
         table = table_of(
             TableLayout(keys=layout.keys, states=layout.states),
             self._query.views,
-            self._store,
-            cache=self._cache,
-            new_run_id=lambda *_: uuid.uuid4().hex,
+            Storage(self._store, self._cache),
         )
         blocks = (rows.slice(start, 1 << 16) for start in range(0, rows.num_rows, 1 << 16))
         BucketEpoch(self._exchange, layout, table, is_strict=False).run(blocks)

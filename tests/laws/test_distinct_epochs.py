@@ -21,6 +21,7 @@ from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state import viewtable
 from foldflight.engine.state.entries import EntryTable
 from foldflight.engine.state.manifest import Manifest, TableBounds, TableLayout
+from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore
 from foldflight.engine.state.versions import CurrentViews
 from foldflight.engine.state.viewtable import ViewTable
@@ -308,9 +309,8 @@ def test_readers_find_the_entries_of_several_versions() -> None:
     planned = query(DISTINCT, stream=StreamOptions())
     keys = pa.schema([("key_0", pa.string())])
     layout, store = TableLayout(keys, planned.layout.states, names=("k", "n")), MemoryStore()
-    names = map(str, range(99))
-    options: dict[str, Any] = {"cache": None, "bounds": SMALL, "new_run_id": lambda *_: next(names)}
-    writer = ViewTable(layout, planned.views, store, **options)
+    storage = Storage(store, bounds=SMALL)
+    writer = ViewTable(layout, planned.views, storage)
     entries = [{"key": text, "value": 1, "present": True} for text in "abc"]
     view = {"complete": True, "cleared": False, "entries": entries}
     state = pa.array([{"rows": view, "state": 3}], layout.states.types[0])
@@ -320,6 +320,6 @@ def test_readers_find_the_entries_of_several_versions() -> None:
     newer = layout.states.field(0).with_metadata({b"function": b"count", b"version": b"9", b"fingerprint": b"00"})
     layout = TableLayout(keys, pa.schema([newer]), names=("k", "n"))
     stored = viewtable._stored_schema(layout.states, planned.views)
-    reader = ViewTable(layout, planned.views, store, conversion=lambda _: CurrentViews(stored), **options)
+    reader = ViewTable(layout, planned.views, storage, conversion=lambda _: CurrentViews(stored))
     found = [row for batch in reader.all_entries(0) for row in batch.to_pylist()]
     assert sorted(row["entry"] for row in found) == ["a", "b", "c"]

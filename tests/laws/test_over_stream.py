@@ -23,6 +23,7 @@ from foldflight.engine.over.stream import StreamedOver
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.state.manifest import TableBounds
 from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.query.call import Order
@@ -417,12 +418,11 @@ class _Stream:
 
     def epoch(self, calls: dict[str, Any], rows: Rows, idle: str | None = None) -> Rows:
         streamed, given = self.streamed(calls, rows, idle)
-        (found,) = overstream._run(streamed, given, [rows], self.stores, lambda *_: next(self.names), self.bounds, 0)
+        (found,) = overstream._run(streamed, given, [rows], self.stores, self.bounds, 0)
         return found.rows
 
     def bucket(self, folds: StreamFolds) -> OverBucket:
-        store = self.stores.__getitem__
-        return OverBucket(folds, store, cache=None, bounds=TableBounds(), new_run_id=lambda *_: next(self.names))
+        return OverBucket(folds, lambda name: Storage(self.stores[name]))
 
 
 def test_idle_groups_are_forgotten() -> None:
@@ -702,10 +702,9 @@ def test_a_group_without_rows_in_its_frame_is_gone() -> None:
     calls = {"n": FUNCTIONS["count"]().range("-5 minutes", 0)}
     resolved = over.Resolved.of(calls, given, keys=["k"], order_by=["at"], types={}, has_ends=False)
     streamed = StreamedOver.of(resolved.transport, resolved.calls, resolved.layout)
-    names = (f"run {number}" for number in itertools.count())
-    overstream._run(streamed, resolved.rows, epochs, stores, lambda *_: next(names), TableBounds(), 0)
+    overstream._run(streamed, resolved.rows, epochs, stores, TableBounds(), 0)
     with StreamFolds(streamed) as folds:
-        bucket = OverBucket(folds, stores.__getitem__, cache=None, bounds=TableBounds(), new_run_id=str)
+        bucket = OverBucket(folds, lambda name: Storage(stores[name]))
         ((table, log),) = bucket._kept
         assert table is not None
         assert log is not None

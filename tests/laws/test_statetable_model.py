@@ -15,6 +15,7 @@ from foldflight import CorruptError, RejectedError, connect
 from foldflight.engine.keys.hashes import _text, key_hashes
 from foldflight.engine.state.manifest import Manifest
 from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
 from foldflight.testing import run_epochs
 from tests.effort import examples
@@ -43,7 +44,7 @@ def table(
     bounds: TableBounds = SMALL,
     **options: Any,
 ) -> StateTable:
-    return StateTable(layout, store, cache=cache, bounds=bounds, new_run_id=lambda *_: f"run {next(IDS)}", **options)
+    return StateTable(layout, Storage(store, cache, bounds, lambda *_: f"run {next(IDS)}"), **options)
 
 
 def stored(store: Store) -> Manifest:

@@ -21,6 +21,7 @@ from foldflight.engine.query.layout import CallView
 from foldflight.engine.state import entries as entries_module
 from foldflight.engine.state.manifest import Manifest, manifests_of
 from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
 from foldflight.engine.state.viewtable import FoundViews, ViewTable, one_row_each
 from foldflight.exchange.views import split_entries
@@ -54,14 +55,8 @@ Contents = dict[Any, tuple[int, dict[Any, Any], list[str]]]
 
 def table(store: MemoryStore, cache: RunCache | None = None, **options: Any) -> ViewTable:
     chosen = {"bounds": SMALL, "layout": LAYOUT, "views": VIEWS} | options
-    return ViewTable(
-        chosen["layout"],
-        chosen["views"],
-        store,
-        cache=cache,
-        bounds=chosen["bounds"],
-        new_run_id=lambda *_: f"run {next(IDS)}",
-    )
+    storage = Storage(store, cache, chosen["bounds"], lambda *_: f"run {next(IDS)}")
+    return ViewTable(chosen["layout"], chosen["views"], storage)
 
 
 def keys_of(keys: list[Any]) -> pa.RecordBatch:
@@ -225,7 +220,7 @@ def test_a_table_of_before_is_continued() -> None:
     """A table that was written without views is continued, and readers find its groups in the new manifest."""
     store = MemoryStore()
     plain = TableLayout(KEYS, pa.schema([STATES.field("state_0")]), names=("name", "total"))
-    old = StateTable(plain, store, cache=None, bounds=SMALL, new_run_id=lambda *_: f"run {next(IDS)}")
+    old = StateTable(plain, Storage(store, bounds=SMALL))
     states = pa.RecordBatch.from_arrays([pa.array([7], pa.int64())], names=["state_0"])
     old.commit(keys_of(["a"]), np.ones(1, np.int64), states)
     subject = table(store, layout=plain, views=[])

@@ -13,6 +13,7 @@ import pytest
 from foldflight.engine.keys.grouped import GroupedExchange
 from foldflight.engine.keys.hashes import key_hashes
 from foldflight.engine.query.layout import CallView, QueryLayout
+from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.engine.state.viewtable import ViewTable
 from foldflight.engine.stream.epoch import BucketEpoch
@@ -146,15 +147,11 @@ def run(seed: int) -> World:
             while len(sink) < len(epochs):
                 working = copy.deepcopy(store)  # uncommitted state is thrown away with its epoch
                 table_layout = TableLayout(keys=KEYS, states=layout.states, buckets=1)
-                options: dict[str, Any] = {
-                    "cache": None,
-                    "bounds": SMALL,
-                    "new_run_id": lambda *_: f"run {next(ids)}",
-                }
+                storage = Storage(working, bounds=SMALL, new_run_id=lambda *_: f"run {next(ids)}")
                 table = (
-                    ViewTable(table_layout, kept, working, **options)
+                    ViewTable(table_layout, kept, storage)
                     if views
-                    else StateTable(table_layout, working, hashes=hashes, **options)
+                    else StateTable(table_layout, storage, hashes=hashes)
                 )
                 batch = block(layout, epochs[len(sink)])
                 cuts = sorted(world.random.choices(range(batch.num_rows + 1), k=2))

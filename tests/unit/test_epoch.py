@@ -1,14 +1,13 @@
 """Epochs of one bucket of a stream: the start of the only group of a query without keys."""
 
-from itertools import count
-
 import pyarrow as pa
 import pytest
 
 from foldflight import RejectedError, connect
 from foldflight.engine.keys.grouped import GroupedExchange
 from foldflight.engine.query.layout import KIND, REAL, QueryLayout
-from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
+from foldflight.engine.state.storage import Storage
+from foldflight.engine.state.table import MemoryStore, StateTable, TableLayout
 from foldflight.engine.stream.epoch import BucketEpoch
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call, RowKind
@@ -69,14 +68,8 @@ def _bucket() -> tuple[QueryLayout, GroupedExchange, StateTable]:
     states, outputs = (pa.schema([opened.field(f"{what}_0")]) for what in ("state", "output"))
     nothing = pa.schema([])
     layout = QueryLayout(nothing, (), nothing, (), has_kinds=True, states=states, carried=states, outputs=outputs)
-    exchange, ids = GroupedExchange(transport, opening, layout), count()
-    table = StateTable(
-        TableLayout(keys=nothing, states=states, buckets=1),
-        MemoryStore(),
-        cache=None,
-        bounds=TableBounds(),
-        new_run_id=lambda *_: f"run {next(ids)}",
-    )
+    exchange = GroupedExchange(transport, opening, layout)
+    table = StateTable(TableLayout(keys=nothing, states=states, buckets=1), Storage(MemoryStore()))
     return layout, exchange, table
 
 

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import random
 import tempfile
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -16,18 +15,18 @@ import pytest
 from foldflight.engine.state import runs
 from foldflight.engine.state.hostcache import HostCache, private_folder
 from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from tests.laws.test_statetable_model import Store
 
 LAYOUT = TableLayout(pa.schema([("k", pa.int64())]), pa.schema([("state_0", pa.int64())]))
-IDS = count()
 
 
 def table(store: Store, shared: HostCache | None) -> StateTable:
     """Open a table like a worker that has nothing in memory."""
     cache = RunCache(bytes_max=1 << 20, shared=shared)
     bounds = TableBounds(piece_rows_max=8, fan_in=2, merge_rows_max=10, merge_share=2)
-    return StateTable(LAYOUT, store, cache=cache, bounds=bounds, new_run_id=lambda *_: f"{next(IDS):032x}")
+    return StateTable(LAYOUT, Storage(store, cache, bounds))
 
 
 def keys(values: list[int]) -> pa.RecordBatch:
@@ -92,7 +91,7 @@ def test_mapped_runs_take_no_memory_of_the_cache(tmp_path: Path, monkeypatch: py
     unsealed = runs.unsealed
     monkeypatch.setattr(runs, "unsealed", lambda magic, data, what: checked.append(what) or unsealed(magic, data, what))
     cache = RunCache(bytes_max=0, shared=host)
-    subject = StateTable(LAYOUT, store, cache=cache, bounds=TableBounds(), new_run_id=str)
+    subject = StateTable(LAYOUT, Storage(store, cache))
     for _ in range(3):
         assert found(subject, list(range(400))) == [-key for key in range(400)]
     assert len(checked) == subject.pieces == len(set(checked))
@@ -110,7 +109,7 @@ def test_the_address_space_is_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
     unsealed = runs.unsealed
     monkeypatch.setattr(runs, "unsealed", lambda magic, data, what: checked.append(what) or unsealed(magic, data, what))
     cache = RunCache(bytes_max=0, shared=host, mapped_bytes_max=1_000)
-    subject = StateTable(LAYOUT, store, cache=cache, bounds=TableBounds(), new_run_id=str)
+    subject = StateTable(LAYOUT, Storage(store, cache))
     for key in [*range(80), *range(80)]:
         assert found(subject, [key]) == [-key]
         assert cache.mapped_bytes <= 1_000
@@ -123,13 +122,13 @@ def test_runs_that_others_removed_are_unmapped(tmp_path: Path) -> None:
     store, host = CountingStore(), HostCache(tmp_path, bytes_max=1 << 20)
     put(table(store, host), {key: -key for key in range(80)})
     cache = RunCache(bytes_max=0, shared=host, mapped_bytes_max=16_000)
-    subject = StateTable(LAYOUT, store, cache=cache, bounds=TableBounds(), new_run_id=str)
+    subject = StateTable(LAYOUT, Storage(store, cache))
     found(subject, list(range(80)))
     seen = sorted(cache._mapped)
     host.drop(seen)
     other = Store()
     put(table(other, host), {key: -key for key in range(80)})
-    found(StateTable(LAYOUT, other, cache=cache, bounds=TableBounds(), new_run_id=str), list(range(80)))
+    found(StateTable(LAYOUT, Storage(other, cache)), list(range(80)))
     assert len(seen) > 3
     assert not set(seen) & set(cache._mapped)
 
@@ -143,7 +142,7 @@ def test_random_workers_agree_with_a_dict(tmp_path: Path) -> None:
     bounds = TableBounds(piece_rows_max=8, fan_in=2, merge_rows_max=10, merge_share=2)
     for epoch in range(150):
         cache = chosen.choice(caches)
-        subject = StateTable(LAYOUT, store, cache=cache, bounds=bounds, new_run_id=lambda *_: f"{next(IDS):032x}")
+        subject = StateTable(LAYOUT, Storage(store, cache, bounds))
         assert found(subject, list(range(40))) == [model.get(key) for key in range(40)]
         values = dict.fromkeys(chosen.sample(range(40), 6), epoch)
         put(subject, values)

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from foldflight.engine.state.runs import RunCache
-from foldflight.engine.state.table import TableBounds, TableLayout
+from foldflight.engine.state.storage import Storage
+from foldflight.engine.state.table import TableLayout
 from foldflight.engine.state.viewtable import StateTable, table_of
 from foldflight.errors import CorruptError
 from foldflight.spark import bucketed
@@ -63,7 +64,7 @@ class Variables(dict[Any, Any]):
     def table(self, cache: RunCache | None) -> StateTable:
         """Open the table, as the task of an epoch does."""
         store = BucketStore(lambda: self.get("manifest"), lambda row: self.updateValue("manifest", row), self)
-        found = table_of(LAYOUT, (), store, cache=cache, new_run_id=RunNames(), bounds=TableBounds())
+        found = table_of(LAYOUT, (), Storage(store, cache, new_run_id=RunNames()))
         assert isinstance(found, StateTable)
         return found
 

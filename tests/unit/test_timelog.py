@@ -12,6 +12,7 @@ import pytest
 
 from foldflight.engine.state.manifest import TableBounds
 from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore
 from foldflight.engine.state.timelog import TIME, TimeLog
 from foldflight.errors import CorruptError, RejectedError
@@ -36,10 +37,7 @@ def log_in(
 
     return TimeLog(
         schema,
-        store,
-        cache=cache,
-        bounds=chosen,
-        new_run_id=lambda *_: next(NAMES),
+        Storage(store, cache, chosen, lambda *_: next(NAMES)),
         owner={"query": owner},
         check=check,
     )

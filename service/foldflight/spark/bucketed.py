@@ -23,6 +23,7 @@ from foldflight.engine.query.layout import BUCKET
 from foldflight.engine.state.hostcache import HostCache, private_folder
 from foldflight.engine.state.manifest import RunStore, naming_bucket
 from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.storage import Storage
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.packing import BLOB, PLACE, blob_of, rows_of
 from foldflight.spark.attempts import attempt
@@ -269,6 +270,10 @@ class BucketOperator(StatefulProcessor, ABC):
         if not self._has_names:
             return BucketStore(manifests.get, manifests.update, self._runs)
         return BucketStore(partial(manifests.getValue, (name,)), partial(manifests.updateValue, (name,)), self._runs)
+
+    def storage(self, store: RunStore) -> Storage:
+        """Return the storage of a table or log with the cache of this process."""
+        return Storage(store, run_cache(), new_run_id=self.run_names)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Process the rows of one bucket and epoch."""

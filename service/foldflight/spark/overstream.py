@@ -21,7 +21,7 @@ from pyspark.sql import types as st
 from foldflight.engine.over.bucket import OverBucket, StreamFolds
 from foldflight.engine.over.stream import StreamedOver
 from foldflight.engine.query.layout import BUCKET
-from foldflight.engine.state.manifest import RunStore, TableBounds
+from foldflight.engine.state.manifest import RunStore
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.packing import Pack, Unpack
 from foldflight.spark.arrow import arrow_function, step_name
@@ -34,7 +34,6 @@ from foldflight.spark.bucketed import (
     bucket_row,
     by_bucket,
     observed,
-    run_cache,
 )
 from foldflight.spark.versions import transform_with_state
 
@@ -103,13 +102,8 @@ class OverProcessor(BucketOperator):
         self._bucket(stores)
 
     def _bucket(self, stores: Callable[[str], RunStore] | None = None) -> OverBucket:
-        return OverBucket(
-            self._folds,
-            stores or self.store,
-            cache=run_cache(),
-            bounds=TableBounds(),
-            new_run_id=self.run_names,
-        )
+        store = stores or self.store
+        return OverBucket(self._folds, lambda name: self.storage(store(name)))
 
     def _end_call(self, bucket: int, rows: OverBucket) -> Iterator[Row]:
         """Register a timer for the next row that is due, and yield the figures."""

@@ -8,7 +8,6 @@ may be running.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +23,8 @@ from foldflight.engine.query.blocks import convert
 from foldflight.engine.query.layout import BUCKET, LIVE, CallView
 from foldflight.engine.state.manifest import Manifest, manifests_of, naming_bucket
 from foldflight.engine.state.runs import RunCache
-from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
+from foldflight.engine.state.storage import Storage
+from foldflight.engine.state.table import StateTable, TableLayout
 from foldflight.engine.state.versions import CurrentViews, VersionColumns, with_older
 from foldflight.engine.state.viewtable import ViewTable, stored_views
 from foldflight.errors import RejectedError
@@ -500,6 +500,11 @@ class _Bucket:
         del self._held[stored_name(run_id)]
 
 
+def _storage(bucket: _Bucket) -> Storage:
+    """Return the storage of a table or log that is only read."""
+    return Storage(bucket, RunCache(bytes_max=_CACHE_BYTES_MAX))
+
+
 def _newest(layout: TableLayout, schema: pa.Schema) -> Callable[[pa.Table], pa.Table]:
     """Return a task that reads the groups of one bucket from its manifest and runs."""
     # The single group of a query without keys counts one extra row, so that it is never removed.
@@ -514,14 +519,7 @@ def _newest(layout: TableLayout, schema: pa.Schema) -> Callable[[pa.Table], pa.T
 
     def run(bucket: pa.Table) -> pa.Table:
         with naming_bucket(bucket.column(BUCKET)[0].as_py()):
-            table = StateTable(
-                layout,
-                _Bucket.of(bucket),
-                cache=RunCache(bytes_max=_CACHE_BYTES_MAX),
-                bounds=TableBounds(),
-                new_run_id=lambda *_: uuid.uuid4().hex,
-                conversion=VersionColumns(layout),
-            )
+            table = StateTable(layout, _storage(_Bucket.of(bucket)), conversion=VersionColumns(layout))
             return pa.Table.from_batches([shown(rows) for rows in table.scan()], schema=schema)
 
     return run
@@ -534,15 +532,8 @@ def _entries(
 
     def run(bucket: pa.Table) -> pa.Table:
         with naming_bucket(bucket.column(BUCKET)[0].as_py()):
-            table = ViewTable(
-                layout,
-                views,
-                _Bucket.of(bucket),
-                cache=RunCache(bytes_max=_CACHE_BYTES_MAX),
-                bounds=TableBounds(),
-                new_run_id=lambda *_: uuid.uuid4().hex,
-                conversion=lambda _: CurrentViews(layout.states),
-            )
+            storage = _storage(_Bucket.of(bucket))
+            table = ViewTable(layout, views, storage, conversion=lambda _: CurrentViews(layout.states))
             parts = [list(map(convert, rows.columns, schema.types)) for rows in table.all_entries(place)]
             return pa.Table.from_batches([pa.RecordBatch.from_arrays(part, schema=schema) for part in parts], schema)
 
@@ -557,7 +548,7 @@ def _framed(over: StoredOver, schema: pa.Schema) -> Callable[[pa.Table], pa.Tabl
         runs = {run: data for name, run, data in named if name is None}
         stores = {name: _Bucket({**runs, None: data}) for name, _, data in named if name is not None}
         with naming_bucket(bucket.column(BUCKET)[0].as_py()):
-            columns = over.groups(lambda name: stores.get(name, _Bucket({})), RunCache(bytes_max=_CACHE_BYTES_MAX))
+            columns = over.groups(lambda name: _storage(stores.get(name, _Bucket({}))))
         converted = [convert(column, type_) for column, type_ in zip(columns, schema.types, strict=True)]
         return pa.Table.from_arrays(converted, schema=schema)
 

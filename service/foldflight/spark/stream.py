@@ -45,7 +45,6 @@ from foldflight.spark.bucketed import (
     bucket_row,
     by_bucket,
     observed,
-    run_cache,
 )
 from foldflight.spark.versions import transform_with_state
 
@@ -219,10 +218,8 @@ class BucketProcessor(BucketOperator):
         return table_of(
             self._table_layout,
             self._views,
-            store or self.store(),
-            cache=run_cache(),
-            new_run_id=self.run_names,
-            conversion=self._migration,
+            self.storage(store or self.store()),
+            self._migration,
         )
 
     def _blobs(self, kinds: pa.Array, changes: pa.RecordBatch) -> Iterator[bytes]:

@@ -27,7 +27,6 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import count
 from typing import Any, Self
 
 import numpy as np
@@ -39,6 +38,7 @@ from foldflight.engine.query.layout import KIND, LIVE, REAL, QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state.entries import ENTRY, VALUE
 from foldflight.engine.state.manifest import TableBounds, TableLayout
+from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore
 from foldflight.engine.state.viewtable import ViewTable, table_of
 from foldflight.engine.stream.epoch import BucketEpoch
@@ -84,10 +84,7 @@ class _Stream:
         opening = query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
         self._exchange = GroupedExchange(query.transport, opening, query.layout)
         table = TableLayout(keys=query.layout.keys, states=query.layout.states, buckets=1)
-        run_ids = (f"run {number}" for number in count())
-        self._table = table_of(
-            table, query.views, MemoryStore(), cache=None, new_run_id=lambda *_: next(run_ids), bounds=bounds
-        )
+        self._table = table_of(table, query.views, Storage(MemoryStore(), bounds=bounds or TableBounds()))
 
     def __enter__(self) -> Self:
         return self

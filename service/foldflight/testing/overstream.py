@@ -20,9 +20,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +30,7 @@ from foldflight.client import Aggregate
 from foldflight.engine.over.bucket import OverBucket, StreamFolds
 from foldflight.engine.over.stream import StreamedOver
 from foldflight.engine.state.manifest import TableBounds
+from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import RejectedError
 from foldflight.functions.query.call import Order
@@ -103,9 +103,7 @@ def run_over_epochs(
         for name, each in zip(resolved.layout.order.names[1:], order[1:], strict=True)
     )
     over = StreamedOver.of(resolved.transport, resolved.calls, resolved.layout, ties=ties, idle=idle)
-    stores: dict[str, MemoryStore] = {}
-    run_ids = (f"run {number}" for number in count())
-    return _run(over, resolved.rows, arriving, stores, lambda *_: next(run_ids), bounds or TableBounds(), delay_s)
+    return _run(over, resolved.rows, arriving, {}, bounds or TableBounds(), delay_s)
 
 
 def _run(
@@ -113,7 +111,6 @@ def _run(
     rows: pa.RecordBatch,
     arriving: list[list[dict[str, Any]]],
     stores: dict[str, MemoryStore],
-    new_run_id: Callable[[bytes, bytes], str],
     bounds: TableBounds,
     delay_s: float,
 ) -> list[OverEpoch]:
@@ -125,13 +122,7 @@ def _run(
         start += len(epoch)
         # Each epoch opens everything again, as a restarted stream does.
         with StreamFolds(over) as folds:
-            bucket = OverBucket(
-                folds,
-                lambda name: stores.setdefault(name, MemoryStore()),
-                cache=None,
-                bounds=bounds,
-                new_run_id=new_run_id,
-            )
+            bucket = OverBucket(folds, lambda name: Storage(stores.setdefault(name, MemoryStore()), bounds=bounds))
             bucket.arrive([block], watermark_us)
             latest = max([latest, *block.column(over.time).view(pa.int64()).to_pylist()])
             watermark_us = max(watermark_us, latest - round(delay_s * 1_000_000))

@@ -26,8 +26,8 @@ from foldflight.engine.over.stream import (
     distance_us,
     stays,
 )
-from foldflight.engine.state.manifest import RunStore, TableBounds, TableLayout
-from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.manifest import TableLayout
+from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import Conversion, StateTable
 from foldflight.engine.state.timelog import TIME, TimeLog
 from foldflight.engine.stream.epoch import EpochStats
@@ -83,10 +83,7 @@ class OverBucket:
 
     Args:
         folds: What folds the frames.
-        stores: Returns the storage of a name.
-        cache: The cache of decoded pieces; None: no cache.
-        bounds: The limits of pieces and merges.
-        new_run_id: Returns the unique name of a new piece, given its bytes, and those that identify it in its epoch.
+        storages: Returns the storage of a name.
 
     Attributes:
         stats: The metrics of what was done since it was created.
@@ -99,26 +96,20 @@ class OverBucket:
     def __init__(
         self,
         folds: StreamFolds,
-        stores: Callable[[str], RunStore],
-        *,
-        cache: RunCache | None,
-        bounds: TableBounds,
-        new_run_id: Callable[[bytes, bytes], str],
+        storages: Callable[[str], Storage],
     ) -> None:
         over = folds.over
         self.stats = EpochStats(buckets=1)
         self._folds = folds
         self._over = over
 
-        by_time = replace(bounds, piece_rows_max=min(bounds.piece_rows_max, _PIECE_ROWS))
-
         def log(name: str, rows: pa.Schema, **owner: Any) -> TimeLog:
-            return TimeLog(rows, stores(name), cache=cache, bounds=by_time, new_run_id=new_run_id, **owner)
+            storage = storages(name)
+            bounds = replace(storage.bounds, piece_rows_max=min(storage.bounds.piece_rows_max, _PIECE_ROWS))
+            return TimeLog(rows, replace(storage, bounds=bounds), **owner)
 
         def table(name: str, layout: TableLayout, conversion: Conversion | None = None) -> StateTable:
-            return StateTable(
-                layout, stores(name), cache=cache, bounds=bounds, new_run_id=new_run_id, conversion=conversion
-            )
+            return StateTable(layout, storages(name), conversion=conversion)
 
         self._waiting = log(WAITING, over.waiting, owner=over.owner, check=over.check_owner)
         self._kept = [

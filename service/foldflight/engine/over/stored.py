@@ -13,8 +13,8 @@ import pyarrow as pa
 from foldflight.engine.keys.grouped import Groups
 from foldflight.engine.over.stream import CALLS, FRAMES, GROUPS, WAITING
 from foldflight.engine.query.layout import QueryLayout
-from foldflight.engine.state.manifest import Manifest, RunStore, TableBounds, TableLayout, calls_of
-from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.manifest import Manifest, TableLayout, calls_of
+from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import StateTable
 from foldflight.engine.state.timelog import TimeLog, is_time_log, read_manifest
 from foldflight.engine.state.versions import VersionColumns, with_older
@@ -85,19 +85,18 @@ class StoredOver:
         """The types of the states of all parts."""
         return [field.type for part in self.parts for field in part.layout.states]
 
-    def groups(self, stores: Callable[[str], RunStore], cache: RunCache) -> list[pa.Array]:
+    def groups(self, storages: Callable[[str], Storage]) -> list[pa.Array]:
         """Return the groups of one bucket, in columns: the keys, the number of rows that wait, and the states.
 
         Args:
-            stores: Returns the storage of a name.
-            cache: A cache of decoded pieces.
+            storages: Returns the storage of a name.
 
         Raises:
             CorruptError: STATE_CHECKSUM, INVARIANT.
         """
         groups = Groups(self.layout)
-        waiting = self._waiting(groups, stores(WAITING), cache)
-        found = [_states_of(groups, part, stores(part.name), cache) for part in self.parts]
+        waiting = self._waiting(groups, storages(WAITING))
+        found = [_states_of(groups, part, storages(part.name)) for part in self.parts]
         count = len(groups)
         columns = list(groups.keys(np.arange(count, dtype=np.int32)).columns)
         columns.append(pa.array(np.append(waiting, np.zeros(count - len(waiting), np.int64))))
@@ -107,13 +106,13 @@ class StoredOver:
             columns += [state.take(pa.array(places, mask=places < 0)) for state in states]
         return columns
 
-    def _waiting(self, groups: Groups, store: RunStore, cache: RunCache) -> Any:
+    def _waiting(self, groups: Groups, storage: Storage) -> Any:
         """Return the number of rows that wait for each group."""
         counts = np.zeros(len(groups), np.int64)
-        stored = store.manifest()
+        stored = storage.store.manifest()
         if stored is None:
             return counts
-        log = TimeLog(read_manifest(stored).rows, store, cache=cache, bounds=TableBounds(), new_run_id=lambda *_: "")
+        log = TimeLog(read_manifest(stored).rows, storage)
         while (until := log.reach(_LATEST)) is not None:
             slots = groups.slots(log.take(until))
             counts = np.append(counts, np.zeros(len(groups) - len(counts), np.int64))
@@ -141,18 +140,11 @@ def _age(calls: Iterable[Mapping[str, str]]) -> list[list[str | int]]:
     return [[int(part) if place % 2 else part for place, part in enumerate(parts)] for parts in split]
 
 
-def _states_of(groups: Groups, part: _Part, store: RunStore, cache: RunCache) -> tuple[Any, list[pa.Array]]:
+def _states_of(groups: Groups, part: _Part, storage: Storage) -> tuple[Any, list[pa.Array]]:
     """Return the slots of the groups in a table, and their states."""
     slots, parts = [np.zeros(0, np.int32)], [pa.RecordBatch.from_pylist([], part.layout.states)]
-    if store.manifest() is not None:
-        table = StateTable(
-            part.layout,
-            store,
-            cache=cache,
-            bounds=TableBounds(),
-            new_run_id=lambda *_: "",
-            conversion=VersionColumns(part.layout),
-        )
+    if storage.store.manifest() is not None:
+        table = StateTable(part.layout, storage, conversion=VersionColumns(part.layout))
         for rows in table.scan():
             slots.append(groups.slots(rows))
             parts.append(rows.select(part.layout.states.names).cast(part.layout.states))

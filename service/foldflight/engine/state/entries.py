@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from foldflight.engine.keys.hashes import Hashes, key_hashes, text_hashes
 from foldflight.engine.keys.index import KeyIndex
-from foldflight.engine.state.manifest import Committed, RunStore, TableBounds, TableLayout
-from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.manifest import Committed, TableLayout
+from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import StateTable
 from foldflight.functions.types.views import ViewSpec
 
@@ -59,10 +59,7 @@ class EntryTable:
         name: The name of the table.
         groups: The key columns of the groups.
         view: The view.
-        store: The storage of the bytes.
-        cache: The cache of decoded pieces; None: no cache.
-        bounds: The limits of pieces and merges.
-        new_run_id: Returns the unique name of a new piece, given its bytes, and those that identify it in its epoch.
+        storage: Where its pieces are.
         is_current: Selects of n rows of group and `generation` those of the group's present generation.
 
     Raises:
@@ -75,26 +72,15 @@ class EntryTable:
         name: str,
         groups: pa.Schema,
         view: ViewSpec,
-        store: RunStore,
+        storage: Storage,
         *,
-        cache: RunCache | None,
-        bounds: TableBounds,
-        new_run_id: Callable[[bytes, bytes], str],
         is_current: Callable[[pa.RecordBatch], Mask],
     ) -> None:
         self._keys = pa.schema([*groups, pa.field(GENERATION, pa.int64()), pa.field(ENTRY, view.key)])
         identity = {"function": name, "version": "", "fingerprint": str(view.value)}
         states = pa.schema([pa.field(VALUE, view.value, metadata=identity)])
         self._is_list = view.is_list
-        self._table = StateTable(
-            TableLayout(self._keys, states),
-            store,
-            cache=cache,
-            bounds=bounds,
-            new_run_id=new_run_id,
-            hashes=self._hashes,
-            keeps=is_current,
-        )
+        self._table = StateTable(TableLayout(self._keys, states), storage, hashes=self._hashes, keeps=is_current)
 
     @property
     def pieces(self) -> int:

@@ -38,8 +38,8 @@ from foldflight.engine.state.manifest import (
     calls_of,
     other_query,
 )
-from foldflight.engine.state.runs import Piece, RunCache, decode_piece, encode_piece
-from foldflight.errors import CorruptError
+from foldflight.engine.state.runs import Piece
+from foldflight.engine.state.storage import Storage
 
 __all__ = ["Committed", "Conversion", "Found", "MemoryStore", "RunStore", "StateTable", "TableBounds", "TableLayout"]
 
@@ -105,10 +105,7 @@ class StateTable:
 
     Args:
         layout: The layout of the rows.
-        store: The storage of the bytes.
-        cache: The cache of decoded pieces; None: no cache.
-        bounds: The limits of pieces and merges.
-        new_run_id: Returns the unique name of a new piece, given its bytes, and those that identify it in its epoch.
+        storage: Where its pieces are.
         hashes: The hash of keys. The hashes of a stored table must not change.
         keeps: Selects the rows that merges keep, by their keys. Default: all. Rows that it does not select must never
             be looked up again.
@@ -125,26 +122,21 @@ class StateTable:
     def __init__(
         self,
         layout: TableLayout,
-        store: RunStore,
+        storage: Storage,
         *,
-        cache: RunCache | None,
-        bounds: TableBounds,
-        new_run_id: Callable[[bytes, bytes], str],
         hashes: Callable[[pa.RecordBatch], Hashes] = key_hashes,
         keeps: Callable[[pa.RecordBatch], Mask] | None = None,
         by_groups: bool = False,
         conversion: Conversion | None = None,
     ) -> None:
         self.layout = layout
-        self._store = store
-        self._cache = cache
-        self._bounds = bounds
-        self._new_run_id = new_run_id
+        self._storage = storage
+        self._bounds = storage.bounds
         self._by_groups = by_groups
         self._hashes = hashes
         self._keeps = keeps
         self._conversion = conversion
-        stored = store.manifest()
+        stored = storage.store.manifest()
         self._manifest = Manifest(layout, {0: layout.states}) if stored is None else Manifest.decode(stored)
         self._is_declared = not self._manifest.adopt(layout, self._check) and stored is not None
 
@@ -421,10 +413,7 @@ class StateTable:
         if merge.outputs:
             self._manifest.runs.insert(place, SortedRun(merge.level + 1, merge.outputs))
         self._manifest.merges.remove(merge)
-        for run_id in gone:
-            self._store.remove_run(run_id)
-        if self._cache is not None:
-            self._cache.drop(gone)
+        self._storage.remove(gone)
 
     def _newest(
         self, runs: Sequence[SortedRun], low: int, high: int, where: Callable[[pa.RecordBatch], Mask] | None = None
@@ -488,55 +477,14 @@ class StateTable:
 
     def _store_pieces(self, rows: pa.RecordBatch) -> list[PieceMeta]:
         """Store rows sorted by hash."""
-        metas = []
-        hashes = rows.column(HASH).to_numpy()
-        start = 0
-        while start < rows.num_rows:
-            end = self._end_of_piece(rows, hashes, start)
-            # Rows are copied: a slice would keep and write the whole batch.
-            part = rows if end - start == rows.num_rows else rows.take(pa.array(np.arange(start, end)))
-            data = encode_piece(part)
-            run_id = self._new_run_id(data, _groups(part) if self._by_groups else data)
-            self._store.put_run(run_id, data)
-            if self._cache is not None:
-                self._cache.put(run_id, Piece(part))
-                self._cache.share(run_id, data)
-            low, high = int(hashes[start]), int(hashes[end - 1])
-            metas.append(PieceMeta(run_id, part.num_rows, len(data), low, high, self._manifest.current))
-            start = end
-        return metas
-
-    def _end_of_piece(self, rows: pa.RecordBatch, hashes: Hashes, start: int) -> int:
-        """Return the end of the piece that begins at `start`. Rows with the same hash stay in one piece."""
-        count = min(self._bounds.piece_rows_max, rows.num_rows - start)
-        while count > 1 and rows.slice(start, count).nbytes > self._bounds.piece_rows_max * self._bounds.row_bytes:
-            count //= 2
-        return int(np.searchsorted(hashes, hashes[start + count - 1], "right"))
+        written = self._storage.write(rows, _groups if self._by_groups else None)
+        return [PieceMeta(*piece, generation=self._manifest.current) for piece in written]
 
     def _piece(self, meta: PieceMeta) -> Piece:
-        held = None if self._cache is None else self._cache.get(meta.id)
-        if held is not None:
-            return held
-        piece = None if self._cache is None else self._cache.load(meta.id)
-        if piece is None:
-            piece = self._stored(meta)
-        expected = self.layout.rows_with(self._manifest.generations[meta.generation])
-        if piece.batch.num_rows != meta.rows or not piece.batch.schema.equals(expected):
-            raise CorruptError("INVARIANT", f"the run {meta.id} differs from its description in the manifest")
-        if self._cache is not None:
-            self._cache.put(meta.id, piece)
-        return piece
-
-    def _stored(self, meta: PieceMeta) -> Piece:
-        """Return a piece from the state store."""
-        data = self._store.run(meta.id)
-        if data is None:
-            raise CorruptError("INVARIANT", f"the run {meta.id} is in the manifest, but not in the state store")
-        piece = decode_piece(data, meta.id)
-        if self._cache is not None:
-            self._cache.share(meta.id, data)
-        return piece
+        return self._storage.read(
+            meta.id, meta.rows, lambda: self.layout.rows_with(self._manifest.generations[meta.generation])
+        )
 
     def _write_manifest(self) -> None:
         self._is_declared = True
-        self._store.put_manifest(self._manifest.encode())
+        self._storage.store.put_manifest(self._manifest.encode())

@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.engine.query.blocks import one_batch
-from foldflight.engine.state.manifest import RunStore, TableBounds, check_format, other_query
-from foldflight.engine.state.runs import Piece, RunCache, decode_piece, encode_piece, sealed, unsealed
-from foldflight.errors import CorruptError
+from foldflight.engine.state.manifest import check_format, other_query
+from foldflight.engine.state.runs import Piece, sealed, unsealed
+from foldflight.engine.state.storage import Storage
 
 __all__ = ["TIME", "StoredLog", "TimeLog", "is_time_log", "read_manifest"]
 
@@ -74,7 +74,7 @@ class StoredLog:
     """
 
     rows: pa.Schema
-    owner: dict[str, Any]
+    owner: Mapping[str, Any]
     runs: list[_TimeRun]
 
     @property
@@ -122,10 +122,7 @@ class TimeLog:
 
     Args:
         rows: The schema of the rows. The first column is `time`.
-        store: The storage of the bytes.
-        cache: The cache of decoded pieces; None: no cache.
-        bounds: The limits of pieces and merges.
-        new_run_id: Returns the unique name of a new piece, given its bytes, and those that identify it in its epoch.
+        storage: Where its pieces are.
         owner: What the rows belong to, as values of JSON. It is stored with them.
         check: Raises for the stored owner of rows that belong to something else.
 
@@ -137,51 +134,47 @@ class TimeLog:
     def __init__(
         self,
         rows: pa.Schema,
-        store: RunStore,
+        storage: Storage,
         *,
-        cache: RunCache | None,
-        bounds: TableBounds,
-        new_run_id: Callable[[bytes, bytes], str],
         owner: Mapping[str, Any] | None = None,
         check: Callable[[Mapping[str, Any]], None] = lambda stored: None,  # noqa: ARG005
     ) -> None:
-        self._schema = rows
-        self._store = store
-        self._cache = cache
-        self._bounds = bounds
-        self._new_run_id = new_run_id
-        self._owner = owner or {}
-        self._check = check
-        self._runs: list[_TimeRun] = []
+        self._storage = storage
+        self._bounds = storage.bounds
+        self._log = StoredLog(rows, owner or {}, [])
         self._gone: list[str] = []
-        stored = store.manifest()
-        self._is_changed = stored is None
-        if stored is not None:
-            self._load(read_manifest(stored))
+        data = storage.store.manifest()
+        self._is_changed = data is None
+        if data is not None:
+            stored = read_manifest(data)
+            check(stored.owner)
+            if not stored.rows.equals(rows):
+                raise other_query("columns", _described(stored.rows), _described(rows))
+            self._log.runs = stored.runs
 
     def __len__(self) -> int:
         """Return the number of rows that were not taken."""
-        return sum(piece.rows - piece.taken for run in self._runs for piece in run.pieces)
+        return self._log.waiting
 
     @property
     def pieces(self) -> int:
         """The number of pieces."""
-        return sum(len(run.pieces) for run in self._runs)
+        return self._log.pieces
 
     @property
     def stored_bytes(self) -> int:
         """Bytes of all pieces."""
-        return sum(piece.bytes for run in self._runs for piece in run.pieces)
+        return self._log.bytes
 
     @property
     def first(self) -> int | None:
         """The earliest time; None without rows."""
-        return min((run.pieces[0].low for run in self._runs), default=None)
+        return min((run.pieces[0].low for run in self._log.runs), default=None)
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Store n rows, sorted by time."""
         if rows.num_rows:
-            self._runs.append(_TimeRun(0, self._stored(rows)))
+            self._log.runs.append(_TimeRun(0, self._stored(rows)))
             self._is_changed = True
 
     def reach(self, until: int) -> int | None:
@@ -190,32 +183,23 @@ class TimeLog:
         Args:
             until: The greatest time of rows that are due.
         """
-        return _reach(self._runs, until)
+        return _reach(self._log.runs, until)
 
     def take(self, until: int) -> pa.RecordBatch:
         """Remove and return the rows up to a time, sorted by time; rows of equal time are in the order of runs."""
         self._is_changed = True
-        return self._take(self._runs, until)
+        return self._take(self._log.runs, until)
 
     def commit(self) -> None:
         """Continue merges, and store what has changed."""
         if not self._is_changed:
             return
         self._merge()
-        for run_id in self._gone:
-            self._store.remove_run(run_id)
-        if self._cache is not None:
-            self._cache.drop(self._gone)
-        schema = base64.b64encode(self._schema.serialize()).decode()
-        content = {"format": _FORMAT, "owner": self._owner, "schema": schema, "runs": self._runs}
-        self._store.put_manifest(sealed(_MAGIC, json.dumps(content, default=vars).encode()))
+        self._storage.remove(self._gone)
+        schema = base64.b64encode(self._log.rows.serialize()).decode()
+        content = {"format": _FORMAT, "owner": self._log.owner, "schema": schema, "runs": self._log.runs}
+        self._storage.store.put_manifest(sealed(_MAGIC, json.dumps(content, default=vars).encode()))
         self._gone, self._is_changed = [], False
-
-    def _load(self, stored: StoredLog) -> None:
-        self._check(stored.owner)
-        if not stored.rows.equals(self._schema):
-            raise other_query("columns", _described(stored.rows), _described(self._schema))
-        self._runs = stored.runs
 
     def _take(self, runs: list[_TimeRun], until: int) -> pa.RecordBatch:
         parts = []
@@ -231,21 +215,23 @@ class TimeLog:
                     self._gone.append(meta.id)
                     del run.pieces[0]
         runs[:] = [run for run in runs if run.pieces]
-        rows = one_batch(pa.Table.from_batches(parts, schema=self._schema))
+        rows = one_batch(pa.Table.from_batches(parts, schema=self._log.rows))
         if len(parts) < 2:
             return rows
         return rows.take(pa.array(np.argsort(rows.column(TIME).to_numpy(), kind="stable")))
 
     def _merge(self) -> None:
         level = 0
-        while level <= max((run.level for run in self._runs), default=-1):
-            chosen = [run for run in self._runs if run.level == level and self._work(run) < self._bounds.merge_rows_max]
+        while level <= max((run.level for run in self._log.runs), default=-1):
+            chosen = [
+                run for run in self._log.runs if run.level == level and self._work(run) < self._bounds.merge_rows_max
+            ]
             if len(chosen) >= self._bounds.fan_in:
-                self._runs = [run for run in self._runs if not any(run is each for each in chosen)]
+                self._log.runs = [run for run in self._log.runs if not any(run is each for each in chosen)]
                 pieces = []
                 while (until := _reach(chosen, np.iinfo(np.int64).max)) is not None:
                     pieces += self._stored(self._take(chosen, until))
-                self._runs.append(_TimeRun(level + 1, pieces))
+                self._log.runs.append(_TimeRun(level + 1, pieces))
             level += 1
 
     def _work(self, run: _TimeRun) -> int:
@@ -254,39 +240,10 @@ class TimeLog:
 
     def _stored(self, rows: pa.RecordBatch) -> list[_TimePiece]:
         """Store n rows, sorted by time, as pieces."""
-        times = rows.column(TIME).to_numpy()
-        metas, start = [], 0
-        while start < rows.num_rows:
-            count = min(self._bounds.piece_rows_max, rows.num_rows - start)
-            while count > 1 and rows.slice(start, count).nbytes > self._bounds.piece_rows_max * self._bounds.row_bytes:
-                count //= 2
-            end = int(np.searchsorted(times, times[start + count - 1], "right"))
-            # Rows are copied: a slice would keep and write the whole batch.
-            part = rows if end - start == rows.num_rows else rows.take(pa.array(np.arange(start, end)))
-            data = encode_piece(part)
-            run_id = self._new_run_id(data, data)
-            self._store.put_run(run_id, data)
-            if self._cache is not None:
-                self._cache.put(run_id, Piece(part))
-                self._cache.share(run_id, data)
-            metas.append(_TimePiece(run_id, part.num_rows, len(data), int(times[start]), int(times[end - 1])))
-            start = end
-        return metas
+        return [_TimePiece(*piece) for piece in self._storage.write(rows)]
 
     def _piece(self, meta: _TimePiece) -> Piece:
-        held = None if self._cache is None else self._cache.get(meta.id) or self._cache.load(meta.id)
-        if held is None:
-            data = self._store.run(meta.id)
-            if data is None:
-                raise CorruptError("INVARIANT", f"the run {meta.id} is in the manifest, but not in the state store")
-            held = decode_piece(data, meta.id)
-            if self._cache is not None:
-                self._cache.share(meta.id, data)
-        if held.batch.num_rows != meta.rows or not held.batch.schema.equals(self._schema.remove_metadata()):
-            raise CorruptError("INVARIANT", f"the run {meta.id} differs from its description in the manifest")
-        if self._cache is not None:
-            self._cache.put(meta.id, held)
-        return held
+        return self._storage.read(meta.id, meta.rows, self._log.rows.remove_metadata)
 
 
 def _reach(runs: Sequence[_TimeRun], until: int) -> int | None:

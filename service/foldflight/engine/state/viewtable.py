@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,8 @@ from foldflight.engine.keys.hashes import Hashes
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.layout import SLOT, CallView
 from foldflight.engine.state.entries import ENTRY, GENERATION, VALUE, EntryTable, Page
-from foldflight.engine.state.manifest import Committed, Found, RunStore, TableBounds, TableLayout, calls_of
-from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.manifest import Committed, Found, TableLayout, calls_of
+from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.stores import GROUPS, TableStores
 from foldflight.engine.state.table import Conversion, StateTable
 from foldflight.functions.types.arrow import with_column
@@ -110,10 +110,7 @@ class ViewTable:
     Args:
         layout: The layout of the rows, with states as in the exchange.
         views: The views of the calls.
-        store: The storage of the bytes.
-        cache: The cache of decoded pieces; None: no cache.
-        bounds: The limits of pieces and merges.
-        new_run_id: Returns the unique name of a new piece, given its bytes, and those that identify it in its epoch.
+        storage: Where its pieces are.
         conversion: Makes, of the table, the conversion of stored states of other generations. None: a table with such
             states is refused.
 
@@ -129,29 +126,24 @@ class ViewTable:
         self,
         layout: TableLayout,
         views: Sequence[CallView],
-        store: RunStore,
+        storage: Storage,
         *,
-        cache: RunCache | None,
-        bounds: TableBounds,
-        new_run_id: Callable[[bytes, bytes], str],
         conversion: Callable[[ViewTable], Conversion] | None = None,
     ) -> None:
         self.layout = layout
         self.views = tuple(views)
-        self._bounds = bounds
-        self._stores = TableStores(store)
-        options: dict[str, Any] = {"cache": cache, "bounds": bounds, "new_run_id": new_run_id}
+        self._bounds = storage.bounds
+        self._stores = TableStores(storage.store)
         stored = replace(layout, states=_stored_schema(layout.states, views))
         convert = None if conversion is None else conversion(self)
-        self._groups = StateTable(stored, self._stores.of(GROUPS), conversion=convert, **options)
+        self._groups = StateTable(stored, replace(storage, store=self._stores.of(GROUPS)), conversion=convert)
         self._entries = [
             EntryTable(
                 view.table,
                 layout.keys,
                 view.spec,
-                self._stores.of(view.table),
+                replace(storage, store=self._stores.of(view.table)),
                 is_current=partial(self._are_current, place),
-                **options,
             )
             for place, view in enumerate(views)
         ]
@@ -445,21 +437,14 @@ def _is_stored(states: pa.Array, view: CallView) -> bool:
 def table_of(
     layout: TableLayout,
     views: Sequence[CallView],
-    store: RunStore,
-    *,
-    cache: RunCache | None,
-    new_run_id: Callable[[bytes, bytes], str],
-    bounds: TableBounds | None = None,
+    storage: Storage,
     conversion: Conversion | None = None,
 ) -> StateTable | ViewTable:
     """Return the state table of a bucket, with or without views. The arguments and errors are those of the two."""
-    bounds = bounds or TableBounds()
     if views:
         convert = None if conversion is None else partial(ViewConversion, conversion)
-        return ViewTable(layout, views, store, cache=cache, bounds=bounds, new_run_id=new_run_id, conversion=convert)
-    return StateTable(
-        layout, store, cache=cache, bounds=bounds, new_run_id=new_run_id, by_groups=True, conversion=conversion
-    )
+        return ViewTable(layout, views, storage, conversion=convert)
+    return StateTable(layout, storage, by_groups=True, conversion=conversion)
 
 
 def one_row_each(results: pa.RecordBatch, views: Sequence[CallView]) -> pa.RecordBatch:

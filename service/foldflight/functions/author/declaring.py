@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Protocol, TypeVar, overload
 
 import pyarrow as pa
 
@@ -19,11 +20,42 @@ from foldflight.functions.query.literals import names_values
 from foldflight.functions.types.serializer import StateSerializer, Untyped, serializer_of_annotation
 from foldflight.functions.types.sql import is_spark_type, parse_type, type_variables
 
-__all__ = ["REGISTERED", "Inputs", "SignatureBuilder", "snake_case"]
+__all__ = ["REGISTERED", "Decorator", "Inputs", "SignatureBuilder", "registering", "snake_case"]
 
 REGISTERED: Final = "__foldflight_function__"
 F = TypeVar("F", Function, ScalarFunction)
+T = TypeVar("T")
+P = ParamSpec("P")
 Inputs = Sequence[str | pa.DataType] | Callable[..., Sequence[Any]]
+
+
+class Decorator(Protocol[P]):
+    """A decorator that is written with options in parentheses, or without both."""
+
+    @overload
+    def __call__(self, target: T, /) -> T: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Callable[[T], T]: ...
+
+
+def registering(name: str, make: Callable[Concatenate[Any, P], Function | ScalarFunction]) -> Decorator[P]:
+    """Return the decorator that attaches a function to the class or function of which `make` makes it.
+
+    Args:
+        name: The name of the decorator.
+        make: Called with the author's class or function, and with the options of the decorator. It has their
+            documentation.
+    """
+
+    @functools.wraps(make)
+    def decorator(target: Any = None, **options: Any) -> Any:
+        if target is None:
+            return lambda target: decorator(target, **options)
+        setattr(target, REGISTERED, make(target, **options))
+        return target
+
+    decorator.__name__ = decorator.__qualname__ = name
+    return decorator
 
 
 def snake_case(name: str) -> str:

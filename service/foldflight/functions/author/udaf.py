@@ -7,12 +7,12 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Final, Literal, TypeAlias
 
 from foldflight.errors import RejectedError
 from foldflight.functions.author.adapters import AdaptedForm, Adapter, adapter_of
 from foldflight.functions.author.bundled import Applied, BundledForm, Segment, arguments_of
-from foldflight.functions.author.declaring import REGISTERED, Inputs, SignatureBuilder, snake_case
+from foldflight.functions.author.declaring import REGISTERED, Inputs, SignatureBuilder, registering, snake_case
 from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
 from foldflight.functions.author.spec import (
     METHODS,
@@ -54,30 +54,10 @@ _REPEATED: Final = (
 )
 # Similarity (0 to 1) from which a name counts as a misspelled method: `retarct`, `serialise`, `getValue`.
 _ALIKE: Final = 0.85
-C = TypeVar("C", bound=type)
 
 
-@overload
-def udaf(cls: C) -> C: ...
-@overload
-def udaf(
-    *,
-    input_types: Inputs | None = None,
-    result_type: Declared | None = None,
-    state_type: Declared | None = None,
-    name: str | None = None,
-    version: str | Callable[..., str] = "1",
-    skip_nulls: bool = False,
-    deterministic: bool = True,
-    invertible: bool = False,
-    bundled_retract: bool = False,
-    bundled_merge: bool = False,
-    compile: bool | Literal["auto"] = "auto",
-    adapt: Adapt | None = None,
-    prefetch: Prefetch | None = None,
-) -> Callable[[C], C]: ...
-def udaf(
-    cls: type | None = None,
+def aggregate_of(
+    cls: type,
     *,
     input_types: Inputs | None = None,
     result_type: Declared | None = None,
@@ -92,8 +72,8 @@ def udaf(
     compile: bool | Literal["auto"] = "auto",  # noqa: A002 - the usual name of this option
     adapt: Adapt | None = None,
     prefetch: Prefetch | None = None,
-) -> Any:
-    """Register a class as an aggregate function.
+) -> Function:
+    """Make a class an aggregate function: `@udaf` registers it, `aggregate_of` returns it and leaves the class alone.
 
     The class has `create_accumulator(self)`, `accumulate(self, accumulator, *arguments)` and
     `get_value(self, accumulator)`; optionally `retract` (like `accumulate`), `merge(self, accumulator, other)`,
@@ -148,7 +128,7 @@ def udaf(
     accumulator and the result.
 
     Args:
-        cls: The class, when used without parentheses.
+        cls: The class.
         input_types: Types of the arguments: SQL names, Arrow types, PySpark types (`LongType()`) or annotations
             (`int`), or a callable from the actual Arrow types to the declared ones, which raises ValueError for types
             that it does not accept. Default: the annotations of `accumulate`. `datetime` takes timestamps with and
@@ -181,53 +161,11 @@ def udaf(
             that a row uses. A stream then reads these entries before the rows, all at once; results are the same.
 
     Returns:
-        The class itself, unchanged.
+        The function; `@udaf` returns the class itself.
 
     Raises:
         RejectedError: SIGNATURE, naming the class, the method and the remedy.
     """
-
-    def register(target: type) -> type:
-        function = aggregate_of(
-            target,
-            input_types=input_types,
-            result_type=result_type,
-            state_type=state_type,
-            name=name,
-            version=version,
-            skip_nulls=skip_nulls,
-            deterministic=deterministic,
-            invertible=invertible,
-            bundled_retract=bundled_retract,
-            bundled_merge=bundled_merge,
-            compile=compile,
-            adapt=adapt,
-            prefetch=prefetch,
-        )
-        setattr(target, REGISTERED, function)
-        return target
-
-    return register if cls is None else register(cls)
-
-
-def aggregate_of(
-    cls: type,
-    *,
-    input_types: Inputs | None = None,
-    result_type: Declared | None = None,
-    state_type: Declared | None = None,
-    name: str | None = None,
-    version: str | Callable[..., str] = "1",
-    skip_nulls: bool = False,
-    deterministic: bool = True,
-    invertible: bool = False,
-    bundled_retract: bool = False,
-    bundled_merge: bool = False,
-    compile: bool | Literal["auto"] = "auto",  # noqa: A002 - as in `udaf`
-    adapt: Adapt | None = None,
-    prefetch: Prefetch | None = None,
-) -> Function:
-    """Return the function that `udaf` would register for a class. The class does not change. Raises as `udaf`."""
     called = name or snake_case(getattr(cls, "__name__", type(cls).__name__))
     adapter = adapter_of(cls, adapt) if isinstance(cls, type) else None
     if adapter is None:
@@ -243,6 +181,9 @@ def aggregate_of(
             input_types, result_type, state_type, version, skip_nulls, deterministic, invertible, compile, read
         )
     )
+
+
+udaf = registering("udaf", aggregate_of)
 
 
 def function_of(target: object) -> AnyFunction | None:

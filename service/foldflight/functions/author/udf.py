@@ -7,20 +7,19 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import Any, Final, Literal, TypeVar, get_args, overload
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.author.declaring import REGISTERED, Inputs, SignatureBuilder, snake_case
+from foldflight.functions.author.declaring import Inputs, SignatureBuilder, registering, snake_case
 from foldflight.functions.author.scalar import ScalarFunction, Vectorised
 from foldflight.functions.author.spec import Declared
 from foldflight.functions.types.sql import parse_type, sql_name, type_variables
 
 __all__ = ["udf", "udtf"]
 
-T = TypeVar("T", bound=Callable[..., Any])
 Columns = Mapping[str, Declared] | Callable[..., Mapping[str, Any]]
 
 _ROWS: Final = (
@@ -42,22 +41,8 @@ _ARRAYS: Final[dict[Any, pa.DataType]] = {
 }
 
 
-@overload
-def udf(target: T) -> T: ...
-@overload
-def udf(
-    *,
-    input_types: Inputs | None = None,
-    result_type: Declared | None = None,
-    name: str | None = None,
-    version: str | Callable[..., str] = "1",
-    skip_nulls: bool = False,
-    deterministic: bool = True,
-    vectorised: Vectorised | None = None,
-    compile: bool | Literal["auto"] = "auto",
-) -> Callable[[T], T]: ...
-def udf(
-    target: Any = None,
+def scalar_of(
+    target: Any,
     *,
     input_types: Inputs | None = None,
     result_type: Declared | None = None,
@@ -67,8 +52,8 @@ def udf(
     deterministic: bool = True,
     vectorised: Vectorised | None = None,
     compile: bool | Literal["auto"] = "auto",  # noqa: A002 - the usual name for it
-) -> Any:
-    """Register a function or a class as a scalar function: it returns one value for each row.
+) -> ScalarFunction:
+    """Make a function or a class, under `@udf`, a scalar function: it returns one value for each row.
 
         @udf
         def multiply(x: int, y: int) -> int:
@@ -88,7 +73,7 @@ def udf(
     (see `compile`), which is faster than NumPy.
 
     Args:
-        target: The function or class, when used without parentheses.
+        target: The function or class.
         input_types: Types of the arguments: SQL names, Arrow types, PySpark types or annotations; or a callable from
             the actual Arrow types. Default: the annotations. A call may leave out arguments with default values, the
             last ones first. A single capital letter (`"T"`) is a type variable and
@@ -106,7 +91,7 @@ def udf(
             first row if it cannot be compiled. False always interprets.
 
     Returns:
-        The function or class itself, which can be called as before.
+        The scalar function; `@udf` returns the function or class itself, which can be called as before.
 
     Raises:
         RejectedError: SIGNATURE, naming the function and the remedy.
@@ -116,30 +101,25 @@ def udf(
     >>> multiply(6, 7)
     42
     """
-
-    def as_scalar(target: Any) -> Any:
-        builder = _ScalarBuilder(target, _name_of(target, name), vectorised)
-        builder.check()
-        return builder.attach(
-            builder.of_both_kinds(
-                lambda: builder.scalar_function(
-                    builder.inputs(input_types),
-                    builder.result(result_type),
-                    version=version,
-                    skip_nulls=skip_nulls,
-                    deterministic=deterministic,
-                    compile=compile,
-                )
-            )
+    builder = _ScalarBuilder(target, _name_of(target, name), vectorised)
+    builder.check()
+    return builder.of_both_kinds(
+        lambda: builder.scalar_function(
+            builder.inputs(input_types),
+            builder.result(result_type),
+            version=version,
+            skip_nulls=skip_nulls,
+            deterministic=deterministic,
+            compile=compile,
         )
+    )
 
-    return as_scalar if target is None else as_scalar(target)
+
+udf = registering("udf", scalar_of)
 
 
-@overload
-def udtf(target: T) -> T: ...
-@overload
-def udtf(
+def table_of(
+    target: Any,
     *,
     input_types: Inputs | None = None,
     result_types: Columns | None = None,
@@ -147,18 +127,8 @@ def udtf(
     version: str | Callable[..., str] = "1",
     skip_nulls: bool = False,
     deterministic: bool = True,
-) -> Callable[[T], T]: ...
-def udtf(
-    target: Any = None,
-    *,
-    input_types: Inputs | None = None,
-    result_types: Columns | None = None,
-    name: str | None = None,
-    version: str | Callable[..., str] = "1",
-    skip_nulls: bool = False,
-    deterministic: bool = True,
-) -> Any:
-    """Register a function or a class as a table function: it returns any number of rows for each row.
+) -> ScalarFunction:
+    """Make a function or a class, under `@udtf`, a table function: it returns any number of rows for each row.
 
         @udtf(result_types={"word": "STRING", "at": "INT"})
         def split(text: str):
@@ -171,7 +141,7 @@ def udtf(
     A class has `eval(self, *arguments)`; `open`, `close` and direct arguments are those of `udf`.
 
     Args:
-        target: The function or class, when used without parentheses.
+        target: The function or class.
         input_types: Types of the arguments, as for `udf`.
         result_types: Types of the columns by name, or a callable from the input types that returns such a dict.
             Default: the annotation of the result, `Iterator[Row]`, where `Row` is a dataclass or a named tuple with
@@ -182,29 +152,26 @@ def udtf(
         deterministic: False if equal arguments may give different rows.
 
     Returns:
-        The function or class itself.
+        The table function; `@udtf` returns the function or class itself.
 
     Raises:
         RejectedError: SIGNATURE, naming the function and the remedy.
     """
-
-    def as_table(target: Any) -> Any:
-        builder = _TableBuilder(target, _name_of(target, name))
-        builder.check()
-        return builder.attach(
-            builder.of_both_kinds(
-                lambda: builder.scalar_function(
-                    builder.inputs(input_types),
-                    builder.table(result_types),
-                    version=version,
-                    skip_nulls=skip_nulls,
-                    deterministic=deterministic,
-                    compile=False,
-                )
-            )
+    builder = _TableBuilder(target, _name_of(target, name))
+    builder.check()
+    return builder.of_both_kinds(
+        lambda: builder.scalar_function(
+            builder.inputs(input_types),
+            builder.table(result_types),
+            version=version,
+            skip_nulls=skip_nulls,
+            deterministic=deterministic,
+            compile=False,
         )
+    )
 
-    return as_table if target is None else as_table(target)
+
+udtf = registering("udtf", table_of)
 
 
 def _name_of(target: Any, given: str | None) -> str:
@@ -321,11 +288,6 @@ class _MapBuilder(SignatureBuilder):
         """Return the number of positional arguments of a call, including `self`."""
         every = len(inspect.signature(self.takes()[0]).parameters)
         return arguments + every - len(self.argument_parameters())
-
-    def attach(self, function: ScalarFunction) -> Any:
-        """Attach the function to the author's function or class, and return that."""
-        setattr(self.cls, REGISTERED, function)
-        return self.cls
 
 
 class _ScalarBuilder(_MapBuilder):

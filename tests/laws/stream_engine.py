@@ -23,7 +23,7 @@ from foldflight.engine.keys.hashes import key_hashes
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.query.layout import BUCKET, LIVE, QueryLayout
 from foldflight.engine.query.query import HostTypes, Query, StreamOptions
-from foldflight.engine.state.table import TableLayout
+from foldflight.engine.state.table import TableBounds, TableLayout
 from foldflight.engine.stream.packing import BLOB, Pack, rows_of
 from foldflight.functions import Call
 from foldflight.spark.carrier import carrier_type
@@ -92,6 +92,7 @@ class StreamEngine:
         bounds: How much a task holds at once.
         folds_first: Whether rows are folded before the shuffle, where they can be.
         isolates: Whether errors are isolated.
+        table_bounds: The limits of pieces and merges.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class StreamEngine:
         bounds: BlockBounds,
         folds_first: bool,
         isolates: bool = False,
+        table_bounds: TableBounds | None = None,
     ) -> None:
         self.random = random.Random(seed)
         self.buckets: dict[int, BucketState] = {}
@@ -128,6 +130,7 @@ class StreamEngine:
         )
         table = TableLayout(keys=keys, states=self.layout.states, buckets=options.buckets, hashed=self._hashed)
         self._processor = BucketProcessor(query, table)
+        self._processor.table_bounds = table_bounds or TableBounds()
 
     def epoch(self, partitions: Sequence[Rows], watermark_ms: int) -> Rows:
         """Run one epoch and return its output."""

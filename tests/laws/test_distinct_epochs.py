@@ -83,7 +83,13 @@ ROW = st.tuples(st.sampled_from(["+I", "+I", "-D"]), st.sampled_from(["p", "q", 
 EPOCHS = st.lists(st.lists(ROW, max_size=10), min_size=1, max_size=5)
 
 
-def stream(epochs: list[list[tuple[str, Any, Any]]], keys: list[str], *, has_kinds: bool = True) -> list[Epoch]:
+def stream(
+    epochs: list[list[tuple[str, Any, Any]]],
+    keys: list[str],
+    *,
+    has_kinds: bool = True,
+    bounds: TableBounds | None = None,
+) -> list[Epoch]:
     """Run calls with DISTINCT over epochs, beside others."""
     functions = connect([lengths()])
     calls = {
@@ -100,7 +106,8 @@ def stream(epochs: list[list[tuple[str, Any, Any]]], keys: list[str], *, has_kin
         ]
         for epoch in epochs
     ]
-    return run_epochs(calls, rows, keys=keys, types={"k": "VARCHAR", "v": "VARCHAR", "used": "BOOLEAN"})
+    types = {"k": "VARCHAR", "v": "VARCHAR", "used": "BOOLEAN"}
+    return run_epochs(calls, rows, keys=keys, types=types, bounds=bounds)
 
 
 def cut(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -118,13 +125,12 @@ def test_results_are_those_of_states_with_all_rows(
         with_all_rows(patch)
         expected = stream(epochs, keys, has_kinds=has_kinds)
     with pytest.MonkeyPatch.context() as patch:
-        # Views of three entries are rows of their table, and epochs of a few rows merge runs.
-        patch.setattr(viewtable, "TableBounds", lambda: SMALL)
         if saves:
             patch.setattr(DirectExchange, "wants_checkpoint", property(lambda each: each._opening.keeps_views))
             run = BucketEpoch.run
             patch.setattr(BucketEpoch, "run", lambda epoch, blocks: run(epoch, cut(blocks)))
-        found = stream(epochs, keys, has_kinds=has_kinds)
+        # Views of three entries are rows of their table, and epochs of a few rows merge runs.
+        found = stream(epochs, keys, has_kinds=has_kinds, bounds=SMALL)
     retracts = has_kinds and any(kind == "-D" for epoch in epochs for kind, *_ in epoch)
     for before, now in zip(expected, found, strict=True):
         assert now.changelog == before.changelog
@@ -206,7 +212,9 @@ KEYS = pa.schema([("name", pa.string())])
 COLUMNS = pa.schema([("v", pa.string())])
 
 
-def engine(buckets: dict[int, BucketState] | None = None, *, version: str = "1") -> StreamEngine:
+def engine(
+    buckets: dict[int, BucketState] | None = None, *, version: str = "1", bounds: TableBounds = SMALL
+) -> StreamEngine:
     """Return a query, new or restarted from its state."""
     transport = connect([lengths(version)])["lengths"]("v").transport
     made = StreamEngine(
@@ -219,6 +227,7 @@ def engine(buckets: dict[int, BucketState] | None = None, *, version: str = "1")
         seed=1,
         bounds=BlockBounds(),
         folds_first=True,
+        table_bounds=bounds,
     )
     if buckets is not None:
         made.buckets = buckets
@@ -260,16 +269,15 @@ def test_streams_go_on_from_states_with_all_rows(
     bounds: TableBounds, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint with all rows in its states is continued with the same results, also by other versions."""
-    monkeypatch.setattr(viewtable, "TableBounds", lambda: bounds)
     epochs = epochs_of(1, 8)
     with monkeypatch.context() as patch:
         with_all_rows(patch)
-        before, oracle = engine(), engine()
+        before, oracle = engine(bounds=bounds), engine(bounds=bounds)
         for rows in epochs[:2]:
             assert changed(before.epoch([rows], 0)) == changed(oracle.epoch([rows], 0))
     # After a restart with yet another version, the function gets the rows of each group once more.
     for start, end, restarted in ((2, 5, version), (5, 6, version), (6, 8, "3")):
-        after = engine(before.buckets, version=restarted)
+        after = engine(before.buckets, version=restarted, bounds=bounds)
         for rows in epochs[start:end]:
             assert changed(after.epoch([rows], 0)) == changed(oracle.epoch([rows], 0))
     assert after.live_rows() == oracle.live_rows()
@@ -277,7 +285,6 @@ def test_streams_go_on_from_states_with_all_rows(
 
 def test_groups_of_before_that_no_row_touches_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Merges of the state table convert states with all rows, and readers of the view leave them out until then."""
-    monkeypatch.setattr(viewtable, "TableBounds", lambda: SMALL)
     with monkeypatch.context() as patch:
         with_all_rows(patch)
         before = engine()
@@ -293,9 +300,8 @@ def test_groups_of_before_that_no_row_touches_are_merged(monkeypatch: pytest.Mon
     assert [tuple(row.values()) for row in output] == [("-U", "quiet", 20, 5, 5), ("+U", "quiet", 16, 4, 5)]
 
 
-def test_a_view_without_rows_is_folded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_without_rows_is_folded_anew() -> None:
     """A large view whose rows have all disappeared is an empty state for another version."""
-    monkeypatch.setattr(viewtable, "TableBounds", lambda: SMALL)
     before = engine()
     texts = [f"{number:04}" for number in range(5)]
     before.epoch([[*rows_of(*(("+I", "a", text) for text in texts)), {"name": "a", "kind": 0, "v": None}]], 0)

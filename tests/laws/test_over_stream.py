@@ -22,7 +22,6 @@ from foldflight.engine.over.stored import StoredOver, sizes_of
 from foldflight.engine.over.stream import StreamedOver
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.state.manifest import TableBounds
-from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import FunctionError, RejectedError
@@ -384,8 +383,7 @@ def test_a_changed_query_is_refused() -> None:
         resolved = over.Resolved.of(calls, [row], keys=keys, order_by=["at"], types={}, has_ends=False)
         layout = dataclasses.replace(resolved.layout, names=columns)
         streamed = StreamedOver.of(resolved.transport, resolved.calls, layout)
-        names = (f"run {minute} {number}" for number in itertools.count())
-        (epoch,) = overstream._run(streamed, resolved.rows, [[row]], stores, lambda *_: next(names), TableBounds(), 0)
+        (epoch,) = overstream._run(streamed, resolved.rows, [[row]], stores, TableBounds(), 0)
         return epoch.rows
 
     kept = {"total": total.range("-2 minutes", 0), "n": count.rows(-1, 0)}
@@ -597,7 +595,7 @@ def test_what_is_stored_can_be_read_without_the_query() -> None:
     shown = dict(zip(outputs, (call for part in found.parts for call in part.calls), strict=True))
     assert shown["two, n"] == "last rows, ROWS BETWEEN 1 PRECEDING AND CURRENT ROW"
     assert shown["so_far"] == "total v2, ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
-    columns = [column.to_pylist() for column in found.groups(lambda name: running.stores[name], RunCache(bytes_max=0))]
+    columns = [column.to_pylist() for column in found.groups(lambda name: Storage(running.stores[name]))]
     rows = {row[0]: dict(zip(["waiting", *outputs], row[1:], strict=True)) for row in zip(*columns, strict=True)}
     a, b, c = rows["a"], rows["b"], rows["c"]
     assert (a["waiting"], a["so_far"], a["so_far (version 1)"], a["far"]) == (0, None, 3, None)

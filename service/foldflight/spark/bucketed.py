@@ -21,7 +21,7 @@ from pyspark.sql import types as st
 from foldflight.engine.query.blocks import BlockBounds, gather
 from foldflight.engine.query.layout import BUCKET
 from foldflight.engine.state.hostcache import HostCache, private_folder
-from foldflight.engine.state.manifest import RunStore, naming_bucket
+from foldflight.engine.state.manifest import RunStore, TableBounds, naming_bucket
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.storage import Storage
 from foldflight.engine.stream.epoch import EpochStats
@@ -242,6 +242,8 @@ class BucketOperator(StatefulProcessor, ABC):
     """
 
     _span: TaskSpan | None = None
+    table_bounds = TableBounds()
+    """The limits of the pieces and merges of a bucket."""
 
     def __init__(self, rows: pa.Schema, bounds: BlockBounds, *, has_names: bool, traced: Traced | None = None) -> None:
         self._step = uuid.uuid4().hex
@@ -273,7 +275,7 @@ class BucketOperator(StatefulProcessor, ABC):
 
     def storage(self, store: RunStore) -> Storage:
         """Return the storage of a table or log with the cache of this process."""
-        return Storage(store, run_cache(), new_run_id=self.run_names)
+        return Storage(store, run_cache(), self.table_bounds, self.run_names)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Process the rows of one bucket and epoch."""

@@ -9,7 +9,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
 import pyarrow as pa
 
@@ -47,15 +47,15 @@ def registering(name: str, make: Callable[Concatenate[Any, P], Function | Scalar
             documentation.
     """
 
-    @functools.wraps(make)
     def decorator(target: Any = None, **options: Any) -> Any:
         if target is None:
-            return lambda target: decorator(target, **options)
-        setattr(target, REGISTERED, make(target, **options))
+            return functools.partial(decorator, **options)
+        setattr(target, REGISTERED, cast("Any", make)(target, **options))
         return target
 
+    functools.update_wrapper(decorator, make)
     decorator.__name__ = decorator.__qualname__ = name
-    return decorator
+    return cast("Decorator[P]", decorator)
 
 
 def snake_case(name: str) -> str:

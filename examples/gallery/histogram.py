@@ -54,7 +54,8 @@ class Histogram:
             accumulator.counts[self.place(value)] -= 1
 
     def merge(self, accumulator, other):
-        accumulator.counts = list(map(int.__add__, accumulator.counts, other.counts))
+        for place, count in enumerate(other.counts):
+            accumulator.counts[place] += count
 
     def get_value(self, accumulator):
         return accumulator.counts

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from foldflight import udaf
 from foldflight.compiler import Programs
+from foldflight.compiler.compiled import Compiled
 from foldflight.compiler.program import Program
 from foldflight.compiler.store import LoopStore
 from foldflight.fold.rows import Column, Rows
@@ -487,3 +488,57 @@ def test_attributes_that_are_the_same_list_are_not_compiled(hot: Programs) -> No
     found = hot.program(bound, bound.instantiate())
     assert not isinstance(found, Program)
     assert "two attributes of its accumulator are the same object" in found.reason
+
+
+@dataclass
+class Pair:
+    one: list[int] = field(default_factory=list)
+    two: list[int] = field(default_factory=list)
+
+
+@udaf
+class Aliased:
+    """A rare row makes two attributes one list."""
+
+    def create_accumulator(self) -> Pair:
+        return Pair()
+
+    def accumulate(self, accumulator: Pair, value: int) -> None:
+        if value < 0:
+            accumulator.one = accumulator.two
+        accumulator.one.append(value)
+
+    def get_value(self, accumulator: Pair) -> int:
+        return len(accumulator.two)
+
+
+@pytest.mark.parametrize("first", [-1, 1])
+def test_accumulators_that_share_a_list_stay_interpreted(first: int) -> None:
+    """Compiled code that takes over from the interpreter would make two lists of one."""
+    (function,) = Registry.load([Aliased]).authored
+    bound = function.bind([pa.int64()], {})
+    one, other = Programs(LoopStore("user"), hot_rows=2).accumulators(interpreted(bound)), interpreted(bound)
+    slots = np.zeros(1, np.int32)
+    for value in (first, 2, 3, 4):
+        for each in (one, other):
+            each.fold(Rows(slots, None, [Column("value", pa.array([value]))]))
+    assert one.outputs(slots).equals(other.outputs(slots))
+    assert one.kind == ("interpreted" if first < 0 else "compiled")
+
+
+def test_what_messages_of_ipc_keep_is_counted_as_a_whole(hot: Programs) -> None:
+    """The column of texts is a small part of the message that it keeps alive, and its slices are one message."""
+    batch = pa.record_batch({"step": ["a", "b"] * 50, "value": range(100), "more": ["x" * 1000] * 100})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    (read,) = pa.ipc.open_stream(pa.py_buffer(sink.getvalue().to_pybytes()))
+    bound = FUNCTIONS["worded"].bind([pa.string(), pa.int64()], {})
+    one = hot.accumulators(interpreted(bound))
+    assert isinstance(one, Compiled)
+    for start in (0, 50):
+        part = read.slice(start, 50)
+        columns = [Column(name, part.column(name)) for name in ("step", "value")]
+        one.fold(Rows(np.zeros(50, np.int32), None, columns))
+    assert one.kind == "compiled"
+    assert 100_000 < one._kept_bytes < 150_000

@@ -1,5 +1,6 @@
 """Accumulators without annotations in compiled code: states are the interpreter's pickles, byte for byte."""
 
+from collections import Counter, defaultdict, deque
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,20 @@ class Grown(State):
 
 
 @udaf
+class Unsaid:
+    """A Counter whose keys nothing tells."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return Counter()
+
+    def accumulate(self, accumulator, value: int):  # type: ignore[no-untyped-def]
+        accumulator[value] += 1
+
+    def get_value(self, accumulator) -> int:  # type: ignore[no-untyped-def]
+        return len(accumulator)
+
+
+@udaf
 class HoldsBytes(_Methods):
     """An accumulator with bytes."""
 
@@ -160,11 +175,159 @@ class HoldsBytes(_Methods):
         return Grown()
 
 
-COMPILED = [Summed, Welford, Unannotated, Itself]
+@udaf
+class Tupled:
+    """A tuple without annotation, and a value that is given up after a change."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return 0.0, 0
+
+    def accumulate(self, accumulator, value: float):  # type: ignore[no-untyped-def]
+        total, count = accumulator
+        return total + value, count + 1
+
+    def merge(self, accumulator, other):  # type: ignore[no-untyped-def]
+        return accumulator[0] + other[0], accumulator[1] + other[1]
+
+    def get_value(self, accumulator) -> float | None:  # type: ignore[no-untyped-def]
+        return accumulator[0] / accumulator[1] if accumulator[1] else None
+
+
+@udaf
+class CountedTexts:
+    """A Counter with what is done with one; its result is interpreted."""
+
+    def create_accumulator(self) -> Counter[str]:
+        return Counter()
+
+    def accumulate(self, accumulator: Counter[str], value: str) -> None:
+        accumulator[value] += 1
+        accumulator["a"] -= 1 + accumulator["nothing"]
+        del accumulator["no text"]
+        if len(value) == 3:
+            accumulator.subtract(accumulator)
+        if len(value) == 2:
+            accumulator += accumulator
+            del accumulator[value]
+        if value == "bad":
+            raise ValueError("bad luck")
+
+    def merge(self, accumulator: Counter[str], other: Counter[str]) -> None:
+        accumulator.update(other)
+
+    def get_value(self, accumulator: Counter[str]) -> str | None:
+        return accumulator.most_common(1)[0][0] if accumulator else None
+
+
+@udaf
+class Defaulted:
+    """A defaultdict, which adds what is only read; its result adds a key, too."""
+
+    def create_accumulator(self) -> defaultdict[int, float]:
+        return defaultdict(float)
+
+    def accumulate(self, accumulator: defaultdict[int, float], value: int) -> None:
+        if accumulator[value % 5] > accumulator[value % 3]:
+            accumulator[7] += 1.5
+        accumulator[value % 7] += 1.0
+        if value == 13:
+            raise ValueError("bad luck")
+
+    def merge(self, accumulator: defaultdict[int, float], other: defaultdict[int, float]) -> None:
+        for key, value in other.items():
+            accumulator[key] += value
+
+    def get_value(self, accumulator: defaultdict[int, float]) -> list[float]:
+        return [accumulator[100], *accumulator.values()]
+
+
+class Window:
+    """A deque with a limit, one without, and a dict, as attributes of an object."""
+
+    recent: deque[float]
+    kept: deque[int]
+    counts: dict[int, int]
+
+    def __init__(self) -> None:
+        self.recent = deque(maxlen=3)
+        self.kept = deque()
+        self.counts = {}
+
+
+@udaf
+class Windowed:
+    """Deques that grow and shrink at both ends, also within a loop, which Python refuses."""
+
+    def create_accumulator(self) -> Window:
+        return Window()
+
+    def accumulate(self, accumulator: Window, value: float, kind: int) -> None:
+        accumulator.recent.append(value)
+        accumulator.recent[-1] += 1.0
+        accumulator.kept.append(kind)
+        accumulator.counts[kind % 4] = len(accumulator.recent)
+        if kind % 5 == 0:
+            accumulator.recent.appendleft(value)
+        if kind % 5 == 1:
+            accumulator.counts[9] = accumulator.kept.popleft() + accumulator.kept.pop()
+        if kind % 7 == 2:
+            accumulator.recent.clear()
+        if kind % 7 == 3:
+            for each in accumulator.kept:
+                if each == 3:
+                    accumulator.kept.pop()
+                    accumulator.kept.append(4)
+
+    def merge(self, accumulator: Window, other: Window) -> None:
+        accumulator.recent.extend(other.recent)
+        accumulator.kept += other.kept
+        accumulator.counts.update(other.counts)
+
+    def get_value(self, accumulator: Window) -> float:
+        total = 0.0
+        for each in accumulator.recent:
+            total += each
+        return total + (accumulator.kept[0] if accumulator.kept else -1) + len(accumulator.counts)
+
+
+@udaf
+class Sketched:
+    """A bytearray, whose items are 0 to 255."""
+
+    def create_accumulator(self) -> bytearray:
+        return bytearray(70)
+
+    def accumulate(self, accumulator: bytearray, value: int) -> None:
+        accumulator[value % 70] |= 1 << (value % 8)
+        accumulator[-1] = value % 257
+
+    def merge(self, accumulator: bytearray, other: bytearray) -> None:
+        for place, byte in enumerate(other):
+            accumulator[place] |= byte
+
+    def get_value(self, accumulator: bytearray) -> int:
+        total = 0
+        for byte in accumulator:
+            total += byte
+        return total + len(accumulator)
+
+
+COMPILED = [Summed, Welford, Unannotated, Tupled, CountedTexts, Defaulted, Windowed, Sketched, Itself]
 FINITE = {
     **VALUES,
     pa.float64(): st.one_of(st.sampled_from([0.0, -0.0, 1.5, 2.0]), st.floats(-100, 100)),
+    pa.int64(): st.one_of(st.integers(-5, 40), VALUES[pa.int64()]),
+    pa.string(): st.one_of(
+        st.sampled_from(["", "a", "bad", "ab", "a text of more than eight bytes"]), st.text(max_size=3)
+    ),
 }
+
+
+each_case = pytest.mark.parametrize(
+    "cls",
+    [COMPILED[0], COMPILED[-1], *(pytest.param(each, marks=pytest.mark.slow) for each in COMPILED[1:-1])],
+    ids=lambda cls: cls.__name__,
+)
 
 
 @pytest.fixture(scope="module")
@@ -180,11 +343,7 @@ def bound_of(cls: Any) -> BoundFunction:
     return function.bind(function.input_types, {})
 
 
-@pytest.mark.parametrize(
-    "cls",
-    [COMPILED[0], COMPILED[-1], *(pytest.param(each, marks=pytest.mark.slow) for each in COMPILED[1:-1])],
-    ids=lambda cls: cls.__name__,
-)
+@each_case
 @settings(examples(30), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_states_are_the_interpreters_pickles(cls: Any, hot: Programs, data: st.DataObject) -> None:
@@ -194,7 +353,7 @@ def test_states_are_the_interpreters_pickles(cls: Any, hot: Programs, data: st.D
     folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, FINITE)
 
 
-@pytest.mark.parametrize("cls", COMPILED, ids=lambda cls: cls.__name__)
+@each_case
 def test_untyped_accumulators_are_compiled(cls: Any, hot: Programs) -> None:
     """The interpreter folds no row, before and after its states were read."""
     bound = bound_of(cls)
@@ -202,7 +361,7 @@ def test_untyped_accumulators_are_compiled(cls: Any, hot: Programs) -> None:
     one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
     slots = np.arange(1000, dtype=np.int32) % 7
     for _ in range(2):
-        values = [Column("value", pa.array(np.arange(1000)).cast(type_)) for type_ in bound.input_types]
+        values = [Column("value", pa.array(14 + np.arange(1000) % 16 * 35).cast(type_)) for type_ in bound.input_types]
         for each in (one, other):
             each.fold(Rows(slots, None, values))
         states = other.states(slots[:7])
@@ -220,6 +379,7 @@ def test_untyped_accumulators_are_compiled(cls: Any, hot: Programs) -> None:
         (TurnsInt, "it assigns int to an attribute without annotation that is float at first"),
         (PicklesItself, "Reduced defines how it is pickled"),
         (HoldsBytes, "Grown.name is a bytes at first; annotate it"),
+        (Unsaid, "it is a Counter at first; annotate it, as in Counter[str]"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )

@@ -1,4 +1,4 @@
-"""Accumulators without annotations whose types are certain, because fresh ones hold plain numbers.
+"""Accumulators whose states are pickles and whose types are certain, by fresh ones or annotations of containers.
 
 Their states stay what they are without a compiler: pickles of the accumulators. Compiled code has records, from which
 objects are made where states are written, and the code may only store values of the types of the first ones.
@@ -7,6 +7,8 @@ objects are made where states are written, and the code may only store values of
 from __future__ import annotations
 
 import inspect
+import typing
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -14,68 +16,137 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from foldflight.compiler.heap import Holding, Part
 from foldflight.compiler.kinds import Refused
 from foldflight.compiler.records import RecordField, RecordLayout
 from foldflight.functions.author.spec import Function
 
-__all__ = ["Certain", "certain_of", "class_named", "why_untyped"]
+__all__ = ["CONTAINERS", "Certain", "certain_of", "class_named", "why_untyped"]
 
-_TYPES: Final[dict[type, pa.DataType]] = {int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+_TYPES: Final[dict[str, pa.DataType]] = {
+    "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "byte": pa.uint8(), "text": pa.string(),
+}  # fmt: skip
+_NUMBERS: Final[dict[Any, str]] = {int: "int", float: "float", bool: "bool"}
+_CLASSES: Final[dict[str, type]] = {**{kind: cls for cls, kind in _NUMBERS.items()}, "text": str, "byte": int}
+CONTAINERS: Final = (Counter, defaultdict, deque, bytearray)
+"""Python's own containers besides lists, dicts and sets."""
+_SHAPES: Final[dict[Any, str]] = {list: "list", deque: "list", dict: "dict", Counter: "dict", defaultdict: "dict"}
+_ITEMS_MAX: Final = 64  # compiled code copies the accumulator at each row
+_BYTES_MAX: Final = 1 << 12
 _PICKLED_BY: Final = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__new__")
 _HEAP_TYPE: Final = 1 << 9  # a class that is defined in Python
 
 
 @dataclass(frozen=True)
 class Certain:
-    """The types of an accumulator's numbers.
+    """The types of an accumulator.
 
     Args:
-        cls: The class of the accumulator; None if it is a number.
-        types: The type of each attribute, in the order in which they are set; of the field `value` for a number.
+        cls: The class of the accumulator; None if it is the one field `value`, or a tuple of the fields.
+        fields: Its attributes or members, in the order in which they are set.
     """
 
     cls: type | None
-    types: dict[str, type]
+    fields: tuple[RecordField, ...]
+
+    @property
+    def _is_value(self) -> bool:
+        return self.cls is None and self.fields[0].name == "value"
 
     @property
     def arrow(self) -> pa.DataType:
         """The type of accumulators as a column."""
-        if self.cls is None:
-            return _TYPES[self.types["value"]]
-        return pa.struct([pa.field(name, _TYPES[each]) for name, each in self.types.items()])
+        found = [pa.field(each.name, _arrow(each)) for each in self.fields]
+        return found[0].type if self._is_value else pa.struct(found)
 
     @property
     def layout(self) -> RecordLayout:
         """The layout of accumulators in memory."""
-        return RecordLayout(tuple(RecordField(name, each.__name__) for name, each in self.types.items()), exact=True)
+        return RecordLayout(self.fields, exact=True)
 
     def column(self, accumulators: Sequence[Any]) -> pa.Array | None:
         """Return n accumulators as a column; None if one has other attributes, other types or more than 64 bits."""
-        rows = [{"value": each} for each in accumulators]
-        if self.cls is not None:
-            if any(type(each) is not self.cls for each in accumulators):
-                return None
-            rows = [vars(each) for each in accumulators]
-        wanted = list(self.types.items())
-        if any([(name, type(value)) for name, value in row.items()] != wanted for row in rows):
+        rows = [self._members(each) for each in accumulators]
+        names = [each.name for each in self.fields]
+        if any(list(row) != names or not all(_fits(each, row[each.name]) for each in self.fields) for row in rows):
             return None
         try:
-            columns = [pa.array([row[name] for row in rows], _TYPES[each]) for name, each in wanted]
-        except (OverflowError, pa.ArrowInvalid):
+            columns = [pa.array([_items(each, row[each.name]) for row in rows], _arrow(each)) for each in self.fields]
+        except (OverflowError, ValueError):  # a number of more than 64 bits, or a text that is no UTF-8
             return None
-        return columns[0] if self.cls is None else pa.StructArray.from_arrays(columns, fields=list(self.arrow))
+        return columns[0] if self._is_value else pa.StructArray.from_arrays(columns, fields=list(self.arrow))
+
+    def _members(self, accumulator: Any) -> dict[str, Any]:
+        if self.cls is not None:
+            return vars(accumulator) if type(accumulator) is self.cls else {}
+        if self._is_value:
+            return {"value": accumulator}
+        return {f"f{place}": each for place, each in enumerate(accumulator)} if type(accumulator) is tuple else {}
 
     def accumulators(self, column: pa.Array) -> list[Any]:
         """Return a column of n accumulators as n accumulators, as the author's code makes them."""
+        columns = [column] if self._is_value else column.flatten()
+        members = [
+            [_made(field, value) for value in each.to_pylist()]
+            for field, each in zip(self.fields, columns, strict=True)
+        ]
         if self.cls is None:
-            return list(column.to_pylist())
+            return members[0] if self._is_value else list(zip(*members, strict=True))
         made = []
-        for values in zip(*(column.field(place).to_pylist() for place in range(len(self.types))), strict=True):
+        for values in zip(*members, strict=True):
             accumulator: Any = object.__new__(self.cls)
-            for name, value in zip(self.types, values, strict=True):
-                setattr(accumulator, name, value)
+            for field, value in zip(self.fields, values, strict=True):
+                setattr(accumulator, field.name, value)
             made.append(accumulator)
         return made
+
+
+def _arrow(field: RecordField) -> pa.DataType:
+    """Return the type of a field as a column."""
+    if field.held is None:
+        return pa.list_(_TYPES[field.kind]) if field.length else _TYPES[field.kind]
+    key = _TYPES[field.held.key.kinds[0]]
+    return pa.list_(key) if field.held.value is None else pa.map_(key, _TYPES[field.held.value.kinds[0]])
+
+
+def _fits(field: RecordField, value: Any) -> bool:
+    """Return whether a value is exactly what compiled code makes of its record."""
+    if field.held is None and not field.length:
+        return type(value) is _CLASSES[field.kind]
+    if field.held is None:
+        made: Any = bytearray if field.kind == "byte" else list
+        return type(value) is made and len(value) == field.length and {*map(type, value)} == {_CLASSES[field.kind]}
+    held = field.held
+    cls: Any = held.made or {"list": list, "dict": dict}[held.shape]
+    if type(value) is not cls or getattr(value, "__dict__", None) or getattr(value, "maxlen", None) != held.limit:
+        return False
+    if held.value is None:
+        return {*map(type, value)} <= {_CLASSES[held.key.kinds[0]]}
+    made_by = _CLASSES[held.value.kinds[0]]
+    if held.made is defaultdict and value.default_factory is not made_by:
+        return False
+    return {*map(type, value)} <= {_CLASSES[held.key.kinds[0]]} and {*map(type, value.values())} <= {made_by}
+
+
+def _items(field: RecordField, value: Any) -> Any:
+    """Return the value of a field as Arrow takes it."""
+    if field.held is not None and field.held.value is not None:
+        return list(value.items())
+    return value if type(value) in _NUMBERS else list(value)
+
+
+def _made(field: RecordField, value: Any) -> Any:
+    """Return the value of a field, given what Arrow returns."""
+    if field.held is None:
+        return bytearray(value) if field.kind == "byte" else value
+    if field.held.made is deque:
+        return deque(value, field.held.limit)
+    if field.held.made is Counter:
+        return Counter(dict(value))
+    if field.held.made is defaultdict:
+        assert field.held.value is not None
+        return defaultdict(_CLASSES[field.held.value.kinds[0]], value)
+    return value if field.held.value is None else dict(value)
 
 
 def why_untyped(function: Function) -> str:
@@ -90,38 +161,93 @@ def class_named(function: Function, create_accumulator: Any) -> type | None:
         Refused: The class is not defined in Python.
     """
     found = function.cls if create_accumulator is None else function.accumulator_class
+    if found is None and "value" in function.accumulator_hints:
+        return None  # a container
     if found is None and isinstance(create_accumulator, FunctionType):
         known = create_accumulator.__globals__
         named = [known[name] for name in create_accumulator.__code__.co_names if isinstance(known.get(name), type)]
         found = named[0] if len(named) == 1 else None
+    if found in CONTAINERS:
+        return None
     if found is not None and not all(each.__flags__ & _HEAP_TYPE for each in found.__mro__[:-1]):
         raise Refused(why_untyped(function))
     return found
 
 
-def certain_of(cls: type | None, fresh: Any, untyped: str) -> Certain:
+def certain_of(cls: type | None, fresh: Any, untyped: str, hints: typing.Mapping[str, Any]) -> Certain:
     """Return the types of a fresh accumulator.
 
     Args:
-        cls: The class that it should have; None if it should be a number.
+        cls: The class that it should have; None if it should be a number, a tuple or a container.
         fresh: The accumulator.
         untyped: The reason of `why_untyped`.
+        hints: The annotations of its attributes, or that of a container as `value`.
 
     Raises:
         Refused: One of the types is not certain.
     """
     if cls is None:
-        if type(fresh) not in _TYPES:
+        is_tuple = type(fresh) is tuple and len(fresh) > 0
+        members = {f"f{place}": each for place, each in enumerate(fresh)} if is_tuple else {"value": fresh}
+        if is_tuple and not all(type(each) in _NUMBERS for each in fresh):
             raise Refused(untyped)
-        return Certain(None, {"value": type(fresh)})
+        return Certain(
+            None, tuple(_field(name, each, hints.get(name), "it", untyped) for name, each in members.items())
+        )
     if type(fresh) is not cls or any("__slots__" in vars(each) for each in cls.__mro__[:-1]):
         raise Refused(untyped)
     if any(getattr(cls, name, None) is not getattr(object, name, None) for name in _PICKLED_BY):
         raise Refused(f"{untyped}; {cls.__name__} defines how it is pickled")
-    for name, value in vars(fresh).items():
-        if type(value) not in _TYPES:
-            what = f"{cls.__name__}.{name} is a {type(value).__name__} at first"
-            raise Refused(f"{untyped}; {what}; annotate it")
+    if not hints:
+        hints = _hints(cls)
+    for name in vars(fresh):
         if inspect.isdatadescriptor(inspect.getattr_static(cls, name, None)):
             raise Refused(f"{untyped}; {cls.__name__}.{name} is a property")
-    return Certain(cls, {name: type(value) for name, value in vars(fresh).items()})
+    fields = [
+        _field(name, each, hints.get(name), f"{cls.__name__}.{name}", untyped) for name, each in vars(fresh).items()
+    ]
+    # Texts that two objects of an accumulator share are pickled once: only Python knows which these are.
+    if any(each.refers_to_texts for each in fields):
+        raise Refused(f"{untyped}; keys of attributes that are texts are compiled only where states are typed")
+    return Certain(cls, tuple(fields))
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(cls)
+    except NameError:
+        return {}
+
+
+def _field(name: str, value: Any, hint: Any, shown: str, untyped: str) -> RecordField:
+    """Return the field of a member of a fresh accumulator. Raises Refused if its type is not certain."""
+    if type(value) in _NUMBERS:
+        return RecordField(name, _NUMBERS[type(value)])
+    if type(value) is bytearray and 0 < len(value) <= _BYTES_MAX:
+        return RecordField(name, "byte", length=len(value))
+    kinds = {_NUMBERS.get(type(each)) for each in value} if type(value) is list else set()
+    if len(kinds) == 1 and None not in kinds and len(value) <= _ITEMS_MAX:
+        return RecordField(name, str(kinds.pop()), length=len(value))
+    holding = None if value or type(value) not in _SHAPES else _holding(value, hint)
+    if holding is None:
+        remedy = f"{shown} is a {type(value).__name__} at first; annotate it"
+        remedy += ", as in Counter[str], defaultdict[str, int] or deque[float]" if type(value) in CONTAINERS else ""
+        raise Refused(f"{untyped}; {remedy}" if value is not None or shown != "it" else untyped)
+    return RecordField(name, holding.shape, held=holding)
+
+
+def _holding(value: Any, hint: Any) -> Holding | None:
+    """Return what an empty container holds by its annotation; None if that does not tell it."""
+    kinds: list[str | None] = [{**_NUMBERS, str: "text"}.get(each) for each in typing.get_args(hint)]
+    made: Any = type(value)
+    is_list = _SHAPES[made] == "list"
+    if typing.get_origin(hint) is not made or None in kinds or (is_list and kinds == ["text"]):
+        return None
+    kinds += ["int"] if made is Counter else []
+    if len(kinds) != (1 if is_list else 2) or kinds[-1] == "text":
+        return None
+    if made is defaultdict and value.default_factory is not _CLASSES[str(kinds[1])]:
+        return None
+    parts = [Part((str(each),)) for each in kinds]
+    special = made if made in CONTAINERS else None
+    return Holding(_SHAPES[made], parts[0], None if is_list else parts[1], special, getattr(value, "maxlen", None))

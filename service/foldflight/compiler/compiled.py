@@ -62,6 +62,7 @@ class Compiled(Accumulators):
         self._heap: Heap | None = None
         self._fresh = np.zeros(0, np.uint8)
         self._kept: list[pa.Array] = []
+        self._memory: dict[int, int] = {}  # what the kept arrays are in: bytes by address
         self._kept_bytes, self._kept_bytes_max = 0, _KEPT_BYTES_MIN
         self._compiled_for(0)
 
@@ -203,7 +204,10 @@ class Compiled(Accumulators):
             raise
         if program.changes and len(known):
             try:
-                records = self._records(self.inner.states(known))
+                shares = _shares(
+                    self.inner.held(known), [each for each in program.layout.fields if each.length or each.held]
+                )
+                records = None if shares else self._records(self.inner.states(known))
             except FunctionError:  # as in `_enter`
                 records = None
             if records is None or own != self._own_numbers():
@@ -268,6 +272,9 @@ class Compiled(Accumulators):
             for field in held(found.layout.fields):
                 self._fresh.view(found.dtype)[field.name][:, 0] = self._progress.ctypes.data
         if len(slots):
+            if _shares(self.inner.held(slots), [field for field in found.layout.fields if field.length or field.held]):
+                self._program = self._heap = None  # records would make two of what is one list in Python
+                return
             try:
                 states = self.inner.states(slots)
             except FunctionError:  # a number exceeds its type; later rows may bring it back into range
@@ -326,6 +333,12 @@ class Compiled(Accumulators):
             return None
 
     @property
+    def _type(self) -> pa.DataType:
+        """The type of accumulators as a column."""
+        assert self._program is not None
+        return self.inner.codec.arrow if self._program.certain is None else self._program.certain.arrow
+
+    @property
     def _rows(self) -> Any:
         assert self._program is not None
         return self._table.view(self._program.dtype)
@@ -343,8 +356,7 @@ class Compiled(Accumulators):
     def _column_states(self, slots: Slots, *, narrow: bool) -> pa.Array | None:
         """Return the states of n slots; None if one does not fit its type. Without `narrow`, integers have 64 bits."""
         assert self._program is not None
-        certain = self._program.certain
-        records, type_ = taken(self._rows, slots), self.inner.codec.arrow if certain is None else certain.arrow
+        records, type_ = taken(self._rows, slots), self._type
         columns = []
         for place, field in enumerate(self._program.layout.fields):
             wanted = type_.field(place).type if pa.types.is_struct(type_) else type_
@@ -399,11 +411,14 @@ class Compiled(Accumulators):
                 self._rows[field.name][slots] = to_addresses(texts)
                 copies.append(texts)
             copies += [self._copied_texts(field, slots) for field in program.texts if field.held is not None]
-            self._kept = copies
-            self._kept_bytes = sum(each.nbytes for each in self._kept)
+            self._kept, self._memory = copies, _memory_of(copies)
+            self._kept_bytes = sum(self._memory.values())
             self._kept_bytes_max = max(_KEPT_BYTES_MIN, 2 * self._kept_bytes)
         self._kept += arrays
-        self._kept_bytes += sum(each.nbytes for each in arrays)
+        for address, size in _memory_of(arrays).items():
+            if address not in self._memory:
+                self._memory[address] = size
+                self._kept_bytes += size
 
     def _copied_texts(self, field: RecordField, slots: Slots) -> pa.Array:
         """Copy containers with their texts, and return the column that has the texts now."""
@@ -411,7 +426,7 @@ class Compiled(Accumulators):
         assert self._heap is not None
         assert self._program is not None
         headers = self._rows[field.name][slots]
-        type_ = self.inner.codec.arrow
+        type_ = self._type
         names = [each.name for each in self._program.layout.fields]
         wanted = type_.field(names.index(field.name)).type if pa.types.is_struct(type_) else type_
         column = self._heap.column(headers, field.held, wanted, narrow=False)
@@ -422,6 +437,28 @@ class Compiled(Accumulators):
         assert written is not None
         self._rows[field.name][slots] = headers
         return column
+
+
+def _shares(accumulators: Sequence[Any], fields: Sequence[RecordField]) -> bool:
+    """Return whether two fields of n accumulators, or two accumulators, are the same list, dict or other container."""
+    known: set[int] = set()
+    for accumulator in accumulators:
+        for field in fields:
+            known.add(id(getattr(accumulator, field.name, accumulator)))  # a container itself has no such attribute
+    return len(known) < len(accumulators) * len(fields)
+
+
+def _memory_of(arrays: Sequence[pa.Array]) -> dict[int, int]:
+    """Return the sizes, in bytes, of what keeps arrays alive, by address: of messages that came by IPC, the whole."""
+    found = {}
+    for array in arrays:
+        for buffer in array.buffers():
+            whole = buffer
+            while whole is not None and whole.parent is not None:
+                whole = whole.parent
+            if whole is not None:
+                found[whole.address] = whole.size
+    return found
 
 
 def results_of(values: Any, known: Mask, type_: pa.DataType) -> pa.Array:

@@ -6,6 +6,7 @@ import functools
 import heapq
 import operator
 import sys
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final
@@ -18,7 +19,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable, register_model
 
 from foldflight.compiler import memory
-from foldflight.compiler.arithmetic import add_int, bound_of, index_of
+from foldflight.compiler.arithmetic import add_int, bound_of, index_of, sub_int
 from foldflight.compiler.heap import Holding, Part
 from foldflight.compiler.kinds import KINDS, Refused, kind_of, stand_in
 from foldflight.compiler.memory import dict_operations, list_operations, load
@@ -276,8 +277,8 @@ def _following(held: Held) -> Any:
 @functools.cache
 def _next_of(held: Held) -> Any:
     """Return `next(header, live, used, offset, place)`: the next entry of a loop, or -1 at its end."""
-    following = _following(held)
-    if held.holding.shape == "list":
+    following, is_deque = _following(held), held.holding.made is deque
+    if held.holding.shape == "list" and not is_deque:
         return register_jitable(lambda header, live, used, offset, place: following(header, place))
 
     @register_jitable
@@ -285,7 +286,7 @@ def _next_of(held: Held) -> Any:
         is_same = load(header + memory.LIVE) == live and load(header + memory.USED) == used
         if not is_same or load(header + memory.OFFSET) != offset:
             # Python raises RuntimeError, or, after as many insertions as deletions, goes on in an order of its own.
-            raise ValueError
+            raise ValueError  # `LIVE` of a deque counts its changes
         return following(header, place)
 
     return next_entry
@@ -294,10 +295,21 @@ def _next_of(held: Held) -> Any:
 # --- what the stand-ins need ------------------------------------------------------------------------------------------
 
 
+# What is compiled of the containers that are not lists, dicts or sets.
+_LIKE_DICTS: Final = ("[]", "[] =", "clear", "del", "get", "in", "items", "keys", "pop", "setdefault", "values")
+_DONE_WITH: Final[dict[type, tuple[str, ...]]] = {
+    Counter: (*_LIKE_DICTS, "+=", "extend or update", "subtract"),
+    defaultdict: (*_LIKE_DICTS, "extend or update"),
+    deque: ("[]", "[] =", "append", "appendleft", "clear", "extend or update", "pop", "popleft"),
+}
+
+
 def _of(me: Any, shape: str, what: str, *, changes: bool = False) -> Any:
     """Return the operations of a container of a shape (`list dict`). Raises Refused for anything else."""
     if not isinstance(me, Held) or me.holding.shape not in shape.split() or me.view:
         raise Refused(f"it uses {what} of {me}")
+    if me.holding.made is not None and what not in _DONE_WITH[me.holding.made]:
+        raise Refused(f"it uses {what} of a {me.holding.name}")
     if changes and not me.changeable:
         raise Refused(f"it changes a container by {what}, which is not the accumulator's, or in get_value")
     return me.operations
@@ -322,7 +334,64 @@ def append(me: Any, item: Any) -> Any:
     """Stand for `list.append`."""
     made = _of(me, "list", "append", changes=True)
     words, appended = words_of(me.holding.key, "the item of append"), made.appended
+    if me.holding.made is deque:
+        limited = _limited(me.holding)
+
+        def at_end(me: Any, item: Any) -> None:
+            appended(header_of(me), words(item))
+            limited(header_of(me))
+
+        return at_end
     return lambda me, item: appended(header_of(me), words(item))
+
+
+@functools.cache
+def _limited(holding: Holding) -> Any:
+    """Return the function that removes the first item of a deque if it is too long, and counts the change."""
+    cut, limit = list_operations(holding.stride).cut, -1 if holding.limit is None else holding.limit
+
+    @register_jitable
+    def limited(header):
+        if 0 <= limit < load(header + memory.USED):
+            cut(header, 0, 1)
+        memory.store(header + memory.LIVE, load(header + memory.LIVE) + 1)
+
+    return limited
+
+
+@stand_in
+def append_left(me: Any, item: Any) -> Any:
+    """Stand for `deque.appendleft`."""
+    made = _of(me, "list", "appendleft", changes=True)
+    words, inserted, limited = words_of(me.holding.key, "the item of appendleft"), made.inserted, _limited(me.holding)
+    cut, limit = made.cut, -1 if me.holding.limit is None else me.holding.limit
+
+    def at_begin(me: Any, item: Any) -> None:
+        header = header_of(me)
+        inserted(header, 0, words(item))
+        if 0 <= limit < load(header + memory.USED):
+            cut(header, limit, limit + 1)
+        limited(header)
+
+    return at_begin
+
+
+@stand_in
+def pop_left(me: Any) -> Any:
+    """Stand for `deque.popleft`."""
+    made = _of(me, "list", "popleft", changes=True)
+    value, cut, limited = value_at(me.holding.key), made.cut, _limited(me.holding)
+
+    def popped(me: Any) -> Any:
+        header = header_of(me)
+        if load(header + memory.USED) == 0:
+            raise ValueError
+        found = value(memory.address_of(header, 0))
+        cut(header, 0, 1)
+        limited(header)
+        return found
+
+    return popped
 
 
 @stand_in
@@ -339,19 +408,20 @@ def add(me: Any, key: Any) -> Any:
 
 
 def _deleting(name: str, shape: str, *, must_exist: bool) -> Any:
-    """Return the stand-in of what deletes an entry."""
+    """Return the stand-in of what deletes an entry. Of a Counter, it need not exist."""
 
     @stand_in
     def choose(me: Any, key: Any) -> Any:
         made = _of(me, shape, name, changes=True)
         words = words_of(me.holding.key, f"the {'key' if shape == 'dict' else 'item'} of {name}")
         find, deleted = made.find, made.deleted
+        may_lack = not must_exist or me.holding.made is Counter
 
         def found(me: Any, key: Any) -> None:
             entry = find(header_of(me), words(key))
             if entry >= 0:
                 deleted(header_of(me), entry)
-            elif must_exist:
+            elif not may_lack:
                 raise ValueError  # the interpreter raises KeyError
 
         return found
@@ -366,8 +436,15 @@ _delete_key: Final = _deleting("del", "dict", must_exist=True)
 def clear(me: Any) -> Any:
     """Stand for `clear`."""
     _of(me, "list dict set", "clear", changes=True)
-    emptied = memory.emptied
-    return lambda me: emptied(header_of(me))
+    emptied, is_deque = memory.emptied, me.holding.made is deque
+
+    def cleared(me: Any) -> None:
+        changes = load(header_of(me) + memory.LIVE)
+        emptied(header_of(me))
+        if is_deque:
+            memory.store(header_of(me) + memory.LIVE, changes + 1)
+
+    return cleared
 
 
 @stand_in
@@ -434,13 +511,17 @@ def pop(me: Any, key: Any = None, default: Any = None) -> Any:
         value, cut, stride = value_at(me.holding.key), made.cut, me.holding.stride
         if _is_given(key):
             _whole("pop", key)
-        is_last = not _is_given(key)
+        is_last, is_deque = not _is_given(key), me.holding.made is deque
+        if is_deque and not is_last:
+            raise Refused("it uses pop of a deque with an argument")
 
         def popped(me: Any, key: Any = None, default: Any = None) -> Any:
             used = load(header_of(me) + memory.USED)
             place = index_of(-1 if is_last else key, used)
             found = value(memory.address_of(header_of(me), place * stride))
             cut(header_of(me), place, place + 1)
+            if is_deque:
+                memory.store(header_of(me) + memory.LIVE, load(header_of(me) + memory.LIVE) + 1)
             return found
 
         return popped
@@ -497,7 +578,11 @@ def extend(me: Any, other: Any) -> Any:
     """Stand for `list.extend`, and `set.update` and `dict.update` with another of the same type."""
     made = _of(me, "list set dict", "extend or update", changes=True)
     if not isinstance(other, Held) or other.holding != me.holding or other.view:
-        raise Refused(f"it extends a {me.holding.shape} by {other}")
+        raise Refused(f"it extends a {me.holding.name} by {other}")
+    if me.holding.made is Counter:
+        return lambda me, other: _add_counts(me, other)
+    if me.holding.made is deque:
+        return _extended_deque(me)
     if me.holding.shape == "list":
         extended = made.extended
         return lambda me, other: extended(header_of(me), header_of(other), 0, load(header_of(other) + memory.USED))
@@ -517,6 +602,66 @@ def extend(me: Any, other: Any) -> Any:
             entry = following(header_of(other), entry + 1)
 
     return updated
+
+
+def _extended_deque(me: Held) -> Any:
+    """Return the implementation of `deque.extend` with another deque of the same type."""
+    made, limited, whole = (
+        list_operations(me.holding.stride),
+        _limited(me.holding),
+        memory.words_tuple(me.holding.stride),
+    )
+    appended, at = made.appended, _address_of(me)
+
+    def extended(me: Any, other: Any) -> None:
+        if header_of(me) == header_of(other):
+            raise ValueError  # Python copies it first
+        for place in range(load(header_of(other) + memory.USED)):
+            appended(header_of(me), whole(at(header_of(other), place)))
+            limited(header_of(me))
+
+    return extended
+
+
+def _counting(what: str, plus: Any, *, keeps_positive: bool = False) -> Any:
+    """Return the stand-in of what adds the counts of another Counter, or subtracts them."""
+
+    @stand_in
+    def choose(me: Any, other: Any) -> Any:
+        made = _of(me, "dict", what, changes=True)
+        if not isinstance(other, Held) or other.holding != me.holding or other.view:
+            raise Refused(f"it uses {what} of a Counter with {other}")
+        find, added, deleted, at, following, key_of = (
+            made.find, made.added, made.deleted, made.at, made.next, made.key_of,
+        )  # fmt: skip
+
+        def counted(me: Any, other: Any) -> None:
+            entry = following(header_of(other), 0)
+            while entry >= 0:
+                address = at(header_of(other), entry)
+                mine = find(header_of(me), key_of(address))
+                count = load(address + 8)
+                if mine < 0:
+                    added(header_of(me), (load(address), plus(0, count)))
+                else:
+                    place = at(header_of(me), mine) + 8
+                    memory.change(load(header_of(me)), place, plus(load(place), count))
+                entry = following(header_of(other), entry + 1)
+            if keeps_positive:
+                entry = following(header_of(me), 0)
+                while entry >= 0:
+                    if load(at(header_of(me), entry) + 8) <= 0:
+                        deleted(header_of(me), entry)
+                    entry = following(header_of(me), entry + 1)
+
+        return counted
+
+    return choose
+
+
+_add_counts: Final = _counting("extend or update", add_int)
+_subtract_counts: Final = _counting("subtract", sub_int)
+_add_in_place: Final = _counting("+=", add_int, keeps_positive=True)
 
 
 def _view(name: str) -> Any:
@@ -580,6 +725,7 @@ _ORDERED: Final = {"int", "float", "bool", "date", "timestamp", "time", "duratio
 
 METHODS: Final[dict[str, Any]] = {
     "append": append,
+    "appendleft": append_left,
     "add": add,
     "clear": clear,
     "discard": _deleting("discard", "set", must_exist=False),
@@ -589,9 +735,11 @@ METHODS: Final[dict[str, Any]] = {
     "items": _view("items"),
     "keys": _view("keys"),
     "pop": pop,
+    "popleft": pop_left,
     "remove": _deleting("remove", "set", must_exist=True),
     "setdefault": set_default,
     "sort": sort,
+    "subtract": _subtract_counts,
     "update": extend,
     "values": _view("values"),
 }
@@ -614,15 +762,27 @@ def get_item(me: Held, index: Any) -> Any:
     if me.holding.shape == "dict":
         words, find, at = words_of(me.holding.key, "the key of []"), made.find, made.at
         ahead, value = 8 * len(me.holding.key.kinds), value_at(me.holding.value)
+        if me.holding.made is Counter:
+
+            def counted(me: Any, index: Any) -> Any:
+                entry = find(header_of(me), words(index))
+                return 0 if entry < 0 else value(at(header_of(me), entry) + ahead)
+
+            return counted
+        added, adds = made.added, me.holding.made is defaultdict and me.changeable
 
         def found(me: Any, index: Any) -> Any:
             entry = find(header_of(me), words(index))
             if entry < 0:
-                raise ValueError  # the interpreter raises KeyError
+                if not adds:
+                    raise ValueError  # the interpreter raises KeyError
+                entry = added(header_of(me), (*words(index), 0))  # zero, 0.0 and False are the same word
             return value(at(header_of(me), entry) + ahead)
 
         return found
     if isinstance(index, types.SliceType):
+        if me.holding.made is not None:
+            raise Refused(f"it takes a slice of a {me.holding.name}")
         return _slice(me, index)
     _whole("[]", index)
     item, stride = value_at(me.holding.key), me.holding.stride
@@ -732,14 +892,21 @@ def put_whole(me: Any, other: Any) -> Any:
     return replaced
 
 
-def in_place(plain: Any, shapes: str) -> Any:
+def in_place(plain: Any, shapes: str, *, plus: bool = False) -> Any:
     """Return the stand-in of an operator such as `+=`, for containers and all others, for which it is `plain`."""
 
     @stand_in
     def choose(me: Any, other: Any) -> Any:
         if not isinstance(me, Held):
             return lambda me, other: plain(me, other)
-        _of(me, shapes, "an operator in place", changes=True)
+        if me.holding.made is Counter and plus:
+
+            def counted(me: Any, other: Any) -> Any:
+                _add_in_place(me, other)
+                return me
+
+            return counted
+        _of(me, shapes, "extend or update" if me.holding.made is deque else "an operator in place", changes=True)
 
         def extended(me: Any, other: Any) -> Any:
             extend(me, other)

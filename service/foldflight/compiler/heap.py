@@ -43,14 +43,23 @@ class Holding:
     """What a container holds.
 
     Args:
-        shape: list, dict or set.
+        shape: list, dict or set: how its memory is arranged.
         key: The keys of a dict, or the items of a list or set.
         value: The values of a dict.
+        made: Its class, if that is another one of Python's, such as Counter or deque.
+        limit: The `maxlen` of a deque.
     """
 
     shape: str
     key: Part
     value: Part | None = None
+    made: type | None = None
+    limit: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its class."""
+        return self.shape if self.made is None else self.made.__name__
 
     @property
     def has_texts(self) -> bool:
@@ -64,7 +73,11 @@ class Holding:
         return len(self.key.kinds) + (len(self.value.kinds) if self.value is not None else 0)
 
     def __str__(self) -> str:
-        return f"{self.shape}[{self.key}]" if self.value is None else f"{self.shape}[{self.key}, {self.value}]"
+        return f"{self.name}[{self.key}{'' if self.value is None else f', {self.value}'}{self._limited}]"
+
+    @property
+    def _limited(self) -> str:
+        return "" if self.limit is None else f"; {self.limit}"
 
 
 @dataclass(frozen=True)

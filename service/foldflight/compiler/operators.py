@@ -402,7 +402,7 @@ OPERATORS: Final[dict[Any, Any]] = {
 }
 
 IN_PLACE: Final[dict[Any, Any]] = {
-    operator.add: containers.in_place(OPERATORS[operator.add], "list"),
+    operator.add: containers.in_place(OPERATORS[operator.add], "list", plus=True),
     operator.or_: containers.in_place(OPERATORS[operator.or_], "set dict"),
 }
 
@@ -444,6 +444,14 @@ CALLS: Final[dict[Any, Any]] = {
 # --- items of lists ---------------------------------------------------------------------------------------------------
 
 
+@register_jitable
+def _byte(value: Any) -> int:
+    number = _int(value)
+    if not 0 <= number <= 255:
+        raise ValueError
+    return number
+
+
 @stand_in
 def get_item(items: Any, index: Any) -> Any:
     """Stand for `items[index]`."""
@@ -469,9 +477,9 @@ def set_item(items: Any, index: Any, value: Any) -> Any:
     if not isinstance(items, Items) or not items.changeable or _kinds("[]", index)[0] == "float":
         raise Refused(f"it puts an item into {items} by {index}")
     found = str(kind_of(value)).removesuffix("?")
-    if found != items.kind:
+    if found != (wanted := "int" if items.kind == "byte" else items.kind):
         raise Refused(f"it puts a {found} into a list of {items.kind}")
-    length, given = items.length, KNOWN[items.kind]
+    length, given = items.length, _byte if items.kind == "byte" else KNOWN[wanted]
     return lambda items, index, value: store_item(items, arithmetic.index_of(_int(index), length), given(value))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import collections
 import datetime
 import decimal
 import dis
@@ -16,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from foldflight.compiler.certain import Certain, certain_of, class_named, why_untyped
+from foldflight.compiler.certain import CONTAINERS, Certain, certain_of, class_named, why_untyped
 from foldflight.compiler.decimals import constant_of
 from foldflight.compiler.heap import Holding, Part
 from foldflight.compiler.kernels import Plan
@@ -45,13 +46,13 @@ __all__ = [
 ]
 
 _METHODS: Final = ("accumulate", "retract", "merge", "get_value")
-_KINDS: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool}
+_KINDS: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool, "byte": int}
 _LENGTH_MAX: Final = 1 << 14
 _COPIED_MAX: Final = 64  # compiled code copies the accumulator at each row
 _MOMENTS: Final = ("date", "datetime", "time", "timedelta", "timezone", "UTC")
 _HARMLESS: Final = (
-    *(None, int, float, bool, str, bytes, list, dict, set, super, object, math, datetime, decimal),
-    decimal.Decimal,
+    *(None, int, float, bool, str, bytes, list, dict, set, super, object, math, datetime, decimal, collections),
+    *(decimal.Decimal, *CONTAINERS),
     *(getattr(datetime, name) for name in _MOMENTS),
 )
 _MAKERS: Final = ("__init__", "__new__", "__post_init__")
@@ -74,6 +75,8 @@ class Start(typing.NamedTuple):
 def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     """Return the plan of a function and the records that it starts with. Raises Refused if it cannot be compiled."""
     function = bound.function
+    if function.adapter:
+        raise Refused(f"its class is adapted from {function.adapter}")
     untyped = "" if bound.serializer is not None else why_untyped(function)
     if untyped and function.capabilities.codec != "pickle":
         raise Refused(untyped)
@@ -107,7 +110,7 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     accumulators = _fresh(methods, cls)
     if cls is None and has_members and type(accumulators[0]) is not tuple:
         raise Refused("its accumulator is neither a tuple nor an object with annotated attributes")
-    certain = certain_of(cls, accumulators[0], untyped) if untyped else None
+    certain = certain_of(cls, accumulators[0], untyped, function.accumulator_hints) if untyped else None
     layout = _layout(bound, cls, accumulators[0]) if certain is None else certain.layout
     fresh = _fresh_record(layout, cls, accumulators)
     parameters = RecordLayout(tuple(RecordField(name, str(plain_kind(value))) for name, value in attributes.items()))

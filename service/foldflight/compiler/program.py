@@ -50,7 +50,9 @@ _CHANGING: Final = frozenset(
     name
     for each in (list, dict, set, bytearray, collections.deque, collections.Counter)
     for name in vars(each)
-    if not name.startswith("_") and name not in ("copy", "get", "items", "keys", "values", *vars(bytes), *vars(tuple))
+    if not name.startswith("_")
+    and name not in ("copy", "elements", "get", "items", "keys", "maxlen", "most_common", "total", "values")
+    and name not in (*vars(bytes), *vars(tuple))
 )
 _HARMLESS: Final = (
     *(abs, all, any, bool, dict, divmod, enumerate, float, frozenset, int, len, list, max, min, range, reversed),
@@ -59,7 +61,10 @@ _HARMLESS: Final = (
 # Methods of Python's own types that only read, and functions of the modules above.
 _READING: Final = {
     name
-    for each in (list, dict, set, tuple, str, bytes, int, float, date, datetime, time, timedelta, math, statistics)
+    for each in (
+        *(list, dict, set, tuple, str, bytes, int, float, date, datetime, time, timedelta, math, statistics),
+        *(bytearray, collections.deque, collections.Counter),
+    )
     for name in vars(each)
 } - _CHANGING
 _SPECIAL: Final = (
@@ -170,6 +175,8 @@ class Program:
 def may_change(plan: Plan) -> bool:
     """Return whether get_value may change its accumulator, as far as its code tells. False is certain."""
     function, classes = plan.methods["get_value"], [plan.cls, plan.accumulator_class]
+    if any(each.held is not None and each.held.made is collections.defaultdict for each in plan.accumulator.fields):
+        return True  # reading a key adds it
     codes = (function.__code__, *_inner(function.__code__))
     for step in (each for code in codes for each in dis.get_instructions(code)):
         if step.opname.startswith(_STORES) or (step.opname == "BINARY_OP" and "=" in step.argrepr):

@@ -42,7 +42,7 @@ __all__ = [
     "store_members",
 ]
 
-_FORMATS: Final = {"int": "i8", "float": "f8", "bool": "?", **dict.fromkeys((*MOMENTS, *TEXTS), "i8"),
+_FORMATS: Final = {"int": "i8", "float": "f8", "bool": "?", "byte": "u1", **dict.fromkeys((*MOMENTS, *TEXTS), "i8"),
                    **dict.fromkeys(DECIMALS, "V16")}  # fmt: skip
 _number: Final = itertools.count()
 
@@ -146,13 +146,14 @@ class Items(types.IterableType):
     """The numba type of a pointer to the items of a list of fixed length in a record.
 
     Args:
-        kind: The kind of the items.
+        kind: The kind of the items; `byte` for those of a bytearray, which are ints.
         length: The number of items.
         changeable: Whether code may assign them.
     """
 
     def __init__(self, kind: str, length: int, *, changeable: bool) -> None:
         self.kind = kind
+        self.item = types.int64 if kind == "byte" else KINDS[kind]
         self.length = length
         self.changeable = changeable
         super().__init__(name=f"Items({kind}, {length}, {changeable})")
@@ -167,7 +168,7 @@ class _Walk(types.SimpleIteratorType):
 
     def __init__(self, items: Items) -> None:
         self.items = items
-        super().__init__(f"Walk({items})", KINDS[items.kind])
+        super().__init__(f"Walk({items})", items.item)
 
 
 @register_model(_Walk)
@@ -183,9 +184,18 @@ class _ReferenceModel(models.OpaqueModel):
 
 
 def _item(context: Any, builder: Any, items: Items, pointer: Any, index: Any) -> Any:
-    width = context.get_data_type(KINDS[items.kind])
+    """Return the address of an item."""
+    width = llvm.IntType(8) if items.kind == "byte" else context.get_data_type(items.item)
     size = llvm.Constant(llvm.IntType(64), np.dtype(_FORMATS[items.kind]).itemsize)
     return builder.bitcast(builder.gep(pointer, [builder.mul(index, size)]), width.as_pointer())
+
+
+def _item_at(context: Any, builder: Any, items: Items, pointer: Any, index: Any) -> Any:
+    """Return an item."""
+    data = builder.load(_item(context, builder, items, pointer, index))
+    if items.kind == "byte":
+        return builder.zext(data, llvm.IntType(64))
+    return context.data_model_manager[items.item].from_data(builder, data)
 
 
 @intrinsic
@@ -193,10 +203,9 @@ def load_item(typing: Any, items: Any, index: Any) -> Any:
     """Return the item at an index, which must be in range."""
 
     def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        place = _item(context, builder, items, *arguments)
-        return context.data_model_manager[KINDS[items.kind]].from_data(builder, builder.load(place))
+        return _item_at(context, builder, items, *arguments)
 
-    return signature(KINDS[items.kind], items, types.int64), generate
+    return signature(items.item, items, types.int64), generate
 
 
 @lower_builtin("getiter", Items)
@@ -216,8 +225,7 @@ def _iternext(context: Any, builder: Any, made: Any, arguments: Any, result: Any
     is_more = builder.icmp_signed("<", place, llvm.Constant(llvm.IntType(64), items.length))
     result.set_valid(is_more)
     with builder.if_then(is_more):
-        item = builder.load(_item(context, builder, items, walk.items, place))
-        result.yield_(context.data_model_manager[KINDS[items.kind]].from_data(builder, item))
+        result.yield_(_item_at(context, builder, items, walk.items, place))
         builder.store(builder.add(place, llvm.Constant(llvm.IntType(64), 1)), walk.place)
 
 
@@ -226,11 +234,14 @@ def store_item(typing: Any, items: Any, index: Any, value: Any) -> Any:
     """Store a value of the items' kind at an index, which must be in range."""
 
     def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        data = context.data_model_manager[KINDS[items.kind]].as_data(builder, arguments[2])
+        if items.kind == "byte":
+            data = builder.trunc(arguments[2], llvm.IntType(8))
+        else:
+            data = context.data_model_manager[items.item].as_data(builder, arguments[2])
         builder.store(data, _item(context, builder, items, *arguments[:2]))
         return context.get_dummy_value()
 
-    return signature(types.void, items, types.int64, KINDS[items.kind]), generate
+    return signature(types.void, items, types.int64, items.item), generate
 
 
 @infer_getattr

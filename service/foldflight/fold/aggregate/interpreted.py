@@ -445,6 +445,10 @@ class Interpreted(Accumulators):
         """Return the slots that have an accumulator, ascending."""
         return np.flatnonzero(self._present).astype(np.int32)
 
+    def held(self, slots: Slots) -> list[Any]:
+        """Return the accumulators of slots that have one."""
+        return [self._held[slot] for slot in slots.tolist()]
+
     def forget(self, slots: Slots) -> None:
         for slot in slots[slots < len(self._held)].tolist():
             self._held[slot] = EMPTY

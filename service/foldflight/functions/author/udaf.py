@@ -196,12 +196,15 @@ def function_of(target: object) -> AnyFunction | None:
 
 
 def _annotations(accumulator: Any) -> dict[str, Any]:
-    """Return the annotations of the members of an accumulator by name; empty if they cannot be resolved."""
+    """Return the annotations of the members of an accumulator by name; empty if they cannot be resolved.
+
+    A container is its own member `value`.
+    """
     if typing.get_origin(accumulator) is tuple:
         return {f"f{place}": each for place, each in enumerate(typing.get_args(accumulator))}
     cls = accumulator
     if not isinstance(cls, type):
-        return {}
+        return {} if typing.get_origin(cls) in (None, typing.Annotated) else {"value": cls}
     try:
         return typing.get_type_hints(cls, include_extras=True)
     except NameError:  # then only state_type gives the types of its states

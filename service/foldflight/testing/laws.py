@@ -293,8 +293,17 @@ def _hostile(type_: pa.DataType) -> st.SearchStrategy[Any]:
     if kinds.is_string(type_):
         # UTF-16 orders the last two differently than code points.
         return st.sampled_from(["", "a", "A", "\u00e9", "\uffff", "\U0001f600"]) | st.text(max_size=2)
+    if kinds.is_binary(type_):
+        return st.sampled_from([b"", b"\0", b"\xff", b"a" * 40_000]) | st.binary(max_size=2)
     if kinds.is_date(type_):
-        return st.dates()
+        return st.sampled_from([datetime.date.min, datetime.date.max, datetime.date(2000, 2, 29)]) | st.dates()
+    if kinds.is_timestamp(type_):
+        zone = datetime.UTC if type_.tz else None
+        ends = [datetime.datetime.min, datetime.datetime.max, datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999)]  # noqa: DTZ001, DTZ901 - zones are added
+        return (st.sampled_from(ends) | _values(type_)).map(lambda each: each.replace(tzinfo=zone))
+    if kinds.is_duration(type_):
+        days = datetime.timedelta(days=(1 << 63) // 86_400_000_000)
+        return st.sampled_from([-days, days, datetime.timedelta(microseconds=-1)]) | _values(type_)
     return _values(type_)
 
 

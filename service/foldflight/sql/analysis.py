@@ -15,7 +15,7 @@ from foldflight.spark.versions import condition_of, contexts_of, message_of, new
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import GRAMMAR
 from foldflight.sql.catalog import Catalog, catalog_of, plain_sql
-from foldflight.sql.text import Edits, Span, SqlError, Text
+from foldflight.sql.text import Edits, Span, SqlError, Text, names_in
 
 __all__ = [
     "REFUSALS",
@@ -202,13 +202,13 @@ class Analysis:
         Spark analyses all that it is given, so a chain of them would be analysed whole for each of its links.
         """
         found: list[str] = []
-        words = sql.casefold()
-        for table in reversed([each for each in query.tables if each.span.stop <= place]):
-            token = self.text.tokens[table.span.start]
+        before = [each for each in query.tables if each.span.stop <= place]
+        words = names_in(sql) if before else frozenset()
+        for table in reversed(before):
             # IDENTIFIER(...) computes a name.
-            if any(each.casefold() in words for each in (token.name, token.text, "identifier")):
+            if {self.text.tokens[table.span.start].name.casefold(), "identifier"} & words:
                 found.insert(0, edits.render(table.span))
-                words += found[0].casefold()
+                words |= names_in(found[0])
         return found
 
     def accepted(self, edits: Edits, span: Span) -> DataFrame:

@@ -34,7 +34,7 @@ from foldflight.sql.meaning import (
     rewrite_source,
     uses_functions,
 )
-from foldflight.sql.text import Span
+from foldflight.sql.text import Span, names_in
 from foldflight.sql.windows import as_plain_tables, windowed_tables
 
 __all__ = ["Decision", "Plan", "Planner"]
@@ -88,6 +88,7 @@ class Planner:
         as_plain_tables(text, self._tables, self._lists)
         self._folds = self._lists.copy()
         self._of_streams: list[Span] = []  # the blocks over streams that are folded
+        self._folded_blocks: list[Block] = []
         self._has_row_kinds = False  # whether the results of some of them have row kinds
         self._windows = [table for table in self._tables if not table.has_equivalent]  # that no block has folded
         self._has_unfolded_stream = False
@@ -169,12 +170,13 @@ class Planner:
         if self._windows:
             raise self._windows[0].misused(self.analysis.text)
         try:
-            result = self.analysis.frame(self._folds.render(query.span))
+            result = self.analysis.frame(self._rendered(query))
         except REFUSALS as error:
             listed()  # raises Spark's refusal of the query as it was written
             self._reject_folds(f"Spark refuses the query over its results: {said(error)}")
             return None
         if is_compared:
+            result = self._named(result, query)
             wanted, found = _shape(self._named(listed(), query).schema), _shape(result.schema)
             if found != wanted:
                 self._reject_folds(f"its result would be {_listed(found, wanted)} instead of {_listed(wanted, found)}")
@@ -186,6 +188,23 @@ class Planner:
                 query.span,
             )
         return result
+
+    def _rendered(self, query: ParsedQuery) -> str:
+        """Return a query with its folds, without common table expressions that were folded and are not used any more.
+
+        Each of them has the plans of those before it, so Spark would analyse a chain of them again for each of its
+        links.
+        """
+        sql = self._folds.render(Span(query.tables[-1].span.stop, query.span.stop)) if query.tables else ""
+        if not query.tables or query.is_recursive:
+            return self._folds.render(query.span)
+        words, kept = names_in(sql), list[str]()
+        for table in reversed(query.tables):
+            is_used = {self.analysis.text.tokens[table.span.start].name.casefold(), "identifier"} & words
+            if is_used or not any(table.query.is_sole(block) for block in self._folded_blocks):
+                kept.insert(0, self._folds.render(table.span))
+                words |= names_in(kept[0])
+        return f"WITH {', '.join(kept)} {sql}" if kept else sql
 
     def _check_lists(self, query: ParsedQuery) -> None:
         """Refuse a batch whose lists would mean something else: without row kinds, or without windows."""
@@ -216,6 +235,7 @@ class Planner:
         for name, sql in folded.tails.items():
             self._folds.replace(query.tails[name], sql)
         self._folds.replace(block.span, folded.sql)
+        self._folded_blocks.append(block)
         self._decide(block, folded.plan, folded.why)
         start = block.clause("FROM").start
         self._windows = [table for table in self._windows if table.span.start != start]

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 from foldflight.errors import RejectedError
 
-__all__ = ["Edits", "Span", "SqlError", "Text", "Token", "quoted", "tokens"]
+__all__ = ["Edits", "Span", "SqlError", "Text", "Token", "names_in", "quoted", "tokens"]
 
 _Kind = Literal["word", "quoted", "string", "number", "hint", "dollar", "op"]
 
@@ -171,6 +171,11 @@ def tokens(text: str) -> list[Token]:
             found.append(Token(kind, match[0], at, match.end()))  # type: ignore[arg-type]
         at = match.end()
     return found
+
+
+def names_in(text: str) -> frozenset[str]:
+    """Return all names and words of a text, without regard to case."""
+    return frozenset(token.name.casefold() for token in tokens(text) if token.is_name)
 
 
 def _comment_end(text: str, start: int) -> int:

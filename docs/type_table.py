@@ -80,7 +80,9 @@ are therefore refused: write `lower(c COLLATE UTF8_BINARY)` to ignore the case, 
 functions get such a text like any other. `min`, `max` and DISTINCT over VARIANT are refused, because its values have
 no order.
 
-INTERVAL YEAR TO MONTH and calendar intervals cannot be passed to Python: cast them in the query.
+INTERVAL YEAR, MONTH and YEAR TO MONTH can be keys and arguments of `count`, `sum`, `avg`, `min`, `max`, `first` and
+`last`, with Spark's results. Other functions do not get them; give their months: `CAST(CAST(i AS INTERVAL MONTH) AS
+INT)`. Calendar intervals, which `make_interval` gives, cannot be passed to Python at all: cast them in the query.
 
 ## Which column fits which argument
 

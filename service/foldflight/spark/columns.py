@@ -34,6 +34,7 @@ __all__ = [
     "column_of",
     "key_name",
     "kind_of",
+    "quoted",
     "rejecting",
     "sort_key",
     "spark_name",
@@ -348,16 +349,17 @@ def _refused(code: str, what: str, error: PySparkException) -> RejectedError:
 
 def column_named(name: str) -> Column:
     """Return the column of exactly this name, which may contain any characters."""
-    return sf.col(_quoted(name))
+    return sf.col(quoted(name))
 
 
 def by_text(named: Mapping[str, str]) -> dict[str, str]:
     """Return the keys of a mapping to names of columns by the texts that mean exactly these columns in `column_of`."""
     # A column may have the name of another one in backquotes.
-    return {_quoted(name): key for key, name in named.items()} | {name: key for key, name in named.items()}
+    return {quoted(name): key for key, name in named.items()} | {name: key for key, name in named.items()}
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a name in backquotes."""
     return "`" + name.replace("`", "``") + "`"
 
 

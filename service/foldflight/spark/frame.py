@@ -19,6 +19,7 @@ from foldflight.errors import RejectedError
 from foldflight.spark.batch import batch_result
 from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, column_of, key_name, kind_of, text_of
+from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.stream import stream_result
 from foldflight.spark.types import arrow_fields, check_keys
@@ -246,14 +247,17 @@ class GroupedFrame:
 
     def planned(self, /, *aliased: Aggregate, **named: Aggregate) -> tuple[Query, DataFrame]:
         """Return the query of `agg`, and its result. Raises the same errors as `agg`."""
-        query, rows, outputs = self._resolved(aliased, named)
+        query, rows, wanted = self._resolved(aliased, named)
+        outputs = carriers([wanted[name] for name in query.layout.outputs.names], query.layout.outputs.types)
         # Spark pickles it again later, but its error would not name the function and the object that failed.
         pickle.dumps(query)
         advise(self.df)
         if query.stream is None:
-            return query, batch_result(query, rows, outputs)
-        check_provider(self.df)
-        return query, stream_result(query, rows, outputs)
+            result = batch_result(query, rows, outputs)
+        else:
+            check_provider(self.df)
+            result = stream_result(query, rows, outputs)
+        return query, as_intervals(result, wanted)
 
     def query(self, /, *aliased: Aggregate, **named: Aggregate) -> Query:
         """Return the query that `agg` would execute. Raises the same errors as `agg` for mistakes in the query."""
@@ -273,8 +277,8 @@ class GroupedFrame:
 
     def _resolved(
         self, aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]
-    ) -> tuple[Query, DataFrame, list[st.DataType]]:
-        """Return the query, the input reduced to the columns that it reads, and Spark's types of the outputs."""
+    ) -> tuple[Query, DataFrame, dict[str, st.DataType]]:
+        """Return the query, the input reduced to the columns that it reads, and Spark's types of keys and outputs."""
         aggregates = named_outputs(aliased, named)
         for name, each in aggregates.items():
             if each.frame is not None:
@@ -290,8 +294,10 @@ class GroupedFrame:
         columns = Columns(self.df, self.keys, self.names, self.kind)
         calls = dict(zip(aggregates, columns.calls(list(aggregates.values())), strict=True))
         rows = columns.rows()
-        check_keys(rows.schema, self.names)
-        columns.check_compared(list(aggregates.values()), rows.schema)
+        given = rows.schema
+        check_keys(given, self.names)
+        columns.check_compared(list(aggregates.values()), given)
+        rows = as_months(rows)
         layout = self._layout(columns, arrow_fields(rows.schema, columns.roles()))
         try:
             query = Query.of(
@@ -312,7 +318,9 @@ class GroupedFrame:
                 columns.refuse_types(list(aggregates.values()), layout.chunk)
             raise
         uses = [(each.function, each.columns) for each in aggregates.values()]
-        return query, rows, columns.result_types(uses, rows.schema, query.layout.outputs.types)
+        results = columns.result_types(uses, given, query.layout.outputs.types)
+        wanted = {name: field.dataType for name, field in zip(self.names, given, strict=False)}
+        return query, rows, wanted | dict(zip(query.layout.outputs.names, results, strict=True))
 
     def _estimated(self, rows: DataFrame) -> Groups | None:
         """Return what the statistics of tables tell about the number of groups, if Spark keeps them."""

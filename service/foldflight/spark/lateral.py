@@ -23,6 +23,7 @@ from foldflight.errors import RejectedError
 from foldflight.fold import ERROR, ROW
 from foldflight.spark.arrow import arrow_function, step_name
 from foldflight.spark.columns import Columns, column_named, text_of
+from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.scalar import ERROR_CARRIER, SPARK, OnError, check_frame, check_kinds, chunk_schema, letter_of
 from foldflight.spark.types import arrow_fields
 from foldflight.spark.versions import nullable, spark_type
@@ -88,7 +89,7 @@ def join_lateral(
     pickle.dumps(query)
     kept = [column_named(name).alias(f"kept_{place}") for place, name in enumerate(df.columns)]
     given = [each.alias(f"column_{place}") for place, each in enumerate(columns.expressions)] or [sf.lit(True)]
-    rows = df.select(*kept, *given)
+    rows = as_months(df.select(*kept, *given))
     roles = [*(f"the column {name!r}" for name in df.columns), *columns.roles()]
     arrow = arrow_fields(rows.schema, roles if columns.shown else [*roles, "a constant"])
     task = _Lateral(query, arrow, len(kept), isolates=isolates)
@@ -97,12 +98,16 @@ def join_lateral(
     if isolates:
         added.append(st.StructField(ERROR, spark_type(ERROR_CARRIER)))
     # mapInArrow knows nothing of metadata: without it a watermark would be lost.
-    found = [st.StructField(each.name, nullable(each.dataType), metadata=each.metadata) for each in df.schema.fields]
+    sent = carriers([nullable(each.dataType) for each in df.schema], arrow.types[: len(kept)])
+    found = [
+        st.StructField(each.name, type_, metadata=each.metadata) for each, type_ in zip(df.schema, sent, strict=True)
+    ]
     results = st.StructType([*found, *added])
     joined = rows.mapInArrow(
         arrow_function(task, step_name("lateral", [each.function for each in query.opening.steps]), query.traced),
         results,
     )
+    joined = as_intervals(joined, {each.name: each.dataType for each in df.schema})
     if not isolates:
         return joined
     read = Columns(joined)

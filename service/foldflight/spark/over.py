@@ -40,6 +40,7 @@ from foldflight.spark.columns import (
     text_of,
 )
 from foldflight.spark.frame import SPARK, check_buckets, listed, named_outputs, one_transport, refuse_doubles
+from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.overstream import over_stream
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.types import arrow_fields, check_keys
@@ -169,18 +170,19 @@ class OverFrame:
                 cost; LIMIT for a frame of too many rows in a stream; UNKNOWN_FUNCTION.
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
-        query, rows, results = self._resolved(aliased, named)
+        query, rows, results, wanted = self._resolved(aliased, named)
         pickle.dumps(query)  # Spark pickles it again later, but its error would not name the function
         advise(self.df)
         if isinstance(query, StreamedOver):
             check_provider(self.df)
-            return over_stream(query, rows, results)
+            return as_intervals(over_stream(query, rows, results), wanted)
         keys = [sf.col(name) for name in query.layout.keys.names]
         order = zip(query.layout.order.names, self.order, strict=True)
         sorting = [*keys, *(_sorted(sf.col(name), each) for name, each in order)]
         arrived = together(rows, hash_of(query.layout.keys) if keys else None, sorting)
         functions = [call.function for part in query.parts for call in part.query.opening.calls]
-        return arrived.mapInArrow(arrow_function(OverFold(query), step_name("over", functions), query.traced), results)
+        function = arrow_function(OverFold(query), step_name("over", functions), query.traced)
+        return as_intervals(arrived.mapInArrow(function, results), wanted)
 
     def explain(self, /, *aliased: Aggregate, **named: Aggregate) -> None:
         """Print the query of `agg`: each call with its frame, how that is folded, and why. Raises its errors."""
@@ -188,8 +190,8 @@ class OverFrame:
 
     def _resolved(
         self, aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]
-    ) -> tuple[OverQuery | StreamedOver, DataFrame, st.StructType]:
-        """Return the query, the rows that its task reads, unsorted, and the columns of the result."""
+    ) -> tuple[OverQuery | StreamedOver, DataFrame, st.StructType, dict[str, st.DataType]]:
+        """Return the query, the rows that its task reads, what its task makes, and the types of the result."""
         aggregates = named_outputs(aliased, named)
         transport = one_transport(aggregates)
         refuse_doubles((*self.df.columns, *aggregates), "is the name of two columns of the result")
@@ -225,9 +227,11 @@ class OverFrame:
         outputs = (query.query if isinstance(query, StreamedOver) else query).outputs
         uses = [(each.function, each.columns) for each in aggregates.values()]
         types = columns.result_types(uses, given, outputs.types)
-        fields = [st.StructField(each.name, nullable(each.dataType)) for each in self.df.schema]
-        fields += [st.StructField(name, type_) for name, type_ in zip(outputs.names, types, strict=True)]
-        return query, rows, st.StructType(fields)
+        wanted = {each.name: nullable(each.dataType) for each in self.df.schema}
+        wanted |= dict(zip(outputs.names, types, strict=True))
+        sent_types = [*layout.payload.types, *outputs.types]
+        fields = map(st.StructField, wanted, carriers(list(wanted.values()), sent_types))
+        return query, rows, st.StructType(list(fields)), wanted
 
     @property
     def _buckets(self) -> int:
@@ -275,7 +279,7 @@ class OverFrame:
         with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the order or a frame of the query"):
             rows = columns.input.select([column.alias(name) for name, column in {**chosen, **ends}.items()])
             rows.schema  # noqa: B018 - resolves the columns now
-        return rows, sent
+        return as_months(rows), sent
 
     def _layout(self, columns: Columns, rows: DataFrame, sent: Mapping[str, Sequence[str]]) -> OverLayout:
         order = [text_of(each.column) for each in self.order]

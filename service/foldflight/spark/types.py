@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -19,6 +20,11 @@ __all__ = ["arrow_fields", "check_compared", "check_keys", "check_udf", "is_coll
 
 _COMPARING: Final = frozenset({"min", "max"})
 """The built-in functions that compare their argument."""
+
+_OF_MONTHS: Final = frozenset({"count", "sum", "avg", "min", "max", "first", "last"})
+"""The built-in functions that take intervals of years and months, of which they get the months."""
+
+_COLLATE: Final = re.compile(r"\s+COLLATE\s+[\w.`]+\s*$", re.IGNORECASE)
 
 
 def arrow_fields(schema: st.StructType, roles: Sequence[str]) -> pa.Schema:
@@ -84,7 +90,8 @@ def check_compared(
 ) -> None:
     """Refuse a call that compares values which Spark compares in another way, or cannot compare.
 
-    Functions in Python see texts, which they compare by their bytes, and not collations.
+    Functions in Python see texts, which they compare by their bytes, and not collations. Intervals of years and months
+    are for some built-in functions only.
 
     Args:
         function: The function's name.
@@ -96,6 +103,14 @@ def check_compared(
     Raises:
         RejectedError: SCHEMA_MISMATCH.
     """
+    for text, type_ in arguments:
+        if isinstance(type_, st.YearMonthIntervalType) and function not in _OF_MONTHS:
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"{shown or function} takes {text!r}, which is {type_.simpleString()}, and Spark does not pass it to "
+                f"Python; give its months: CAST(CAST({text} AS INTERVAL MONTH) AS INT)",
+                function=function,
+            )
     compares = function in _COMPARING
     by = "DISTINCT" if is_distinct else function
     compared = [(text, type_, by) for text, type_ in arguments if is_distinct or compares]
@@ -115,6 +130,8 @@ def check_compared(
 
 def _by_bytes(text: str) -> str:
     """Return what to write in place of a text with a collation."""
+    text = _COLLATE.sub("", text)
+    text = text if re.fullmatch(r"[\w.`]+", text) else f"({text})"
     return f"lower({text} COLLATE UTF8_BINARY) to ignore the case, or {text} COLLATE UTF8_BINARY"
 
 
@@ -139,7 +156,13 @@ def result_type(info: FunctionInfo, given: Iterable[st.DataType], type_: pa.Data
     """
     if info.result_type is not None:
         return spark_type(type_)
-    own = {result_carrier(without_nullability(arrow_type(each))): nullable(each) for each in reversed(list(given))}
+    given = list(given)
+    intervals = [each for each in given if isinstance(each, (st.YearMonthIntervalType, st.DayTimeIntervalType))]
+    if intervals and info.name == "avg":  # it has smaller parts than INTERVAL DAY, for example
+        return type(intervals[0])()
+    if intervals and isinstance(intervals[0], st.YearMonthIntervalType):
+        return intervals[0]
+    own = {result_carrier(without_nullability(arrow_type(each))): nullable(each) for each in reversed(given)}
     return _with_own(type_, own)
 
 

@@ -22,6 +22,7 @@ from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Call, Function, FunctionKind, Order, Registry, parse_type
 from foldflight.spark.carrier import result_types
 from foldflight.spark.columns import text_of
+from foldflight.spark.months import carriers, is_months
 from foldflight.spark.scalar import declared_udf
 from foldflight.spark.types import check_udf, result_type
 from foldflight.spark.versions import PLAIN_AGGREGATES, PLAIN_TABLES, is_spark, spark_type
@@ -144,13 +145,17 @@ class ScalarEntry:
 
 @dataclass(frozen=True)
 class _Written:
-    """How a UDF's call is written by users: with DISTINCT, and direct arguments behind the others."""
+    """How a UDF's call is written by users: with DISTINCT, and direct arguments behind the others.
+
+    With `has_months` some of its arguments are intervals of years and months, of which it gets the months.
+    """
 
     name: str
     arguments: int
     distinct: bool
     order: tuple[tuple[int, bool], ...]
     literals: Mapping[str, Any]
+    has_months: bool = False
 
 
 @dataclass
@@ -169,6 +174,7 @@ class Catalog:
     connection: Mapping[str, Any] = field(default_factory=dict)
     file: Path | None = None
     _udfs: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    _listed: dict[tuple[Any, ...], tuple[str, st.DataType, st.DataType]] = field(default_factory=dict)
     _written: dict[str, _Written] = field(default_factory=dict)
     _links: dict[str, Functions] = field(default_factory=dict)
     _twins: dict[Transport, Mapping[str, FunctionInfo]] = field(default_factory=dict)
@@ -296,8 +302,8 @@ class Catalog:
         order: Sequence[tuple[int, bool, bool]] = (),
         literals: Mapping[str, Any] | None = None,
         given: Sequence[st.DataType] = (),
-    ) -> str:
-        """Return the name in Spark of a function over lists. It is registered at its first use.
+    ) -> tuple[str, st.DataType, st.DataType]:
+        """Return a function over lists, which is registered at its first use.
 
         Args:
             spark: The session.
@@ -308,6 +314,10 @@ class Catalog:
                 comes first. The arguments are the first fields; a key may be one of them.
             literals: The direct arguments.
             given: Spark's types of the arguments, which results may have; none if they are not known.
+
+        Returns:
+            Its name in Spark, the type of its results, and the type that they are to have: another one for intervals of
+            years and months.
 
         Raises:
             RejectedError: SCHEMA_MISMATCH, SIGNATURE or UNKNOWN_FUNCTION.
@@ -326,7 +336,7 @@ class Catalog:
             repr(sorted(literals.items())),
             tuple(given),
         )
-        if key not in self._udfs:
+        if key not in self._listed:
             names = _argument_names(handle, len(types))
             places = [len(types), *(place for place, _, _ in order)]
             names += [f"order key {number}" for number in range(1, max(places) - len(types) + 2)]
@@ -335,14 +345,16 @@ class Catalog:
             # The types of keys do not change what a function is described as; a Column does not tell them.
             others = len(dict.fromkeys(call.columns)) - len(types)
             fold = ListFold.of(handle.transport, call, [*types, *[pa.int64()] * others])
-            result = result_type(handle.info, given, fold.result)
-            check_udf(result, entry.name)
+            wanted = result_type(handle.info, given, fold.result)
+            check_udf(wanted, entry.name)
             name = self._udf_name(entry.name)
+            (result,) = carriers([wanted], [fold.result])
             spark.udf.register(name, fold.over_lists(result))
-            self._udfs[key] = name
+            self._listed[key] = name, result, wanted
             directions = tuple((place, descending) for place, descending, _ in order)
-            self._written[name] = _Written(entry.name, len(types), distinct, directions, literals)
-        return self._udfs[key]
+            has_months = any(map(is_months, given))
+            self._written[name] = _Written(entry.name, len(types), distinct, directions, literals, has_months)
+        return self._listed[key]
 
     def register(self, spark: SparkSession, entry: Entry) -> None:
         """Add a function.
@@ -441,7 +453,7 @@ class Catalog:
 
     def _udf_name(self, name: str) -> str:
         plain = re.sub(r"\W", "_", name, flags=re.ASCII)  # Spark demands backquotes around other letters
-        return f"{_PREFIX}{plain}_{len(self._udfs)}"
+        return f"{_PREFIX}{plain}_{len(self._written)}"
 
     def as_written(self, message: str) -> str:
         """Return a text of Spark's with the functions over lists as users write them."""
@@ -451,7 +463,12 @@ class Catalog:
                 text = Text(message[found.start() : stop])
             except (SqlError, ValueError):
                 return message
-            message = message[: found.start()] + _without_numbers(self._call_as_written(text)) + message[stop:]
+            head, tail = message[: found.start()], message[stop:]
+            call = _without_numbers(self._call_as_written(text))
+            if self._written[found[0]].has_months:
+                call = _MONTHS.sub(r"\1", call)
+                head, tail = _OPENED.sub("", head), _CLOSED.sub("", tail)
+            message = head + call + tail
         return message
 
     def _call_as_written(self, text: Text) -> str:
@@ -549,6 +566,10 @@ def _closing(text: str, opening: int) -> int:
     raise ValueError(text)
 
 
+# What is around the call of a function, and around its arguments, for intervals of years and months.
+_MONTHS: Final = re.compile(r"CAST\(CAST\((.*?) AS INTERVAL MONTH\) AS INT\)", re.IGNORECASE)
+_OPENED: Final = re.compile(r"CAST\(CAST\((CAST\(round\()?$")
+_CLOSED: Final = re.compile(r"^(, 0\) AS BIGINT\))? AS INTERVAL MONTH\) AS INTERVAL [A-Z ]+\)")
 _SUBQUERIES: Final = {"scalar-subquery": "scalarsubquery", "exists": "exists", "list": "listquery"}
 
 _catalogs: WeakKeyDictionary[SparkSession, Catalog] = WeakKeyDictionary()

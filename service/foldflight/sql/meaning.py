@@ -23,6 +23,7 @@ from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import can_widen
 from foldflight.spark.carrier import result_carrier
 from foldflight.spark.columns import spark_name
+from foldflight.spark.months import interval_text, is_months, months_text
 from foldflight.spark.types import arrow_fields, check_compared
 from foldflight.spark.versions import spark_type
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
@@ -274,9 +275,10 @@ def _refuse_forms(analysis: Analysis, call: ParsedCall) -> None:
     text = analysis.text
     if call.nulls_at is not None:
         nulls = Span(call.nulls_at, call.nulls_at + 2)
+        own = any(each.name == "ignore_nulls" for each in analysis.catalog.entries[call.name].handle.info.parameters)
+        remedy = f"{call.name}(x, ignore_nulls => true)" if own else "FILTER (WHERE x IS NOT NULL)"
         raise text.error(
-            f"{call.name} decides itself what it does with NULL; leave {text.slice(nulls)} out, or write "
-            "FILTER (WHERE x IS NOT NULL)",
+            f"{call.name} decides itself what it does with NULL; leave {text.slice(nulls)} out, or write {remedy}",
             nulls,
         )
     literal = next((order.span for order in call.order if text.says(order.span.start + 1, "=>")), None)
@@ -396,14 +398,15 @@ def _rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: Par
     except REFUSALS as error:
         # Spark refuses the whole statement, too, and then tells the place.
         analysis.untyped.append(analysis.text.error(analysis.catalog.as_written(said(error)), call.head))
-        _replace(analysis, edits, call, _STAND_IN, fields)
+        _replace(analysis, edits, call, _STAND_IN, fields, None)
         return
     actual = None if given is None else _arrow_types(analysis, call, fields, given)
+    values = _values(analysis, edits, call, fields, given)
     types = _argument_types(analysis, entry, call, columns, actual)
     _check_keys(analysis, call, places, actual)
     _check_compared(analysis, call, fields[: len(columns)], places, given)
     try:
-        udf = analysis.catalog.udf(
+        udf, result, wanted = analysis.catalog.udf(
             analysis.spark,
             entry,
             types,
@@ -419,7 +422,10 @@ def _rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: Par
         if error.code == "SCHEMA_MISMATCH":
             message += f"; the types of the arguments here are ({', '.join(map(spark_name, types))})"
         raise analysis.text.error(message, call.head, code=error.code) from None
-    _replace(analysis, edits, call, udf, fields)
+    _replace(analysis, edits, call, udf, fields, values)
+    if result != wanted:
+        written = edits.render(call.span)
+        edits.replace(call.span, interval_text(written, wanted, result))
 
 
 def _check_keys(
@@ -497,7 +503,11 @@ def _types(
     if not fields:
         return []
     rows: Callable[[str], str] | None
-    rows = _rows_outside(analysis, edits, call, query) if block is None else _rows_of(analysis, edits, query, block)
+    if block is None:
+        query = next(each for each in query.walk() if each.span.holds(call.span))
+        rows = _rows_outside(analysis, edits, call, query)
+    else:
+        rows = _rows_of(analysis, edits, query, block)
     if rows is None:
         return None
     expressions = [edits.render(each) for each in fields]
@@ -516,6 +526,8 @@ def _arrow_types(
 ) -> list[pa.DataType]:
     """Return the types in which the columns of a call are passed to Python. Raises SqlError for one that is not."""
     roles = [f"the argument {analysis.text.slice(each)!r} of {call.name}" for each in fields]
+    if analysis.catalog.entries[call.name].types is None:  # the built-in functions get months
+        given = [st.IntegerType() if is_months(type_) else type_ for type_ in given]
     schema = st.StructType([st.StructField(str(place), type_) for place, type_ in enumerate(given)])
     try:
         return [field.type for field in arrow_fields(schema, roles)]
@@ -558,6 +570,11 @@ def _types_over(
                 beside = partial(_beside, analysis, edits, rows, outer, tables)
                 with suppress(*REFUSALS):
                     return analysis.types(beside, expressions)
+            pipes = _pipes_before(analysis.text, outer, inner.span.start) if block is None else []
+            if pipes:
+                behind = partial(_behind, analysis, edits, rows, outer, pipes[-1])
+                with suppress(*REFUSALS):
+                    return analysis.types(behind, expressions)
             inner = outer
         raise
 
@@ -580,13 +597,25 @@ def _beside(
     return analysis.seeing(outer, tables.start, sql, edits)
 
 
+def _behind(
+    analysis: Analysis, edits: Edits, rows: Callable[[str], str], outer: ParsedQuery, pipe: int, select: str
+) -> str:
+    """Return how to select from rows that are made of a row before a pipe."""
+    before = edits.render(Span(outer.span.start, pipe))
+    sql = f"{before} |> CROSS JOIN LATERAL ({rows(select)}) AS `rows` |> SELECT `rows`.*"
+    return analysis.seeing(outer, outer.span.start, sql, edits)
+
+
+def _pipes_before(text: Text, query: ParsedQuery, place: int) -> list[int]:
+    return [at for at in text.flat(query.span) if text.says(at, "|>") and at < place]
+
+
 def _rows_outside(
-    analysis: Analysis, edits: Edits, call: ParsedCall, query: ParsedQuery
+    analysis: Analysis, edits: Edits, call: ParsedCall, around: ParsedQuery
 ) -> Callable[[str], str] | None:
     """Return how to select from the rows of a call in PIVOT, behind `|>`, or in FROM ... SELECT; None elsewhere."""
     text = analysis.text
-    around = next(each for each in query.walk() if each.span.holds(call.span))
-    pipes = [at for at in text.flat(around.span) if text.says(at, "|>") and at < call.span.start]
+    pipes = _pipes_before(text, around, call.span.start)
     if pipes:
         # A subquery of FROM would hide the tables by whose names an operator may qualify columns.
         rows = edits.render(Span(around.span.start, pipes[-1]))
@@ -634,28 +663,36 @@ def _argument_types(
     return types[: len(columns)]
 
 
-def _guarded_fields(analysis: Analysis, edits: Edits, call: ParsedCall, fields: Sequence[Span]) -> list[str] | None:
-    """Return the fields of a call with FILTER if scalar functions in them have to be guarded, otherwise None.
+def _values(
+    analysis: Analysis, edits: Edits, call: ParsedCall, fields: Sequence[Span], given: Sequence[st.DataType] | None
+) -> list[str] | None:
+    """Return the fields of a call if they are not the columns as they are written, otherwise None.
 
-    A condition with calls may differ each time, as rand() > 0.5, and cannot guard.
+    In a call with FILTER scalar functions are guarded, unless the condition has calls: it may differ each time, as
+    rand() > 0.5. Of intervals of years and months the months are passed.
     """
-    if call.condition is None or has_calls(analysis.text, call.condition):
-        return None
-    holds = f"CAST(({edits.render(call.condition)}) AS BOOLEAN)"
-    values = [guarded(analysis, edits, each, holds) for each in fields]
-    return None if values == list(map(edits.render, fields)) else values
+    written = list(map(edits.render, fields))
+    values = written
+    if call.condition is not None and not has_calls(analysis.text, call.condition):
+        holds = f"CAST(({edits.render(call.condition)}) AS BOOLEAN)"
+        values = [guarded(analysis, edits, each, holds) for each in fields]
+    if given is not None:
+        values = [months_text(sql) if is_months(type_) else sql for sql, type_ in zip(values, given, strict=True)]
+    return None if values == written else values
 
 
-def _replace(analysis: Analysis, edits: Edits, call: ParsedCall, udf: str, fields: Sequence[Span]) -> None:
+def _replace(
+    analysis: Analysis, edits: Edits, call: ParsedCall, udf: str, fields: Sequence[Span], values: Sequence[str] | None
+) -> None:
     """Write `udf(collect_list(named_struct('0', a)) FILTER (WHERE c))` for `f(a) FILTER (WHERE c)`.
 
-    Each argument stays a range of its own between replacements, so that Spark's errors in it have their place.
+    Each argument stays a range of its own between replacements, so that Spark's errors in it have their place, unless
+    other texts are given for the fields.
     """
     stop = call.span.stop
     text = analysis.text
     # Spark evaluates the arguments of a call with OVER for all rows, also where FILTER does not hold.
     guard = edits.render(call.condition) if call.condition is not None and call.is_over else None
-    guarded_fields = _guarded_fields(analysis, edits, call, fields)
     opening, ending = (f"CASE WHEN {guard} THEN ", " END") if guard else ("", "")  # collect_list leaves NULL out
     words = ("OVER",) if guard else ("FILTER", "OVER")
     end = next((at for at in text.flat(Span(call.closing + 1, stop)) if text.upper(at) in words), stop)
@@ -664,14 +701,14 @@ def _replace(analysis: Analysis, edits: Edits, call: ParsedCall, udf: str, field
     written = [*call.arguments, *(order.span for order in call.order)]
     if not fields:
         edits.replace(Span(call.span.start, end), f"{udf}(collect_list({opening}true{ending}){close}")
-    elif guarded_fields is None and list(fields) == written and not call.is_within:
+    elif values is None and list(fields) == written and not call.is_within:
         start = Span(call.span.start, fields[0].start)
         edits.replace(start, f"{udf}(collect_list({opening}named_struct('0', ")
         for number, (before, after) in enumerate(itertools.pairwise(fields), 1):
             edits.replace(Span(before.stop, after.start), f", '{number}', ")
         edits.replace(Span(fields[-1].stop, end), f"){ending}){close}")
     else:
-        values = guarded_fields or list(map(edits.render, fields))
+        values = values or list(map(edits.render, fields))
         listed = ", ".join(f"'{number}', {each}" for number, each in enumerate(values))
         edits.replace(Span(call.span.start, end), f"{udf}(collect_list({opening}named_struct({listed}){ending}){close}")
     if not is_plain:

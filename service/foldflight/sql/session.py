@@ -329,7 +329,7 @@ def column(spark: SparkSession, function: str | Aggregate, *columns: str | Colum
         order.append((known[0] if known else len(fields), key.descending, key.nulls_first))
         fields += [] if known else [key.column]
     types = entry.types[: len(use.columns)]  # the last arguments may be left out
-    udf = catalog.udf(spark, entry, types, distinct=use.is_distinct, order=order, literals=use.literals)
+    udf, *_ = catalog.udf(spark, entry, types, distinct=use.is_distinct, order=order, literals=use.literals)
     row: Column = sf.lit(True)
     if fields:
         row = sf.struct(*(_as_column(each).alias(str(place)) for place, each in enumerate(fields)))

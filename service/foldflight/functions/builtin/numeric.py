@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import decimal
 import math
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from foldflight.functions.types.sql import sql_name
 # ruff: noqa: D101 - `udaf` documents the methods; each class documents its result.
 
 _DIGITS_MAX = 38
+_MICROSECOND = timedelta(microseconds=1)
 # Signed 64-bit integers are below 2**63; integers up to 2**53 are represented exactly as floats.
 _WHOLE_END = 1 << 63
 _FLOAT_END = 1 << 53
@@ -45,6 +47,15 @@ def _numeric(*types: pa.DataType) -> tuple[pa.DataType, ...]:
     raise ValueError("takes numbers")
 
 
+def _totalled(*types: pa.DataType) -> tuple[pa.DataType, ...]:
+    if len(types) == 1 and pa.types.is_duration(types[0]):
+        return (pa.duration("us"),)
+    try:
+        return _numeric(*types)
+    except ValueError as error:
+        raise ValueError(f"{error} and durations" if len(types) == 1 else str(error)) from None
+
+
 def _at_most_one(*types: pa.DataType) -> tuple[pa.DataType, ...]:
     if len(types) > 1:
         raise ValueError(f"takes no argument (all rows) or one, and was given {len(types)}")
@@ -54,6 +65,8 @@ def _at_most_one(*types: pa.DataType) -> tuple[pa.DataType, ...]:
 def _sum_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal(type_):
         return pa.decimal128(min(type_.precision + 10, _DIGITS_MAX), type_.scale)
+    if pa.types.is_duration(type_):
+        return type_
     return pa.float64() if pa.types.is_floating(type_) else pa.int64()
 
 
@@ -61,7 +74,7 @@ def _avg_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal(type_):
         # As Spark does: four digits more behind the point, also if fewer are left before it.
         return pa.decimal128(min(type_.precision + 4, _DIGITS_MAX), min(type_.scale + 4, _DIGITS_MAX))
-    return pa.float64()
+    return type_ if pa.types.is_duration(type_) else pa.float64()
 
 
 def _sum_state(type_: pa.DataType) -> pa.DataType:
@@ -70,7 +83,9 @@ def _sum_state(type_: pa.DataType) -> pa.DataType:
         summed = EXACT
     else:
         summed = pa.decimal128(_DIGITS_MAX, type_.scale) if pa.types.is_decimal(type_) else pa.int64()
-    return pa.struct([("sum", summed), ("count", pa.int64()), *special])
+    # A sum of durations is in `span`, so that one of nothing but zeros is a duration, too.
+    span = [("span", type_)] if pa.types.is_duration(type_) else []
+    return pa.struct([("sum", summed), ("count", pa.int64()), *special, *span])
 
 
 def _avg_state(type_: pa.DataType) -> pa.DataType:
@@ -138,9 +153,10 @@ def merged(accumulators: Any, slots: Any, others: Any, names: tuple[str, ...]) -
 class Total:
     """A sum that supports retraction. NaN and infinities are counted, because a sum that holds them cannot lose them.
 
-    From the first float on, the sum is an `ExactSum`.
+    From the first float on, the sum is an `ExactSum`. Durations are added in `span`, which is None before the first.
     """
 
+    span: timedelta | None = None
     sum: Any
     count: int
     nans: int
@@ -156,6 +172,8 @@ class Total:
         self.count += sign
         if isinstance(value, float):
             self.add_float(value, sign)
+        elif isinstance(value, timedelta):
+            self.span = sign * value if self.span is None else self.span + sign * value
         else:
             self.sum += sign * value
 
@@ -180,6 +198,8 @@ class Total:
             self.sum.merge(other.sum)
         else:
             self.sum = other.sum
+        if other.span is not None:
+            self.span = other.span if self.span is None else self.span + other.span
         self.count += other.count
         self.nans += other.nans
         self.infinities += other.infinities
@@ -187,6 +207,8 @@ class Total:
 
     def value(self) -> Any:
         """Return the sum, including NaN and infinities."""
+        if self.span is not None:
+            return self.span
         if self.nans or (self.infinities and self.negative_infinities):
             return math.nan
         if self.infinities:
@@ -311,7 +333,7 @@ class _Totalled:
 
 
 @udaf(
-    input_types=_numeric,
+    input_types=_totalled,
     result_type=_sum_type,
     state_type=_sum_state,
     version=_state_version,
@@ -329,7 +351,7 @@ class Sum(_Totalled):
 
 
 @udaf(
-    input_types=_numeric,
+    input_types=_totalled,
     result_type=_avg_type,
     state_type=_avg_state,
     version=_state_version,
@@ -345,6 +367,9 @@ class Avg(_Totalled):
         total = accumulator.value()
         if isinstance(total, decimal.Decimal):
             return total / decimal.Decimal(accumulator.count)
+        if isinstance(total, timedelta):  # halves are rounded away from zero, as in Spark
+            size = (2 * (abs(total) // _MICROSECOND) + accumulator.count) // (2 * accumulator.count)
+            return timedelta(microseconds=size if total > timedelta(0) else -size)
         return total / accumulator.count
 
     def get_values(self, accumulators: Any) -> Any:

@@ -1,0 +1,75 @@
+"""Intervals of years and months, which Spark does not pass to Python: whole months in its place, and back.
+
+The built-in functions that add, compare and pick values take them so. A sum of months, or one of the values, is an
+interval again; an average is rounded to whole months, with halves away from zero, as in Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+
+from foldflight.spark.bucketed import OPERATOR
+from foldflight.spark.columns import quoted
+from foldflight.spark.versions import spark_type
+
+__all__ = ["as_intervals", "as_months", "carriers", "interval_text", "is_months", "months_text"]
+
+
+def is_months(type_: st.DataType) -> bool:
+    """Return whether a type is an interval of years and months."""
+    return isinstance(type_, st.YearMonthIntervalType)
+
+
+def months_text(sql: str) -> str:
+    """Return the months of an interval, as SQL."""
+    return f"CAST(CAST({sql} AS INTERVAL MONTH) AS INT)"
+
+
+def interval_text(sql: str, type_: st.DataType, carrier: st.DataType) -> str:
+    """Return the interval of a number of months, as SQL. One that does not fit is an error of Spark.
+
+    Args:
+        sql: The number.
+        type_: The type of the interval.
+        carrier: The type of the number. Fractions are rounded.
+    """
+    number = f"CAST(round({sql}) AS BIGINT)" if isinstance(carrier, st.DoubleType) else sql
+    return f"CAST(CAST({number} AS INTERVAL MONTH) AS {type_.simpleString().upper()})"
+
+
+def carriers(wanted: Sequence[st.DataType], types: Sequence[pa.DataType]) -> list[st.DataType]:
+    """Return the types in which columns come from Python.
+
+    Args:
+        wanted: Spark's types.
+        types: The types of their values in Python.
+    """
+    return [spark_type(sent) if is_months(type_) else type_ for type_, sent in zip(wanted, types, strict=True)]
+
+
+def as_months(rows: DataFrame) -> DataFrame:
+    """Return rows with the months of each interval in its place."""
+    texts = {each.name: months_text(quoted(each.name)) for each in rows.schema if is_months(each.dataType)}
+    return rows.withColumns({name: sf.expr(text) for name, text in texts.items()}) if texts else rows
+
+
+def as_intervals(df: DataFrame, wanted: Mapping[str, st.DataType]) -> DataFrame:
+    """Return a result with intervals in place of months.
+
+    Args:
+        df: The result.
+        wanted: Spark's types of its columns; those that are intervals are converted.
+    """
+    types = {name: type_ for name, type_ in wanted.items() if is_months(type_)}
+    if not types:
+        return df
+    texts = {name: interval_text(quoted(name), type_, df.schema[name].dataType) for name, type_ in types.items()}
+    result = df.withColumns({name: sf.expr(text) for name, text in texts.items()})
+    if hasattr(df, OPERATOR):
+        setattr(result, OPERATOR, getattr(df, OPERATOR))
+    return result

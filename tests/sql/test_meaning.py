@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from foldflight import RejectedError, connect, udaf
+from foldflight import Functions, RejectedError, connect, udaf
 from foldflight.spark import column, enable, register, sql
 from foldflight.spark.errors import error_of
 from foldflight.sql import SqlError
@@ -132,6 +132,37 @@ def test_a_chain_of_common_tables_is_planned_link_by_link(db: Any, monkeypatch: 
         return sum(map(len, asked))
 
     assert characters(6) < 2.6 * characters(3)
+    # The plan of a link has those of all before it. c1 is not read by what reads c10.
+    characters(12)
+    assert max(text.count("foldflight_result_") for text in asked) == 1
+
+
+def test_a_folded_common_table_may_be_read_many_times_or_never(db: Any) -> None:
+    """What is folded and not read any more is left out of the last query; what Spark has not seen yet is not."""
+    tables = "a AS (SELECT k, my_sum(v) AS s FROM hav GROUP BY k), b AS (SELECT my_max(s) AS m FROM a)"
+    query = f"WITH {tables}, c AS (SELECT m FROM B) SELECT my_count(*) AS n FROM c JOIN `A` ON s <= m"
+    assert values(sql(db, query, plan="fold")) == [(3,)]
+    assert values(sql(db, f"WITH {tables} SELECT 1 AS one")) == [(1,)]
+    with pytest.raises(SqlError, match="nope"):
+        sql(db, f"WITH {tables}, c AS (SELECT nope FROM b) SELECT * FROM b")
+
+
+def test_lists_without_aliases_around_a_fold(db: Any, plans_of: Callable[..., list[str]]) -> None:
+    """The names that Spark gives functions over lists do not keep the blocks within from being folded."""
+    query = "SELECT my_max(s), my_min(s) + 1 FROM (SELECT k, my_sum(v) AS s FROM hav GROUP BY k) GROUP BY ROLLUP(k)"
+    assert plans_of(db, query) == ["fold", "lists"]
+    found = sql(db, query)
+    assert found.columns == ["my_max(s)", "(my_min(s) + 1)"]
+    assert values(found) == [(2, 3), (3, 4), (6, 3), (6, 7)]
+
+
+def test_ignore_nulls_is_a_direct_argument(db: Any, functions: Functions) -> None:
+    """The error says how the function itself is told so."""
+    register(db, functions, {"first": "first_seen"})
+    with pytest.raises(SqlError, match=r"or write first_seen\(x, ignore_nulls => true\)"):
+        sql(db, "SELECT first_seen(v) IGNORE NULLS FROM hav")
+    rows = "VALUES (1, NULL), (2, 5) AS t(i, x)"
+    assert values(sql(db, f"SELECT first_seen(x, ignore_nulls => true ORDER BY i) AS f FROM {rows}")) == [(5,)]
 
 
 @since_spark("4.0", "IDENTIFIER of a table")

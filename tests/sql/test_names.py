@@ -64,6 +64,19 @@ def test_qualified_columns_behind_pipes(named: Any, statement: str) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
+        "SELECT o.k, (FROM d |> WHERE d.k = o.k |> AGGREGATE my_sum(d.id) s) s FROM VALUES (0), (1) o(k)",
+        "SELECT o.k, t.s FROM VALUES (1) o(k), LATERAL (FROM d |> WHERE d.k = o.k |> AGGREGATE my_sum(id) s) t",
+        "VALUES (0), (1) o(k) |> WHERE k < 5 |> EXTEND (FROM d |> WHERE d.k = o.k |> AGGREGATE my_sum(id) s) AS s",
+    ],
+)
+def test_pipes_in_correlated_subqueries(named: Any, statement: str) -> None:
+    """A query with pipes may refer to a row of a query around it, which may have pipes as well."""
+    assert rows(sql(named, statement)) == rows(named.sql(statement.replace("my_sum", "sum")))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
         "FROM d |> AGGREGATE my_sum(d.id) GROUP BY d.k |> SELECT `my_sum(id)`",
         "FROM d |> AGGREGATE my_sum(id), count(*) GROUP BY k |> AGGREGATE my_sum(`my_sum(id)`) |> SELECT *",
         "FROM d |> SELECT DISTINCT k, my_sum(id) OVER (PARTITION BY k) |> WHERE k = 1",

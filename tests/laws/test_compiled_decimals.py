@@ -284,6 +284,22 @@ class Texts(Divided):
         self.total += len(price.as_tuple().digits)
 
 
+@udaf
+class Whole:
+    """A state that is a decimal and starts as an int."""
+
+    total: Decimal
+
+    def __init__(self) -> None:
+        self.total = 0  # type: ignore[assignment]
+
+    def accumulate(self, price: Decimal) -> None:
+        self.total += price
+
+    def get_value(self) -> Decimal:
+        return self.total
+
+
 @pytest.mark.parametrize(
     ("cls", "reason"),
     [
@@ -300,3 +316,12 @@ def test_what_shows_more_than_the_value_is_refused(cls: Any, reason: str) -> Non
     assert reason in found.reason
     line = cls.accumulate.__code__.co_firstlineno + 1
     assert found.reason.endswith(f" (test_compiled_decimals.py:{line})")
+
+
+def test_a_decimal_that_starts_as_an_int_is_refused_with_the_remedy() -> None:
+    """Python's results may depend on it: a quotient of two ints is a float."""
+    (function,) = Registry.load([Whole]).authored
+    bound: Any = function.bind(function.input_types, {})  # type: ignore[arg-type]
+    found = Programs(hot_rows=0).program(bound, bound.instantiate())
+    assert isinstance(found, Uncompiled)
+    assert found.reason.endswith("; write Decimal(0)")

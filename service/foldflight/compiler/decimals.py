@@ -351,26 +351,25 @@ def to_float(a: Any, scale: int) -> float:
 
 
 @register_jitable
-def rounded(a: Any, digits: int) -> Any:
-    """Return a number divided by ten to the power of `digits`, rounded half up as in SQL."""
-    away = _sign(a)
-    while digits > 9:
+def _shortened(a: Any, digits: int) -> Any:
+    """Return a number without its last digits, toward zero."""
+    while digits >= 9:
         a = _division(a, 1_000_000_000)[0]
         digits -= 9
-    last = 0
     while digits > 0:
-        a, last = _division(a, 10)
+        a = _division(a, 10)[0]
         digits -= 1
-    return add(a, away) if last >= 5 else a
+    return a
+
+
+@register_jitable
+def rounded(a: Any, digits: int) -> Any:
+    """Return a number divided by ten to the power of `digits`, at least 1, rounded half up as in SQL."""
+    quotient, last = _division(_shortened(a, digits - 1), 10)
+    return add(quotient, _sign(a)) if last >= 5 else quotient
 
 
 @register_jitable
 def to_whole(a: Any, scale: int) -> int:
     """Return a decimal as an int, rounded toward zero; raise if it exceeds 64 bits."""
-    while scale >= 9:
-        a = _division(a, 1_000_000_000)[0]
-        scale -= 9
-    while scale > 0:
-        a = _division(a, 10)[0]
-        scale -= 1
-    return _narrow(a)
+    return _narrow(_shortened(a, scale))

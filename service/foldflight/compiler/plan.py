@@ -359,6 +359,7 @@ def _record(layout: RecordLayout, members: dict[str, Any]) -> Any:
         if type(member) is not _KINDS.get(field.kind) or not is_plain_number(member):
             what = "its accumulator" if field.name == "value" else field.name
             remedy = f"; write {float(member)}" if type(member) is int and field.kind == "float" else ""
+            remedy = f"; write Decimal({member})" if type(member) is int and field.kind in DECIMALS else remedy
             raise Refused(f"the initial value of {what} is {member!r}, but its annotation is {field.kind}{remedy}")
         record[field.name] = member
     return record.view(np.uint8)

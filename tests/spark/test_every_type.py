@@ -314,6 +314,12 @@ def of_spark(spark: Any, view: str, calls: Sequence[Call], window: str = "") -> 
     return _answers[key]
 
 
+def test_every_built_in_function_is_here() -> None:
+    """A new built-in function is added to the calls of these tests."""
+    assert set(BUILT_IN) == set(Registry())
+    assert all(any(name in what for what in USES) for name in BUILT_IN)
+
+
 def test_groups(session: Any, functions: Functions) -> None:
     """The most common calls over the types that are most easily lost, in the fold plan."""
     calls = list(taken(FEW, LOST))
@@ -323,13 +329,33 @@ def test_groups(session: Any, functions: Functions) -> None:
     assert Answer.of(ours).differences(of_spark(session, "few_types", calls)) == {}
 
 
+def named(functions: Functions, prefix: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the functions of this prefix by the names of built-in ones, and the types that they take.
+
+    Only the built-in functions themselves take months, and are known to average days to seconds.
+    """
+    types = [name for name in TYPES if not (prefix and name.startswith("INTERVAL"))]
+    return {name: functions[f"{prefix}{name}"] for name in BUILT_IN}, types
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["auto", "lists"])
+def test_no_rows(session: Any, table: DataFrame, functions: Functions, plan: str) -> None:
+    """One group without rows has the value of Spark's aggregate, in both plans."""
+    table.where("i < 0").createOrReplaceTempView("no_rows")
+    register(session, functions, {name: f"each_{name}" for name in BUILT_IN})
+    calls = list(taken(FEW, [name for name in LOST if name != "TIME(0)"]))  # a UDF returns TIME(6) only
+    items = ", ".join(f"{use.sql.format(f='each_', x=x)} AS `{name}`" for name, x, use in calls)
+    theirs = ", ".join(f"{use.sql.format(f='', x=x)} AS `{name}`" for name, x, use in calls)
+    ours = sql(session, f"SELECT {items} FROM no_rows", plan=plan)
+    assert Answer.of(ours).differences(Answer.of(session.sql(f"SELECT {theirs} FROM no_rows"))) == {}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "plain_"])
 def test_groups_of_all_calls(session: Any, table: DataFrame, functions: Functions, prefix: str) -> None:
     """The fold plan with all calls, also those with an order, DISTINCT and FILTER, vectorised and scalar."""
-    f = {name: functions[f"{prefix}{name}"] for name in BUILT_IN}
-    # Only the built-in functions themselves take months, and are known to average days to seconds.
-    types = [name for name in TYPES if not (prefix and name.startswith("INTERVAL"))]
+    f, types = named(functions, prefix)
     ours = group_by(table, "k").agg(**{name: use.build(f, x) for name, x, use in taken(ALL, types)})
     assert Answer.of(ours).differences(of_spark(session, "every_type", list(taken(ALL)))) == {}
 
@@ -348,12 +374,14 @@ def test_lists(session: Any, table: DataFrame, functions: Functions) -> None:
 
 
 @pytest.mark.slow
-def test_over(session: Any, table: DataFrame, functions: Functions) -> None:
-    """OVER with frames that grow."""
+@pytest.mark.parametrize("prefix", ["", "plain_"])
+def test_over(session: Any, table: DataFrame, functions: Functions, prefix: str) -> None:
+    """OVER with frames that grow, vectorised and scalar."""
+    f, types = named(functions, prefix)
     uses = {name: use for name, use in USES.items() if "distinct" not in name}
-    calls = list(taken(uses))
+    calls = list(taken(uses, types))
     df = table.select("k", "i", *(COLUMNS[name] for name in PASSED))
-    ours = over(df, "k", order_by="i").agg(**{name: use.build(functions, x).rows(None, 0) for name, x, use in calls})
+    ours = over(df, "k", order_by="i").agg(**{name: use.build(f, x).rows(None, 0) for name, x, use in calls})
     ours = ours.drop(*df.columns[2:])
     window = "OVER (PARTITION BY k ORDER BY i ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
     assert Answer.of(ours).differences(of_spark(session, "every_type", calls, window)) == {}
@@ -407,6 +435,23 @@ def test_all_other_calls_are_refused(session: Any, table: DataFrame, functions: 
             if f"{what} of {name}" not in done:
                 with pytest.raises(RejectedError, match=rf"SCHEMA_MISMATCH: .*({COLUMNS[name]}|takes|{what})"):
                     grouped.agg(x=use.build(functions, COLUMNS[name]))
+
+
+@pytest.mark.slow
+def test_other_calls_are_refused_in_lists_and_over(session: Any, table: DataFrame, functions: Functions) -> None:
+    """The same, for the types that are most easily lost, in the other plans."""
+    register(session, functions, {name: f"each_{name}" for name in BUILT_IN})
+    types = (*LOST, "INTERVAL")
+    done = {name for name, _, _ in taken(ALL)} | {f"string_agg of {name}" for name in TEXTS}
+    for what, use in USES.items():
+        for name in types:
+            x = COLUMNS[name]
+            if f"{what} of {name}" not in done:
+                said = rf"({x}|takes|{what})"
+                with pytest.raises(RejectedError, match=said):
+                    sql(session, f"SELECT {use.sql.format(f='each_', x=x)} FROM every_type", plan="lists")
+                with pytest.raises(RejectedError, match=rf"SCHEMA_MISMATCH: .*{said}"):
+                    over(table.select("k", "i", x), "k", order_by="i").agg(x=use.build(functions, x))
 
 
 TEXT = "SELECT * FROM VALUES (1, 'a'), (2, 'B'), (3, 'A') AS t(i, s)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
+import numpy as np
 import pytest
 
 from foldflight import FunctionError, RejectedError, connect, udaf
@@ -85,6 +86,41 @@ def test_a_value_that_does_not_fit_is_named() -> None:
         run_epochs({"n": FUNCTIONS["count"]()}, [[{"k": 1}, {"k": 2}, {"k": "x"}]], keys=["k"])
 
 
+@pytest.mark.parametrize(
+    ("value", "type_"),
+    [(1.5, "BIGINT"), (np.float64(1.5), "INT"), (datetime.datetime(2024, 1, 1, 12, 0), "DATE")],
+)
+def test_nothing_is_cut_off_a_value(value: Any, type_: str) -> None:
+    """A fraction does not fit an integer, nor a time a date: Arrow would cut them off, which no engine does."""
+    calls = {"n": FUNCTIONS["max"]("v")}
+    for run in (
+        lambda: run_epochs(calls, [[{"v": value}]], types={"v": type_}),
+        lambda: run_over(calls, [{"v": value}], types={"v": type_}),
+    ):
+        with pytest.raises(RejectedError, match=rf"of v, in row 1 of its epoch, is no {type_}") as caught:
+            run()
+        assert caught.value.code == "SCHEMA_MISMATCH"
+    assert run_over({"n": FUNCTIONS["sum"]("v")}, [{"v": 2.0}], types={"v": "BIGINT"})[0]["n"] == 2
+
+
+def test_what_is_no_call_is_refused_in_words() -> None:
+    """A function that is not called, no dict, and a text in place of a list of names have a remedy."""
+    total: Any = FUNCTIONS["sum"]
+    rows = [{"k": 1, "v": 1}]
+    wrong: list[tuple[Any, dict[str, Any], str]] = [
+        ({"n": total}, {}, r"'n' is <function sum.*which is no call of an aggregate function; call one with"),
+        ([total("v")], {}, "give a dict with at least one call"),
+        ({"n": total("v")}, {"keys": "k"}, r"keys is the text 'k'; give a list of names: \['k'\]"),
+    ]
+    for calls, options, message in wrong:
+        for run in (lambda: run_epochs(calls, [rows], **options), lambda: run_over(calls, rows, **options)):  # noqa: B023
+            with pytest.raises(RejectedError, match=message) as caught:
+                run()
+            assert caught.value.code == "SIGNATURE"
+    with pytest.raises(RejectedError, match="order_by is the text 'v'"):
+        run_over({"n": total("v")}, rows, order_by="v")
+
+
 class Thing:
     """A value of no type of SQL."""
 
@@ -92,8 +128,8 @@ class Thing:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"v": Thing()}, r"the value <.*Thing.*> of v, in row 2 of its epoch, does not tell its type; give the column"),
-        ({"v": 2**70}, r"the value 1180591620717411303424 of v, in row 2 of its epoch, does not tell its type"),
+        ({"v": Thing()}, r"the value <.*Thing.*> of v, in row 2 of all rows, does not tell its type; give the column"),
+        ({"v": 2**70}, r"the value 1180591620717411303424 of v, in row 2 of all rows, does not tell its type"),
         ({"v": "x"}, r"the value 'x' of v, in row 2 of its epoch, is no BIGINT"),
         (7, r"the row 7 is no dict; give each row as a dict of its columns"),
     ],

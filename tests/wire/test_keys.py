@@ -18,6 +18,7 @@ import trustme
 
 from foldflight import RejectedError, RetryableError, connect
 from foldflight.client import close_connections
+from foldflight.client.status import StatusReader
 from foldflight.functions.query.call import Call
 from foldflight.server import calls
 from foldflight.server.run.lifecycle import serving
@@ -253,6 +254,41 @@ def test_a_client_without_a_required_certificate_is_refused(certificates: Certif
         connect(server.url, tls_ca=certificates.ca, **known).transport.open(opening(COUNT)).close()
         with pytest.raises(RetryableError, match="give tls_cert="):
             connect(server.url, tls_ca=certificates.ca, deadline_s=2)
+
+
+def test_certificates_that_tls_cannot_use_are_named(certificates: Certificates, tmp_path: Path) -> None:
+    """A file without certificates, and a key of another certificate, are refused before anything is sent."""
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    url = "grpc+tls://127.0.0.1:1"
+    for authority in (str(empty), certificates.server_key):
+        with pytest.raises(RejectedError, match=f"tls_ca {authority} has no certificate in PEM format") as caught:
+            connect(url, tls_ca=authority)
+        assert caught.value.code == "SETTINGS"
+    with pytest.raises(
+        RejectedError, match=f"in tls_cert {certificates.client_cert} with the key in tls_key"
+    ) as caught:
+        connect(url, tls_ca=certificates.ca, tls_cert=certificates.client_cert, tls_key=certificates.server_key)
+    assert caught.value.code == "SETTINGS"
+
+
+@pytest.mark.parametrize("token", ["a token with a line break\n", b"a token of bytes", "a token with ü"])
+def test_a_token_that_cannot_be_sent_is_refused(token: Any) -> None:
+    """GRPC would say of the text of a file, which ends with a line break, that metadata are invalid."""
+    for ask in (connect, lambda url, token: StatusReader(url, deadline_s=1, token=token)):
+        with pytest.raises(RejectedError, match="printable ASCII characters; of a file's text remove") as caught:
+            ask("grpc://127.0.0.1:1", token=token)
+        assert caught.value.code == "SIGNATURE"
+
+
+def test_a_certificate_for_another_name_is_explained(certificates: Certificates) -> None:
+    """A client that connects by a name that the certificate does not have is told so."""
+    tls = {"tls_cert_file": certificates.client_cert, "tls_key_file": certificates.client_key}
+    with (
+        serving(wire_functions, state_keys=STATE_KEY, **tls) as server,
+        pytest.raises(RetryableError, match="the server's certificate is for other names"),
+    ):
+        connect(server.url, tls_ca=certificates.ca, deadline_s=2)
 
 
 def test_tls_settings_belong_together(certificates: Certificates, tmp_path: Path) -> None:

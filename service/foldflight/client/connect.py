@@ -26,7 +26,7 @@ from foldflight.tracing import check_endpoint, tracer_of
 if TYPE_CHECKING:
     from foldflight.client.flight import FlightTransport
 
-__all__ = ["EMBEDDED", "NO_STATE_KEY", "connect", "tls_files"]
+__all__ = ["EMBEDDED", "NO_STATE_KEY", "check_token", "connect", "tls_files"]
 
 EMBEDDED = "embedded:"
 _DEADLINE_S = 60.0
@@ -94,7 +94,8 @@ def connect(
         RejectedError: MODULE if a module cannot be imported, a jar cannot be read or a Java class cannot be loaded, or
             if the packages that reach servers or of OpenTelemetry are missing here or too old;
             SIGNATURE for a bad target, a Java class that is not a function, or if an embedded function is declared
-            `compile=True` and cannot be compiled; SETTINGS if a file cannot be read; UNAUTHENTICATED.
+            `compile=True` and cannot be compiled, or for a token that cannot be sent; SETTINGS if a file cannot be read
+            or has no such certificate or key; UNAUTHENTICATED.
 
     >>> connect("embedded:")["count"]().function.signature
     'count([value]) -> BIGINT'
@@ -118,6 +119,7 @@ def connect(
             raise RejectedError(
                 "SIGNATURE", "record is for embedded functions only; start the servers with `--record DIR` instead"
             )
+        check_token(token)
         tls = tls_files(urls, tls_root_certs=tls_ca, cert_chain=tls_cert, private_key=tls_key)
         functions = Functions(
             _flight_transport(target)(
@@ -204,9 +206,45 @@ def tls_files(urls: Sequence[str], **files: str | os.PathLike[str] | None) -> di
     if ("cert_chain" in given) != ("private_key" in given):
         raise RejectedError("SIGNATURE", "only one of tls_cert and tls_key is given; give both or neither")
     try:
-        return {name: Path(file).read_bytes() for name, file in given.items()}
+        read = {name: Path(file).read_bytes() for name, file in given.items()}
     except OSError as error:
         raise RejectedError("SETTINGS", f"cannot read {error.filename}: {error.strerror}") from None
+    _check_certificates(given)
+    return read
+
+
+def _check_certificates(files: Mapping[str, str | os.PathLike[str]]) -> None:
+    """Check certificates with clear errors: gRPC writes to the log what is wrong, and says "empty address list"."""
+    if not files:
+        return
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    problem = ""
+    try:
+        if (authority := files.get("tls_root_certs")) is not None:
+            problem = f"tls_ca {os.fspath(authority)} has no certificate in PEM format; give that of the authority"
+            context.load_verify_locations(authority)
+        if (certificate := files.get("cert_chain")) is not None:
+            key = files["private_key"]
+            problem = (
+                f"TLS cannot use the certificate in tls_cert {os.fspath(certificate)} with the key in tls_key "
+                f"{os.fspath(key)}; both must be PEM, belong together, and the key not be encrypted"
+            )
+            context.load_cert_chain(certificate, key, password="")  # gRPC does not accept encrypted keys
+    except ssl.SSLError:
+        raise RejectedError("SETTINGS", problem) from None
+
+
+def check_token(token: object) -> None:
+    """Raise RejectedError SIGNATURE for a token that cannot be sent with a call."""
+    if token is None or (isinstance(token, str) and token.isascii() and token.isprintable()):
+        return
+    raise RejectedError(
+        "SIGNATURE",
+        "token must be a str of printable ASCII characters; of a file's text remove the line break at its end: "
+        "token=Path(...).read_text().strip()",
+    )
 
 
 def _sources(target: object) -> list[object]:

@@ -40,7 +40,7 @@ _REMEDIES = (
         _TLS,
         (
             "if the server demands certificates of clients, give tls_cert=... and tls_key=... (--tls-cert, --tls-key "
-            "in commands)"
+            "in commands), signed by an authority that it trusts"
         ),
     ),
     (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.flight as fl
 
-from foldflight.client.connect import tls_files
+from foldflight.client.connect import check_token, tls_files
 from foldflight.client.edge import translated
 from foldflight.client.urls import server_url
 
@@ -28,7 +28,7 @@ class StatusReader:
         token: As for `connect`, like the following arguments.
 
     Raises:
-        RejectedError: SIGNATURE for another kind of URL.
+        RejectedError: SIGNATURE for another kind of URL, or a token that cannot be sent.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class StatusReader:
         tls_key: str | os.PathLike[str] | None = None,
     ) -> None:
         self.url = server_url(url)
+        check_token(token)
         self._deadline_s = deadline_s
         self._headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
         self._client = fl.FlightClient(

@@ -26,7 +26,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Self
 
 import numpy as np
@@ -48,7 +48,17 @@ from foldflight.functions.types.arrow import to_pylist
 from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.views import normal_key
 
-__all__ = ["Epoch", "Row", "calls_of", "column_of", "conditions_of", "name_in_chunks", "run_epochs", "types_of"]
+__all__ = [
+    "Epoch",
+    "Row",
+    "calls_of",
+    "check_calls",
+    "column_of",
+    "conditions_of",
+    "name_in_chunks",
+    "run_epochs",
+    "types_of",
+]
 
 _UNFIT = (pa.ArrowException, OverflowError, ValueError, TypeError)
 
@@ -176,8 +186,7 @@ def run_epochs(
             append-only function, SIGNATURE for functions that refer to something that cannot be pickled.
     """
     parsed = [[_row(row) for row in epoch] for epoch in epochs]
-    if not aggregates:
-        raise RejectedError("SIGNATURE", "there is nothing to aggregate; give at least one call")
+    check_calls(aggregates, keys=keys)
     for name, aggregate in aggregates.items():
         if aggregate.frame is not None:
             raise RejectedError("SIGNATURE", f"{name} has the frame {aggregate.frame}; use run_over, or leave it out")
@@ -238,9 +247,19 @@ def column_of(name: str, values: list[Any], type_: pa.DataType) -> pa.Array:
                 f"the value {zoned[0]!r} of {name} has a time zone, and {other}; give values of one kind",
             )
     try:
-        return pa.array(values, type_)
+        array = pa.array(values, type_)
     except _UNFIT as error:
         raise _misfit(name, values, type_, error) from None
+    if pa.types.is_integer(type_) or pa.types.is_date(type_):  # Arrow cuts off a fraction, and the time of a day
+        _refuse_cut(name, values, type_)
+    return array
+
+
+def _refuse_cut(name: str, values: list[Any], type_: pa.DataType) -> None:
+    for place, value in enumerate(values):
+        has_fraction = isinstance(value, (float, np.floating)) and not float(value).is_integer()
+        if has_fraction or (pa.types.is_date(type_) and type(value) is not date and isinstance(value, datetime)):
+            raise _no_value_of(name, place, value, type_)
 
 
 def _deduced(name: str, values: list[Any]) -> pa.DataType:
@@ -260,7 +279,7 @@ def _refuse_untyped(name: str, place: int, value: Any) -> None:
     except _UNFIT:
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"the value {value!r:.100} of {name}, in row {place + 1} of its epoch, does not tell its type; give "
+            f"the value {value!r:.100} of {name}, in row {place + 1} of all rows, does not tell its type; give "
             "the column a type with types={...}, such as DECIMAL(38, 0) for large integers",
         ) from None
 
@@ -271,12 +290,16 @@ def _misfit(name: str, values: list[Any], type_: pa.DataType, error: Exception) 
         try:
             pa.array([value], type_)
         except _UNFIT:
-            return RejectedError(
-                "SCHEMA_MISMATCH",
-                f"the value {value!r} of {name}, in row {place + 1} of its epoch, is no {sql_name(type_)}; "
-                "correct the value, or give the column another type with types={...}",
-            )
+            return _no_value_of(name, place, value, type_)
     return RejectedError("SCHEMA_MISMATCH", f"the values of {name} do not fit {sql_name(type_)}: {error}")
+
+
+def _no_value_of(name: str, place: int, value: Any, type_: pa.DataType) -> RejectedError:
+    return RejectedError(
+        "SCHEMA_MISMATCH",
+        f"the value {value!r:.100} of {name}, in row {place + 1} of its epoch, is no {sql_name(type_)}; "
+        "correct the value, or give the column another type with types={...}",
+    )
 
 
 def _block(
@@ -307,6 +330,25 @@ def values_of(row: object) -> dict[str, Any]:
             "SCHEMA_MISMATCH", f"the row {row!r:.100} is no dict; give each row as a dict of its columns: {{'v': 1}}"
         )
     return dict(row)
+
+
+def check_calls(aggregates: Mapping[str, Aggregate], **names: Sequence[str]) -> None:
+    """Raise RejectedError SIGNATURE unless there are calls by name, and names of columns are in lists."""
+    if not isinstance(aggregates, Mapping) or not aggregates:
+        raise RejectedError(
+            "SIGNATURE",
+            "there is nothing to aggregate; give a dict with at least one call: {'n': functions['count']()}",
+        )
+    for name, aggregate in aggregates.items():
+        if not isinstance(aggregate, Aggregate):
+            raise RejectedError(
+                "SIGNATURE",
+                f"{name!r} is {aggregate!r:.80}, which is no call of an aggregate function; call one with the names of "
+                "its columns: functions['sum']('amount')",
+            )
+    for what, given in names.items():
+        if isinstance(given, str):
+            raise RejectedError("SIGNATURE", f"{what} is the text {given!r}; give a list of names: [{given!r}]")
 
 
 def conditions_of(aggregates: Mapping[str, Aggregate]) -> dict[str, Callable[[Mapping[str, Any]], Any]]:

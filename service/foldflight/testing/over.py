@@ -35,7 +35,15 @@ from foldflight.functions.query.call import Order
 from foldflight.functions.query.frame import WindowFrame, interval_of
 from foldflight.functions.types.arrow import to_pylist
 from foldflight.functions.types.sql import sql_name
-from foldflight.testing.epochs import calls_of, column_of, conditions_of, name_in_chunks, types_of, values_of
+from foldflight.testing.epochs import (
+    calls_of,
+    check_calls,
+    column_of,
+    conditions_of,
+    name_in_chunks,
+    types_of,
+    values_of,
+)
 
 __all__ = ["Resolved", "numbered", "run_over"]
 
@@ -105,8 +113,7 @@ class Resolved(NamedTuple):
         has_ends: bool,
     ) -> Resolved:
         """Resolve the columns of calls as `run_over` does, and compute the ends of RANGE frames if `has_ends`."""
-        if not aggregates:
-            raise RejectedError("SIGNATURE", "there is nothing to aggregate; give at least one call")
+        check_calls(aggregates, keys=keys, order_by=order_by)
         extended = [dict(row) for row in given]
         for name, condition in conditions_of(aggregates).items():
             for row in extended:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from foldflight import Recordings, connect
 from foldflight.cli.main import cli
 from foldflight.errors import CorruptError, FunctionError, RejectedError
 from foldflight.exchange.codec import encode_open, read_batch, write_batch
-from foldflight.exchange.frames import Barrier, Chunk, Open, Results
+from foldflight.exchange.frames import Barrier, Chunk, Open, Results, States
 from foldflight.fold import Fold
 from foldflight.functions import Call, Registry
 from foldflight.functions.query.step import Step, StepArgument
@@ -533,6 +534,17 @@ def test_no_bytes_of_a_recording_break_its_reader(tmp_path: Path) -> None:
             assert run.exception is None or isinstance(run.exception, SystemExit), run.exception
             refused += "BAD_FRAME" in run.output
     assert refused
+
+
+def test_a_state_of_no_call_is_refused(tmp_path: Path) -> None:
+    """The names of columns in a recording may be any, so none is read as a number."""
+    record(tmp_path, ROWS[:3], [*ROWS[:3], BAD])
+    recording = read_recording(the_file(tmp_path))
+    states = recording.pairs[0].frame
+    assert isinstance(states, States)
+    renamed = States(states.batch.rename_columns([name.replace("_0", "_ ") for name in states.batch.schema.names]))
+    with pytest.raises(RejectedError, match="the states have no column state_0"):
+        fold_again(replace(recording, pairs=(Pair(renamed), *recording.pairs[1:])), Registry.load([Ratio]))
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:

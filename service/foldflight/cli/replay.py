@@ -270,7 +270,8 @@ def _rows_table(shrunk: Shrunk) -> Table:
     used |= {each.column for step in opening.steps for each in step.arguments} | {"kind"}
     names = [name for name in opening.columns.names if name in used]
     rows = sum(each.frame.batch.num_rows for each in shrunk.recording.pairs if isinstance(each.frame, (Chunk, States)))
-    table = Table(title=f"rows that still fail: {rows} ({shrunk.runs} runs)")
+    _say(f"rows that still fail: {rows} ({shrunk.runs} runs)")  # a title is as narrow as its table
+    table = Table()
     for name in ("epoch", "group", *names):
         table.add_column(Text(printable(name)))
     epoch = 1
@@ -328,7 +329,8 @@ def _is_equal(recording: Recording, registry: Registry, outcome: Outcome, found:
 
 
 def _differences_table(found: Sequence[Difference]) -> Table:
-    table = Table("where", "group", "value", "recorded", "now", title=f"values that differ: {len(found)}")
+    _say(f"values that differ: {len(found)}")
+    table = Table("where", "group", "value", "recorded", "now")
     for each in found[:_SHOWN_MAX]:
         values = _shown(each.recorded), _shown(each.replayed)
         table.add_row(each.where, Text(_group_text(each.group)), Text(printable(each.column)), *values)

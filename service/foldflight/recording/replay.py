@@ -197,9 +197,10 @@ def _frame_of(frame: Frame, opening: Open, registry: Registry) -> Frame:
     batch = frame.batch
     if not opening.isolate_errors and ERROR in batch.schema.names:
         batch = batch.drop_columns([ERROR])
+    functions = {f"state_{place}": registry[call.function] for place, call in enumerate(opening.calls)}
     fields = []
     for each in batch.schema:
-        function = registry[opening.calls[int(each.name[6:])].function] if each.name.startswith("state_") else None
+        function = functions.get(each.name)
         keeps = isinstance(function, Function) and function.capabilities.migrate
         fields.append(each if keeps else each.remove_metadata())
     return States(pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields)), frame.unanswered)

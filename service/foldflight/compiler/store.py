@@ -101,6 +101,7 @@ class StoredLoop:
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the loop; None if there is no usable file."""
         from numba.core.compiler import CompileResult
+        from numba.core.runtime import rtsys
 
         try:
             if not self.store.is_safe():
@@ -109,7 +110,9 @@ class StoredLoop:
             digest, packed = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
             if hashlib.sha256(packed).digest() != digest:
                 raise ValueError("damaged")
-            target_context.refresh()  # registers numba's own functions, which the loaded code needs
+            # Not `refresh`, which imports what only compiling needs. Loaded code uses the symbols of numba's memory;
+            # the others there are of Python's hashes and of parallel loops.
+            rtsys.initialize(target_context)
             found = CompileResult._rebuild(target_context, *pickle.loads(packed))  # noqa: S301
             os.utime(self.path)  # the least recently used files are deleted first
         except FileNotFoundError:

@@ -22,7 +22,7 @@ from foldflight.exchange.codec import Encoder
 from foldflight.exchange.frames import Chunk
 from foldflight.functions import Call
 from foldflight.server.run.lifecycle import serving
-from tests.docs import call_counts
+from tests.docs import call_counts, measures
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(foldflight.__file__).parent
@@ -177,6 +177,12 @@ def test_little_work_costs_few_calls(work, modules, calls):
     found = getattr(call_counts, work)()
     assert len(found) <= modules, found
     assert found.total() <= calls, found
+
+
+def test_lines_of_code_are_counted_without_docstrings_and_comments():
+    """Blank lines, comments and docstrings do not count; other texts do."""
+    text = '"""Module."""\n\n# why\ndef f():\n    """Two\n    lines."""\n    text = """a\n    b"""\n    return text\n'
+    assert measures.code_lines(text) == 4
 
 
 def test_the_glossary_has_each_term_once():

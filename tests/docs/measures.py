@@ -1,0 +1,138 @@
+"""The measures of the structure: lines of code by room, modules and calls of small work, hashes of a key, analyses.
+
+PYTHONPATH=service:. python -m tests.docs.measures [--spark] [PACKAGE]
+
+PACKAGE is the folder of another version of the package, of which only the lines are counted. `--spark` starts a session
+and counts how often Spark analyses a query for the simplest GROUP BY in SQL.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import foldflight
+from foldflight import connect
+from foldflight.testing import run_epochs
+from tests.docs import call_counts
+
+PACKAGE = Path(foldflight.__file__).parent
+ROOT = Path(__file__).parents[2]
+LATER = (
+    "compiler/containers.py",
+    "compiler/heap.py",
+    "compiler/memory.py",
+    "compiler/texts.py",
+    "engine/batch/lifted.py",
+    "engine/query/lifting.py",
+    "lift/",
+    "recording/",
+    "server/spans.py",
+    "client/traced.py",
+    "cli/replay.py",
+    "spark/expressions.py",
+    "spark/finishing.py",
+    "spark/lifted.py",
+    "spark/tables/",
+    "spark/tracing.py",
+    "spark/versions/",
+    "testing/targets.py",
+    "testing/testfile.py",
+    "tracing/",
+)
+"""What came after the goal for lines was set: lifting, tables, recordings, traces, containers and versions of Spark."""
+
+
+def code_lines(text: str) -> int:
+    """Return the number of lines that are neither blank, nor comments, nor docstrings."""
+    documented: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and _is_text(first.value):
+                documented.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    lines = enumerate((line.strip() for line in text.splitlines()), 1)
+    return sum(bool(line) and not line.startswith("#") and place not in documented for place, line in lines)
+
+
+def _is_text(constant: ast.Constant) -> bool:
+    return isinstance(constant.value, str)
+
+
+def lines_by_room(package: Path) -> tuple[Counter[str], int]:
+    """Return the lines of code of each room of a package, and those of what came after the goal."""
+    rooms: Counter[str] = Counter()
+    later = 0
+    for path in package.rglob("*.py"):
+        name = path.relative_to(package).as_posix()
+        count = code_lines(path.read_text(encoding="utf-8"))
+        rooms[name.partition("/")[0] if "/" in name else "."] += count
+        later += count if name.startswith(LATER) else 0
+    return rooms, later
+
+
+def hashes_of_a_key() -> float:
+    """Return how often a stream hashes the key of a group in an epoch."""
+    rows: list[dict[str, Any]] = [{"name": f"group {number % 100}", "value": number} for number in range(300)]
+    with call_counts.counted() as calls:
+        run_epochs({"total": connect("embedded:")["sum"]("value")}, [rows], keys=["name"])
+    return round(calls["engine/keys/hashes.py"] / 100, 1)
+
+
+def analyses() -> dict[str, int]:
+    """Return how many plans Spark analyses for the simplest GROUP BY, in SQL with a function and in plain SQL."""
+    from pyspark.sql import SparkSession
+
+    from foldflight.spark import register, sql
+
+    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    session.range(3).createOrReplaceTempView("numbers")
+    register(session, connect(call_counts.Total))
+    phases: dict[str, int] = {}
+    executor = session._jvm.org.apache.spark.sql.catalyst.rules.RuleExecutor  # type: ignore[union-attr]
+    for name, run in (
+        ("function", lambda: sql(session, "SELECT id % 2 AS k, total(id) AS n FROM numbers GROUP BY id % 2")),
+        ("plain", lambda: session.sql("SELECT id % 2 AS k, sum(id) AS n FROM numbers GROUP BY id % 2")),
+    ):
+        run()
+        executor.resetMetrics()
+        run()
+        # A rule of a batch that the analyser runs once.
+        phases[name] = _runs_of("PullOutNondeterministic", executor.dumpTimeSpent())
+    session.stop()
+    return phases
+
+
+def _runs_of(rule: str, text: str) -> int:
+    found = re.search(rf"{rule}\s+\d+ / \d+\s+\d+ / (\d+)", text)
+    return 0 if found is None else int(found.group(1))
+
+
+def main() -> None:
+    """Print the measures."""
+    given = [Path(argument) for argument in sys.argv[1:] if not argument.startswith("--")]
+    rooms, later = lines_by_room(given[0] if given else PACKAGE)
+    for room, count in sorted(rooms.items()):
+        print(f"{count:7,} lines of code in {room}")
+    print(f"{rooms.total():7,} in all, {rooms.total() - later:,} without what came after the goal")
+    if given:
+        return
+    for work in (call_counts.embedded_partition, call_counts.remote_chunk, call_counts.remote_barrier):
+        calls = work()
+        print(f"{calls.total():7,} calls in {len(calls)} modules: {work.__name__}")
+    print(f"{hashes_of_a_key():7} hashes of the key of a group in an epoch of a stream")
+    glossary = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("## Glossary")[2]
+    print(f"{len(re.findall(r'^[|] .+ [|]$', glossary, re.MULTILINE)) - 1:7} terms in the glossary")
+    if "--spark" in sys.argv:
+        for name, count in analyses().items():
+            print(
+                f"{count:7} runs of the analyser, with those of each step of a plan, for the simplest GROUP BY: {name}"
+            )
+
+
+if __name__ == "__main__":
+    main()

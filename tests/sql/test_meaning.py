@@ -156,6 +156,16 @@ def test_lists_without_aliases_around_a_fold(db: Any, plans_of: Callable[..., li
     assert values(found) == [(2, 3), (3, 4), (6, 3), (6, 7)]
 
 
+def test_integers_fit_a_declared_decimal_in_lists(db: Any) -> None:
+    """The result of `sum` has the type that the declared argument gives it, not that of the column."""
+    sql(db, "CREATE AGGREGATE decimal_sum(DECIMAL(12, 4)) RETURNS DECIMAL(22, 4) AS 'sum'")
+    for plan in ("auto", "lists"):
+        found = sql(db, "SELECT decimal_sum(v ORDER BY k) AS s, my_max(v) AS m FROM hav", plan=plan)
+        assert dict(found.dtypes) == {"s": "decimal(22,4)", "m": "int"}
+        assert values(found) == [(11, 5)]
+    sql(db, "DROP AGGREGATE decimal_sum")
+
+
 def test_ignore_nulls_is_a_direct_argument(db: Any, functions: Functions) -> None:
     """The error says how the function itself is told so."""
     register(db, functions, {"first": "first_seen"})

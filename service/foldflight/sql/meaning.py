@@ -544,7 +544,7 @@ def declared_types(
         SqlError: For an argument that does not fit.
     """
     columns, _ = arguments_of(analysis, call)
-    actual = _arrow_types(analysis, call, columns, given)
+    actual = _arrow_types(analysis, call, columns, given[: len(columns)])
     types = _argument_types(analysis, entry, call, columns, actual)
     carriers = [
         None if wanted == known else result_carrier(wanted) for wanted, known in zip(types, actual, strict=True)
@@ -678,6 +678,13 @@ def _values(
         values = [guarded(analysis, edits, each, holds) for each in fields]
     if given is not None:
         values = [months_text(sql) if is_months(type_) else sql for sql, type_ in zip(values, given, strict=True)]
+        entry = analysis.catalog.entries[call.name]
+        if (
+            entry.is_declared and entry.handle.info.input_types is None
+        ):  # the types of its results depend on its columns
+            for place, declared in enumerate(declared_types(analysis, entry, call, given)):
+                if isinstance(declared, st.DecimalType) and isinstance(given[place], st.IntegralType):
+                    values[place] = f"CAST({values[place]} AS {declared.simpleString()})"
     return None if values == written else values
 
 

@@ -43,3 +43,5 @@ SELECT concat('it''s ;', max(k)) AS t FROM hav;
 SELECT COUNT(*) AS n FROM VALUES (map(1, 2)), (map(1, 2)), (map(2, 3)) AS t(a) GROUP BY a;
 SELECT if(not(a IS NULL), 2, 1) AS f, COUNT(*) AS n FROM testData GROUP BY a IS NULL;
 SELECT k, SUM(v) AS s, s * 2 AS t, t + MAX(v) AS u FROM hav GROUP BY k;
+SELECT SUM(i) FROM VALUES (INTERVAL '1' DAY), (INTERVAL '2' DAY) AS t(i);
+SELECT CAST(MAX(i) AS STRING) AS m, CAST(AVG(i) AS STRING) AS a FROM VALUES (INTERVAL '1' YEAR), (INTERVAL '3' YEAR) AS t(i);

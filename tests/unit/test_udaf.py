@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import DoubleType, LongType
 
-from foldflight import RejectedError, connect, udaf
+from foldflight import RejectedError, connect, udaf, udf
 from foldflight.errors import FunctionError
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call, Function, Registry, function_of
@@ -608,3 +608,15 @@ def test_context_reaches_metrics_and_logs() -> None:
         ("warning", "f", "odd row", {"value": "5"})
     ]
     assert context.job_parameters == {"a": "b"}
+
+
+def test_a_class_is_given_by_keyword() -> None:
+    """`udaf` and `udf` take what they register by the name of their first parameter, too."""
+
+    class Own(Plain): ...
+
+    def twice(x: int) -> int:
+        return 2 * x
+
+    assert registered(udaf(cls=Own, name="by_keyword")).name == "by_keyword"
+    assert function_of(udf(target=twice)) is not None

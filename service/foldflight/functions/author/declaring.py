@@ -46,8 +46,10 @@ def registering(name: str, make: Callable[Concatenate[Any, P], Function | Scalar
         make: Called with the author's class or function, and with the options of the decorator. It has their
             documentation.
     """
+    first = next(iter(inspect.signature(make).parameters))  # the class or function may also be given by this name
 
-    def decorator(target: Any = None, **options: Any) -> Any:
+    def decorator(target: Any = None, /, **options: Any) -> Any:
+        target = options.pop(first, None) if target is None else target
         if target is None:
             return functools.partial(decorator, **options)
         setattr(target, REGISTERED, cast("Any", make)(target, **options))

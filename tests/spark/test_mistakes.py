@@ -35,7 +35,7 @@ def table(spark: Any) -> Any:
         "'x' AS s",
         "TIMESTAMP '2020-01-01' AS zoned",
         "TIMESTAMP_NTZ '2020-01-01' AS zoneless",
-        "INTERVAL 1 MONTH AS months",
+        "array(INTERVAL 1 MONTH) AS periods",
         "map(id, id) AS m",
     )
 
@@ -220,14 +220,14 @@ CASES: dict[str, tuple[Any, str, str]] = {
         "picky does not take at='open': __init__ raised ValueError: never at open",
     ),
     "a type that does not reach Python": (
-        lambda df, f: group_by(df).agg(n=f["max"]("months")),
+        lambda df, f: group_by(df).agg(n=f["max"]("periods")),
         "SCHEMA_MISMATCH",
-        "^SCHEMA_MISMATCH: the argument 'months' of max is interval month, which cannot be passed to Python; cast",
+        "^SCHEMA_MISMATCH: the argument 'periods' of max is array<interval month>, which cannot .*cast",
     ),
     "a key that does not reach Python": (
-        lambda df, f: group_by(df, "months").agg(n=f["count"]()),
+        lambda df, f: group_by(df, "periods").agg(n=f["count"]()),
         "SCHEMA_MISMATCH",
-        "the key 'months' is interval month, which cannot be passed to Python",
+        "the key 'periods' is array<interval month>, which cannot be passed to Python",
     ),
     "a zone too many": (
         lambda df, f: group_by(df).agg(n=timed("zoneless")("zoned")),

@@ -318,6 +318,85 @@ def test_what_shows_more_than_the_value_is_refused(cls: Any, reason: str) -> Non
     assert found.reason.endswith(f" (test_compiled_decimals.py:{line})")
 
 
+CENT = Decimal("0.01")
+
+
+@udaf
+class Shown:
+    """A sum as a text, with the zeros that Python keeps; compiled code would give 18 digits after the point."""
+
+    total: Decimal
+
+    def __init__(self) -> None:
+        self.total = Decimal(0)
+
+    def accumulate(self, price: Decimal) -> None:
+        self.total += price
+
+    def get_value(self) -> str:
+        return f"{self.total}"
+
+
+@udaf
+class Digits(Shown):
+    """The number of digits after the point, from a method that get_value calls."""
+
+    def places(self) -> int:
+        return -int(self.total.as_tuple().exponent)
+
+    def get_value(self) -> int:  # type: ignore[override]
+        return self.places()
+
+
+@udaf
+class Fitted(Shown):
+    """A rounding to the digits of the sum."""
+
+    def get_value(self) -> Decimal:  # type: ignore[override]
+        return CENT.quantize(self.total)
+
+
+@udaf
+class Percent(Shown):
+    """A text by the operator %."""
+
+    def get_value(self) -> str:
+        return "%s" % self.total  # noqa: UP031
+
+
+@udaf
+class Rounded(Shown):
+    """A quotient that is rounded to a constant: only the value matters."""
+
+    def half(self) -> Decimal:
+        return self.total / 2
+
+    def get_value(self) -> Decimal:  # type: ignore[override]
+        return round(self.half(), 4) + self.total.quantize(CENT, rounding=decimal.ROUND_HALF_UP)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cls", [Shown, Digits, Fitted, Percent])
+def test_an_interpreted_result_that_may_show_zeros_is_refused(cls: Any) -> None:
+    """Records have decimals with the scale of the state's type, not with the digits that Python's have."""
+    (function,) = Registry.load([cls]).authored
+    bound: Any = function.bind(function.input_types, {})  # type: ignore[arg-type]
+    found = Programs(LoopStore("user"), hot_rows=0).program(bound, bound.instantiate())
+    assert isinstance(found, Uncompiled)
+    assert found.reason.endswith(", and may show the zeros that a decimal is written with, which only Python knows")
+
+
+@pytest.mark.slow
+def test_an_interpreted_result_that_uses_only_the_value_is_allowed() -> None:
+    """Rounding to a constant, also in a method that get_value calls."""
+    bound, make = compiled(Rounded)
+    one, other = interpreted(bound), make()
+    rows = Rows(np.zeros(2, np.int32), None, [Column("price", pa.array([Decimal("1.5"), Decimal("0.035")], WIDE))])
+    for run in (lambda each: each.fold(rows), lambda each: each.outputs(np.arange(1, dtype=np.int32))):
+        assert same(run, one, other)
+    assert other.kind == "compiled"
+
+
 def test_a_decimal_that_starts_as_an_int_is_refused_with_the_remedy() -> None:
     """Python's results may depend on it: a quotient of two ints is a float."""
     (function,) = Registry.load([Whole]).authored

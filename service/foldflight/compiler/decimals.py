@@ -1,7 +1,8 @@
 """Decimals in compiled code: whole numbers of 128 bits with a fixed number of digits after the point, the scale.
 
 Python's decimals have a scale of their own each. It shows only in texts and in what `as_tuple` and `quantize` return,
-which are not compiled, so the values are equal. A fold calculates with 76 digits; a result of more than 38, or one that
+which are not compiled, so the values are equal. A class whose interpreted `get_value` may show it is interpreted as a
+whole. A fold calculates with 76 digits; a result of more than 38, or one that
 has more digits after the point than its scale, is left to the interpreter.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import decimal
 import dis
 import functools
 import importlib.util
@@ -78,6 +79,18 @@ _SPECIAL: Final = (
     "__format__",
 )
 _ORDERLESS: Final = ("len", "sorted", "min", "max", "any", "all")
+# What code may do with decimals without showing the zeros that they are written with.
+_ZEROLESS: Final = (
+    *(abs, all, any, bool, enumerate, float, int, len, list, max, min, range, reversed, round, sorted, sum, tuple),
+    *(zip, decimal, math, decimal.Decimal),
+)
+_ZEROLESS_METHODS: Final = frozenset(
+    [
+        *("as_integer_ratio", "compare", "copy_abs", "copy_negate", "copy_sign", "exp", "fma", "is_finite", "is_nan"),
+        *("is_zero", "ln", "log10", "max", "min", "normalize", "remainder_near", "sqrt", "to_integral_value"),
+        *("append", "get", "items", "keys", "values", "Decimal", *vars(math)),
+    ]
+)
 _OWN: Final = Path(__file__).parent
 _logger: Final = logging.getLogger(__name__)
 
@@ -135,6 +148,9 @@ class Program:
             self.interprets = f"get_value is interpreted: {why_not(error)}"
             if shows_order(kernels.plan):
                 raise Refused(f"{self.interprets}, and may show the order of a set, which only Python knows") from None
+            if shows_zeros(kernels.plan):
+                why = "may show the zeros that a decimal is written with, which only Python knows"
+                raise Refused(f"{self.interprets}, and {why}") from None
         # What an interpreted get_value changes is taken over.
         self.changes = bool(self.interprets) and may_change(kernels.plan)
 
@@ -239,6 +255,73 @@ def shows_order(plan: Plan) -> bool:
         if not is_free and after.opname != "CONTAINS_OP" and not after.opname.startswith("POP_JUMP"):
             return True
     return False
+
+
+def shows_zeros(plan: Plan) -> bool:
+    """Return whether an interpreted get_value may show the zeros that a decimal is written with: 1.5 and 1.50 differ.
+
+    False is certain: its code, and the author's functions that it calls, use decimals only as numbers.
+    """
+    has_decimals = any(each.kind in DECIMALS for each in plan.accumulator.fields)
+    return has_decimals and _writes(plan, plan.methods["get_value"], set())
+
+
+def _writes(plan: Plan, function: FunctionType, seen: set[Any]) -> bool:
+    """Return whether a function, or one that it calls, may make a text of a decimal, or use its exponent."""
+    if function in seen:
+        return False
+    seen.add(function)
+    given = [*(function.__defaults__ or ()), *(cell.cell_contents for cell in function.__closure__ or ())]
+    if not all(map(_is_number, given)):
+        return True
+    codes = (function.__code__, *_inner(function.__code__))
+    return any(_code_writes(plan, function, code, seen) for code in codes)
+
+
+def _code_writes(plan: Plan, function: FunctionType, code: CodeType, seen: set[Any]) -> bool:
+    layouts = (plan.accumulator, plan.instance)
+    kinds = {field.name: field.kind for layout in layouts for field in layout.fields}
+    has_texts = any(isinstance(each, str) and "%" in each for each in code.co_consts) or "text" in kinds.values()
+    steps = [each for each in dis.get_instructions(code) if each.opname not in ("PRECALL", "PUSH_NULL")]
+    for place, step in enumerate(steps):
+        if step.opname.startswith(("FORMAT_", "CONVERT_VALUE", "CALL_FUNCTION_EX")):
+            return True
+        if step.opname == "BINARY_OP" and "%" in step.argrepr and has_texts:
+            return True
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            found = function.__globals__.get(step.argval, getattr(builtins, step.argval, None))
+            is_free = _is_number(found) or any(found is each for each in _ZEROLESS)
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            owned = [inspect.getattr_static(each, step.argval, None) for each in (plan.cls, plan.accumulator_class)]
+            found = next((each for each in owned if each is not None), None)
+            found = getattr(found, "__func__", getattr(found, "fget", found))
+            is_free = step.argval in kinds or step.argval in _ZEROLESS_METHODS or step.argval.startswith("ROUND_")
+            is_free = is_free or (step.argval == "quantize" and _is_constant(function, steps[place + 1 : place + 5]))
+            is_free = is_free or (found is not None and _is_number(found))
+        else:
+            continue
+        if isinstance(found, FunctionType):
+            is_free = not _writes(plan, found, seen)
+        if not is_free:
+            return True
+    return False
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number, a decimal or a way of rounding."""
+    is_rounding = isinstance(value, str) and value.startswith("ROUND_")
+    return is_rounding or type(value) in (bool, int, float, decimal.Decimal)
+
+
+def _is_constant(function: FunctionType, steps: list[dis.Instruction]) -> bool:
+    """Return whether the argument of a call is a decimal that is a global, or `Decimal` of a constant."""
+    found = function.__globals__.get(steps[0].argval) if steps[0].opname == "LOAD_GLOBAL" else None
+    if found is decimal:
+        found, steps = getattr(decimal, str(steps[1].argval), None), steps[1:]
+    after = 1
+    if found is decimal.Decimal:
+        found, after = decimal.Decimal(), 3 if steps[1].opname == "LOAD_CONST" else 0
+    return isinstance(found, decimal.Decimal) and after > 0 and not steps[after].opname.startswith("LOAD_FAST")
 
 
 def _has(names: Any, name: str) -> bool:

@@ -285,6 +285,17 @@ class Texts(Divided):
 
 
 @udaf
+class Either(Divided):
+    """A variable that is an int or a decimal."""
+
+    def accumulate(self, price: Decimal) -> None:
+        step = 0
+        if price > 1:
+            step = price  # type: ignore[assignment]
+        self.total += step
+
+
+@udaf
 class Whole:
     """A state that is a decimal and starts as an int."""
 
@@ -395,6 +406,17 @@ def test_an_interpreted_result_that_uses_only_the_value_is_allowed() -> None:
     for run in (lambda each: each.fold(rows), lambda each: each.outputs(np.arange(1, dtype=np.int32))):
         assert same(run, one, other)
     assert other.kind == "compiled"
+
+
+def test_a_variable_of_two_types_is_named() -> None:
+    """Only when it is compiled, the types show that have nothing in common."""
+    (function,) = Registry.load([Either]).authored
+    bound: Any = function.bind(function.input_types, {})  # type: ignore[arg-type]
+    found = Programs(hot_rows=0).program(bound, bound.instantiate())
+    assert isinstance(found, Uncompiled)
+    line = Either.accumulate.__code__.co_firstlineno + 4
+    place = f"(test_compiled_decimals.py:{line})"
+    assert found.reason == f"step is an int in one place and a Decimal in another {place}"
 
 
 def test_a_decimal_that_starts_as_an_int_is_refused_with_the_remedy() -> None:

@@ -135,6 +135,18 @@ class Mixed(Totals):
         accumulator.total += int(step)
 
 
+@udaf
+class Rounds(Totals):
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        accumulator.total += round(value, -2)
+
+
+@udaf
+class Comprehends(Totals):
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        accumulator.total += sum(each * each for each in range(value))
+
+
 @udaf(compile=True)
 class MustTry(Totals):
     def accumulate(self, accumulator: Total, value: int) -> None:
@@ -188,6 +200,8 @@ def warm(cls: type, programs: Programs = PROGRAMS) -> str:
         (HidesNumber, "interpreted: its instance attribute limit hides the class attribute of that name"),
         (HidesMethod, "interpreted: its instance attribute step hides the class attribute of that name"),
         (AsksForTruth, f"interpreted: it uses {{}} as a condition ({place(AsksForTruth, 1)})"),
+        (Rounds, f"interpreted: it calls round with 2 arguments; round in get_value ({place(Rounds, 1)})"),
+        (Comprehends, f"interpreted: it creates a comprehension, a generator or a function ({place(Comprehends, 1)})"),
         (Opened, "decided when bound"),
         (MustBind, "decided when bound"),
     ],

@@ -6,6 +6,7 @@ integers in memory, decimals two of them.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,7 @@ __all__ = [
     "kind_of",
     "number_type",
     "stand_in",
+    "takes",
 ]
 
 
@@ -162,7 +164,19 @@ def stand_in(choose: Callable[..., Any]) -> Callable[..., Any]:
         raise NotImplementedError(choose.__name__)
 
     overload(called, strict=False)(choose)
+    called.__signature__ = inspect.signature(choose)  # type: ignore[attr-defined]
     return called
+
+
+def takes(function: Any, count: int) -> bool:
+    """Return whether a stand-in takes so many arguments. Of other functions, it is not known here."""
+    if not hasattr(function, "__signature__"):
+        return True
+    try:
+        function.__signature__.bind(*range(count))
+    except TypeError:
+        return False
+    return True
 
 
 def exactly(kind: str, reason: str) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import logging
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -92,6 +93,12 @@ _ZEROLESS_METHODS: Final = frozenset(
     ]
 )
 _OWN: Final = Path(__file__).parent
+# What numba says of a variable whose types have nothing in common, and how it names the types.
+_MIXED: Final = re.compile(r"Cannot unify (.+?) and (.+?) for '(\w+)[.\d]*', defined at (.+?) \((\d+)\)")
+_KIND: Final = re.compile(r"\b(?:Literal\[)?(int|float|bool|Scaled|str|none)\w*(?:\](?=\())?(?:\(\S*\))?")
+_KIND_NAMES: Final = {
+    "int": "an int", "float": "a float", "bool": "a bool", "Scaled": "a Decimal", "str": "a text", "none": "None",
+}  # fmt: skip
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -351,6 +358,11 @@ def why_not(error: BaseException) -> str:
     while seen is not None and not isinstance(seen, Refused):
         seen = seen.__cause__ or seen.__context__
     if seen is None:
+        mixed = list(_MIXED.finditer(str(error)))
+        if mixed:
+            one, other, name, file, line = mixed[-1].groups()
+            one, other = (_KIND.sub(lambda found: _KIND_NAMES[found.group(1)], each) for each in (one, other))
+            return f"{name} is {one} in one place and {other} in another ({Path(file).name}:{line})"
         # The first line of numba's message names the compiler pass, the second the problem.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = f"numba: {type(error).__name__}: {lines[1] if len(lines) > 1 else ''.join(lines)}"

@@ -24,7 +24,7 @@ from numba.core.untyped_passes import IRProcessing
 
 from foldflight.compiler import containers, decimals, moments, operators, texts
 from foldflight.compiler.check import Check
-from foldflight.compiler.kinds import Refused, as_moment, kind_of
+from foldflight.compiler.kinds import Refused, as_moment, kind_of, takes
 from foldflight.compiler.records import EXACTLY, Items, Reference
 
 __all__ = ["ClassCompiler"]
@@ -50,7 +50,7 @@ _ALLOWED: Final = frozenset(
 )
 _BUILT_IN: Final = python.BuiltinMethodType
 _NAMES: Final = {"build_list": "a list", "build_map": "a dict", "build_set": "a set", "build_string": "text",
-                 "make_function": "a function in a function", "yield": "yield"}  # fmt: skip
+                 "make_function": "a comprehension, a generator or a function", "yield": "yield"}  # fmt: skip
 
 
 @dataclass
@@ -469,7 +469,11 @@ class _Rewriter:
                 return
             if function in (min, max) and not 2 <= len(arguments) <= 3:
                 raise Refused(f"it calls {function.__name__} with {len(arguments)} arguments")
-            self.emit_call(statement.target, operators.CALLS[function], arguments, statement.loc)
+            made = operators.CALLS[function]
+            if not takes(made, len(arguments)):
+                remedy = "; round in get_value" if function is round else ""
+                raise Refused(f"it calls {function.__name__} with {len(arguments)} arguments{remedy}")
+            self.emit_call(statement.target, made, arguments, statement.loc)
         elif isinstance(function, python.FunctionType):
             self.emit_call(statement.target, self.compiled(function), arguments, statement.loc, expr)
         else:

@@ -408,6 +408,31 @@ def test_an_interpreted_result_that_uses_only_the_value_is_allowed() -> None:
     assert other.kind == "compiled"
 
 
+@udaf
+class Taxed(Shown):
+    """A rate that is a constant of the class."""
+
+    RATE = Decimal("0.19")
+
+    def accumulate(self, price: Decimal) -> None:
+        self.total += price * self.RATE
+
+    def get_value(self) -> Decimal:  # type: ignore[override]
+        return self.total
+
+
+def test_decimals_of_the_class_are_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each value has code of its own."""
+    rows = Rows(np.zeros(1, np.int32), None, [Column("price", pa.array([Decimal("1.5")], WIDE))])
+    for rate, wanted in ((Decimal("0.19"), Decimal("0.285")), (Decimal(3), Decimal("4.5"))):
+        monkeypatch.setattr(Taxed, "RATE", rate)
+        _, make = compiled(Taxed)
+        accumulators = make()
+        accumulators.fold(rows)
+        assert accumulators.outputs(np.zeros(1, np.int32)).to_pylist() == [wanted]
+        assert accumulators.kind == "compiled"
+
+
 def test_a_variable_of_two_types_is_named() -> None:
     """Only when it is compiled, the types show that have nothing in common."""
     (function,) = Registry.load([Either]).authored

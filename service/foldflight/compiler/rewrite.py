@@ -414,7 +414,7 @@ class _Rewriter:
             self.methods[statement.target.name] = _Method(self.compiled(found.__func__), None)
         elif isinstance(found, python.FunctionType):
             self.methods[statement.target.name] = _Method(self.compiled(found), expr.value)
-        elif type(found) in _CONSTANTS:
+        elif type(found) in (*_CONSTANTS, decimal.Decimal):
             self.object(statement, found)
         else:
             raise Refused(f"it uses {reference.cls.__name__}.{expr.attr}, a {type(found).__name__}")

@@ -311,3 +311,21 @@ def test_results_out_of_range(db: Any, plan: Any) -> None:
         assert found is not None
         assert found.code == "OVERFLOW"
         assert "; declare" in found.message
+
+
+def test_a_table_that_differs_each_time_is_computed_once(db: Any, plans_of: Callable[..., list[str]]) -> None:
+    """As in Spark: the rows of a fold would be computed again, with other random numbers than those of another one."""
+    drawn = "WITH r AS (SELECT id % 3 AS k, rand() AS m FROM range(30)), p AS (SELECT k, m FROM r)"
+    two = f"""{drawn}, c AS (SELECT k, my_max(m) AS m FROM p GROUP BY k),
+        e AS (SELECT k, my_min(m) AS m FROM p GROUP BY k)
+        SELECT count(*) AS n FROM c JOIN e USING (k) WHERE c.m < e.m"""
+    beside = f"""{drawn}, c AS (SELECT k, my_max(r.m) AS m FROM identifier('r') GROUP BY k)
+        SELECT count(*) AS n FROM p JOIN c USING (k) WHERE p.m > c.m"""
+    assert plans_of(db, two) == ["lists", "lists"]
+    assert plans_of(db, beside) == ["lists"]
+    assert [sql(db, text).collect()[0].n for text in (two, beside)] == [0, 0]
+    with pytest.raises(SqlError, match="it reads p, whose rows differ each time, and which is read elsewhere, too"):
+        sql(db, two, plan="fold")
+    once = f"{drawn} SELECT p.k, my_max(p.m) AS m FROM p GROUP BY p.k"
+    known = two.replace("rand() AS m", "id AS m, id AS uuid")
+    assert [plans_of(db, text) for text in (once, known)] == [["fold"], ["fold", "fold"]]

@@ -32,7 +32,7 @@ from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, calls_in, orderings
 from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, named_items, star_of, written_items
-from foldflight.sql.meaning import arguments_of, declared_types, guarded, own_calls
+from foldflight.sql.meaning import arguments_of, declared_types, guarded, own_calls, repeated_draw
 from foldflight.sql.over import BlockOver
 from foldflight.sql.text import Edits, Span, Token, quoted
 from foldflight.sql.windows import TIME, WindowedTable, window_of_call
@@ -183,6 +183,9 @@ class BlockFold:
         empty = next((name for name, span in ranges.items() if span.is_empty), None)
         if empty is not None:
             raise CannotFoldError(f"{empty}, read as a keyword, has nothing behind it")
+        repeated = repeated_draw(self.analysis, self.query, self.block)
+        if repeated:
+            raise CannotFoldError(f"it reads {repeated}, whose rows differ each time, and which is read elsewhere, too")
         own = own_calls(self.analysis, self.query, self.block)
         if any(call.is_over for call in own):
             return self._over(own, listed)

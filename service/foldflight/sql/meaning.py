@@ -43,6 +43,7 @@ __all__ = [
     "name_items",
     "own_calls",
     "refuse_misplaced",
+    "repeated_draw",
     "rewrite_all",
     "rewrite_block",
     "rewrite_rest",
@@ -54,6 +55,12 @@ _STAND_IN: Final = "size"  # a function over lists, for a call that cannot be de
 _ITEMS: Final = ("SELECT", "HAVING", "QUALIFY")
 _WITH_FROM: Final = ("EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "OVERLAY")
 _WITH_ITEMS: Final = ("AGGREGATE", "EXTEND", "SELECT")  # behind |>
+# What gives other values each time that it is computed; as TABLESAMPLE it stands before a parenthesis.
+_DRAWS: Final = frozenset(
+    """JAVA_METHOD MONOTONICALLY_INCREASING_ID RAND RANDN RANDOM RANDSTR REFLECT SHUFFLE SPARK_PARTITION_ID TABLESAMPLE
+    TRY_REFLECT UNIFORM UUID""".casefold().split()
+)
+_ONCE: Final = 2  # the name of a table expression where it is defined, and where it is read
 _JOINS: Final = frozenset(["LATERAL", ",", "JOIN", "INNER", "CROSS", "LEFT", "OUTER", "NATURAL"])
 # A call behind one of these words is not a call: it is a relation with the names of its columns.
 _NAMING: Final = ("AS", "WITH", "RECURSIVE", "FROM", "JOIN", "VIEW", "TABLE", "INTO")
@@ -72,6 +79,49 @@ def own_calls(analysis: Analysis, query: ParsedQuery, block: Block) -> list[Pars
         for tail in query.tails.values():
             found += calls_in(text, tail, names, skip=query.inner)
     return found
+
+
+def repeated_draw(analysis: Analysis, query: ParsedQuery, block: Block) -> str:
+    """Return a common table expression that differs each time and is read by a block and elsewhere; empty if none is.
+
+    Spark computes such an expression once for all that read it, and the rows of a fold are a query of their own.
+    """
+    text = analysis.text
+    draws = _DRAWS | {each.name for each in analysis.catalog.mapped.values() if not each.handle.info.deterministic}
+    tables: list[tuple[str, frozenset[str]]] = []
+    differing: set[str] = set()
+    for around in _lineage(query):
+        for table in around.tables:
+            if table.span.stop > block.span.start:
+                break
+            name, words = text.tokens[table.span.start].name.casefold(), _names_of(text, table.span)
+            is_drawn = any(text.tokens[at].name.casefold() in draws for at in _calls_at(text, table.span))
+            if is_drawn or words & differing:
+                differing.add(name)
+            tables.append((name, words))
+    read = set(_names_of(text, block.span)) if differing else set()
+    for name, words in reversed(tables):
+        if {name, "identifier"} & read:
+            read |= words | {name}
+    places = [at for at in range(len(text.tokens)) if text.tokens[at].is_name and not text.says(at + 1, ".")]
+    for name in sorted(differing & read):
+        if sum(text.tokens[at].name.casefold() in (name, "identifier") for at in places) > _ONCE:
+            return name
+    return ""
+
+
+def _lineage(query: ParsedQuery) -> list[ParsedQuery]:
+    """Return a query and those around it, outer ones first."""
+    around = [] if query.parent is None else _lineage(query.parent)
+    return [*around, query]
+
+
+def _calls_at(text: Text, span: Span) -> list[int]:
+    return [at for at in span.places if text.tokens[at].is_name and text.says(at + 1, "(")]
+
+
+def _names_of(text: Text, span: Span) -> frozenset[str]:
+    return frozenset(text.tokens[at].name.casefold() for at in span.places if text.tokens[at].is_name)
 
 
 def name_items(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> None:

@@ -329,3 +329,10 @@ def test_a_table_that_differs_each_time_is_computed_once(db: Any, plans_of: Call
     once = f"{drawn} SELECT p.k, my_max(p.m) AS m FROM p GROUP BY p.k"
     known = two.replace("rand() AS m", "id AS m, id AS uuid")
     assert [plans_of(db, text) for text in (once, known)] == [["fold"], ["fold", "fold"]]
+
+
+def test_equal_names_of_common_tables_are_refused(db: Any) -> None:
+    """A fold leaves out tables that the query does not read, but not what Spark refuses."""
+    tables = "c AS (SELECT my_sum(v) AS s FROM hav), c AS (SELECT my_max(v) AS s FROM hav)"
+    with pytest.raises(SqlError, match="DUPLICATED_CTE_NAMES"):
+        sql(db, f"WITH {tables} SELECT 1")

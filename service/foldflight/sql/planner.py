@@ -199,8 +199,10 @@ class Planner:
         if not query.tables or query.is_recursive:
             return self._folds.render(query.span)
         words, kept = names_in(sql), list[str]()
-        for table in reversed(query.tables):
-            is_used = {self.analysis.text.tokens[table.span.start].name.casefold(), "identifier"} & words
+        names = [self.analysis.text.tokens[table.span.start].name.casefold() for table in query.tables]
+        for name, table in zip(reversed(names), reversed(query.tables), strict=True):
+            # Spark refuses two expressions of one name, so both are kept.
+            is_used = {name, "identifier"} & words or names.count(name) > 1
             if is_used or not any(table.query.is_sole(block) for block in self._folded_blocks):
                 kept.insert(0, self._folds.render(table.span))
                 words |= names_in(kept[0])

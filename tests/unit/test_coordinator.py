@@ -457,15 +457,54 @@ def test_patience_and_back_off() -> None:
         if isinstance(said, GiveUp):
             break
         assert isinstance(said, Rest)
-        rests.append(said.until_s - telling.now_s)
-        telling.now_s = said.until_s
-        (again,) = telling.tell(RESTED)
-        assert isinstance(again, OpenConnection)
+        began_s = telling.now_s
+        while isinstance(said, Rest):  # one rest is interrupted, to tell about the wait
+            telling.now_s = said.until_s
+            said = telling.tell(RESTED)[-1]
+        rests.append(telling.now_s - began_s)
+        assert isinstance(said, OpenConnection)
     assert rests == pytest.approx([min(0.1 * 2**doublings, 5.0) for doublings in range(len(rests))])
     assert 4 < len(rests) < 12
     assert said.error.code == "OVERLOADED"
     assert "no server took the exchange within 10 s" in said.error.message
     assert said.error.story[0].startswith("0.0s refused by grpc://a: OVERLOADED")
+
+
+def waited_until(telling: Telling, end_s: float) -> list[LogEvent]:
+    """Let the only server be away until this time, and return the events that are logged meanwhile."""
+    logged: list[LogEvent] = []
+    said = telling.tell(lost(GONE))
+    while telling.now_s < end_s:
+        logged += [each for each in said if isinstance(each, LogEvent)]
+        if isinstance(said[-1], Rest):
+            telling.now_s = said[-1].until_s
+            said = telling.tell(RESTED)
+        else:
+            said = telling.tell(lost(GONE))
+    if isinstance(said[-1], Rest):
+        telling.now_s = said[-1].until_s
+        said = telling.tell(RESTED)
+    assert isinstance(said[-1], OpenConnection)
+    return logged
+
+
+def test_a_wait_for_servers_is_told_once() -> None:
+    """After three seconds without a server, one event names the servers, the time left and the option; again later."""
+    telling = Telling(("grpc://a",), patience_s=60.0, losses_max=99).begun()
+    telling.tell(given(CHUNK), SENT)
+    (told,) = waited_until(telling, 130.0)
+    assert told.event == "an exchange waits for a server"
+    assert told.fields == {
+        "servers": "grpc://a",
+        "left_s": 57.0,
+        "patience_s": 60.0,
+        "code": "UNREACHABLE",
+        "problem": "gone",
+    }
+    telling.tell(accepted(opened()), SENT)
+    assert [each.fields["left_s"] for each in waited_until(telling, telling.now_s + 20)] == [57.0]
+    telling.tell(accepted(opened()), SENT)
+    assert waited_until(telling, telling.now_s + 1) == []
 
 
 def test_rows_that_kill_servers_do_not_kill_them_all() -> None:

@@ -15,7 +15,8 @@ servers.
 - Within an epoch the coordinator asks the server at intervals, before it sends a frame, whether the exchange should
   move. The answer then has the states, so that no row is folded again on the next server.
 - Every later server must report the same fingerprints as the first one. Otherwise it is skipped.
-- The coordinator gives up after `losses_max` losses without an answer, or after `patience_s` without a server.
+- The coordinator gives up after `losses_max` losses without an answer, or after `patience_s` without a server. After
+  three seconds without a server it says once that it waits, and for how much longer.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ from foldflight.functions.author.context import LogRecord
 __all__ = ["Coordinator"]
 
 _STORY_STEPS: Final = 30
+_TOLD_AFTER_S: Final = 3.0  # most waits for a server are shorter, and need no word
 _WITHOUT_CONTENT: Final = (None, Folded)
 
 
@@ -126,6 +128,7 @@ class Coordinator:
         self._no_failover_reason = ""  # why the exchange cannot move to another server; empty if it can
         self._losses = 0  # consecutive losses without an answer
         self._unserved_since_s: float | None = None
+        self._is_wait_told = False
         self._tried_urls: set[str] = set()
         self._error: FoldflightError | None = None
         self._lost_at_s: float | None = None  # start of the current interruption
@@ -359,6 +362,7 @@ class Coordinator:
         if not connection.unsent and not connection.is_caught_up:
             connection.is_caught_up = True
             self._unserved_since_s = None
+            self._is_wait_told = False
             self._tried_urls.clear()
             self._circuits.worked(connection.url)
         if connection.awaited is not None and (connection.unsent or self._is_wanted):
@@ -372,18 +376,35 @@ class Coordinator:
         if self._unserved_since_s is None:
             self._unserved_since_s = now_s
         until_s = self._unserved_since_s + self._bounds.patience_s
+        told_at_s = self._unserved_since_s + _TOLD_AFTER_S
+        told = self._tell_wait(until_s - now_s) if told_at_s <= now_s < until_s else []
         url = self._circuits.choose(self._urls, now_s) if now_s <= until_s else None
         if url is None:
             rested_at_s = max(self._circuits.rested_at_s(self._urls), now_s)
             if rested_at_s <= until_s:
-                return [Rest(rested_at_s)]
+                is_told = self._is_wait_told or told_at_s <= now_s
+                return [*told, Rest(rested_at_s if is_told else min(rested_at_s, told_at_s))]
             # patience_s is over, but each server is tried once, even if other exchanges made it rest.
             url = next((url for url in self._circuits.turn(self._urls, now_s) if url not in self._tried_urls), None)
             if url is None:
                 return [self._give_up(f"no server took the exchange within {self._bounds.patience_s:g} s")]
         self._tried_urls.add(url)
         self._connection = _Connection(url)
-        return [OpenConnection(url, self._opening)]
+        return [*told, OpenConnection(url, self._opening)]
+
+    def _tell_wait(self, left_s: float) -> list[Instruction]:
+        """Tell, once in each wait, that no server takes the exchange, and when patience ends: it does not hang."""
+        if self._is_wait_told:
+            return []
+        self._is_wait_told = True
+        fields: dict[str, str | int | float] = {
+            "servers": ", ".join(self._urls),
+            "left_s": round(left_s, 1),
+            "patience_s": self._bounds.patience_s,
+        }
+        if self._error is not None:
+            fields |= {"code": self._error.code, "problem": self._error.message}
+        return [LogEvent("an exchange waits for a server", fields)]
 
     def _refusal(self, opened: Opened) -> RejectedError | None:
         """Return the reason why a server cannot take over the exchange; None if it can."""

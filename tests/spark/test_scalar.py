@@ -178,6 +178,8 @@ def test_errors_are_isolated(spark: Any, embedded: Any) -> None:
     assert [row[:2] for row in dead_letters(mapped.withColumn("id", sf.lit(7)), "id").collect()] == [(7, "USER_CODE")]
     with pytest.raises(RejectedError, match="there is no column nope among x, y"):
         dead_letters(mapped, "nope")
+    with pytest.raises(RejectedError, match=r"names of columns of df, .* write dead_letters\(df, 'id'\)"):
+        dead_letters(mapped, sf.col("x"))  # type: ignore[arg-type]
     joined = join_lateral(df, embedded["crooked"]("y"), on_error="isolate")
     assert [tuple(row) for row in results(joined).collect()] == [(4, 2, 2, 2)]
     letters = dead_letters(joined).collect()

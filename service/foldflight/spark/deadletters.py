@@ -48,9 +48,17 @@ def dead_letters(df: DataFrame, *columns: str) -> DataFrame:
             letter, in which `row_kind` and `row` are NULL.
 
     Raises:
-        RejectedError: SIGNATURE, for a DataFrame without the column `dead_letter`, or without one of `columns`.
+        RejectedError: SIGNATURE, for a DataFrame without the column `dead_letter`, or without one of `columns`, or for
+            what is no name of a column.
     """
     _check(df)
+    for each in columns:
+        if not isinstance(each, str):
+            raise RejectedError(
+                "SIGNATURE",
+                f"dead_letters takes names of columns of df, and {each!r} is none; write "
+                "dead_letters(df, 'id'), and compute what has no name with withColumn before",
+            )
     unknown = [name for name in columns if name not in df.columns]
     if unknown:
         raise RejectedError(

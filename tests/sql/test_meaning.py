@@ -336,3 +336,18 @@ def test_equal_names_of_common_tables_are_refused(db: Any) -> None:
     tables = "c AS (SELECT my_sum(v) AS s FROM hav), c AS (SELECT my_max(v) AS s FROM hav)"
     with pytest.raises(SqlError, match="DUPLICATED_CTE_NAMES"):
         sql(db, f"WITH {tables} SELECT 1")
+
+
+def test_errors_of_lists_name_no_slot(db: Any, functions: Functions) -> None:
+    """The UDF over lists does not know the keys of a group, and its position in a batch of Spark is not shown."""
+    register(db, functions, {"unforgiving": "thirteen"})
+    query = "SELECT k, thirteen(v) AS s FROM VALUES ('a', 13L) AS t(k, v) GROUP BY k"
+    with pytest.raises(PySparkException) as raised:
+        sql(db, query, plan="lists").collect()
+    said = str(error_of(raised.value))
+    assert "thirteen is bad luck" in said
+    assert "row: " in said
+    assert "group: " not in said
+    with pytest.raises(PySparkException) as raised:
+        sql(db, query).collect()
+    assert "group: k='a'" in str(error_of(raised.value))

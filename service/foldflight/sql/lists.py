@@ -25,6 +25,7 @@ from foldflight.client import Transport
 from foldflight.client.exchange import OpenExchange
 from foldflight.engine.query.blocks import convert, without_nullability
 from foldflight.engine.query.layout import SLOT
+from foldflight.errors import FoldflightError
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call
 from foldflight.spark.attempts import attempt
@@ -169,7 +170,11 @@ class _HeldEpochs:
             if self._epochs is None:
                 self._epochs = _Epochs(self._fold, columns)
                 weakref.finalize(self, self._epochs.close)
-            return self._epochs.fold(lengths, columns)
+            try:
+                return self._epochs.fold(lengths, columns)
+            except FoldflightError as error:
+                error.slot = None  # a position in a batch of Spark; the keys of the list are not known here
+                raise
 
 
 def _udf(

@@ -351,3 +351,36 @@ def test_errors_of_lists_name_no_slot(db: Any, functions: Functions) -> None:
     with pytest.raises(PySparkException) as raised:
         sql(db, query).collect()
     assert "group: k='a'" in str(error_of(raised.value))
+
+
+@udaf
+class Scaled:
+    """A sum of products, whose second argument has a default value."""
+
+    def create_accumulator(self) -> list[float]:
+        return [0.0]
+
+    def accumulate(self, accumulator: list[float], value: float, weight: float = 2.0) -> None:
+        if value == 13:
+            raise ValueError("thirteen is bad luck")
+        accumulator[0] += value * weight
+
+    def get_value(self, accumulator: list[float]) -> float:
+        return accumulator[0]
+
+
+@since_spark("4.1", "registered aggregates in plain SQL")
+def test_plain_sql_has_default_values_and_short_errors(db: Any) -> None:
+    """Spark gives a registered aggregate any number of arguments: missing ones have defaults, others are refused."""
+    register(db, connect(Scaled), {"scaled": "doubled"})
+    rows = "FROM VALUES (3D), (4D) AS t(v)"
+    assert values(db.sql(f"SELECT doubled(v), doubled(v, 10D) {rows}")) == [(14.0, 70.0)]
+    with pytest.raises(PySparkException) as raised:
+        db.sql(f"SELECT doubled(v, v, v) {rows}").collect()
+    error = error_of(raised.value)
+    assert error is not None
+    assert "takes 1 to 2 arguments and was given 3" in error.message
+    with pytest.raises(PySparkException) as raised:
+        db.sql(f"SELECT doubled(v + 9) {rows}").collect()
+    assert "thirteen is bad luck" in str(error_of(raised.value))
+    assert "lists.py" not in str(raised.value)

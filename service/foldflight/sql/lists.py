@@ -9,6 +9,7 @@ batch; UDFs over iterators would need a process and a trip for each call.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import uuid
 import weakref
@@ -25,7 +26,7 @@ from foldflight.client import Transport
 from foldflight.client.exchange import OpenExchange
 from foldflight.engine.query.blocks import convert, without_nullability
 from foldflight.engine.query.layout import SLOT
-from foldflight.errors import FoldflightError
+from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call
 from foldflight.spark.attempts import attempt
@@ -93,11 +94,20 @@ class ListFold:
 
     def over_groups(self) -> Any:
         """Return the function as an aggregate of Spark: for plain SQL, with the restrictions that Spark has for it."""
+        step = uuid.uuid4().hex
         held = _HeldEpochs(self)
 
         def fold_group(*columns: pa.Array) -> object:
-            plain = [_plain(each) for each in columns]
-            return held.fold(np.array([len(plain[0])]), plain)[0].as_py()
+            with attempt(step):
+                if not columns:
+                    raise RejectedError(
+                        "SIGNATURE",
+                        f"in plain SQL {self.call.function} needs an argument, which has the rows; give it one",
+                        function=self.call.function,
+                    )
+                plain = [_plain(each) for each in columns]
+                (result,) = held.fold(np.array([len(plain[0])]), plain)
+            return result.as_py()
 
         return _udf(fold_group, self, spark_type(self.result))
 
@@ -112,9 +122,13 @@ class _Epochs:
 
     def __init__(self, fold: ListFold, columns: Sequence[pa.Array]) -> None:
         self._fold = fold
+        call, names = fold.call, list(dict.fromkeys(fold.call.columns))
+        if len(columns) != len(names):  # plain SQL checks no number; without the last arguments, they have defaults
+            names = [*names, *(f"argument {place + 1}" for place in range(len(names), len(columns)))][: len(columns)]
+            call = dataclasses.replace(call, arguments=tuple(names))
         types = [column.type for column in columns]
-        self._schema = _with_slot(pa.schema(list(zip(dict.fromkeys(fold.call.columns), types, strict=True))))
-        self._exchange: OpenExchange = fold.transport.open(Open((fold.call,), self._schema, returns=_NO_STATES))
+        self._schema = _with_slot(pa.schema(list(zip(names, types, strict=True))))
+        self._exchange: OpenExchange = fold.transport.open(Open((call,), self._schema, returns=_NO_STATES))
         self._slots_max = self._exchange.opened.limits.slots_max
         self._epoch = 0
 

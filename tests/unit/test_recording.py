@@ -612,6 +612,16 @@ def test_dead_letters_need_the_direct_arguments_of_the_query(tmp_path: Path) -> 
     assert "NAME=VALUE" in replayed(path, *function, "--set", "whole").output
 
 
+def test_dead_letters_of_groups_without_rows_are_refused(tmp_path: Path) -> None:
+    """A group that failed without a row has a letter whose row is NULL, so there is nothing to fold."""
+    path = tmp_path / "letters.parquet"
+    letter = {"code": "USER_CODE", "function": "ratio", "message": "get_value raised ValueError", "row_kind": None}
+    row = pa.array([None], pa.struct([("price", pa.int64()), ("qty", pa.int64())]))
+    pq.write_table(pa.table({**{name: [value] for name, value in letter.items()}, "row": row}), path)
+    run = replayed(path, "--function", f"{PLACE}:Ratio")
+    assert "have no rows to replay: its groups failed without one" in run.output, run.exception
+
+
 def test_files_that_are_no_dead_letters(tmp_path: Path) -> None:
     """The error says what is there instead."""
     assert "there is no such file or folder" in replayed(tmp_path / "missing.parquet").output

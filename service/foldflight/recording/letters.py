@@ -72,7 +72,12 @@ def read_letters(
             f"in the query with --set {absent[0]}=...",
         )
     call = Call(name, _arguments_in(table, function, arguments), literals=literals)
-    return _recording(table.filter(table.column("row").is_valid()), call, function)
+    table = table.filter(table.column("row").is_valid())
+    if not table.num_rows:
+        raise RejectedError(
+            "SCHEMA_MISMATCH", f"the dead letters of {name} have no rows to replay: its groups failed without one"
+        )
+    return _recording(table, call, function)
 
 
 def _arguments_in(table: pa.Table, function: Function, arguments: Sequence[str] | None) -> tuple[str, ...]:

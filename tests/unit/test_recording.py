@@ -134,6 +134,8 @@ def test_differing_groups_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     sound = next(name for name in ("c0", "c1", "c2", "c3", "c4") if not any(name in row for row in changed))
     assert replayed(path, "--function", f"{PLACE}:Ratio", "--group", f"customer={sound}").exit_code == 0
+    twice = replayed(path, "--function", f"{PLACE}:Ratio", "--group", "customer=c1", "--group", "customer=c2")
+    assert "give each key once" in twice.output
     missing = replayed(path, "--function", f"{PLACE}:Ratio", "--group", "customer=zoe")
     assert (
         "no group customer=zoe; it has customer=c0, customer=c1, customer=c2, customer=c3, customer=c4"

@@ -188,6 +188,8 @@ def _parsed(groups: Iterable[str]) -> Mapping[str, str]:
     for name, equals, _ in pairs:
         if not name or not equals:
             raise click.BadParameter("write KEY=VALUE, such as customer=ann", param_hint="--group")
+    if len({name for name, _, _ in pairs}) < len(pairs):
+        raise click.BadParameter("give each key once: groups have all the keys that are given", param_hint="--group")
     return {name: value for name, _, value in pairs}
 
 

@@ -6,6 +6,7 @@ ones need the key that signed them.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -97,7 +98,7 @@ def functions_for(recording: Recording, given: Sequence[AnyFunction], bundle_key
         raise unknown_function(others[0].name, names, "in the recording")
     elif missing:
         where = {each["name"]: each["where"] for each in recording.about["functions"]}
-        options = " ".join(f"--function {where.get(name, 'module:Class')}" for name in missing)
+        options = " ".join(f"--function {shlex.quote(where.get(name, 'module:Class'))}" for name in missing)
         raise RejectedError(
             "UNKNOWN_FUNCTION",
             f"the recording calls {', '.join(missing)}, whose code is not in it; give it as it was recorded "

@@ -3,7 +3,7 @@
 `PartialFold` is the first stage of the two-phase plan: it folds rows to keys and partial states. `BlockBounds` limits
 its memory: if its groups have too many bytes, or if it has folded too many bytes, it emits its states and starts again.
 A key may then be emitted twice, which is correct, because the second stage merges. Rows are emitted unfolded if the
-rows seen so far show that folding would produce about as many states as rows (see `engine.reduction`).
+rows seen so far show that folding would produce about as many states as rows (see `engine.batch.reduction`).
 
 `FinalFold` is the last stage of both plans. It gets all rows (or partial states) of its groups. States of bounded size
 come in any order: the groups that fit into memory are merged as they come, and the states of all others are written to

@@ -7,8 +7,8 @@ two phases if every call supports merging (and is invertible, if rows have kinds
 
 Otherwise it has one: `rows > repartition(hash of keys) > sort within partitions > mapInArrow(FinalFold)`. Rows, and
 states that grow, are sorted by the hash of their keys, so that a task holds one block of groups at a time, however many
-groups its partition has (see `engine.batch.tasks`). If rows have kinds, the sort also puts the inserts of a group before its
-retractions.
+groups its partition has (see `engine.batch.tasks`). If rows have kinds, the sort also puts the inserts of a group
+before its retractions.
 
 Without keys there is one partition and one group. A seed row ensures that the group exists for an empty input too.
 """

@@ -6,7 +6,7 @@ from datetime import datetime
 from foldflight import udaf, udf, udtf
 
 
-@udaf
+@udaf(skip_nulls=True)
 class LastSeen:
     """The latest time: a class as for PyFlink, with annotations in place of get_result_type."""
 

@@ -44,9 +44,6 @@ SERVER_ID = "embedded"
 _RESTORED_MAX = 16
 _restored: dict[str, Registry] = {}
 
-# The engine that embeds the fold limits its own memory. Only the limits of the Arrow format remain.
-_LIMITS = UNBOUNDED
-
 
 class EmbeddedTransport:
     """Folds in the calling process.
@@ -109,7 +106,7 @@ class EmbeddedTransport:
 
     def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
         """Return the Opened of an exchange without opening it. Raises the errors of opening."""
-        return describe(self._complete(open), self._registry, _LIMITS, SERVER_ID, PROGRAMS, lift_text)
+        return describe(self._complete(open), self._registry, UNBOUNDED, SERVER_ID, PROGRAMS, lift_text)
 
     def open(self, open: Open, *, resolve: Resolve | None = None) -> OpenExchange:  # noqa: A002
         """Open an exchange in this process."""
@@ -125,12 +122,12 @@ class EmbeddedTransport:
             return ServerExchange(
                 opening,
                 self._registry,
-                limits=_LIMITS,
+                limits=UNBOUNDED,
                 server_id=SERVER_ID,
                 signer=self._signer,
                 accelerator=PROGRAMS,
                 ask=ask,
-                part_bytes_max=_LIMITS.message_bytes_max,  # nothing is sent, so nothing is gained by parts
+                part_bytes_max=UNBOUNDED.message_bytes_max,  # nothing is sent, so nothing is gained by parts
                 recorder=recorder,
             )
 

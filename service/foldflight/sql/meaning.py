@@ -729,9 +729,8 @@ def _values(
     if given is not None:
         values = [months_text(sql) if is_months(type_) else sql for sql, type_ in zip(values, given, strict=True)]
         entry = analysis.catalog.entries[call.name]
-        if (
-            entry.is_declared and entry.handle.info.input_types is None
-        ):  # the types of its results depend on its columns
+        # The types of its results depend on those of its columns.
+        if entry.is_declared and entry.handle.info.input_types is None:
             for place, declared in enumerate(declared_types(analysis, entry, call, given)):
                 if isinstance(declared, st.DecimalType) and isinstance(given[place], st.IntegralType):
                     values[place] = f"CAST({values[place]} AS {declared.simpleString()})"

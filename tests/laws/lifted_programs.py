@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from foldflight.functions import Function, function_of
 
-__all__ = ["Program", "values_of"]
+__all__ = ["Program", "imported", "values_of"]
 
 NAN, INF = float("nan"), float("inf")
 _UTC: Final = datetime.UTC
@@ -266,14 +266,7 @@ class Program:
     def function(self, folder: Path) -> Function:
         """Return the function of the class, whose source is a file of the folder."""
         path = folder / f"lifted_program_{self.seed}.py"
-        path.write_text(self.text)
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
-        spec.loader.exec_module(module)
-        found = function_of(module.P)
+        found = function_of(imported(path, self.text).P)
         assert isinstance(found, Function)
         return found
 
@@ -293,3 +286,15 @@ def _indented(lines: list[str]) -> list[str]:
 
 def _inverse(line: str) -> str:
     return line.replace("+=", "\0").replace("-=", "+=").replace("\0", "-=")
+
+
+def imported(path: Path, text: str) -> Any:
+    """Write a text to a file, and return its module."""
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module

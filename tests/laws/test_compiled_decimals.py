@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bench.natural.classes import DecimalSum
 from foldflight import udaf, udf
 from foldflight.compiler import Programs
 from foldflight.compiler.compiled import RAISED, columns_of, results_of
@@ -197,23 +198,6 @@ class Mean:
         return round(total / count, 4) if count else None
 
 
-@udaf
-class Total:
-    """A sum: the accumulator is a decimal."""
-
-    def create_accumulator(self) -> Decimal:
-        return Decimal(0)
-
-    def accumulate(self, accumulator: Decimal, price: Decimal) -> Decimal:
-        return accumulator + price
-
-    def merge(self, accumulator: Decimal, other: Decimal) -> Decimal:
-        return accumulator + other
-
-    def get_value(self, accumulator: Decimal) -> Decimal:
-        return accumulator
-
-
 SAMPLES: Samples = {**VALUES, **{each: decimals(each) for each in (WIDE, NARROW)}}
 
 
@@ -229,7 +213,7 @@ def compiled(cls: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cls", [Priced, Mean, Total])
+@pytest.mark.parametrize("cls", [Priced, Mean, DecimalSum])
 @settings(examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_folds_of_decimals_are_those_of_python(cls: Any, data: st.DataObject) -> None:
@@ -240,7 +224,7 @@ def test_folds_of_decimals_are_those_of_python(cls: Any, data: st.DataObject) ->
 
 def test_a_sum_beyond_its_digits_is_left_to_the_interpreter_and_may_return() -> None:
     """In between it has 39 digits, as in Python; as a state it would be an error."""
-    _, make = compiled(Total)
+    _, make = compiled(DecimalSum)
     accumulators, slots = make(), np.zeros(1, np.int32)
     most = Decimal(10**20) - Decimal("1e-18")
     for value, mode in ((most, "compiled"), (most, "interpreted"), (-most, "interpreted")):

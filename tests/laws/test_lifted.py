@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 import textwrap
 from dataclasses import replace
 from typing import Any
@@ -21,7 +20,7 @@ from foldflight.lift.tree import Part, const, not_
 from foldflight.testing.laws import LAWS, LawResult, _check, _Inputs, _Subject, hostile_rows
 from tests.laws import lifted_functions
 from tests.laws.lifted_functions import LIFTED, REFUSED
-from tests.laws.lifted_programs import Program
+from tests.laws.lifted_programs import Program, imported
 
 LAW = next(law for law in LAWS if law.hostile)
 BUILT_IN = [
@@ -113,14 +112,7 @@ class Refused:
         return a.n
 """
     path = tmp_path / f"refused_{name.replace(' ', '_')}.py"  # not the name of a module of Python
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module, path
+    return imported(path, text), path
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -220,17 +212,6 @@ def test_a_retract_that_is_not_the_inverse_is_refused(tmp_path):
         assert spec.loader is not None
         spec.loader.exec_module(module)
         assert "not the inverse" in lift_of(module.Refused).unretractable
-
-
-def imported(path: Any, text: str) -> Any:
-    """Return the module of a text."""
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from foldflight.engine.over.query import OverQuery
 from foldflight.engine.query import blocks
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.errors import FunctionError, RejectedError
+from foldflight.exchange.frames import UNBOUNDED
 from foldflight.functions.query.frame import WindowFrame
 from foldflight.testing import over, run_over
 from tests.effort import examples
@@ -427,7 +428,7 @@ def test_an_error_of_an_empty_frame_names_the_partition_of_its_row(
 @pytest.mark.parametrize("name", ["total", "parts", "joined"])
 def test_slots_are_within_the_limit_of_a_server(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each frame begins a new accumulator here, and so needs a slot of its own."""
-    monkeypatch.setattr(embedded, "_LIMITS", dataclasses.replace(embedded._LIMITS, slots_max=6))
+    monkeypatch.setattr(embedded, "UNBOUNDED", dataclasses.replace(UNBOUNDED, slots_max=6))
     rows = [{"k": "a", "at": 10 * at, "v": at} for at in range(20)]
     frame = WindowFrame(-11, -9, is_range=True, by="recompute" if name == "joined" else None)
     calls = {name: dataclasses.replace(calls_of(FUNCTIONS, None)[name], frame=frame)}

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from foldflight import ListView, MapView, udaf
 from foldflight.client import EmbeddedTransport, embedded
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
-from foldflight.exchange.frames import Entries, Folded, Open, Results, Returns
+from foldflight.exchange.frames import UNBOUNDED, Entries, Folded, Open, Results, Returns
 from foldflight.exchange.views import asking, split_entries
 from foldflight.fold import CachedView
 from foldflight.fold.signing import StateSigner
@@ -713,8 +713,8 @@ def test_a_checkpoint_that_exceeds_a_bound_ends_the_exchange() -> None:
 
 def test_entries_of_one_slot_may_exceed_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection sends them in parts, and the part that says that they are all comes last."""
-    small = dataclasses.replace(embedded._LIMITS, message_bytes_max=20_000)
-    monkeypatch.setattr(embedded, "_LIMITS", small)
+    small = dataclasses.replace(UNBOUNDED, message_bytes_max=20_000)
+    monkeypatch.setattr(embedded, "UNBOUNDED", small)
     transport = EmbeddedTransport(registry(ViewOperations), state_key=b"a key of sixteen bytes or more")
     opened = transport.describe(Open((CALL,), OPERATIONS))
     kept = CachedViews(opened, page=600)

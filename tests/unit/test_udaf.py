@@ -578,6 +578,14 @@ def test_modules_that_cannot_be_loaded(tmp_path: Any, monkeypatch: pytest.Monkey
         Registry.load(["no_such_module"])
     with pytest.raises(RejectedError, match="module empty_module has no function"):
         Registry.load(["empty_module"])
+    for path, remedy in (
+        ("mine.py", r"^MODULE: 'mine.py' is a file, and modules are given by name: write mine, without .py\n"),
+        ("./empty_module.py", r"write empty_module, without .py\n"),
+        ("folder/mine.py", r"write folder.mine, without .py\n"),
+        (str(tmp_path / "mine.py"), rf"write mine, without .py, and start foldflight in {tmp_path}\n"),
+    ):
+        with pytest.raises(RejectedError, match=remedy):
+            Registry.load([path])
     with pytest.raises(RejectedError, match="is not a function"):
         Registry.load([5])
 

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 
@@ -132,6 +133,8 @@ def import_module(name: str) -> ModuleType:
         if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
             raise
         missing = isinstance(error, ModuleNotFoundError) and error.name is not None and name.startswith(error.name)
+        if name.endswith(".py") and (missing or name.startswith(".")):
+            raise RejectedError("MODULE", _named(PurePath(name))) from error
         remedy = (
             "; it must be on the Python path (the current folder is, when you start foldflight there)"
             if missing
@@ -142,3 +145,11 @@ def import_module(name: str) -> ModuleType:
         raise RejectedError(
             "MODULE", f"module {name!r} cannot be imported{where}: {type(error).__name__}: {error}{remedy}"
         ) from error
+
+
+def _named(path: PurePath) -> str:
+    """Return what to write in place of the path of a module's file."""
+    elsewhere = path.is_absolute() or ".." in path.parts
+    written = path.stem if elsewhere else ".".join(path.with_suffix("").parts)
+    folder = f", and start foldflight in {path.parent}" if elsewhere else ""
+    return f"'{path}' is a file, and modules are given by name: write {written}, without .py{folder}"

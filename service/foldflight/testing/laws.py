@@ -20,9 +20,11 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky, NoSuchExample
 
-from foldflight.client.process import PROGRAMS
+from foldflight.client.process import PROGRAMS, PROGRAMS_AT_ONCE
+from foldflight.compiler.program import Program
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold import BoundCall, Fold, Options, Resources, StateSigner, bind_calls
+from foldflight.fold.mode import Mode
 from foldflight.functions import AnyFunction, Call, Function, Registry, RowKind, ScalarFunction, function_of
 from foldflight.functions.types.arrow import concat_batches, is_json
 from foldflight.functions.types.serializer import views_in
@@ -105,9 +107,11 @@ def iterate_laws(
     assert isinstance(there, Function)
     subject = _Subject(there, dict(literals or {}))
     inputs = _Inputs(rows_of(subject.types, nulls=_takes_nulls(subject)), examples=examples)
+    hostile: _Inputs | None = None
     for law in LAWS:
-        hostile = law.hostile and law.needs(subject) is None
-        yield _check(law, subject, _Inputs(hostile_rows(subject.types), examples=examples) if hostile else inputs)
+        if law.hostile and hostile is None and law.needs(subject) is None:
+            hostile = _Inputs(hostile_rows(subject.types), examples=examples)
+        yield _check(law, subject, hostile if law.hostile and hostile is not None else inputs)
 
 
 class _Subject:
@@ -462,6 +466,76 @@ def _both_forms(subject: _Subject, rows: Rows, cut: int, how: str) -> str | None
     )
 
 
+def _compiled(subject: _Subject, rows: Rows, cut: int) -> str | None:
+    """Compare states, results and errors of the interpreter and of compiled code, bit for bit."""
+    one = _steps(subject, _scalar_calls(subject), Resources(_SIGNER), rows, cut)
+    two = _steps(subject, subject.calls, Resources(_SIGNER, accelerator=PROGRAMS_AT_ONCE), rows, cut)
+    for (step, expected), (_, found) in zip(one, two, strict=True):
+        if expected != found:
+            return f"{step}: interpreted {expected}, compiled {found}"
+    return None
+
+
+def _steps(
+    subject: _Subject, calls: list[BoundCall], resources: Resources, rows: Rows, cut: int
+) -> Iterator[tuple[str, str]]:
+    """Yield what is done with rows, and the outcome as text.
+
+    All rows are in slot 0, those without NULL in slot 1, and each alone in a slot of its own, so that an error in one
+    slot does not hide the others.
+    """
+    parts = [rows, [row for row in rows if None not in row], *([row] for row in rows)]
+    batch = concat_batches([subject.chunk(part, slot) for slot, part in enumerate(parts)])
+    options = Options(isolate_errors=True)
+    fold, merged = (Fold(calls, options, resources) for _ in range(2))
+    yield "accumulated", _outcome_of(lambda: fold.fold(batch))
+    yield "states and results", _outcome_of(fold.collect, _unordered(subject))
+    if subject.function.capabilities.retract:
+        gone = [subject.chunk(part[: cut % (len(part) + 1)], slot, RowKind.DELETE) for slot, part in enumerate(parts)]
+        yield "some rows retracted", _outcome_of(lambda: fold.fold(concat_batches(gone)))
+        yield "states and results after that", _outcome_of(fold.collect, _unordered(subject))
+    states = Fold(calls, options, resources)
+    states.fold(batch)
+    stored = states.collect()
+    merged.merge_states(stored)
+    if subject.function.capabilities.merge:
+        yield "the states merged twice", _outcome_of(lambda: merged.merge_states(stored))
+    yield "states and results of the merged states", _outcome_of(merged.collect, _unordered(subject))
+    each = Fold(calls, Options(row_outputs=True), resources)
+    known = subject.chunk(parts[1]) if cut % 2 else batch
+    yield "the results after each row", _outcome_of(lambda: each.fold_each(known))
+
+
+def _outcome_of(run: Callable[[], pa.RecordBatch | None], unordered: frozenset[str] = frozenset()) -> str:
+    """Return a result or error as text, in which all values have all digits and zeros their signs.
+
+    Args:
+        run: Makes it.
+        unordered: The attributes of states that are sets, whose order only Python knows; `value` is the whole state.
+    """
+    try:
+        found = run()
+    except FoldflightError as error:
+        return f"{error.code}: {error.message} {error.slot} {error.row}"
+    if found is None:
+        return ""
+    rows = found.to_pylist()
+    for row in rows if unordered else ():
+        state = row["state_0"]
+        if isinstance(state, list):
+            state.sort(key=repr)
+        for name in unordered.intersection(state) if isinstance(state, dict) else ():
+            state[name] = sorted(state[name], key=repr)
+    return repr(rows)
+
+
+def _unordered(subject: _Subject) -> frozenset[str]:
+    bound = subject.calls[0].bound
+    program = PROGRAMS_AT_ONCE.program(bound, bound.instantiate())
+    fields = program.layout.fields if isinstance(program, Program) else ()
+    return frozenset(field.name for field in fields if field.kind == "set")
+
+
 def _scalar(function: Function) -> Function:
     return replace(function, vectorised=False, bundled=False, compile=False)
 
@@ -617,6 +691,18 @@ def _needs_lift(subject: _Subject) -> str | None:
     return None if lift is not None else f"it is not lifted: {reason}"
 
 
+def _needs_compiled(subject: _Subject) -> str | None:
+    fold = Fold(subject.calls, resources=Resources(_SIGNER, accelerator=PROGRAMS_AT_ONCE))
+    try:
+        mode = fold.kinds[0]
+    finally:
+        fold.close()
+    if mode is Mode.COMPILED:
+        return None
+    reason = PROGRAMS_AT_ONCE.folding(subject.function).reason
+    return f"it is {mode}" + (f": {reason}" if reason else "")
+
+
 LAWS = (
     Law("any split of the rows", _splits),
     Law("state stored and loaded", _codec),
@@ -629,6 +715,7 @@ LAWS = (
     Law("vectorised methods agree", _vectorised, _needs_vectorised),
     Law("the bundled form agrees", _bundled, _needs_bundled),
     Law("the lifted form agrees", _lifted, _needs_lift, hostile=True),
+    Law("the compiled form agrees", _compiled, _needs_compiled, hostile=True),
     Law("entries of views stored and read", _stored_views, _needs_views),
 )
 

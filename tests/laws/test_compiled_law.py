@@ -1,0 +1,97 @@
+"""`foldflight check` compares compiled code with the interpreter, and finds mistakes in compiled code."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight import udaf
+from foldflight.compiler import Programs, compiled
+from foldflight.compiler.compiled import RAISED, Compiled
+from foldflight.testing import LawResult, check_laws, laws
+
+LAW = "the compiled form agrees"
+
+
+@udaf(input_types=["BIGINT", "BIGINT"], result_type="BIGINT")
+class Quotients:
+    """A sum of quotients, which raises where a divisor is zero."""
+
+    total: int = 0
+
+    def accumulate(self, value: int, by: int) -> None:
+        if value is not None and by is not None:
+            self.total += value // by
+
+    def merge(self, other: "Quotients") -> None:
+        self.total += other.total
+
+    def get_value(self) -> int:
+        return self.total
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Tried:
+    """A class that is not compiled."""
+
+    total: int = 0
+
+    def accumulate(self, value: int) -> None:
+        with contextlib.suppress(TypeError):
+            self.total += value
+
+    def get_value(self) -> int:
+        return self.total
+
+
+@pytest.fixture(scope="module")
+def once() -> Programs:
+    """Compiled code that is not kept."""
+    return Programs(hot_rows=0)
+
+
+@pytest.fixture
+def found(once: Programs, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Check the law for a class."""
+    monkeypatch.setattr(laws, "PROGRAMS_AT_ONCE", once)
+
+    def check(cls: Any) -> LawResult:
+        return next(each for each in check_laws(cls, examples=40) if each.law == LAW)
+
+    return check
+
+
+def test_compiled_code_is_compared(found: Any) -> None:
+    """The law holds for a compiled class, and does not apply to an interpreted one, with the reason."""
+    assert found(Quotients) == LawResult(LAW, True)
+    other = found(Tried)
+    assert other.passed is None
+    assert other.detail.startswith("it is interpreted: ")
+
+
+def one_more(values: Any, known: Any, type_: pa.DataType) -> pa.Array:
+    """Make results with a mistake."""
+    return pa.array(values + 1, type_, mask=~known)
+
+
+def lost(self: Compiled, loop: Any, *places: Any) -> None:
+    """Run a loop, and leave out the rows from an exception on: the mistake is in states and errors."""
+    with contextlib.suppress(RAISED):
+        loop(*places)
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "mistake", "step"),
+    [(compiled, "results_of", one_more, "states and results"), (Compiled, "_run", lost, "")],
+)
+def test_mistakes_in_compiled_code_are_found(
+    place: Any, name: str, mistake: Any, step: str, found: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong result, and rows that compiled code leaves out, break the law, which shows both outcomes."""
+    monkeypatch.setattr(place, name, mistake)
+    broken = found(Quotients)
+    assert broken.passed is False
+    assert f"{step}: interpreted " in broken.detail
+    assert ", compiled " in broken.detail

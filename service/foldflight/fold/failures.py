@@ -110,9 +110,9 @@ class Failures:
                     else "and Open isolates no errors"
                 ),
             )
-        for place in np.flatnonzero(errors.is_valid().to_numpy(zero_copy_only=False)).tolist():
-            if int(slots[place]) not in self._errors:
-                self._keep(int(slots[place]), errors[place].as_py())
+        for index in np.flatnonzero(errors.is_valid().to_numpy(zero_copy_only=False)).tolist():
+            if int(slots[index]) not in self._errors:
+                self._keep(int(slots[index]), errors[index].as_py())
 
     def among(self, slots: Slots) -> Mask:
         """Return which of n slots have failed."""
@@ -213,11 +213,11 @@ def _said(error: BaseException) -> str:
 
 def _trace(error: BaseException) -> str:
     """Return the author's frames of a traceback as text. Texts are shared by all errors raised at the same place."""
-    place, frame = [], error.__traceback__
+    index, frame = [], error.__traceback__
     while frame is not None:
-        place.append((frame.tb_frame.f_code, frame.tb_lasti))
+        index.append((frame.tb_frame.f_code, frame.tb_lasti))
         frame = frame.tb_next
-    key = tuple(place)
+    key = tuple(index)
     text = _traces.get(key)
     if text is None:
         frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_OURS)]

@@ -57,34 +57,34 @@ def from_addresses(numbers: Any, mask: Any, type_: pa.DataType) -> pa.Array:
     """
     if mask is not None:
         numbers = np.where(mask, 0, numbers)
-    lengths, places = numbers >> ADDRESS_BITS, numbers & ((1 << ADDRESS_BITS) - 1)
+    lengths, indexes = numbers >> ADDRESS_BITS, numbers & ((1 << ADDRESS_BITS) - 1)
     ends = np.cumsum(lengths)
     if not len(numbers) or ends[-1] > _GATHERED_MEAN * len(numbers) or ends[-1] > _OFFSET_MAX:
-        content = [_content(place, length) for place, length in zip(places.tolist(), lengths.tolist(), strict=True)]
+        content = [_content(index, length) for index, length in zip(indexes.tolist(), lengths.tolist(), strict=True)]
         return pa.array(content, pa.binary(), mask=mask).cast(type_)
     data = np.empty(int(ends[-1]), np.uint8)
     for start in range(0, len(numbers), _GATHERED_TEXTS):
-        _gather(data, places, lengths, ends, slice(start, start + _GATHERED_TEXTS))
+        _gather(data, indexes, lengths, ends, slice(start, start + _GATHERED_TEXTS))
     offsets = np.concatenate([[0], ends]).astype(np.int32)
     valid = None if mask is None else pa.array(~mask).buffers()[1]
     made = pa.Array.from_buffers(pa.binary(), len(numbers), [valid, pa.py_buffer(offsets), pa.py_buffer(data)])
     return made.cast(type_)
 
 
-def _content(place: int, length: int) -> bytes:
-    return ctypes.string_at(place, length) if length else b""
+def _content(index: int, length: int) -> bytes:
+    return ctypes.string_at(index, length) if length else b""
 
 
-def _gather(data: Any, places: Any, lengths: Any, ends: Any, part: slice) -> None:
+def _gather(data: Any, positions: Any, lengths: Any, ends: Any, part: slice) -> None:
     """Copy the content of some texts into `data`, where each ends at `ends`: byte by byte, as NumPy does it at once."""
-    places, lengths, ends = places[part], lengths[part], ends[part]
+    positions, lengths, ends = positions[part], lengths[part], ends[part]
     known = lengths > 0
     if not known.any():
         return
-    places, lengths, ends = places[known], lengths[known], ends[known]
-    first, begin = int(places.min()), int(ends[0] - lengths[0])
+    positions, lengths, ends = positions[known], lengths[known], ends[known]
+    first, begin = int(positions.min()), int(ends[0] - lengths[0])
     # The memory between the texts is not read.
-    extent = ctypes.c_uint8 * int((places + lengths).max() - first)
+    extent = ctypes.c_uint8 * int((positions + lengths).max() - first)
     memory = np.frombuffer(memoryview(extent.from_address(first)), np.uint8)
-    index = np.repeat(places - first - (ends - lengths), lengths) + np.arange(begin, int(ends[-1]))
+    index = np.repeat(positions - first - (ends - lengths), lengths) + np.arange(begin, int(ends[-1]))
     np.take(memory, index, out=data[begin : int(ends[-1])], mode="clip")

@@ -1,4 +1,4 @@
-"""What Spark says of parts of a statement: schemas, equality, and errors at the place that the user wrote."""
+"""What Spark says of parts of a statement: schemas, equality, and errors at the position that the user wrote."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RefusedBySparkError(SqlError, AnalysisException):
     """Spark's refusal of a statement without aggregates of foldflight. It is also what `spark.sql` raises for it.
 
     Args:
-        error: The refusal with its place.
+        error: The refusal with its position.
         cause: Spark's error.
     """
 
@@ -96,7 +96,7 @@ class Analysis:
 
     Attributes:
         untyped: The errors of calls whose arguments Spark refuses where they stand.
-        zoned: The places of calls of scalar functions whose arguments have a time zone.
+        zoned: The indexes of calls of scalar functions whose arguments have a time zone.
     """
 
     def __init__(self, spark: SparkSession, catalog: Catalog, text: Text, args: Any = None) -> None:
@@ -114,14 +114,14 @@ class Analysis:
         """Return the parameters by name. Question marks become names, because parts of the text are analysed."""
         if not args or isinstance(args, Mapping):
             return args or None
-        marks = [place for place in range(len(self.text)) if self.text.says(place, "?")]
+        marks = [index for index in range(len(self.text)) if self.text.says(index, "?")]
         if len(marks) != len(args):
             raise self.text.error(
                 f"the statement has {len(marks)} parameters (?), and {len(args)} values are given",
                 Span(marks[0], marks[0] + 1) if marks else Span(0, 1),
             )
-        for number, place in enumerate(marks):
-            self.edits.replace(Span(place, place + 1), f":parameter_{number}__")
+        for number, index in enumerate(marks):
+            self.edits.replace(Span(index, index + 1), f":parameter_{number}__")
         return {f"parameter_{number}__": value for number, value in enumerate(args)}
 
     def add_view(self, df: DataFrame) -> str:
@@ -179,30 +179,30 @@ class Analysis:
                 sql += f"\n{name} {edits.render(block.clauses[name])}"
         return self.seeing(query, block.span.start, sql, edits)
 
-    def seeing(self, query: ParsedQuery, place: int, sql: str, edits: Edits) -> str:
-        """Return a query with the common table expressions that are visible at a place.
+    def seeing(self, query: ParsedQuery, index: int, sql: str, edits: Edits) -> str:
+        """Return a query with the common table expressions that are visible at an index.
 
         Raises:
-            CannotFoldError: If the place is in a recursive common table expression.
+            CannotFoldError: If the index is in a recursive common table expression.
         """
         each: ParsedQuery | None = query
         while each is not None:
-            if each.is_recursive and any(table.span.start <= place < table.span.stop for table in each.tables):
+            if each.is_recursive and any(table.span.start <= index < table.span.stop for table in each.tables):
                 raise CannotFoldError("it stands in a recursive common table expression")
-            seen = self._tables_named(each, place, sql, edits)
+            seen = self._tables_named(each, index, sql, edits)
             if seen:
                 word = "WITH RECURSIVE" if each.is_recursive else "WITH"
                 sql = f"{word} {', '.join(seen)} {f'SELECT * FROM ({sql})' if sql.startswith('WITH') else sql}"
             each = each.parent
         return sql
 
-    def _tables_named(self, query: ParsedQuery, place: int, sql: str, edits: Edits) -> list[str]:
-        """Return the common table expressions before a place that a query or one of them names.
+    def _tables_named(self, query: ParsedQuery, index: int, sql: str, edits: Edits) -> list[str]:
+        """Return the common table expressions before an index that a query or one of them names.
 
         Spark analyses all that it is given, so a chain of them would be analysed whole for each of its links.
         """
         found: list[str] = []
-        before = [each for each in query.tables if each.span.stop <= place]
+        before = [each for each in query.tables if each.span.stop <= index]
         words = names_in(sql) if before else frozenset()
         for table in reversed(before):
             # IDENTIFIER(...) computes a name.
@@ -212,7 +212,7 @@ class Analysis:
         return found
 
     def accepted(self, edits: Edits, span: Span) -> DataFrame:
-        """Have Spark analyse an edited range. Raises SqlError at the place that the user wrote."""
+        """Have Spark analyse an edited range. Raises SqlError at the position that the user wrote."""
         sql = edits.render(span)
         try:
             return self.frame(sql)
@@ -236,7 +236,7 @@ def placed_errors(spark: SparkSession, text: str) -> Iterator[None]:
 def refusal(
     error: PySparkException, catalog: Catalog, text: Text, span: Span, sql: str, edits: Edits | None = None
 ) -> SqlError:
-    """Return Spark's error with its place in the text as the user wrote it.
+    """Return Spark's error with its position in the text as the user wrote it.
 
     Args:
         error: The error.

@@ -122,10 +122,10 @@ def parse(text: Text, span: Span, parent: ParsedQuery | None = None) -> ParsedQu
     _refuse_changes_of_tables(text, Span(begin, stop))
     if text.upper(begin) in ("MAP", "REDUCE", "FROM"):
         query.opaque = text.upper(begin)
-    for place in text.flat(Span(begin, stop)):
-        if text.upper(place) == "|>":
-            query.opaque, stop = "|>", place
-            query.inner += queries_in(text, Span(place, span.stop), query)
+    for index in text.flat(Span(begin, stop)):
+        if text.upper(index) == "|>":
+            query.opaque, stop = "|>", index
+            query.inner += queries_in(text, Span(index, span.stop), query)
             break
     operands = _operands(text, Span(begin, stop))
     query.is_union = len(operands) > 1
@@ -145,12 +145,12 @@ def _refuse_changes_of_tables(text: Text, body: Span) -> None:
             "query with them as a temporary view first: CREATE TEMPORARY VIEW v AS SELECT ...",
             Span(body.start, body.start + 1),
         )
-    for place in text.flat(body):
-        if text.says(place, "INSERT") and text.upper(place + 1) in ("INTO", "OVERWRITE"):
+    for index in text.flat(body):
+        if text.says(index, "INSERT") and text.upper(index + 1) in ("INTO", "OVERWRITE"):
             raise text.error(
                 "INSERT stands before WITH and FROM in a statement with functions of foldflight; write INSERT INTO t "
                 "WITH ... SELECT ...",
-                Span(place, place + 1),
+                Span(index, index + 1),
             )
 
 
@@ -169,38 +169,38 @@ def _add_operand(text: Text, query: ParsedQuery, span: Span) -> None:
 
 def _parse_tables(text: Text, query: ParsedQuery) -> int:
     """Read the common table expressions, and return where the body of the query begins."""
-    place = query.span.start + 1
-    if text.says(place, "RECURSIVE") and not text.says(place + 1, "AS") and not text.says(place + 1, "("):
+    index = query.span.start + 1
+    if text.says(index, "RECURSIVE") and not text.says(index + 1, "AS") and not text.says(index + 1, "("):
         query.is_recursive = True
-        place += 1
+        index += 1
     while True:
-        first = place
+        first = index
         # name [(columns)] [MAX RECURSION LEVEL n] [AS] (query)
-        while place < query.span.stop and not (text.says(place, "(") and _starts_query(text, place)):
-            place = text.partner[place] + 1 if text.says(place, "(") else place + 1
-            if text.says(place, "SELECT"):
+        while index < query.span.stop and not (text.says(index, "(") and _starts_query(text, index)):
+            index = text.partner[index] + 1 if text.says(index, "(") else index + 1
+            if text.says(index, "SELECT"):
                 break
-        if not text.says(place, "("):
+        if not text.says(index, "("):
             raise text.error(
                 "the query of this common table expression is expected: name AS (SELECT ...)", Span(first, first + 1)
             )
-        end = text.partner[place]
-        query.tables.append(CommonTable(Span(first, end + 1), parse(text, Span(place + 1, end), query)))
-        place = end + 1
-        if not text.says(place, ","):
-            return place
-        place += 1
+        end = text.partner[index]
+        query.tables.append(CommonTable(Span(first, end + 1), parse(text, Span(index + 1, end), query)))
+        index = end + 1
+        if not text.says(index, ","):
+            return index
+        index += 1
 
 
 def _starts_query(text: Text, opening: int) -> bool:
     """Return whether a query stands in these parentheses, rather than an expression or a list."""
-    place = opening
-    while text.says(place, "("):
-        place += 1
-    if text.upper(place) not in _STARTS or text.upper(place + 1) in (")", ",", ".", "=>"):
+    index = opening
+    while text.says(index, "("):
+        index += 1
+    if text.upper(index) not in _STARTS or text.upper(index + 1) in (")", ",", ".", "=>"):
         return False
-    after = text.tokens[place + 1] if place + 1 < len(text) else None
-    if text.upper(place) in ("SELECT", "VALUES"):
+    after = text.tokens[index + 1] if index + 1 < len(text) else None
+    if text.upper(index) in ("SELECT", "VALUES"):
         return True
     return after is not None and (after.is_name or after.kind == "op")
 
@@ -208,56 +208,56 @@ def _starts_query(text: Text, opening: int) -> bool:
 def _operands(text: Text, span: Span) -> list[Span]:
     """Cut a range at UNION, INTERSECT, EXCEPT and MINUS."""
     parts, begin, skip = [], span.start, -1
-    for place in text.flat(span):
-        is_set = text.upper(place) in SETS and place > begin and place >= skip
-        if not is_set or text.says(place - 1, ".") or text.says(place - 1, "AS"):
+    for index in text.flat(span):
+        is_set = text.upper(index) in SETS and index > begin and index >= skip
+        if not is_set or text.says(index - 1, ".") or text.says(index - 1, "AS"):
             continue
-        after = place + 2 if text.upper(place + 1) in ("ALL", "DISTINCT") else place + 1
+        after = index + 2 if text.upper(index + 1) in ("ALL", "DISTINCT") else index + 1
         if text.upper(after) in _STARTS or (text.says(after, "(") and _starts_query(text, after)):
-            parts.append(Span(begin, place))
+            parts.append(Span(begin, index))
             begin = skip = after
     return [*parts, Span(begin, span.stop)]
 
 
-def _keyword(text: Text, place: int, names: Sequence[str]) -> tuple[str, int] | None:
-    """Return which of the clauses begins at a place, and the number of tokens of its keyword."""
-    word = text.upper(place)
-    if text.tokens[place].kind != "word" or text.says(place - 1, ".") or text.says(place - 1, "AS"):
+def _keyword(text: Text, index: int, names: Sequence[str]) -> tuple[str, int] | None:
+    """Return which of the clauses begins at an index, and the number of tokens of its keyword."""
+    word = text.upper(index)
+    if text.tokens[index].kind != "word" or text.says(index - 1, ".") or text.says(index - 1, "AS"):
         return None
     if word in _WITH_BY:
         name = f"{word} BY"
-        return (name, 2) if name in names and text.says(place + 1, "BY") else None
-    if word not in names or (word == "FROM" and text.says(place - 1, "DISTINCT")):  # IS DISTINCT FROM
+        return (name, 2) if name in names and text.says(index + 1, "BY") else None
+    if word not in names or (word == "FROM" and text.says(index - 1, "DISTINCT")):  # IS DISTINCT FROM
         return None
-    if place + 1 >= len(text) or text.upper(place + 1) in (",", ".", ")", "=", "|>"):
+    if index + 1 >= len(text) or text.upper(index + 1) in (",", ".", ")", "=", "|>"):
         return None  # a name
-    if word in ("LIMIT", "OFFSET") and _is_column(text, place):
+    if word in ("LIMIT", "OFFSET") and _is_column(text, index):
         return None
-    if word == "WINDOW" and not (text.says(place + 2, "AS") or text.says(place + 2, "(")):
+    if word == "WINDOW" and not (text.says(index + 2, "AS") or text.says(index + 2, "(")):
         return None
     return word, 1
 
 
-def _is_column(text: Text, place: int) -> bool:
-    """Return whether LIMIT or OFFSET at a place is the name of a column or of a relation, not a keyword."""
-    before, after = text.upper(place - 1), text.upper(place + 1)
-    is_operand = text.tokens[place - 1].kind == "op" and before not in (")", "]", "?")
-    is_operated = text.tokens[place + 1].kind == "op" and after not in ("(", "?", ":", "-", "+")
+def _is_column(text: Text, index: int) -> bool:
+    """Return whether LIMIT or OFFSET at an index is the name of a column or of a relation, not a keyword."""
+    before, after = text.upper(index - 1), text.upper(index + 1)
+    is_operand = text.tokens[index - 1].kind == "op" and before not in (")", "]", "?")
+    is_operated = text.tokens[index + 1].kind == "op" and after not in ("(", "?", ":", "-", "+")
     return is_operand or is_operated or before in _BEFORE_NAMES or after in _AFTER_NAMES
 
 
 def _take_tails(text: Text, query: ParsedQuery, span: Span) -> int:
     """Find ORDER BY, LIMIT and similar clauses behind the last operand, and return where it ends."""
     first, current, begin = span.stop, "", 0
-    for place in text.flat(span):
-        found = _keyword(text, place, _TAILS)
-        if found is None or place == span.start:
+    for index in text.flat(span):
+        found = _keyword(text, index, _TAILS)
+        if found is None or index == span.start:
             continue
         if current:
-            query.tails[current] = Span(begin, place)
+            query.tails[current] = Span(begin, index)
         else:
-            first = place
-        current, begin = found[0], place + found[1]
+            first = index
+        current, begin = found[0], index + found[1]
     if current:
         query.tails[current] = Span(begin, span.stop)
     return first
@@ -265,15 +265,15 @@ def _take_tails(text: Text, query: ParsedQuery, span: Span) -> int:
 
 def _block(text: Text, span: Span, query: ParsedQuery) -> Block:
     block = Block(span)
-    place = span.start + 1
-    while place < span.stop and text.tokens[place].kind == "hint":
-        block.hints += text.tokens[place].text
-        place += 1
-    if text.upper(place) in ("ALL", "DISTINCT") and text.upper(place + 1) not in (",", "FROM"):
-        block.quantifier = text.upper(place)
-        place += 1
-    current, begin = "SELECT", place
-    for at in text.flat(Span(place, span.stop)):
+    index = span.start + 1
+    while index < span.stop and text.tokens[index].kind == "hint":
+        block.hints += text.tokens[index].text
+        index += 1
+    if text.upper(index) in ("ALL", "DISTINCT") and text.upper(index + 1) not in (",", "FROM"):
+        block.quantifier = text.upper(index)
+        index += 1
+    current, begin = "SELECT", index
+    for at in text.flat(Span(index, span.stop)):
         found = _keyword(text, at, _CLAUSES[_CLAUSES.index(current) + 1 :])
         if found is None or at == begin:
             continue
@@ -287,11 +287,11 @@ def _block(text: Text, span: Span, query: ParsedQuery) -> Block:
 
 def queries_in(text: Text, span: Span, query: ParsedQuery | None = None) -> list[ParsedQuery]:
     """Return the outermost queries in parentheses of a range."""
-    found, place = [], span.start
-    while place < span.stop:
-        if text.says(place, "(") and _starts_query(text, place):
-            found.append(parse(text, Span(place + 1, text.partner[place]), query))
-            place = text.partner[place] + 1
+    found, index = [], span.start
+    while index < span.stop:
+        if text.says(index, "(") and _starts_query(text, index):
+            found.append(parse(text, Span(index + 1, text.partner[index]), query))
+            index = text.partner[index] + 1
         else:
-            place += 1
+            index += 1
     return found

@@ -94,16 +94,16 @@ class ParsedCall:
         return [*self.arguments, *(each.span for each in self.order), *([self.condition] if self.condition else [])]
 
 
-def call_at(text: Text, place: int) -> ParsedCall | None:
-    """Return the call that begins at a place, or None."""
-    if place + 1 >= len(text) or not text.tokens[place].is_name or text.says(place - 1, "."):
+def call_at(text: Text, index: int) -> ParsedCall | None:
+    """Return the call that begins at an index, or None."""
+    if index + 1 >= len(text) or not text.tokens[index].is_name or text.says(index - 1, "."):
         return None
-    if not text.says(place + 1, "(") or text.upper(place).lower() in GRAMMAR:
+    if not text.says(index + 1, "(") or text.upper(index).lower() in GRAMMAR:
         return None
-    if text.upper(place) in ("ANY", "SOME") and text.upper(place - 1) in ("LIKE", "ILIKE"):
+    if text.upper(index) in ("ANY", "SOME") and text.upper(index - 1) in ("LIKE", "ILIKE"):
         return None
-    closing = text.partner[place + 1]
-    begin = place + 2
+    closing = text.partner[index + 1]
+    begin = index + 2
     distinct = False
     if text.upper(begin) in ("DISTINCT", "ALL") and begin + 1 < closing and not text.says(begin + 1, ","):
         distinct = text.says(begin, "DISTINCT")
@@ -125,8 +125,8 @@ def call_at(text: Text, place: int) -> ParsedCall | None:
     if is_over:
         stop = text.partner[stop + 1] + 1 if text.says(stop + 1, "(") else stop + 2
     return ParsedCall(
-        text.tokens[place].name.lower(),
-        Span(place, stop),
+        text.tokens[index].name.lower(),
+        Span(index, stop),
         closing,
         arguments,
         distinct,
@@ -168,14 +168,14 @@ def calls_in(
         nested: Whether calls within other calls are yielded, too.
     """
     ends = {query.span.start: query.span.stop for query in skip}
-    place = span.start
-    while place < span.stop:
-        if place in ends:
-            place = max(ends[place], place + 1)
+    index = span.start
+    while index < span.stop:
+        if index in ends:
+            index = max(ends[index], index + 1)
             continue
-        call = call_at(text, place)
+        call = call_at(text, index)
         if call is None or call.name not in names:
-            place += 1
+            index += 1
             continue
         yield call
-        place = place + 1 if nested else call.span.stop
+        index = index + 1 if nested else call.span.stop

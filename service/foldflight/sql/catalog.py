@@ -115,7 +115,7 @@ class ScalarEntry:
     def arguments(self) -> pa.StructType:
         """The names and types of its arguments."""
         names = self.handle.info.input_names
-        more = [f"argument_{place + 1}" for place in range(len(names), len(self.types))]
+        more = [f"argument_{index + 1}" for index in range(len(names), len(self.types))]
         return pa.struct(list(zip([*names, *more], self.types, strict=False)))
 
     @property
@@ -338,9 +338,9 @@ class Catalog:
         )
         if key not in self._listed:
             names = _argument_names(handle, len(types))
-            places = [len(types), *(place for place, _, _ in order)]
-            names += [f"order key {number}" for number in range(1, max(places) - len(types) + 2)]
-            keys = tuple(Order(names[place], descending, nulls_first) for place, descending, nulls_first in order)
+            indexes = [len(types), *(index for index, _, _ in order)]
+            names += [f"order key {number}" for number in range(1, max(indexes) - len(types) + 2)]
+            keys = tuple(Order(names[index], descending, nulls_first) for index, descending, nulls_first in order)
             call = Call(handle.name, tuple(names[: len(types)]), distinct=distinct, literals=literals, order=keys)
             # The types of keys do not change what a function is described as; a Column does not tell them.
             others = len(dict.fromkeys(call.columns)) - len(types)
@@ -351,7 +351,7 @@ class Catalog:
             (result,) = carriers([wanted], [fold.result])
             spark.udf.register(name, fold.over_lists(result))
             self._listed[key] = name, result, wanted
-            directions = tuple((place, descending) for place, descending, _ in order)
+            directions = tuple((index, descending) for index, descending, _ in order)
             has_months = any(map(is_months, given))
             self._written[name] = _Written(entry.name, len(types), distinct, directions, literals, has_months)
         return self._listed[key]
@@ -484,7 +484,7 @@ class Catalog:
             fields = [text.slice(part) for part in parts[1::2]]
         arguments = fields[: written.arguments] or ["*"] * (not written.literals)
         arguments += [f"{name} => {value!r}" for name, value in written.literals.items()]
-        order = ", ".join(f"{fields[place]} {'DESC' if descending else 'ASC'}" for place, descending in written.order)
+        order = ", ".join(f"{fields[index]} {'DESC' if descending else 'ASC'}" for index, descending in written.order)
         head = f"{written.name}({'DISTINCT ' * written.distinct}{', '.join(arguments)}{order and ' ORDER BY ' + order})"
         return head + text.text[text.tokens[inner].stop : -1]
 
@@ -516,7 +516,7 @@ def _check_name(name: str) -> None:
 def _argument_names(handle: FunctionHandle, count: int) -> list[str]:
     """Return the names of a call's columns: errors show rows under them."""
     known = handle.info.input_names
-    return [known[place] if place < len(known) else f"argument {place + 1}" for place in range(count)]
+    return [known[index] if index < len(known) else f"argument {index + 1}" for index in range(count)]
 
 
 def _ddl(columns: pa.StructType) -> str:
@@ -559,10 +559,10 @@ def _without_numbers(text: str) -> str:
 def _closing(text: str, opening: int) -> int:
     """Return the position after the parenthesis that belongs to the one at `opening`."""
     depth = 0
-    for place in range(opening, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[place], 0)
+    for index in range(opening, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[index], 0)
         if depth == 0:
-            return place + 1
+            return index + 1
     raise ValueError(text)
 
 

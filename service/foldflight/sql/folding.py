@@ -272,19 +272,19 @@ class BlockFold:
     def _key_spans(self, bodies: Sequence[Span], names: Sequence[str]) -> Iterator[Span]:
         """Yield the expressions of GROUP BY, with ordinals and aliases replaced by the items that they mean."""
         text, clause = self.analysis.text, self.block.clause("GROUP BY")
-        if {text.upper(place) for place in text.flat(clause)} & {"ROLLUP", "CUBE", "SETS"}:
+        if {text.upper(index) for index in text.flat(clause)} & {"ROLLUP", "CUBE", "SETS"}:
             raise CannotFoldError("GROUPING SETS, ROLLUP or CUBE: a row is in several groups")
-        if len(clause.places) == 1 and text.says(clause.start, "ALL") and not self._columns_among(["`all`"]):
+        if len(clause.indexes) == 1 and text.says(clause.start, "ALL") and not self._columns_among(["`all`"]):
             yield from (span for span in bodies if not self._aggregates(span))
             return
         aliases = {name.lower(): body for name, body in zip(names, bodies, strict=True)}
         spans = text.split(clause)
-        words = {text.tokens[span.start] for span in spans if len(span.places) == 1}
+        words = {text.tokens[span.start] for span in spans if len(span.indexes) == 1}
         unclear = [word.text for word in words if word.is_name and self._is_other(word, aliases)]
         columns = self._columns_among(unclear)
         for span in spans:
             token = text.tokens[span.start]
-            if len(span.places) > 1:
+            if len(span.indexes) > 1:
                 yield span
             elif token.kind == "number" and token.text.isdigit():
                 self._refuse_unless("spark.sql.groupByOrdinal")
@@ -366,7 +366,7 @@ class BlockFold:
         analysis = self.analysis
         spans = [self.block.clause(name) for name in ("SELECT", "HAVING", "QUALIFY")]
         spans += list(self.query.tails.values()) if self.query.is_sole(self.block) else []
-        inside = {place for call in own for place in call.span.places}
+        inside = {index for call in own for index in call.span.indexes}
         found = list(own)
         skip = [*self.block.inner, *self.query.inner]
         for span in spans:
@@ -535,14 +535,14 @@ class BlockFold:
                 self.block.clause("HAVING"),
             )
         names = [key.name for key in keys if key.window is None]
-        place = self.block.span if window is None else self._window_span(keys)
+        index = self.block.span if window is None else self._window_span(keys)
         try:
             grouped = group_by(rows, names, **options)
-            place = self.block.span
+            index = self.block.span
             return grouped.planned(**aggregates)
         except FoldflightError as error:
             if rows.isStreaming or window is not None:
-                raise self._placed(error, place) from None
+                raise self._placed(error, index) from None
             raise CannotFoldError(str(error).split("\n", maxsplit=1)[0]) from None
 
     def _window_span(self, keys: Sequence[_Key]) -> Span:
@@ -575,7 +575,7 @@ class BlockFold:
                 time,
             )
 
-    def _placed(self, error: FoldflightError, place: Span) -> FoldflightError:
+    def _placed(self, error: FoldflightError, index: Span) -> FoldflightError:
         """Return an error of `group_by` with the place of the function that it names, or with another one."""
         if not isinstance(error, RejectedError):
             return error
@@ -586,7 +586,7 @@ class BlockFold:
             message = message.replace(f"column {TIME} ", f"column {self.analysis.text.slice(table.time)} ")
         if row_kind := self.options.get("row_kind"):
             message = message.replace("the row kind 'row_kind'", f"the row kind {row_kind!r}")
-        return self.analysis.text.error(message, next(named, place), code=error.code)
+        return self.analysis.text.error(message, next(named, index), code=error.code)
 
 
 class _Arguments:
@@ -608,7 +608,7 @@ class _Arguments:
         if sql not in self._columns:
             self._columns[sql] = self._new_name(self._text.slice(span))
             self._spans[sql] = span
-        can_fail = len(span.places) > 1 and not self._text.path(span)
+        can_fail = len(span.indexes) > 1 and not self._text.path(span)
         if call.condition in (None, span) or not can_fail:
             self._guards[sql] = set()
         elif self._guards.get(sql, True):
@@ -618,7 +618,7 @@ class _Arguments:
     def select(self) -> list[str]:
         """Return the items of SELECT."""
         guarding = dict.fromkeys(each for guards in self._guards.values() for each in sorted(guards))
-        conditions = {each: quoted(f"foldflight condition {place}") for place, each in enumerate(guarding)}
+        conditions = {each: quoted(f"foldflight condition {index}") for index, each in enumerate(guarding)}
         items = [f"{sql} AS {name}" for sql, name in conditions.items()]
         for sql, name in self._columns.items():
             holds = " OR ".join(f"CAST({conditions[each]} AS BOOLEAN)" for each in sorted(self._guards[sql]))
@@ -646,10 +646,10 @@ class _Above:
     ) -> None:
         self._fold, self._items, self.keys, self.uses = fold, items, keys, uses
         self._text = fold.analysis.text
-        self._aliases = {item.name.lower(): place for place, item in enumerate(items)}
-        self._skip = {place for call in uses for place in call.span.places}
+        self._aliases = {item.name.lower(): index for index, item in enumerate(items)}
+        self._skip = {index for call in uses for index in call.span.indexes}
         for inner in (*fold.block.inner, *fold.query.inner):
-            self._skip |= set(inner.span.places)
+            self._skip |= set(inner.span.indexes)
         self._clauses = [fold.block.clause(name) for name, _ in _PREDICATES]
         spans = (*(item.body for item in items), *self._clauses)
         self._keys_at = [found for span in spans for found in self._found(span)]
@@ -723,12 +723,12 @@ class _Above:
     def _is_made_of(self, span: Span, aliases: Collection[str] = ()) -> bool:
         """Return whether a range has nothing but keys, aggregates, constants and operators, and these names."""
         text = self._text
-        for place in span.places:
-            token = text.tokens[place]
-            if self._shown.changes(place) or (token.kind == "word" and token.upper in KEYWORDS):
+        for index in span.indexes:
+            token = text.tokens[index]
+            if self._shown.changes(index) or (token.kind == "word" and token.upper in KEYWORDS):
                 continue
-            is_alias = token.name.lower() in aliases and not text.says(place - 1, ".") and not text.says(place + 1, ".")
-            if text.says(place, "->") or (token.is_name and (not is_alias or text.says(place + 1, "("))):
+            is_alias = token.name.lower() in aliases and not text.says(index - 1, ".") and not text.says(index + 1, ".")
+            if text.says(index, "->") or (token.is_name and (not is_alias or text.says(index + 1, "("))):
                 return False
         return True
 
@@ -748,18 +748,18 @@ class _Above:
     def _aliases_at(self) -> Iterator[tuple[Span, int]]:
         """Yield where names of items stand in HAVING and QUALIFY for the items, and which they are."""
         for clause in self._clauses:
-            for place in clause.places:
-                token = self._text.tokens[place]
-                item = self._aliases.get(token.name.lower()) if token.is_name and place not in self._skip else None
-                if item is None or self._text.says(place - 1, ".") or self._text.says(place + 1, "("):
+            for index in clause.indexes:
+                token = self._text.tokens[index]
+                item = self._aliases.get(token.name.lower()) if token.is_name and index not in self._skip else None
+                if item is None or self._text.says(index - 1, ".") or self._text.says(index + 1, "("):
                     continue
                 path, body = (token.name.lower(),), self._items[item].body
-                is_same = self._text.normal(body)[-1:] == self._text.normal(Span(place, place + 1))
+                is_same = self._text.normal(body)[-1:] == self._text.normal(Span(index, index + 1))
                 if any(_common(path, key) for key in self.keys):
                     if not is_same:
                         raise CannotFoldError(f"{token.name} is both a key and the name of another item")
                 elif self._text.path(body) != path:
-                    yield Span(place, place + 1), item
+                    yield Span(index, index + 1), item
 
     def _tails(self) -> Iterator[tuple[str, str]]:
         if not self._fold.query.is_sole(self._fold.block):
@@ -767,14 +767,14 @@ class _Above:
         for name, span in self._fold.query.tails.items():
             if name in ("LIMIT", "OFFSET"):
                 continue
-            for place, key in self._found(span):
-                path = self._text.path(place)
+            for index, key in self._found(span):
+                path = self._text.path(index)
                 if len(path) == 1 and path[0] in self._aliases:
                     body = self._items[self._aliases[path[0]]].body
                     if self._text.normal(body)[-1:] != key.tokens[-1:]:
                         raise CannotFoldError(f"{path[0]} is both a key and the name of another item")
                     continue
-                self._shown.replace(place, key.shown)
+                self._shown.replace(index, key.shown)
             yield name, self._shown.render(span)
 
     def prove(self, result: DataFrame) -> None:
@@ -816,49 +816,49 @@ class _Above:
     def _found(self, span: Span) -> Iterator[tuple[Span, _Key]]:
         """Yield where keys stand in a range."""
         expressions = sorted((key for key in self.keys if self._is_expression(key)), key=lambda key: -len(key.tokens))
-        place = span.start
-        while place < span.stop:
-            match = None if place in self._skip else self._expression_at(place, span.stop, expressions)
-            if match is None and place not in self._skip:
-                match = self._column_at(place, span.stop)
+        index = span.start
+        while index < span.stop:
+            match = None if index in self._skip else self._expression_at(index, span.stop, expressions)
+            if match is None and index not in self._skip:
+                match = self._column_at(index, span.stop)
                 if match is None:
-                    place = self._after_path(place, span.stop)
+                    index = self._after_path(index, span.stop)
                     continue
             if match is None:
-                place += 1
+                index += 1
                 continue
             yield match
-            place = match[0].stop
+            index = match[0].stop
 
     @staticmethod
     def _is_expression(key: _Key) -> bool:
         return not key.path or (key.path[0] in _WINDOW_CALLS and len(key.tokens) > 1)
 
-    def _expression_at(self, place: int, stop: int, keys: Sequence[_Key]) -> tuple[Span, _Key] | None:
+    def _expression_at(self, index: int, stop: int, keys: Sequence[_Key]) -> tuple[Span, _Key] | None:
         for key in keys:
-            span = Span(place, place + len(key.tokens))
-            is_free = span.stop <= stop and not self._skip & set(span.places)
+            span = Span(index, index + len(key.tokens))
+            is_free = span.stop <= stop and not self._skip & set(span.indexes)
             if is_free and self._text.normal(span) == key.tokens:
                 return span, key
         return None
 
-    def _after_path(self, place: int, stop: int) -> int:
-        """Return the place after a reference to a column, or after one token."""
-        place += 1
-        if not self._text.tokens[place - 1].is_name:
-            return place
-        while place + 1 < stop and self._text.says(place, ".") and self._text.tokens[place + 1].is_name:
-            place += 2
-        return place
+    def _after_path(self, index: int, stop: int) -> int:
+        """Return the index after a reference to a column, or after one token."""
+        index += 1
+        if not self._text.tokens[index - 1].is_name:
+            return index
+        while index + 1 < stop and self._text.says(index, ".") and self._text.tokens[index + 1].is_name:
+            index += 2
+        return index
 
-    def _column_at(self, place: int, stop: int) -> tuple[Span, _Key] | None:
+    def _column_at(self, index: int, stop: int) -> tuple[Span, _Key] | None:
         """Return the key that a reference to a column means. `t.k` and `k` may be one; Spark proves it."""
-        if not self._text.tokens[place].is_name or self._text.says(place - 1, "."):
+        if not self._text.tokens[index].is_name or self._text.says(index - 1, "."):
             return None
-        end = self._after_path(place, stop)
+        end = self._after_path(index, stop)
         if self._text.says(end, "("):
             return None
-        path = self._text.path(Span(place, end))
+        path = self._text.path(Span(index, end))
         matches = [(len(_common(path, key)), key) for key in self.keys if key.path and _common(path, key)]
         if not matches:
             return None
@@ -867,7 +867,7 @@ class _Above:
         exact = [key for key in best if key.path == path[:size]]
         if len(best) > 1 and len(exact) != 1:
             raise CannotFoldError(f"{'.'.join(path)} may be several keys")
-        return Span(place, place + 2 * size - 1), (exact or best)[0]
+        return Span(index, index + 2 * size - 1), (exact or best)[0]
 
 
 def _is_window(key: _Key) -> bool:

@@ -56,9 +56,9 @@ def _written(analysis: Analysis, item: Span) -> Item | None:
     if star_of(text, item) is not None:
         return Item(item, "")
     alias = text.tokens[item.stop - 1]
-    if len(item.places) > 2 and alias.is_name and text.says(item.stop - 2, "AS"):
+    if len(item.indexes) > 2 and alias.is_name and text.says(item.stop - 2, "AS"):
         return Item(Span(item.start, item.stop - 2), alias.name)
-    if len(item.places) > 1 and alias.is_name and _is_behind_operand(text, item):
+    if len(item.indexes) > 1 and alias.is_name and _is_behind_operand(text, item):
         return Item(Span(item.start, item.stop - 1), alias.name)
     call = call_at(text, item.start)
     if call is not None and call.name not in analysis.catalog.names | AGGREGATES:
@@ -79,31 +79,31 @@ def _is_behind_operand(text: Text, item: Span) -> bool:
     """Return whether the last word of an item stands behind the end of an expression, so that it is an alias."""
     before = text.tokens[item.stop - 2]
     is_end = before.kind in ("number", "string") or before.upper in (")", "]", "END")
-    is_unit = any(text.says(place, "INTERVAL") for place in item.places)
+    is_unit = any(text.says(index, "INTERVAL") for index in item.indexes)
     return is_end and not is_unit and text.upper(item.stop - 1) not in KEYWORDS
 
 
 def _end_of_column(text: Text, item: Span) -> int:
-    """Return the place behind the reference to a column with which an item begins; its start if it begins otherwise."""
-    place = item.start
-    while place < item.stop and text.tokens[place].is_name and not _is_other_word(text, place):
-        place += 1
-        if place + 1 >= item.stop or not text.says(place, "."):
-            return place
-        place += 1
+    """Return the index behind the reference to a column with which an item begins; its start if it begins otherwise."""
+    index = item.start
+    while index < item.stop and text.tokens[index].is_name and not _is_other_word(text, index):
+        index += 1
+        if index + 1 >= item.stop or not text.says(index, "."):
+            return index
+        index += 1
     return item.start
 
 
-def _is_other_word(text: Text, place: int) -> bool:
+def _is_other_word(text: Text, index: int) -> bool:
     """Return whether a word is a keyword, or a function without parentheses, rather than a column."""
-    return text.upper(place) in KEYWORDS or _FUNCTION.fullmatch(text.upper(place)) is not None
+    return text.upper(index) in KEYWORDS or _FUNCTION.fullmatch(text.upper(index)) is not None
 
 
 def _name_of_call(text: Text, call: ParsedCall) -> str | None:
     """Return Spark's name of a call whose arguments are single words; None for another one."""
     arguments = [text.slice(each) for each in call.arguments]
     are_words = all(
-        len(each.places) == 1 and (text.says(each.start, "*") or re.fullmatch(r"[A-Za-z_]\w*", written))
+        len(each.indexes) == 1 and (text.says(each.start, "*") or re.fullmatch(r"[A-Za-z_]\w*", written))
         for each, written in zip(call.arguments, arguments, strict=True)
     )
     if not are_words or call.order or any(_is_other_word(text, each.start) for each in call.arguments):
@@ -130,9 +130,9 @@ def unaliased(analysis: Analysis, item: Span, name: str) -> Span:
     last = analysis.text.tokens[item.stop - 1]
     if not last.is_name or last.name.lower() != name.lower():
         return item
-    if len(item.places) > 2 and analysis.text.says(item.stop - 2, "AS"):
+    if len(item.indexes) > 2 and analysis.text.says(item.stop - 2, "AS"):
         return Span(item.start, item.stop - 2)
-    if len(item.places) > 1 and not analysis.text.says(item.stop - 2, "."):
+    if len(item.indexes) > 1 and not analysis.text.says(item.stop - 2, "."):
         return Span(item.start, item.stop - 1)
     return item
 
@@ -154,27 +154,27 @@ def named_by_text(
 ) -> list[str]:
     """Return the names of items as `item_names` does; `around` has the subqueries, whose calls are none of them."""
     names = [analysis.catalog.as_written(name) for name in columns]
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         calls = calls_in(analysis.text, item, analysis.catalog.names, skip=around.inner)
-        if any(map(_has_its_text, calls)) and unaliased(analysis, item, names[place]) == item:
-            names[place] = _in_line(analysis.text, item)
+        if any(map(_has_its_text, calls)) and unaliased(analysis, item, names[index]) == item:
+            names[index] = _in_line(analysis.text, item)
     return names
 
 
 def star_of(text: Text, item: Span) -> int | None:
     """Return where an item has a star that stands for columns, not for a product."""
-    stars = (place for place in text.flat(item) if text.says(place, "*"))
-    return next((place for place in stars if place == item.start or text.says(place - 1, ".")), None)
+    stars = (index for index in text.flat(item) if text.says(index, "*"))
+    return next((index for index in stars if index == item.start or text.says(index - 1, ".")), None)
 
 
 def has_calls(text: Text, span: Span, without: Collection[int] = ()) -> bool:
-    """Return whether a function is called in a range, or a query stands in it, besides at these places."""
-    for place in span.places:
-        if place in without:
+    """Return whether a function is called in a range, or a query stands in it, besides at these indexes."""
+    for index in span.indexes:
+        if index in without:
             continue
-        is_word = text.upper(place).lower() in GRAMMAR or text.upper(place - 1) in ("AS", "::")  # a type behind these
-        if text.says(place, "->") or _FUNCTION.fullmatch(text.upper(place)):
+        is_word = text.upper(index).lower() in GRAMMAR or text.upper(index - 1) in ("AS", "::")  # a type behind these
+        if text.says(index, "->") or _FUNCTION.fullmatch(text.upper(index)):
             return True
-        if text.tokens[place].is_name and text.says(place + 1, "(") and not is_word:
+        if text.tokens[index].is_name and text.says(index + 1, "(") and not is_word:
             return True
-    return any(not set(query.span.places) <= set(without) for query in queries_in(text, span))
+    return any(not set(query.span.indexes) <= set(without) for query in queries_in(text, span))

@@ -75,7 +75,7 @@ class ListFold:
         opened = transport.describe(Open((call,), _with_slot(columns), returns=_NO_STATES))
         output = opened.schema.field("output_0").type
         (result,) = result_types([call.function], [output])
-        names = [str(place) for place in range(len(columns))]
+        names = [str(index) for index in range(len(columns))]
         rows = pa.struct(list(zip(names, columns.types, strict=True))) if names else pa.bool_()
         return cls(transport, call, output, result, rows)
 
@@ -114,7 +114,7 @@ class ListFold:
     def _columns(self, lists: pa.Array) -> list[pa.Array]:
         """Return the rows of all lists as one array for each column of the call."""
         rows = lists.flatten()
-        return [_plain(rows.field(place)) for place, _ in enumerate(dict.fromkeys(self.call.columns))]
+        return [_plain(rows.field(index)) for index, _ in enumerate(dict.fromkeys(self.call.columns))]
 
 
 class _Epochs:
@@ -124,7 +124,7 @@ class _Epochs:
         self._fold = fold
         call, names = fold.call, list(dict.fromkeys(fold.call.columns))
         if len(columns) != len(names):  # plain SQL checks no number; without the last arguments, they have defaults
-            names = [*names, *(f"argument {place + 1}" for place in range(len(names), len(columns)))][: len(columns)]
+            names = [*names, *(f"argument {index + 1}" for index in range(len(names), len(columns)))][: len(columns)]
             call = dataclasses.replace(call, arguments=tuple(names))
         types = [column.type for column in columns]
         self._schema = _with_slot(pa.schema(list(zip(names, types, strict=True))))

@@ -103,9 +103,9 @@ def repeated_draw(analysis: Analysis, query: ParsedQuery, block: Block) -> str:
     for name, words in reversed(tables):
         if {name, "identifier"} & read:
             read |= words | {name}
-    places = [at for at in range(len(text.tokens)) if text.tokens[at].is_name and not text.says(at + 1, ".")]
+    indexes = [at for at in range(len(text.tokens)) if text.tokens[at].is_name and not text.says(at + 1, ".")]
     for name in sorted(differing & read):
-        if sum(text.tokens[at].name.casefold() in (name, "identifier") for at in places) > _ONCE:
+        if sum(text.tokens[at].name.casefold() in (name, "identifier") for at in indexes) > _ONCE:
             return name
     return ""
 
@@ -117,11 +117,11 @@ def _lineage(query: ParsedQuery) -> list[ParsedQuery]:
 
 
 def _calls_at(text: Text, span: Span) -> list[int]:
-    return [at for at in span.places if text.tokens[at].is_name and text.says(at + 1, "(")]
+    return [at for at in span.indexes if text.tokens[at].is_name and text.says(at + 1, "(")]
 
 
 def _names_of(text: Text, span: Span) -> frozenset[str]:
-    return frozenset(text.tokens[at].name.casefold() for at in span.places if text.tokens[at].is_name)
+    return frozenset(text.tokens[at].name.casefold() for at in span.indexes if text.tokens[at].is_name)
 
 
 def name_items(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> None:
@@ -169,7 +169,7 @@ def _is_value(query: ParsedQuery) -> bool:
 
 
 def _may_lack_alias(text: Text, item: Span) -> bool:
-    has_name = len(item.places) > 1 and text.tokens[item.stop - 1].is_name
+    has_name = len(item.indexes) > 1 and text.tokens[item.stop - 1].is_name
     return not has_name or text.upper(item.stop - 2) in (".", "OVER")
 
 
@@ -241,8 +241,8 @@ def _steps(text: Text, query: ParsedQuery) -> Iterator[tuple[ParsedQuery, Span]]
             yield each, step
 
 
-def _is_window(text: Text, place: int) -> bool:
-    return text.says(place, "WINDOW") and text.says(place + 2, "AS", "(")
+def _is_window(text: Text, index: int) -> bool:
+    return text.says(index, "WINDOW") and text.says(index + 2, "AS", "(")
 
 
 def _name_step(analysis: Analysis, edits: Edits, query: ParsedQuery, step: Span) -> None:
@@ -294,12 +294,12 @@ def is_expression(text: Text, call: ParsedCall) -> bool:
     return not text.tokens[before].is_name or text.upper(before) in _BEFORE_EXPRESSIONS
 
 
-def _is_in_function(text: Text, place: int) -> bool:
+def _is_in_function(text: Text, index: int) -> bool:
     """Return whether a FROM is that of `extract(YEAR FROM x)`, `trim(x FROM y)` and similar functions."""
-    while place > 0 and text.upper(place) not in ("(", "SELECT"):
-        place = text.partner[place] if text.upper(place) in (")", "]") else place
-        place -= 1
-    return text.says(place, "(") and text.upper(place - 1) in _WITH_FROM
+    while index > 0 and text.upper(index) not in ("(", "SELECT"):
+        index = text.partner[index] if text.upper(index) in (")", "]") else index
+        index -= 1
+    return text.says(index, "(") and text.upper(index - 1) in _WITH_FROM
 
 
 def arguments_of(analysis: Analysis, call: ParsedCall) -> tuple[tuple[Span, ...], dict[str, Any]]:
@@ -420,9 +420,9 @@ def guarded(analysis: Analysis, edits: Edits, span: Span, holds: str) -> str:
 def _constant(analysis: Analysis, span: Span) -> Any:
     """Return the value of a direct argument, which Spark computes."""
     token = analysis.text.tokens[span.start]
-    if len(span.places) == 1 and token.kind == "string" and "\\" not in token.text:
+    if len(span.indexes) == 1 and token.kind == "string" and "\\" not in token.text:
         return token.value
-    if len(span.places) == 1 and re.fullmatch(r"\d+|\d*\.\d+", token.text):
+    if len(span.indexes) == 1 and re.fullmatch(r"\d+|\d*\.\d+", token.text):
         return float(token.text) if "." in token.text else int(token.text)
     try:
         value = analysis.frame(f"SELECT {analysis.edits.render(span)}").collect()[0][0]
@@ -439,22 +439,22 @@ def _rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: Par
     """
     columns, literals = arguments_of(analysis, call)
     entry = analysis.catalog.entries[call.name]
-    fields, places = _fields(analysis, call, columns)
+    fields, indexes = _fields(analysis, call, columns)
     for each in fields:
         for nested in _nested_calls(analysis, each):
             _rewrite_call(analysis, edits, nested, query, block)
     try:
         given = _types(analysis, edits, call, fields, query, block)
     except REFUSALS as error:
-        # Spark refuses the whole statement, too, and then tells the place.
+        # Spark refuses the whole statement, too, and then tells the position.
         analysis.untyped.append(analysis.text.error(analysis.catalog.as_written(said(error)), call.head))
         _replace(analysis, edits, call, _STAND_IN, fields, None)
         return
     actual = None if given is None else _arrow_types(analysis, call, fields, given)
     values = _values(analysis, edits, call, fields, given)
     types = _argument_types(analysis, entry, call, columns, actual)
-    _check_keys(analysis, call, places, actual)
-    _check_compared(analysis, call, fields[: len(columns)], places, given)
+    _check_keys(analysis, call, indexes, actual)
+    _check_compared(analysis, call, fields[: len(columns)], indexes, given)
     try:
         udf, result, wanted = analysis.catalog.udf(
             analysis.spark,
@@ -462,7 +462,7 @@ def _rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: Par
             types,
             distinct=call.distinct,
             order=[
-                (place, order.descending, order.nulls_first) for place, order in zip(places, call.order, strict=True)
+                (index, order.descending, order.nulls_first) for index, order in zip(indexes, call.order, strict=True)
             ],
             literals=literals,
             given=(given or ())[: len(columns)],
@@ -479,14 +479,14 @@ def _rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: Par
 
 
 def _check_keys(
-    analysis: Analysis, call: ParsedCall, places: Sequence[int], actual: Sequence[pa.DataType] | None
+    analysis: Analysis, call: ParsedCall, indexes: Sequence[int], actual: Sequence[pa.DataType] | None
 ) -> None:
     """Refuse keys of ORDER BY that have no order."""
-    for place, order in zip(places, call.order, strict=True):
-        if actual is not None and pa.types.is_nested(actual[place]):
+    for index, order in zip(indexes, call.order, strict=True):
+        if actual is not None and pa.types.is_nested(actual[index]):
             raise analysis.text.error(
                 f"{call.name} cannot be ordered by {analysis.text.slice(order.span)}, which is "
-                f"{spark_name(actual[place])}; order by numbers, texts, bytes, dates or times",
+                f"{spark_name(actual[index])}; order by numbers, texts, bytes, dates or times",
                 order.span,
                 code="SCHEMA_MISMATCH",
             )
@@ -496,7 +496,7 @@ def _check_compared(
     analysis: Analysis,
     call: ParsedCall,
     columns: Sequence[Span],
-    places: Sequence[int],
+    indexes: Sequence[int],
     given: Sequence[st.DataType] | None,
 ) -> None:
     """Refuse a call that compares values which Spark compares in another way, or cannot compare."""
@@ -504,7 +504,7 @@ def _check_compared(
         return
     slice_, name = analysis.text.slice, analysis.catalog.entries[call.name].handle.name
     arguments = [(slice_(span), type_) for span, type_ in zip(columns, given, strict=False)]
-    order = [(slice_(each.span), given[place]) for place, each in zip(places, call.order, strict=True)]
+    order = [(slice_(each.span), given[index]) for index, each in zip(indexes, call.order, strict=True)]
     try:
         check_compared(name, arguments, order, is_distinct=call.distinct, shown=call.name)
     except RejectedError as error:
@@ -533,14 +533,14 @@ def _rows_of(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block)
 
 def _fields(analysis: Analysis, call: ParsedCall, columns: Sequence[Span]) -> tuple[list[Span], list[int]]:
     """Return the fields of a list's structs, and which of them are the keys of the order; no field is repeated."""
-    fields, places = list(columns), []
+    fields, indexes = list(columns), []
     for order in call.order:
         key = analysis.text.normal(order.span)
-        known = [place for place, span in enumerate(fields) if analysis.text.normal(span) == key]
+        known = [index for index, span in enumerate(fields) if analysis.text.normal(span) == key]
         if not known:
             fields.append(order.span)
-        places.append(known[0] if known else len(fields) - 1)
-    return fields, places
+        indexes.append(known[0] if known else len(fields) - 1)
+    return fields, indexes
 
 
 def _types(
@@ -568,7 +568,7 @@ def _types(
     except REFUSALS:
         if analysis.catalog.entries[call.name].types is None:
             raise
-        return None  # Spark refuses the whole statement, with the place
+        return None  # Spark refuses the whole statement, with the position
 
 
 def _arrow_types(
@@ -578,7 +578,7 @@ def _arrow_types(
     roles = [f"the argument {analysis.text.slice(each)!r} of {call.name}" for each in fields]
     if analysis.catalog.entries[call.name].types is None:  # the built-in functions get months
         given = [st.IntegerType() if is_months(type_) else type_ for type_ in given]
-    schema = st.StructType([st.StructField(str(place), type_) for place, type_ in enumerate(given)])
+    schema = st.StructType([st.StructField(str(index), type_) for index, type_ in enumerate(given)])
     try:
         return [field.type for field in arrow_fields(schema, roles)]
     except RejectedError as error:
@@ -656,8 +656,8 @@ def _behind(
     return analysis.seeing(outer, outer.span.start, sql, edits)
 
 
-def _pipes_before(text: Text, query: ParsedQuery, place: int) -> list[int]:
-    return [at for at in text.flat(query.span) if text.says(at, "|>") and at < place]
+def _pipes_before(text: Text, query: ParsedQuery, index: int) -> list[int]:
+    return [at for at in text.flat(query.span) if text.says(at, "|>") and at < index]
 
 
 def _rows_outside(
@@ -731,9 +731,9 @@ def _values(
         entry = analysis.catalog.entries[call.name]
         # The types of its results depend on those of its columns.
         if entry.is_declared and entry.handle.info.input_types is None:
-            for place, declared in enumerate(declared_types(analysis, entry, call, given)):
-                if isinstance(declared, st.DecimalType) and isinstance(given[place], st.IntegralType):
-                    values[place] = f"CAST({values[place]} AS {declared.simpleString()})"
+            for index, declared in enumerate(declared_types(analysis, entry, call, given)):
+                if isinstance(declared, st.DecimalType) and isinstance(given[index], st.IntegralType):
+                    values[index] = f"CAST({values[index]} AS {declared.simpleString()})"
     return None if values == written else values
 
 
@@ -742,8 +742,8 @@ def _replace(
 ) -> None:
     """Write `udf(collect_list(named_struct('0', a)) FILTER (WHERE c))` for `f(a) FILTER (WHERE c)`.
 
-    Each argument stays a range of its own between replacements, so that Spark's errors in it have their place, unless
-    other texts are given for the fields.
+    Each argument stays a range of its own between replacements, so that Spark's errors in it have their
+    position, unless other texts are given for the fields.
     """
     stop = call.span.stop
     text = analysis.text

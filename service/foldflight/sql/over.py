@@ -126,7 +126,7 @@ class BlockOver:
             output = next(known, None) or self.new_name(self.analysis.text.slice(call.span))
             uses[output] = call, use
             shown.replace(call.span, quoted(output))
-        inside = {place for call in calls for place in call.span.places}
+        inside = {index for call in calls for index in call.span.indexes}
         above = [each.column or self._above(each.body, shown, inside) for each in columns]
         named = [f"{item} AS {quoted(each.name)}" for item, each in zip(above, columns, strict=True)]
         by_name = {
@@ -154,7 +154,7 @@ class BlockOver:
                 if not call.is_over:
                     raise CannotFoldError(f"OVER beside {call.name} over all rows")
         for call in own:
-            if any(text.upper(place) in ("RESPECT", "IGNORE") for place in range(call.closing, call.span.stop)):
+            if any(text.upper(index) in ("RESPECT", "IGNORE") for index in range(call.closing, call.span.stop)):
                 raise CannotFoldError("RESPECT or IGNORE NULLS")
             if any(call.span.holds(inner.span) for inner in self.block.inner):
                 raise CannotFoldError("a subquery in a call with OVER")
@@ -172,7 +172,7 @@ class BlockOver:
 
         A condition that differs each time, as rand() > 0.5, cannot guard it: the filter evaluates it again.
         """
-        if call.condition in (None, span) or len(span.places) == 1 or self.analysis.text.path(span):
+        if call.condition in (None, span) or len(span.indexes) == 1 or self.analysis.text.path(span):
             return self._column(span)
         condition = self.edits.render(call.condition)
         if not self._is_same(condition, condition):
@@ -262,7 +262,7 @@ class BlockOver:
     def _use(self, call: ParsedCall) -> tuple[_Window, Aggregate]:
         """Return the window of a call, and the use of its function with its frame."""
         text = self.analysis.text
-        at = next(place for place in text.flat(Span(call.closing + 1, call.span.stop)) if text.says(place, "OVER"))
+        at = next(index for index in text.flat(Span(call.closing + 1, call.span.stop)) if text.says(index, "OVER"))
         clauses = _clauses(text, self._definition(Span(at + 1, call.span.stop)))
         keys = tuple(map(self._column, text.split(clauses.keys)))
         written = () if clauses.order.is_empty else orderings(text, clauses.order)
@@ -277,7 +277,7 @@ class BlockOver:
         text = self.analysis.text
         if text.says(span.start, "("):
             inner = Span(span.start + 1, span.stop - 1)
-            if len(inner.places) != 1:
+            if len(inner.indexes) != 1:
                 return inner
             span = inner
         name = text.tokens[span.start].name
@@ -291,11 +291,11 @@ class BlockOver:
 
     def _window_frame(self, span: Span) -> WindowFrame:
         text = self.analysis.text
-        is_range, place = text.says(span.start, "RANGE"), span.start + 1
-        ends = [Span(place, span.stop)]
-        if text.says(place, "BETWEEN"):
-            middle = next(at for at in text.flat(Span(place, span.stop)) if text.says(at, "AND"))
-            ends = [Span(place + 1, middle), Span(middle + 1, span.stop)]
+        is_range, index = text.says(span.start, "RANGE"), span.start + 1
+        ends = [Span(index, span.stop)]
+        if text.says(index, "BETWEEN"):
+            middle = next(at for at in text.flat(Span(index, span.stop)) if text.says(at, "AND"))
+            ends = [Span(index + 1, middle), Span(middle + 1, span.stop)]
         low, *high = (self._bound(each, is_range=is_range) for each in ends)
         try:
             return WindowFrame(low, high[0] if high else 0, is_range=is_range)
@@ -314,7 +314,7 @@ class BlockOver:
         if is_range and text.says(given.start, "INTERVAL"):
             return _interval(text, Span(given.start + 1, given.stop), sign)
         token = text.tokens[given.start]
-        if len(given.places) == 1 and token.text.isdigit():
+        if len(given.indexes) == 1 and token.text.isdigit():
             return sign * int(token.text)
         try:
             value = self.analysis.frame(f"SELECT {self.edits.render(given)}").collect()[0][0]
@@ -335,36 +335,36 @@ class BlockOver:
 
     def _parts(self, span: Span, inside: set[int]) -> Iterator[Span]:
         """Yield the references to columns of a range, and Spark's functions with OVER."""
-        text, place = self.analysis.text, span.start
-        while place < span.stop:
-            token = text.tokens[place]
-            if text.says(place, "->"):
+        text, index = self.analysis.text, span.start
+        while index < span.stop:
+            token = text.tokens[index]
+            if text.says(index, "->"):
                 raise CannotFoldError("a lambda beside OVER")
             # Behind a dot stands a field, behind a colon a parameter or a field, and behind two a type.
-            is_free = place not in inside and token.is_name and text.upper(place - 1) not in (".", ":", "::")
-            call = call_at(text, place) if is_free else None
+            is_free = index not in inside and token.is_name and text.upper(index - 1) not in (".", ":", "::")
+            call = call_at(text, index) if is_free else None
             if call is not None and call.is_over:
-                if inside & set(call.span.places):
+                if inside & set(call.span.indexes):
                     raise CannotFoldError("a function with OVER in another one")
                 yield call.span
-                place = call.span.stop
+                index = call.span.stop
                 continue
-            end = _after_path(text, place, span.stop) if is_free else place + 1
-            if is_free and not text.says(end, "(") and not self._is_word(place):
-                yield Span(place, end)
-            place = end
+            end = _after_path(text, index, span.stop) if is_free else index + 1
+            if is_free and not text.says(end, "(") and not self._is_word(index):
+                yield Span(index, end)
+            index = end
 
-    def _is_word(self, place: int) -> bool:
+    def _is_word(self, index: int) -> bool:
         """Return whether a word names no column: a keyword, a type behind AS, a unit, or the name of an argument."""
         text = self.analysis.text
-        if text.upper(place) in KEYWORDS:
-            if text.tokens[place].name.lower() in self._names_of_rows():
-                raise CannotFoldError(f"the column {text.tokens[place].text}, whose name is a keyword")
+        if text.upper(index) in KEYWORDS:
+            if text.tokens[index].name.lower() in self._names_of_rows():
+                raise CannotFoldError(f"the column {text.tokens[index].text}, whose name is a keyword")
             return True
-        if text.says(place - 1, "AS") or text.says(place + 1, "=>"):
+        if text.says(index - 1, "AS") or text.says(index + 1, "=>"):
             return True
-        is_literal = place + 1 < len(text) and text.tokens[place + 1].kind == "string"
-        return is_literal or text.says(place - 2, "INTERVAL")
+        is_literal = index + 1 < len(text) and text.tokens[index + 1].kind == "string"
+        return is_literal or text.says(index - 2, "INTERVAL")
 
     def _names_of_rows(self) -> Collection[str]:
         """Return the names of the columns that the rows of the block have, in lower case."""
@@ -378,7 +378,7 @@ class BlockOver:
         span, text, edits = self.block.clause("QUALIFY"), self.analysis.text, shown.copy()
         if span.is_empty:
             return ""
-        inside = {place for call in calls for place in call.span.places}
+        inside = {index for call in calls for index in call.span.indexes}
         for call in calls:
             if span.holds(call.span):
                 self._check_names(call, items)
@@ -395,7 +395,7 @@ class BlockOver:
             if not is_item and self.analysis.resolves(self._below(text.slice(part))):
                 raise CannotFoldError(f"{text.slice(part)} is both a column and the name of another item")
             edits.replace(name, item)
-            inside |= set(part.places)
+            inside |= set(part.indexes)
         return self._above(span, edits, inside)
 
     def _check_names(self, call: ParsedCall, items: Mapping[str, tuple[Span, str]]) -> None:
@@ -461,22 +461,22 @@ def _clauses(text: Text, span: Span) -> _Clauses:
     """Read `[PARTITION BY ...] [ORDER BY ...] [ROWS | RANGE ...]`."""
     found = {"KEYS": Span(0, 0), "ORDER": Span(0, 0), "FRAME": Span(0, 0)}
     current, begin = "", span.start
-    for place in text.flat(span):
-        if text.upper(place) in ("PARTITION", "DISTRIBUTE", "ORDER", "SORT") and text.says(place + 1, "BY"):
-            name, skipped = ("KEYS" if text.upper(place) in ("PARTITION", "DISTRIBUTE") else "ORDER"), 2
+    for index in text.flat(span):
+        if text.upper(index) in ("PARTITION", "DISTRIBUTE", "ORDER", "SORT") and text.says(index + 1, "BY"):
+            name, skipped = ("KEYS" if text.upper(index) in ("PARTITION", "DISTRIBUTE") else "ORDER"), 2
         elif (
-            text.upper(place) in ("ROWS", "RANGE") and (place > begin or not current) and not text.says(place - 1, ",")
+            text.upper(index) in ("ROWS", "RANGE") and (index > begin or not current) and not text.says(index - 1, ",")
         ):
             name, skipped = "FRAME", 0
-        elif place == span.start:
+        elif index == span.start:
             raise CannotFoldError(f"the window {text.slice(span)}")
         else:
             continue
         if current == "FRAME":
             break
         if current:
-            found[current] = Span(begin, place)
-        current, begin = name, place + skipped
+            found[current] = Span(begin, index)
+        current, begin = name, index + skipped
     if current:
         found[current] = Span(begin, span.stop)
     return _Clauses(found["KEYS"], found["ORDER"], found["FRAME"])
@@ -492,7 +492,7 @@ def _interval(text: Text, span: Span, sign: int) -> str:
     """Return `'1' HOUR`, `1 HOUR` or `'1 hour 30 minutes'` as `over` takes it."""
     first = text.tokens[span.start]
     written = first.value if first.kind == "string" else first.text
-    unit = "".join(f" {text.tokens[place].text}" for place in range(span.start + 1, span.stop))
+    unit = "".join(f" {text.tokens[index].text}" for index in range(span.start + 1, span.stop))
     interval = interval_of(written + unit)
     if interval is None:
         raise CannotFoldError(f"the interval {text.slice(span)} as the end of its frame")
@@ -500,11 +500,11 @@ def _interval(text: Text, span: Span, sign: int) -> str:
     return " ".join(f"{number} {name}" for number, name in parts) or "0 days"
 
 
-def _after_path(text: Text, place: int, stop: int) -> int:
-    place += 1
-    while place + 1 < stop and text.says(place, ".") and text.tokens[place + 1].is_name:
-        place += 2
-    return place
+def _after_path(text: Text, index: int, stop: int) -> int:
+    index += 1
+    while index + 1 < stop and text.says(index, ".") and text.tokens[index + 1].is_name:
+        index += 2
+    return index
 
 
 def _described(windows: Mapping[_Window, Collection[str]]) -> str:

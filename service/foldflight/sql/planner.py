@@ -98,7 +98,7 @@ class Planner:
         """Return the result of a query.
 
         Raises:
-            SqlError: For whatever Spark refuses, at its place in the text.
+            SqlError: For whatever Spark refuses, at its position in the text.
             RejectedError: For a stream that cannot be folded.
         """
         for each in query.walk():
@@ -290,7 +290,7 @@ class Planner:
 
     def _check_over(self, query: ParsedQuery, block: Block) -> None:
         """Refuse what the rows of a stream with OVER cannot have: changes, an order of all, and Spark's own OVER."""
-        own = {place for call in own_calls(self.analysis, query, block) for place in call.span.places}
+        own = {index for call in own_calls(self.analysis, query, block) for index in call.span.indexes}
         for name in ("SELECT", "QUALIFY"):
             self._refuse_over(block, block.clause(name), own)
         if self.options.get("emit") == "changelog":
@@ -302,16 +302,16 @@ class Planner:
         self._refuse_order(query)
 
     def _refuse_over(self, block: Block, span: Span, own: Collection[int]) -> None:
-        """Refuse OVER in a clause of a stream, except at these places."""
+        """Refuse OVER in a clause of a stream, except at these indexes."""
         text = self.analysis.text
-        inside = {place for query in block.inner for place in query.span.places}
-        for place in span.places:
-            if place not in inside and place not in own and text.says(place - 1, ")") and text.says(place, "OVER"):
+        inside = {index for query in block.inner for index in query.span.indexes}
+        for index in span.indexes:
+            if index not in inside and index not in own and text.says(index - 1, ")") and text.says(index, "OVER"):
                 remedy = "leave it out" if own else "leave it out, or write it where the result is read"
                 raise text.error(
                     "OVER of Spark's functions, or over groups, needs all rows of its partition, and a stream has no "
                     f"end; {remedy}",
-                    Span(place, place + 1),
+                    Span(index, index + 1),
                 )
 
     def _refuse_items(self, block: Block) -> None:
@@ -353,12 +353,12 @@ class Planner:
                 "ON WINDOW CLOSE",
                 limit,
             )
-        for place in text.flat(query.span) if query.is_union else ():
-            if text.upper(place) in SETS and not text.says(place, "UNION", "ALL") and not text.says(place - 1, "."):
+        for index in text.flat(query.span) if query.is_union else ():
+            if text.upper(index) in SETS and not text.says(index, "UNION", "ALL") and not text.says(index - 1, "."):
                 raise text.error(
-                    f"{text.upper(place)} would compare the changes of a stream, not its rows; write UNION ALL, or "
+                    f"{text.upper(index)} would compare the changes of a stream, not its rows; write UNION ALL, or "
                     "EMIT ON WINDOW CLOSE",
-                    Span(place, place + 1),
+                    Span(index, index + 1),
                 )
 
     def _reads_changes(self, query: ParsedQuery, block: Block) -> bool:
@@ -366,7 +366,7 @@ class Planner:
         source, tokens = block.clause("FROM"), self.analysis.text.tokens
         if any(source.holds(span) for span in self._of_streams):
             return True
-        names = {tokens[place].name.lower() for place in source.places if tokens[place].is_name}
+        names = {tokens[index].name.lower() for index in source.indexes if tokens[index].is_name}
         each: ParsedQuery | None = query
         while each is not None:
             for table in each.tables:

@@ -164,11 +164,11 @@ def _check_arguments(analysis: Analysis, entry: ScalarEntry, given: Sequence[tup
     info = entry.handle.info
     known = info.taking([type_ for _, type_ in given]).input_types
     wanted = tuple(map(parse_type, known)) if entry.has_own_types and known is not None else entry.types
-    for place, ((span, type_), other) in enumerate(zip(given, wanted, strict=False)):
+    for index, ((span, type_), other) in enumerate(zip(given, wanted, strict=False)):
         if not can_widen(type_, other):
             name = spark_name(other)
             raise analysis.text.error(
-                f"{entry.name} takes {name} for its argument {entry.arguments[place].name}, and this is "
+                f"{entry.name} takes {name} for its argument {entry.arguments[index].name}, and this is "
                 f"{spark_name(type_)}; write CAST({analysis.text.slice(span)} AS {name})",
                 span,
                 code="SCHEMA_MISMATCH",

@@ -79,7 +79,7 @@ def sql(
         DataFrame: The result. It is computed when an action needs it.
 
     Raises:
-        SqlError: A RejectedError with the place in the text.
+        SqlError: A RejectedError with the position in the text.
         RetryableError: UNREACHABLE or DEADLINE, if no server answers.
     """
     if plan not in get_args(Plan):
@@ -332,7 +332,7 @@ def column(spark: SparkSession, function: str | Aggregate, *columns: str | Colum
     udf, *_ = catalog.udf(spark, entry, types, distinct=use.is_distinct, order=order, literals=use.literals)
     row: Column = sf.lit(True)
     if fields:
-        row = sf.struct(*(_as_column(each).alias(str(place)) for place, each in enumerate(fields)))
+        row = sf.struct(*(_as_column(each).alias(str(index)) for index, each in enumerate(fields)))
     if use.condition is not None:
         row = sf.when(_as_column(use.condition), row)  # collect_list leaves NULL out
     result = sf.call_function(udf, sf.collect_list(row))
@@ -385,7 +385,7 @@ def _emit(text: Text, span: Span) -> tuple[Span, str | None]:
         expected = words.split()
         if text.says(span.stop - len(expected), *expected):
             return Span(span.start, span.stop - len(expected)), emit
-        early = next((place for place in span.places if text.says(place, *expected)), None)
+        early = next((index for index in span.indexes if text.says(index, *expected)), None)
         if early is not None:
             raise text.error(f"{words} stands at the end of the statement", Span(early, early + len(expected)))
     if text.says(span.stop - 2, "EMIT"):
@@ -395,8 +395,8 @@ def _emit(text: Text, span: Span) -> tuple[Span, str | None]:
 
 def _has_windows(text: Text) -> bool:
     return any(
-        text.upper(place) in ("TUMBLE", "HOP", "CUMULATE", "SESSION") and text.says(place + 1, "(")
-        for place in range(len(text))
+        text.upper(index) in ("TUMBLE", "HOP", "CUMULATE", "SESSION") and text.says(index + 1, "(")
+        for index in range(len(text))
     )
 
 
@@ -404,18 +404,18 @@ def _query_start(text: Text, span: Span) -> int | None:
     """Return where the query of a statement begins: behind CREATE ... AS or INSERT INTO ..., for example."""
     if text.upper(span.start) in ("DELETE", "UPDATE", "MERGE"):
         return None
-    for place in text.flat(span):
-        word = text.upper(place)
-        is_table = word == "TABLE" and place == span.start
+    for index in text.flat(span):
+        word = text.upper(index)
+        is_table = word == "TABLE" and index == span.start
         if (
             is_table
             or word in ("SELECT", "FROM", "VALUES")
-            or (word == "WITH" and text.upper(place + 1) not in _AFTER_WITH)
+            or (word == "WITH" and text.upper(index + 1) not in _AFTER_WITH)
         ):
-            return place
-        is_first = place == span.start or text.says(place - 1, "AS")
-        if word == "(" and text.upper(place + 1) in ("SELECT", "WITH", "(") and is_first:
-            return place
+            return index
+        is_first = index == span.start or text.says(index - 1, "AS")
+        if word == "(" and text.upper(index + 1) in ("SELECT", "WITH", "(") and is_first:
+            return index
     return None
 
 
@@ -463,8 +463,8 @@ def _without_query(analysis: Analysis, args: Any, *, is_rewritten: bool) -> Data
 
 def _refuse_more(text: Text) -> None:
     """Refuse a second statement. The statements of a script of Spark stand between BEGIN and END."""
-    end = next((place for place in range(len(text)) if text.says(place, ";")), None)
-    if end is not None and not any(text.says(place, "BEGIN") for place in range(end)):
+    end = next((index for index in range(len(text)) if text.says(index, ";")), None)
+    if end is not None and not any(text.says(index, "BEGIN") for index in range(end)):
         raise text.error(
             "another statement begins behind this semicolon; give one at a time (split_statements of foldflight.sql "
             "returns each)",
@@ -509,7 +509,7 @@ def _finished(analysis: Analysis, head: Span, result: DataFrame) -> DataFrame:
     if head.is_empty:
         return result
     if text.says(head.start, "CREATE"):
-        view = next((place for place in text.flat(head) if text.says(place, "VIEW")), None)
+        view = next((index for index in text.flat(head) if text.says(index, "VIEW")), None)
         if view is not None:
             return _create_view(analysis, head, view, result)
     if text.says(head.start, "CACHE"):
@@ -527,7 +527,7 @@ def _finished(analysis: Analysis, head: Span, result: DataFrame) -> DataFrame:
 
 def _create_view(analysis: Analysis, head: Span, view: int, result: DataFrame) -> DataFrame:
     text = analysis.text
-    words = [text.upper(place) for place in range(head.start, view)]
+    words = [text.upper(index) for index in range(head.start, view)]
     if "TEMPORARY" not in words and "TEMP" not in words:
         raise text.error(
             "a view with functions of foldflight lives in its session; write CREATE TEMPORARY VIEW",
@@ -537,19 +537,19 @@ def _create_view(analysis: Analysis, head: Span, view: int, result: DataFrame) -
         raise text.error(
             "a view with functions of foldflight cannot be global; leave GLOBAL out", Span(head.start, view)
         )
-    place = view + 4 if text.says(view + 1, "IF", "NOT", "EXISTS") else view + 1
-    name = text.tokens[place].name
-    if text.says(place + 1, "("):
-        columns = text.split(Span(place + 2, text.partner[place + 1]))
+    index = view + 4 if text.says(view + 1, "IF", "NOT", "EXISTS") else view + 1
+    name = text.tokens[index].name
+    if text.says(index + 1, "("):
+        columns = text.split(Span(index + 2, text.partner[index + 1]))
         if len(columns) != len(result.columns):
             raise text.error(
                 f"the view names {len(columns)} columns, and the query has {len(result.columns)}",
-                Span(place + 1, text.partner[place + 1] + 1),
+                Span(index + 1, text.partner[index + 1] + 1),
             )
         result = result.toDF(*(text.tokens[each.start].name for each in columns))
     if "REPLACE" in words:
         result.createOrReplaceTempView(quoted(name))
-    elif place == view + 4 and analysis.spark.catalog.tableExists(name):
+    elif index == view + 4 and analysis.spark.catalog.tableExists(name):
         pass
     else:
         result.createTempView(quoted(name))

@@ -118,12 +118,12 @@ def _refuse_similar(reader: _Reader, verb: str, word: str) -> None:
 def _refuse_without_language(reader: _Reader) -> None:
     """Refuse CREATE FUNCTION name (...) RETURNS type AS 'text'. Spark has AS only directly behind a name."""
     text, has_type = reader.text, False
-    for place in text.flat(Span(reader.at, len(text))):
-        has_type = has_type or text.says(place, "RETURNS")
-        if text.says(place, "RETURN"):
+    for index in text.flat(Span(reader.at, len(text))):
+        has_type = has_type or text.says(index, "RETURNS")
+        if text.says(index, "RETURN"):
             return
-        if has_type and text.says(place, "AS"):
-            raise reader.error("LANGUAGE python is expected before AS", place)
+        if has_type and text.says(index, "AS"):
+            raise reader.error("LANGUAGE python is expected before AS", index)
 
 
 def name_of(text: Text) -> str:
@@ -146,10 +146,10 @@ def done(spark: SparkSession) -> DataFrame:
 def _is_in_python(text: Text) -> bool:
     """Return whether CREATE FUNCTION is a statement of ours, not of Spark."""
     return any(
-        text.says(place, "LANGUAGE", "PYTHON")
-        or text.says(place, "USING", "LINK")
-        or text.tokens[place].kind == "dollar"
-        for place in text.flat(Span(0, len(text)))
+        text.says(index, "LANGUAGE", "PYTHON")
+        or text.says(index, "USING", "LINK")
+        or text.tokens[index].kind == "dollar"
+        for index in text.flat(Span(0, len(text)))
     )
 
 
@@ -169,8 +169,8 @@ class _Reader:
 
     def error(self, message: str, at: int | None = None) -> SqlError:
         """Return an error about the next token, or about another one."""
-        place = self.at if at is None else at
-        return self.text.error(message, Span(place, place + 1))
+        index = self.at if at is None else at
+        return self.text.error(message, Span(index, index + 1))
 
     def next_token(self) -> Token | None:
         """Return the next token."""
@@ -256,11 +256,11 @@ def _create(
             declared.name_at,
         )
     text = reader.text
-    place = declared.link_at
+    index = declared.link_at
     try:
         if declared.link is not None:
             catalog.link(declared.link)
-        place = declared.function_at
+        index = declared.function_at
         with catalog.unchanged_on_error():
             handle = _function(catalog, declared)
             _check(declared, handle, reader)
@@ -276,7 +276,7 @@ def _create(
     except SqlError:
         raise
     except RejectedError as error:
-        raise text.error(error.message, Span(place, place + 1), code=error.code) from None
+        raise text.error(error.message, Span(index, index + 1), code=error.code) from None
 
 
 def _is_taken(catalog: Catalog, declared: _Declared, reader: _Reader) -> bool:
@@ -366,8 +366,8 @@ def _columns(reader: _Reader) -> pa.StructType:
     fields: list[pa.Field] = []
     for each in _split_types(text, Span(opening + 1, text.partner[opening])):
         if each.is_empty or not text.tokens[each.start].is_name:
-            place = min(each.start, text.partner[opening])
-            raise text.error("the name and the type of a column are expected here", Span(place, place + 1))
+            index = min(each.start, text.partner[opening])
+            raise text.error("the name and the type of a column are expected here", Span(index, index + 1))
         name = text.tokens[each.start].name
         if name.lower() in {field.name.lower() for field in fields}:
             raise text.error(f"{name} is the name of two columns; give each its own", Span(each.start, each.start + 1))
@@ -386,7 +386,7 @@ def _split_types(text: Text, span: Span) -> list[Span]:
             types[-1] = Span(types[-1].start, part.stop)
         else:
             types.append(part)
-        depth += sum({"<": 1, ">": -1}.get(text.upper(place), 0) for place in text.flat(part))
+        depth += sum({"<": 1, ">": -1}.get(text.upper(index), 0) for index in text.flat(part))
     return types
 
 
@@ -395,7 +395,7 @@ def _argument_type(text: Text, span: Span) -> pa.DataType:
     try:
         return _type(text, span)
     except SqlError:
-        if len(span.places) < 2 or not text.tokens[span.start + 1].is_name:
+        if len(span.indexes) < 2 or not text.tokens[span.start + 1].is_name:
             raise
         return _type(text, Span(span.start + 1, span.stop))
 
@@ -404,7 +404,7 @@ def _type(text: Text, span: Span) -> pa.DataType:
     """Return a type as Spark names it: its TIMESTAMP has a zone."""
     if span.is_empty:
         raise text.error("a type is expected here", Span(span.start, span.start + 1))
-    words = [text.tokens[place].text for place in span.places]
+    words = [text.tokens[index].text for index in span.indexes]
     zoned = [
         "TIMESTAMPTZ" if word.upper() == "TIMESTAMP" and after.upper() not in ("WITH", "WITHOUT") else word
         for word, after in zip(words, [*words[1:], ""], strict=True)
@@ -636,7 +636,7 @@ def _check(declared: _Declared, handle: FunctionHandle, reader: _Reader) -> None
 
 def _described(declared: _Declared, handle: FunctionHandle) -> pa.DataType:
     """Return the type of the function's result for the declared types. Raises RejectedError."""
-    columns = [pa.field(str(place), type_) for place, type_ in enumerate(declared.types)]
+    columns = [pa.field(str(index), type_) for index, type_ in enumerate(declared.types)]
     if declared.kind is FunctionKind.AGGREGATE:
         call = Call(handle.name, tuple(each.name for each in columns))
         opening = Open((call,), pa.schema([pa.field(SLOT, pa.int32()), *columns]), returns=Returns(states=False))
@@ -654,7 +654,7 @@ def _shown(type_: pa.DataType, declared: _Declared) -> str:
 
 def _drop(spark: SparkSession, catalog: Catalog, reader: _Reader) -> None:
     may_miss = reader.take("IF", "EXISTS")
-    place = reader.at
+    index = reader.at
     name = reader.name("the name of an aggregate").lower()
     if reader.text.says(reader.at, "("):  # DROP AGGREGATE name(types), as in the RFC
         reader.at = reader.text.partner[reader.at] + 1
@@ -663,13 +663,13 @@ def _drop(spark: SparkSession, catalog: Catalog, reader: _Reader) -> None:
         try:
             catalog.drop(spark, name)
         except RejectedError as error:
-            raise reader.error(error.message, place) from None
+            raise reader.error(error.message, index) from None
     elif name in catalog.mapped:
-        raise reader.error(f"{name} is a scalar or table function; write DROP FUNCTION {name}", place)
+        raise reader.error(f"{name} is a scalar or table function; write DROP FUNCTION {name}", index)
     elif not may_miss:
         close = catalog.closest(name)
         hint = f"; did you mean {close}?" if close else ""
-        raise reader.error(f"there is no aggregate {name}{hint}", place)
+        raise reader.error(f"there is no aggregate {name}{hint}", index)
 
 
 def _drop_function(spark: SparkSession, catalog: Catalog, reader: _Reader) -> bool:

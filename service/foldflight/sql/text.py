@@ -19,7 +19,7 @@ _Kind = Literal["word", "quoted", "string", "number", "hint", "dollar", "op"]
 
 
 class SqlError(RejectedError):
-    """A statement that is refused, with the place in the text as the user wrote it.
+    """A statement that is refused, with the position in the text as the user wrote it.
 
     Args:
         message: What is wrong, and what to write instead.
@@ -62,11 +62,11 @@ class SqlError(RejectedError):
 
 
 class Span(NamedTuple):
-    """A range of tokens, by their places.
+    """A range of tokens, by their indexes.
 
     Args:
-        start: The place of the first token.
-        stop: The place after the last token.
+        start: The index of the first token.
+        stop: The index after the last token.
     """
 
     start: int
@@ -78,8 +78,8 @@ class Span(NamedTuple):
         return self.start >= self.stop
 
     @property
-    def places(self) -> range:
-        """The places of its tokens."""
+    def indexes(self) -> range:
+        """The indexes of its tokens."""
         return range(self.start, self.stop)
 
     def holds(self, other: Span) -> bool:
@@ -206,28 +206,28 @@ class Text:
         self.is_case_sensitive = False
         self.partner: dict[int, int] = {}
         opened: list[int] = []
-        for place, token in enumerate(self.tokens):
+        for index, token in enumerate(self.tokens):
             if token.upper in ("(", "["):
-                opened.append(place)
+                opened.append(index)
             elif token.upper in (")", "]"):
                 wanted = "(" if token.text == ")" else "["
                 if not opened or self.tokens[opened[-1]].text != wanted:
                     raise SqlError(f"no {wanted} belongs to this {token.text}", text, token.start)
-                self.partner[opened[-1]] = place
-                self.partner[place] = opened.pop()
+                self.partner[opened[-1]] = index
+                self.partner[index] = opened.pop()
         if opened:
             raise SqlError(f"this {self.tokens[opened[-1]].text} is not closed", text, self.tokens[opened[-1]].start)
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def upper(self, place: int) -> str:
-        """Return the keyword or operator at a place; empty for other tokens and beyond the ends."""
-        return self.tokens[place].upper if 0 <= place < len(self.tokens) else ""
+    def upper(self, index: int) -> str:
+        """Return the keyword or operator at an index; empty for other tokens and beyond the ends."""
+        return self.tokens[index].upper if 0 <= index < len(self.tokens) else ""
 
-    def says(self, place: int, *words: str) -> bool:
-        """Return whether these keywords and operators stand at a place."""
-        return all(self.upper(place + number) == word for number, word in enumerate(words))
+    def says(self, index: int, *words: str) -> bool:
+        """Return whether these keywords and operators stand at an index."""
+        return all(self.upper(index + number) == word for number, word in enumerate(words))
 
     def slice(self, span: Span) -> str:
         """Return the text of a range of tokens, as written."""
@@ -236,31 +236,31 @@ class Text:
         return self.text[self.tokens[span.start].start : self.tokens[span.stop - 1].stop]
 
     def flat(self, span: Span) -> Iterator[int]:
-        """Yield the places of a range that are in no parentheses of it. Opening parentheses are yielded."""
-        place = span.start
-        while place < span.stop:
-            yield place
-            place = self.partner[place] + 1 if self.upper(place) in ("(", "[") else place + 1
+        """Yield the indexes of a range that are in no parentheses of it. Opening parentheses are yielded."""
+        index = span.start
+        while index < span.stop:
+            yield index
+            index = self.partner[index] + 1 if self.upper(index) in ("(", "[") else index + 1
 
     def split(self, span: Span, separator: str = ",") -> list[Span]:
         """Cut a range at a separator that stands in no parentheses of it."""
         if span.is_empty:
             return []
         parts, begin = [], span.start
-        for place in self.flat(span):
-            if self.upper(place) == separator:
-                parts.append(Span(begin, place))
-                begin = place + 1
+        for index in self.flat(span):
+            if self.upper(index) == separator:
+                parts.append(Span(begin, index))
+                begin = index + 1
         return [*parts, Span(begin, span.stop)]
 
     def path(self, span: Span) -> tuple[str, ...]:
         """Return the names of a reference to a column, in lower case; nothing for another expression."""
         names = range(span.start, span.stop, 2)
-        if len(span.places) % 2 == 0 or not all(self.tokens[place].is_name for place in names):
+        if len(span.indexes) % 2 == 0 or not all(self.tokens[index].is_name for index in names):
             return ()
-        if not all(self.upper(place) == "." for place in range(span.start + 1, span.stop, 2)):
+        if not all(self.upper(index) == "." for index in range(span.start + 1, span.stop, 2)):
             return ()
-        return tuple(self.tokens[place].name.lower() for place in names)
+        return tuple(self.tokens[index].name.lower() for index in names)
 
     def folded(self, name: str) -> str:
         """Return a name in a form that is equal for names that Spark takes for the same."""
@@ -315,14 +315,14 @@ class Edits:
         self._edits = {at: new for at, new in self._edits.items() if not (begin <= at[0] and at[1] <= end)}
         self._edits[begin, end] = by
 
-    def insert(self, place: int, new: str) -> None:
-        """Insert a text behind the token before a place, and behind its replacement."""
-        end = self._text.tokens[place - 1].stop
+    def insert(self, index: int, new: str) -> None:
+        """Insert a text behind the token before an index, and behind its replacement."""
+        end = self._text.tokens[index - 1].stop
         self._edits[end, end] = new
 
-    def changes(self, place: int) -> bool:
+    def changes(self, index: int) -> bool:
         """Return whether a token has been replaced."""
-        at = self._text.tokens[place].start
+        at = self._text.tokens[index].start
         return any(begin <= at < end for begin, end in self._edits)
 
     def render(self, span: Span) -> str:

@@ -60,15 +60,15 @@ class WindowedTable:
 def windowed_tables(text: Text) -> list[WindowedTable]:
     """Return the windowing table functions of a statement. Raises SqlError for wrong arguments."""
     found = []
-    for place in range(len(text)):
-        kind = text.upper(place)
-        if kind not in SYNTAX or not text.says(place + 1, "("):
+    for index in range(len(text)):
+        kind = text.upper(index)
+        if kind not in SYNTAX or not text.says(index + 1, "("):
             continue
-        span = Span(place, text.partner[place + 1] + 1)
-        if text.says(place - 2, "TABLE", "(") and text.says(span.stop, ")"):
-            span = Span(place - 2, span.stop + 1)
+        span = Span(index, text.partner[index + 1] + 1)
+        if text.says(index - 2, "TABLE", "(") and text.says(span.stop, ")"):
+            span = Span(index - 2, span.stop + 1)
         if text.upper(span.start - 1) in ("FROM", "JOIN", ","):
-            found.append(_windowed_table(text, kind, span, Span(place + 2, text.partner[place + 1])))
+            found.append(_windowed_table(text, kind, span, Span(index + 2, text.partner[index + 1])))
     return found
 
 
@@ -127,7 +127,7 @@ def window_of_call(text: Text, call: ParsedCall) -> Window:
 def _length(text: Text, span: Span) -> str:
     """Return the length of a window as `group_by` takes it: `INTERVAL '5' MINUTES` and '5 minutes' are `5 MINUTES`."""
     first = text.tokens[span.start]
-    if len(span.places) == 1 and first.kind == "string":
+    if len(span.indexes) == 1 and first.kind == "string":
         return first.value
     if not text.says(span.start, "INTERVAL"):
         raise text.error("the length of a window is expected here: INTERVAL '5' MINUTES, or '5 minutes'", span)

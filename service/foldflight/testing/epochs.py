@@ -130,9 +130,9 @@ class _Stream:
         for batch in self._table.scan(lambda rows: np.ones(rows.num_rows, np.bool_)):
             keys = batch.select(self._layout.keys.names).to_pylist() if self._has_keys else [{}] * batch.num_rows
             columns = [batch.column(name).to_pylist() for name in self._layout.states.names]
-            for place, (row, rows) in enumerate(zip(keys, batch.column(LIVE).to_pylist(), strict=True)):
+            for index, (row, rows) in enumerate(zip(keys, batch.column(LIVE).to_pylist(), strict=True)):
                 key = _hashable(row)
-                states[key] = dict(zip(self._layout.outputs.names, (column[place] for column in columns), strict=True))
+                states[key] = dict(zip(self._layout.outputs.names, (column[index] for column in columns), strict=True))
                 # Without keys the only group always exists, because one row more than it has is counted.
                 live[key] = rows if self._has_keys else rows - 1
         if isinstance(self._table, ViewTable):
@@ -142,9 +142,9 @@ class _Stream:
     def _show_views(self, table: ViewTable, states: dict[tuple[Any, ...], dict[str, Any]]) -> None:
         """Replace the views of states by all their entries: dicts, and lists."""
         outputs = self._layout.outputs.names
-        for place, view in enumerate(table.views):
+        for index, view in enumerate(table.views):
             found: dict[tuple[Any, ...], dict[Any, Any]] = {key: {} for key in states}
-            for batch in table.all_entries(place):
+            for batch in table.all_entries(index):
                 keys = batch.select(self._layout.keys.names).to_pylist() if self._has_keys else [{}] * batch.num_rows
                 pairs = [batch.column(name).to_pylist() for name in (ENTRY, VALUE)]
                 for row, entry, value in zip(keys, *pairs, strict=True):
@@ -201,9 +201,9 @@ def run_epochs(
     calls, names = calls_of(aggregates)
     columns = types_of([*keys, *names], [row for epoch in parsed for _, row in epoch], aggregates, types or {})
     layout = QueryLayout(
-        keys=pa.schema([(f"key_{place}", columns[name]) for place, name in enumerate(keys)]),
+        keys=pa.schema([(f"key_{index}", columns[name]) for index, name in enumerate(keys)]),
         names=tuple(keys),
-        columns=pa.schema([(f"column_{place}", columns[name]) for place, name in enumerate(names)]),
+        columns=pa.schema([(f"column_{index}", columns[name]) for index, name in enumerate(names)]),
         shown=tuple(map(name_in_chunks, names)),
         has_kinds=any(kind.retracts for epoch in parsed for kind, _ in epoch),
     )
@@ -256,10 +256,10 @@ def column_of(name: str, values: list[Any], type_: pa.DataType) -> pa.Array:
 
 
 def _refuse_cut(name: str, values: list[Any], type_: pa.DataType) -> None:
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         has_fraction = isinstance(value, (float, np.floating)) and not float(value).is_integer()
         if has_fraction or (pa.types.is_date(type_) and type(value) is not date and isinstance(value, datetime)):
-            raise _no_value_of(name, place, value, type_)
+            raise _no_value_of(name, index, value, type_)
 
 
 def _deduced(name: str, values: list[Any]) -> pa.DataType:
@@ -267,37 +267,37 @@ def _deduced(name: str, values: list[Any]) -> pa.DataType:
     try:
         return pa.array(values).type
     except _UNFIT as error:
-        for place, value in enumerate(values):
-            _refuse_untyped(name, place, value)
+        for index, value in enumerate(values):
+            _refuse_untyped(name, index, value)
         first = next(value for value in values if value is not None)
         raise _misfit(name, values, pa.array([first]).type, error) from None
 
 
-def _refuse_untyped(name: str, place: int, value: Any) -> None:
+def _refuse_untyped(name: str, index: int, value: Any) -> None:
     try:
         pa.array([value])
     except _UNFIT:
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"the value {value!r:.100} of {name}, in row {place + 1} of all rows, does not tell its type; give "
+            f"the value {value!r:.100} of {name}, in row {index + 1} of all rows, does not tell its type; give "
             "the column a type with types={...}, such as DECIMAL(38, 0) for large integers",
         ) from None
 
 
 def _misfit(name: str, values: list[Any], type_: pa.DataType, error: Exception) -> RejectedError:
     """Return an error that names the first value of a column that does not fit."""
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         try:
             pa.array([value], type_)
         except _UNFIT:
-            return _no_value_of(name, place, value, type_)
+            return _no_value_of(name, index, value, type_)
     return RejectedError("SCHEMA_MISMATCH", f"the values of {name} do not fit {sql_name(type_)}: {error}")
 
 
-def _no_value_of(name: str, place: int, value: Any, type_: pa.DataType) -> RejectedError:
+def _no_value_of(name: str, index: int, value: Any, type_: pa.DataType) -> RejectedError:
     return RejectedError(
         "SCHEMA_MISMATCH",
-        f"the value {value!r:.100} of {name}, in row {place + 1} of its epoch, is no {sql_name(type_)}; "
+        f"the value {value!r:.100} of {name}, in row {index + 1} of its epoch, is no {sql_name(type_)}; "
         "correct the value, or give the column another type with types={...}",
     )
 

@@ -122,7 +122,7 @@ class _Subject:
     ) -> None:
         self.function = function
         self.types = _argument_types(function, literals) if types is None else list(types)
-        self.names = tuple(f"argument_{place}" for place in range(len(self.types)))
+        self.names = tuple(f"argument_{index}" for index in range(len(self.types)))
         self.schema = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), *zip(self.names, self.types, strict=True)])
         self.registry = Registry() if function.name in Registry() else Registry([function])
         self.calls: list[BoundCall] = bind_calls(
@@ -146,7 +146,7 @@ class _Subject:
 
     def chunk(self, rows: Sequence[Any], slot: int = 0, kind: RowKind = RowKind.INSERT) -> pa.RecordBatch:
         columns = [pa.array([slot] * len(rows), pa.int32()), pa.array([int(kind)] * len(rows), pa.int8())]
-        columns += [pa.array([row[place] for row in rows], type_) for place, type_ in enumerate(self.types)]
+        columns += [pa.array([row[index] for row in rows], type_) for index, type_ in enumerate(self.types)]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def folded(self, *chunks: Sequence[Any]) -> pa.RecordBatch:
@@ -358,8 +358,8 @@ def _merge_grouping(subject: _Subject, rows: Rows, cut: int) -> str | None:
 
 
 def _retract_inverse(subject: _Subject, rows: Rows, cut: int) -> str | None:
-    kept = [row for place, row in enumerate(rows) if cut >> (place % 16) & 1]
-    gone = [row for place, row in enumerate(rows) if not cut >> (place % 16) & 1]
+    kept = [row for index, row in enumerate(rows) if cut >> (index % 16) & 1]
+    gone = [row for index, row in enumerate(rows) if not cut >> (index % 16) & 1]
     expected = _output(subject.folded(kept))
     fold = subject.new()
     fold.fold(subject.chunk(rows))
@@ -379,9 +379,9 @@ def _stored_views(subject: _Subject, rows: Rows, cut: int) -> str | None:
 
     fold = Fold(subject.calls, Options(keeps_views=True), Resources(_SIGNER, ask=ask))
     kept = CachedViews(fold, page=2)
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         fold.fold(subject.chunk([row]))
-        if cut >> (place % 16) & 1:
+        if cut >> (index % 16) & 1:
             kept.commit(pa.Table.from_batches([fold.unsaved()]))
     found = _output(fold.collect())
     return _unless_same(
@@ -561,7 +561,7 @@ def _lifted(subject: _Subject, rows: Rows, cut: int) -> str | None:
     lift = subject.lifted[0]
     assert lift is not None
     retracts = not lift.unretractable
-    signs = [-1 if retracts and cut >> (place % 16) & 1 else 1 for place in range(len(rows))]
+    signs = [-1 if retracts and cut >> (index % 16) & 1 else 1 for index in range(len(rows))]
     plan = Plan.of(lift, has_kinds=retracts)
     broken, is_error = _lifted_rows(subject, plan, rows, signs)
     if broken is None and is_error:
@@ -587,7 +587,7 @@ def _lifted_rows(subject: _Subject, plan: Plan, rows: Rows, signs: list[int]) ->
         if isinstance(expected, FoldflightError):
             return None, True
         return f"the lifted form raises {raising[0]}, and accumulate and retract do not", False
-    columns = [pa.array([result], plan.type_of(place, subject.types)) for place, result in enumerate(results)]
+    columns = [pa.array([result], plan.type_of(index, subject.types)) for index, result in enumerate(results)]
     try:
         found = plan.states(columns, subject.calls[0].bound.state_type, 1)[0].as_py()
     except Overflowed:

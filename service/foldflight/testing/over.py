@@ -79,8 +79,8 @@ def run_over(
     query = OverQuery.of(resolved.transport, resolved.calls, resolved.layout)
     outputs: list[dict[str, Any]] = [{} for _ in given]
     for block in OverFold(query)([resolved.rows.take(_sorted(resolved.rows, resolved.layout, resolved.order))]):
-        for place, output in numbered(block):
-            outputs[place] = output
+        for index, output in numbered(block):
+            outputs[index] = output
     return [{**row, **output} for row, output in zip(given, outputs, strict=True)]
 
 
@@ -129,11 +129,11 @@ class Resolved(NamedTuple):
         layout = OverLayout(
             payload=pa.schema([("in_0", pa.int64())]),
             names=("row" + "_" * max(map(len, aggregates)),),  # longer than the name of any output
-            keys=pa.schema([(f"key_{place}", found[name]) for place, name in enumerate(keys)]),
+            keys=pa.schema([(f"key_{index}", found[name]) for index, name in enumerate(keys)]),
             key_names=tuple(keys),
-            order=pa.schema([(f"order_{place}", found[str(each.column)]) for place, each in enumerate(order)]),
+            order=pa.schema([(f"order_{index}", found[str(each.column)]) for index, each in enumerate(order)]),
             order_names=tuple(order_by),
-            columns=pa.schema([(f"column_{place}", found[name]) for place, name in enumerate(names)]),
+            columns=pa.schema([(f"column_{index}", found[name]) for index, name in enumerate(names)]),
             shown=tuple(map(name_in_chunks, names)),
             bounds=pa.schema([(name, array.type) for name, array in ends.items()]),
             descending=bool(order) and order[0].descending,
@@ -156,16 +156,16 @@ def numbered(block: pa.RecordBatch) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _sorted(batch: pa.RecordBatch, layout: OverLayout, order: Sequence[OrderKey]) -> pa.Array:
     """Return the positions of rows by key and order."""
-    places = list(range(batch.num_rows))
-    for place, each in reversed(list(enumerate(order))):
-        values = batch.column(f"order_{place}").to_pylist()
+    indexes = list(range(batch.num_rows))
+    for index, each in reversed(list(enumerate(order))):
+        values = batch.column(f"order_{index}").to_pylist()
         key = Order("", each.descending, each.nulls_first)
         sort_keys = [key.sort_key(value) for value in values]
-        places.sort(key=sort_keys.__getitem__, reverse=each.descending)
+        indexes.sort(key=sort_keys.__getitem__, reverse=each.descending)
     if len(layout.keys):
         slots = KeyIndex(layout.keys).slots([batch.column(name) for name in layout.keys.names]).to_numpy()
-        places = np.array(places, np.int64)[np.argsort(slots[places], kind="stable")].tolist()
-    return pa.array(places, pa.int64())
+        indexes = np.array(indexes, np.int64)[np.argsort(slots[indexes], kind="stable")].tolist()
+    return pa.array(indexes, pa.int64())
 
 
 def _framed(

@@ -127,9 +127,9 @@ def _run(
             latest = max([latest, *block.column(over.time).view(pa.int64()).to_pylist()])
             watermark_us = max(watermark_us, latest - round(delay_s * 1_000_000))
             found = [
-                {**given[place], **output}
+                {**given[index], **output}
                 for batch in bucket.outputs(watermark_us)
-                for place, output in numbered(batch)
+                for index, output in numbered(batch)
             ]
         results.append(OverEpoch(found, bucket.stats.late_rows, bucket.stats.waiting_rows))
     return results

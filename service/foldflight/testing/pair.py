@@ -160,8 +160,8 @@ class ExchangePair:
         batches = list(
             self.resolve(wanted.batch.select([name for name in wanted.batch.schema.names if _is_state(name)]))
         )
-        for place, batch in enumerate(batches, 1):
-            frame = self.engine.entries(batch, last=place == len(batches))
+        for index, batch in enumerate(batches, 1):
+            frame = self.engine.entries(batch, last=index == len(batches))
             yield decode(encode(frame, self._columns), Role.ENGINE)
 
     def _arrive(self, frame: Frame) -> None:

@@ -38,7 +38,7 @@ class ScalarSubject:
         assert isinstance(there, ScalarFunction)
         self.function = there
         self.types = _argument_types(there, literals)
-        names = [f"argument_{place}" for place in range(len(self.types))]
+        names = [f"argument_{index}" for index in range(len(self.types))]
         self._schema = pa.schema(list(zip(names, self.types, strict=True)) or [("nothing", pa.bool_())])
         step = Step(there.name, tuple(StepArgument(name) for name in names), literals=literals)
         request = Request((), self._schema, isolate_errors=True, steps=(step,), outputs=(0,))
@@ -67,19 +67,19 @@ class ScalarSubject:
     def _chunk(self, rows: Rows) -> pa.RecordBatch:
         if not self.types:
             return pa.RecordBatch.from_arrays([pa.array([True] * len(rows), pa.bool_())], schema=self._schema)
-        columns = [pa.array([row[place] for row in rows], type_) for place, type_ in enumerate(self.types)]
+        columns = [pa.array([row[index] for row in rows], type_) for index, type_ in enumerate(self.types)]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     @staticmethod
     def _of(answer: Iterable[pa.RecordBatch], count: int) -> list[list[Any]]:
         found: list[list[Any]] = [[] for _ in range(count)]
         for part in answer:
-            places = part.column(ROW).to_pylist() if ROW in part.schema.names else range(count)
-            for place, value, error in zip(
-                places, part.column("output_0").to_pylist(), part.column(ERROR).to_pylist(), strict=True
+            indexes = part.column(ROW).to_pylist() if ROW in part.schema.names else range(count)
+            for index, value, error in zip(
+                indexes, part.column("output_0").to_pylist(), part.column(ERROR).to_pylist(), strict=True
             ):
                 # The error's row is left out, because it contains the position in the chunk.
-                found[place].append(repr(value) if error is None else f"{error['code']}: {error['message']}")
+                found[index].append(repr(value) if error is None else f"{error['code']}: {error['message']}")
         return found
 
 
@@ -99,9 +99,9 @@ def _argument_types(function: ScalarFunction, literals: Mapping[str, Any]) -> li
 
 
 def _differing(one: Sequence[Any], other: Sequence[Any], what: str) -> str | None:
-    for place, (left, right) in enumerate(zip(one, other, strict=True)):
+    for index, (left, right) in enumerate(zip(one, other, strict=True)):
         if left != right:
-            return f"row {place}: {left} and {what} {right}"
+            return f"row {index}: {left} and {what} {right}"
     return None
 
 

@@ -139,14 +139,14 @@ def _of_calls(recording: Recording, registry: Registry, prefix: str) -> tuple[li
     opening, classes = recording.opening, []
     outputs: dict[str, Any] = {}
     lines: list[str] = []
-    for place, call in enumerate(opening.calls):
+    for index, call in enumerate(opening.calls):
         function = registry[call.function]
         if module_of(function).startswith("foldflight."):
             made = f'connect("embedded:")["{call.function}"]'
         else:
             classes.append(_imported(function))
             made = f"connect({classes[-1][1]})"
-        name, methods = "result" if len(opening.calls) == 1 else f"result_{place}", _methods(call)
+        name, methods = "result" if len(opening.calls) == 1 else f"result_{index}", _methods(call)
         code = made + "".join(_inline(each) for each in methods)
         if len(code) + len(name) > _WIDTH - 17:  # as an item of the mapping it would be too long for a line
             for each in methods:

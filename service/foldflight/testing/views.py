@@ -146,18 +146,18 @@ class CachedViews:
         return _view(entries[start : start + self._page], complete=start + self._page >= len(entries))
 
     def _only(self, slot: int, call: int, view: str, value: Mapping[str, Any]) -> pa.RecordBatch:
-        names = [f"state_{place}" for place in range(len(self._views))]
-        states = [{view: value} if place == call else None for place in range(len(self._views))]
+        names = [f"state_{index}" for index in range(len(self._views))]
+        states = [{view: value} if index == call else None for index in range(len(self._views))]
         types = [self._schema.field(name).type for name in names]
         columns = [pa.array([state], type_) for state, type_ in zip(states, types, strict=True)]
-        kept = [place for place, specs in enumerate(self._views) if specs]
+        kept = [index for index, specs in enumerate(self._views) if specs]
         return pa.RecordBatch.from_arrays(
-            [pa.array([slot], pa.int32()), *(columns[place] for place in kept)],
-            names=["slot", *(names[place] for place in kept)],
+            [pa.array([slot], pa.int32()), *(columns[index] for index in kept)],
+            names=["slot", *(names[index] for index in kept)],
         )
 
     def _batch(self, slots: Sequence[int], columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-        fields = [self._schema.field(f"state_{place}") for place in range(len(columns))]
+        fields = [self._schema.field(f"state_{index}") for index in range(len(columns))]
         arrays = [pa.array(column, each.type) for column, each in zip(columns, fields, strict=True)]
         schema = pa.schema([self._schema.field("slot"), *fields])
         return pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), *arrays], schema=schema)

@@ -136,10 +136,10 @@ class Bridged(Accumulators):
             self.inner.fold(rows)
             return
         kept = []
-        for place, column in enumerate(columns):
+        for index, column in enumerate(columns):
             buffers = self._buffers(*column)
             kept.append(buffers)
-            self._loops.argument(place, *buffers)
+            self._loops.argument(index, *buffers)
         retracts = None if rows.retracts is None else self._buffer(rows.retracts.view(np.uint8))
         at = self._loops.fold(self._buffer(_contiguous(rows.slots)), retracts, len(rows), self._demands)
         if at >= 0:
@@ -177,10 +177,10 @@ class Bridged(Accumulators):
             return
         self.inner.absent(slots)
         kept = []
-        for place, column in enumerate(columns):
+        for index, column in enumerate(columns):
             buffers = self._buffers(*column)
             kept.append(buffers)
-            self._loops.stored(place, *buffers)
+            self._loops.stored(index, *buffers)
         at = self._loops.merge(self._buffer(_contiguous(slots)), len(slots), self._demands)
         self.inner.mark_present(slots if at < 0 else slots[:at])
         if at >= 0 and self._loops.loading:  # the interpreter repeats it, and has its error
@@ -197,7 +197,7 @@ class Bridged(Accumulators):
     def states(self, slots: Slots) -> pa.Array:
         if not self._types or self.inner.failures or not len(slots) or not self._create(slots):
             return self.inner.states(slots)
-        columns = [self._written(place, type_, slots) for place, type_ in enumerate(self._types)]
+        columns = [self._written(index, type_, slots) for index, type_ in enumerate(self._types)]
         if None in columns:
             return self.inner.states(slots)
         state_type = self.inner.bound.state_type
@@ -234,11 +234,11 @@ class Bridged(Accumulators):
             return error
         return found
 
-    def _written(self, place: int, type_: pa.DataType, slots: Slots) -> pa.Array | None:
+    def _written(self, index: int, type_: pa.DataType, slots: Slots) -> pa.Array | None:
         """Return one column of the states of n slots, or None if an accessor of a record raises."""
         data, valid = np.zeros(len(slots), _NUMBERS[type_]), np.zeros(len(slots), np.uint8)
         at = self._loops.states(
-            place, self._buffer(_contiguous(slots)), len(slots), self._buffer(data), self._buffer(valid)
+            index, self._buffer(_contiguous(slots)), len(slots), self._buffer(data), self._buffer(valid)
         )
         return _array(data, valid, type_) if at < 0 else None
 

@@ -387,11 +387,11 @@ class JavaClass:
                 f"declare it as accumulate({self.accumulator.type.getSimpleName()} accumulator, ...)",
             )
         values = []
-        for place, each in enumerate(parameters[1:], 1):
+        for index, each in enumerate(parameters[1:], 1):
             try:
                 values.append(value_of(self.jpype, each.getParameterizedType(), hint_of(each.getAnnotations())))
             except UnknownType as why:
-                raise self.error(f".accumulate, argument {place}: {why}", "change its type") from None
+                raise self.error(f".accumulate, argument {index}: {why}", "change its type") from None
         return tuple(values)
 
     def _check_methods(self) -> None:
@@ -507,8 +507,8 @@ class JavaClass:
     def _input_names(self) -> tuple[str, ...]:
         parameters = list(self.methods["accumulate"].getParameters())[1:]
         return tuple(
-            str(each.getName()) if each.isNamePresent() else f"argument{place}"
-            for place, each in enumerate(parameters, 1)
+            str(each.getName()) if each.isNamePresent() else f"argument{index}"
+            for index, each in enumerate(parameters, 1)
         )
 
     def _returns(self) -> Literal["some", "may"]:
@@ -575,13 +575,13 @@ class JavaClass:
     def _taking(self, method: Any) -> Any:
         """Return `accumulate` or `retract` with conversion of its arguments; the method itself if it needs none."""
         intos = [each.into for each in self.inputs]
-        primitive = [place for place, each in enumerate(self.inputs) if each.is_primitive]
+        primitive = [index for index, each in enumerate(self.inputs) if each.is_primitive]
         skips = bool(primitive) and len(primitive) < len(intos)
         if not skips and not any(intos):
             return method
 
         def call(accumulator: Any, *given: Any) -> Any:
-            if skips and any(given[place] is None for place in primitive):
+            if skips and any(given[index] is None for index in primitive):
                 return accumulator
             converted = [value if into is None else into(value) for value, into in zip(given, intos, strict=True)]
             return method(accumulator, *converted)

@@ -78,12 +78,12 @@ class StatelessCall(ABC):
             raise self._refused(
                 f"{function.signature} takes {len(declared)} columns, and the stream has {len(columns)}"
             )
-        given = [self._argument_type(place, type_) for place, type_ in enumerate(columns.types)]
+        given = [self._argument_type(index, type_) for index, type_ in enumerate(columns.types)]
         self._types = [_usual(type_) for type_ in given] if declared is None else list(declared)
-        for place, type_ in enumerate(given):
-            self._check(place, type_)
+        for index, type_ in enumerate(given):
+            self._check(index, type_)
         self.result = function.bind(self._types, {}).result_type
-        self._names = [f"argument {place + 1}" for place in range(len(self._types))]
+        self._names = [f"argument {index + 1}" for index in range(len(self._types))]
 
     @abstractmethod
     def answers(self, batch: pa.RecordBatch, ask: Ask) -> Iterator[tuple[list[pa.Array], pa.Array | None]]:
@@ -103,35 +103,35 @@ class StatelessCall(ABC):
         """Return the schema of the answers, with or without a column of errors."""
         return pa.schema([*self.fields(), *([pa.field("error", pa.string())] if errors else [])])
 
-    def _argument_type(self, place: int, type_: pa.DataType) -> pa.DataType:  # noqa: ARG002 - for subclasses
+    def _argument_type(self, index: int, type_: pa.DataType) -> pa.DataType:  # noqa: ARG002 - for subclasses
         """Return the type of an argument in a column of the client."""
         return type_
 
-    def _check(self, place: int, given: pa.DataType) -> None:
+    def _check(self, index: int, given: pa.DataType) -> None:
         """Raise RejectedError SCHEMA_MISMATCH unless values of a client's type can be read as an argument."""
-        declared = self._types[place]
+        declared = self._types[index]
         try:
             named = _with_names(given, declared)
         except TypeError as error:
-            raise self._misfit(place, given, str(error)) from None
+            raise self._misfit(index, given, str(error)) from None
         if not self.adapter.reads(named, declared):
-            raise self._misfit(place, given, "cast it in the query")
+            raise self._misfit(index, given, "cast it in the query")
 
-    def _argument(self, place: int, array: pa.Array) -> pa.Array:
+    def _argument(self, index: int, array: pa.Array) -> pa.Array:
         """Return values of the client in the declared type."""
         try:
-            return _read(array, self._types[place])
+            return _read(array, self._types[index])
         except (pa.ArrowException, CastError, ValueError, TypeError, OverflowError, KeyError) as error:
-            raise self._misfit(place, array.type, str(error)) from None
+            raise self._misfit(index, array.type, str(error)) from None
 
     def _written(self, found: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array | None]:
         arrays, errors = self.adapter.answer(found, self.result, is_table=self.is_table)
         return [_written(array, field) for array, field in zip(arrays, self.fields(), strict=True)], errors
 
-    def _misfit(self, place: int, given: pa.DataType, why: str) -> RejectedError:
+    def _misfit(self, index: int, given: pa.DataType, why: str) -> RejectedError:
         return self._refused(
-            f"argument {place + 1} of {self.function.name} is {given}, which cannot be read as "
-            f"{sql_name(self._types[place])}: {why}"
+            f"argument {index + 1} of {self.function.name} is {given}, which cannot be read as "
+            f"{sql_name(self._types[index])}: {why}"
         )
 
     def _refused(self, message: str) -> RejectedError:
@@ -154,7 +154,7 @@ class ScalarCall(StatelessCall):
 
     def answers(self, batch: pa.RecordBatch, ask: Ask) -> Iterator[tuple[list[pa.Array], pa.Array | None]]:
         if self._types:
-            arrays = [self._argument(place, array) for place, array in enumerate(batch.columns)]
+            arrays = [self._argument(index, array) for index, array in enumerate(batch.columns)]
         else:
             arrays = [pa.array(np.ones(batch.num_rows, np.bool_))]
         for mapped in ask(Chunk(pa.RecordBatch.from_arrays(arrays, schema=self._schema))):
@@ -198,15 +198,15 @@ class GroupCall(StatelessCall):
         slots = np.concatenate([np.repeat(groups, sizes), empty])
         counts = np.arange(len(slots)) < len(slots) - len(empty)
         arguments = [
-            pa.concat_arrays([self._argument(place, array.flatten()), pa.nulls(len(empty), self._types[place])])
-            for place, array in enumerate(batch.columns)
+            pa.concat_arrays([self._argument(index, array.flatten()), pa.nulls(len(empty), self._types[index])])
+            for index, array in enumerate(batch.columns)
         ]
         return pa.RecordBatch.from_arrays([pa.array(slots), pa.array(counts), *arguments], schema=self._schema)
 
-    def _argument_type(self, place: int, type_: pa.DataType) -> pa.DataType:
+    def _argument_type(self, index: int, type_: pa.DataType) -> pa.DataType:
         if not is_list(type_):
             raise self._refused(
-                f"argument {place + 1} of {self.function.name} is {type_}, and an aggregate function takes lists, each "
+                f"argument {index + 1} of {self.function.name} is {type_}, and an aggregate function takes lists, each "
                 "with the values of a group; give array_agg(...), or in RisingWave aggregate:f(...)"
             )
         return type_.value_type

@@ -79,8 +79,8 @@ class Bundled(Interpreted):
         each = {slot: found.values for slot, found in zip(bundle.slots, applied, strict=True) if found is not None}
         slots = rows.slots[after]
         values = [each[slot][count - 1] for slot, count in zip(slots.tolist(), counts[after].tolist(), strict=True)]
-        places = np.where(after, np.cumsum(after) - 1, len(values) + np.cumsum(before) - 1)[shown]
-        return pa.concat_arrays([self._cast(values, slots), unchanged]).take(pa.array(places))
+        indexes = np.where(after, np.cumsum(after) - 1, len(values) + np.cumsum(before) - 1)[shown]
+        return pa.concat_arrays([self._cast(values, slots), unchanged]).take(pa.array(indexes))
 
     def _check_retracts(self, retracts: Mask | None) -> None:
         if retracts is not None and self._retract is None:
@@ -244,7 +244,7 @@ class _Bundle:
         ordered = rows.slots[order]
         starts = np.flatnonzero(np.diff(ordered, prepend=-1))
         ends = [*starts.tolist(), len(ordered)]
-        sorted_rows = [listed[place] for place in order.tolist()]
+        sorted_rows = [listed[index] for index in order.tolist()]
         signs = np.ones(len(rows), np.int64) if rows.retracts is None else 1 - 2 * rows.retracts[order].astype(np.int64)
         sorted_signs = signs.tolist()
         self.slots: list[int] = ordered[starts].tolist()

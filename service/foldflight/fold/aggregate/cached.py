@@ -317,10 +317,10 @@ class CachedList(ListView[Any]):
         clears = self._clears
         if self._kept:
             yield from self._stored_items(clears, are_held=are_held)
-        place = 0
-        while place < len(self._items) and self._clears == clears:
-            yield self._items[place]
-            place += 1
+        index = 0
+        while index < len(self._items) and self._clears == clears:
+            yield self._items[index]
+            index += 1
 
     def _stored_items(self, clears: int, *, are_held: bool) -> Iterator[Any]:
         for page in self.source.pages(are_held=are_held):

@@ -334,15 +334,15 @@ def result_schema(calls: Sequence[BoundCall], *, isolates: bool = False) -> pa.S
     If errors are isolated, the last column is `error`. The states and outputs of slots with an error are NULL.
     """
     fields = [pa.field("slot", pa.int32(), nullable=False)]
-    for place, call in enumerate(calls):
+    for index, call in enumerate(calls):
         identity = {
             "function": call.bound.function.name,
             "version": call.bound.version,
             "fingerprint": call.fingerprint,
             "codec": call.codec,
         }
-        fields.append(pa.field(f"state_{place}", call.state_type, metadata=identity))
-        fields.append(pa.field(f"output_{place}", call.result_type))
+        fields.append(pa.field(f"state_{index}", call.state_type, metadata=identity))
+        fields.append(pa.field(f"output_{index}", call.result_type))
     if isolates:
         fields.append(pa.field(ERROR, ERROR_TYPE))
     return pa.schema(fields)

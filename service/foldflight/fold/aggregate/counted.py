@@ -36,8 +36,8 @@ def counted_serializer(bound: BoundFunction, keys: Sequence[pa.DataType] = ()) -
         bound: The function.
         keys: The types of the keys of the call's order.
     """
-    fields = [(f"argument_{place}", type_) for place, type_ in enumerate(bound.input_types)]
-    fields += [(f"key_{place}", type_) for place, type_ in enumerate(keys)]
+    fields = [(f"argument_{index}", type_) for index, type_ in enumerate(bound.input_types)]
+    fields += [(f"key_{index}", type_) for index, type_ in enumerate(keys)]
     return list_of_tuples([*fields, (_COUNT, pa.int64())])
 
 
@@ -134,10 +134,10 @@ class Counted(Accumulators):
         if not self.order:
             return entries
         ordered = list(entries)
-        for place, order in reversed(list(enumerate(self.order, self._arguments))):
+        for index, order in reversed(list(enumerate(self.order, self._arguments))):
 
-            def key(entry: list[Any], place: int = place, order: Order = order) -> tuple[bool, bool, Any]:
-                return order.sort_key(entry[0][place])
+            def key(entry: list[Any], index: int = index, order: Order = order) -> tuple[bool, bool, Any]:
+                return order.sort_key(entry[0][index])
 
             ordered.sort(key=key, reverse=order.descending)
         return ordered

@@ -75,7 +75,7 @@ class RowsSerializer(ViewSerializer):
             raise TypeError(f"rows of {', '.join(map(str, arguments)) or 'nothing'} cannot be keys of a view")
         self.arguments = tuple(arguments)
         serializers: list[StateSerializer] = [serializer_of_type(each) for each in keys]
-        fields = [(f"f{place}", serializer) for place, serializer in enumerate(serializers)]
+        fields = [(f"f{index}", serializer) for index, serializer in enumerate(serializers)]
         key = serializers[0] if len(serializers) == 1 else record_of(fields, lambda members: members, immutable=True)
         super().__init__(key, serializer_of_type(pa.int64()))
         self._types = [serializer.arrow for serializer in serializers]

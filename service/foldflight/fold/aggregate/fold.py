@@ -111,8 +111,8 @@ class Fold:
         self._accumulators: list[Accumulators] = []
         self._ask = resources.ask if options.keeps_views else None
         try:
-            for place, call in enumerate(calls):
-                ask = None if self._ask is None else functools.partial(self._ask_view, place)
+            for index, call in enumerate(calls):
+                ask = None if self._ask is None else functools.partial(self._ask_view, index)
                 accumulators = call.accumulators(options, resources, self.failures, ask)
                 self._accumulators.append(accumulators)
         except FoldflightError:
@@ -143,8 +143,8 @@ class Fold:
         self._touch(slots)
         if ERROR in batch.schema.names:
             self.failures.restore(slots, batch.column(ERROR))
-        for place, (call, accumulators) in enumerate(zip(self.calls, self._accumulators, strict=True)):
-            states, written = _state_column(batch, place, call)
+        for index, (call, accumulators) in enumerate(zip(self.calls, self._accumulators, strict=True)):
+            states, written = _state_column(batch, index, call)
             given = slots
             if states.null_count:
                 present = states.is_valid()
@@ -174,35 +174,35 @@ class Fold:
             viewed = next((each for each in self._viewed() if name == f"state_{each[0]}"), None)
             if viewed is None or batch.schema.names.count(name) > 1:
                 raise RejectedError("BAD_FRAME", f"Entries has the column {name}, which is no state with views")
-            place, accumulators = viewed
+            index, accumulators = viewed
             states = batch.column(name)
-            if states.type != self.calls[place].state_type:
+            if states.type != self.calls[index].state_type:
                 raise RejectedError(
                     "BAD_FRAME",
-                    f"the column {name} of Entries is {states.type}, expected {self.calls[place].state_type}",
+                    f"the column {name} of Entries is {states.type}, expected {self.calls[index].state_type}",
                 )
             accumulators.take_entries(slots, states)
 
     def _viewed(self) -> Iterator[tuple[int, Viewed | Distinct]]:
         """Yield the accumulators with views whose entries the engine keeps, with the numbers of their calls."""
-        for place, each in enumerate(self._accumulators):
+        for index, each in enumerate(self._accumulators):
             if isinstance(each, (Viewed, Distinct)) and self._ask is not None:
-                yield place, each
+                yield index, each
 
     def _ask_view(
-        self, place: int, slot: int, view: str, asked: pa.Array, read: Callable[[pa.Array], Any], *, are_held: bool
+        self, index: int, slot: int, view: str, asked: pa.Array, read: Callable[[pa.Array], Any], *, are_held: bool
     ) -> Any:
         """Ask the engine for entries of one view of one slot, as `AskView`."""
         assert self._ask is not None
-        state_type = self.calls[place].state_type
+        state_type = self.calls[index].state_type
         members = [asked if field.name == view else pa.nulls(1, field.type) for field in state_type]
         state = pa.StructArray.from_arrays(members, fields=list(state_type))
         columns = [pa.array([slot], pa.int32())]
-        columns += [state if field.name == f"state_{place}" else pa.nulls(1, field.type) for field in self.schema][1:]
+        columns += [state if field.name == f"state_{index}" else pa.nulls(1, field.type) for field in self.schema][1:]
         question = pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
         def answered(batches: Sequence[pa.RecordBatch]) -> Any:
-            answers = [_answered_view(batch, slot, f"state_{place}", state_type, view) for batch in batches]
+            answers = [_answered_view(batch, slot, f"state_{index}", state_type, view) for batch in batches]
             return read(pa.concat_arrays(answers) if answers else pa.nulls(0, asked.type))
 
         return self._ask(question, answered, are_held=are_held)
@@ -254,7 +254,7 @@ class Fold:
             mask = self._mask(batch, call, rows)
             kept = np.ones(len(rows), np.bool_) if mask is None else mask
             outputs.append(accumulators.fold_each(rows, kept, asked))
-        return pa.RecordBatch.from_arrays(outputs, names=[f"output_{place}" for place in range(len(outputs))])
+        return pa.RecordBatch.from_arrays(outputs, names=[f"output_{index}" for index in range(len(outputs))])
 
     def chunk(self, batch: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
         """Apply rows with `fold`, or with `fold_each` if `row_outputs` is set. It raises the same errors.
@@ -267,12 +267,12 @@ class Fold:
             self.fold(batch)
             return ()
         asked, outputs = self._asked(batch), self.fold_each(batch)
-        places = np.arange(batch.num_rows, dtype=np.int32)
+        indexes = np.arange(batch.num_rows, dtype=np.int32)
         if asked is not None:
-            places = places[asked]
-        columns: list[pa.Array] = [pa.array(places)]
+            indexes = indexes[asked]
+        columns: list[pa.Array] = [pa.array(indexes)]
         for call, column in zip(self.calls, outputs.columns, strict=True):
-            columns += [pa.nulls(len(places), call.state_type), column]
+            columns += [pa.nulls(len(indexes), call.state_type), column]
         return (pa.RecordBatch.from_arrays(columns, schema=self.schema),)
 
     def _asked(self, batch: pa.RecordBatch) -> Mask | None:
@@ -346,13 +346,13 @@ class Fold:
         sound = slots[asked]
         columns: list[pa.Array] = []
         types = self.schema.types
-        for place, accumulators in enumerate(self._accumulators):
-            state_type, result_type = types[2 * place + 1], types[2 * place + 2]
+        for index, accumulators in enumerate(self._accumulators):
+            state_type, result_type = types[2 * index + 1], types[2 * index + 2]
             columns.append(accumulators.states(sound) if states else pa.nulls(len(sound), state_type))
             columns.append(accumulators.outputs(sound) if outputs else pa.nulls(len(sound), result_type))
         if self.failures:  # includes slots that have failed just now
-            places = pa.array(np.cumsum(asked) - 1, mask=self.failures.among(slots))
-            columns = [column.take(places) for column in columns]
+            indexes = pa.array(np.cumsum(asked) - 1, mask=self.failures.among(slots))
+            columns = [column.take(indexes) for column in columns]
         if self.failures.isolates:
             columns.append(self.failures.column(slots))
         return pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), *columns], schema=self.schema)
@@ -544,11 +544,11 @@ def _retracts(batch: pa.RecordBatch) -> Mask | None:
     return retracts if retracts.any() else None
 
 
-def _state_column(batch: pa.RecordBatch, place: int, call: BoundCall) -> tuple[pa.Array, StateOrigin | None]:
+def _state_column(batch: pa.RecordBatch, position: int, call: BoundCall) -> tuple[pa.Array, StateOrigin | None]:
     """Return the column of states of a call, and its origin if another version has written it."""
-    index = batch.schema.get_field_index(f"state_{place}")
+    index = batch.schema.get_field_index(f"state_{position}")
     if index < 0:
         raise RejectedError(
-            "SCHEMA_MISMATCH", f"the states have no column state_{place}, for {call.bound.function.name}"
+            "SCHEMA_MISMATCH", f"the states have no column state_{position}, for {call.bound.function.name}"
         )
     return batch.column(index), written_by(batch.schema.field(index), call)

@@ -145,8 +145,8 @@ class Interpreted(Accumulators):
         """Accumulate n rows of Python values into n slots."""
         names = self.bound.function.input_names
         columns = [
-            Column(names[place] if place < len(names) else str(place), None, [row[place] for row in rows])
-            for place in range(len(self.bound.input_types))
+            Column(names[index] if index < len(names) else str(index), None, [row[index] for row in rows])
+            for index in range(len(self.bound.input_types))
         ]
         self._fold(Rows(np.array(slots, np.int32), None, columns), iter(rows))
 
@@ -316,9 +316,9 @@ class Interpreted(Accumulators):
             unfit.error.slot = int(slots[unfit.index])
             if not self.failures.take(unfit.error):
                 raise unfit.error from unfit.__cause__
-            for place in range(len(slots)):
-                if int(slots[place]) not in self.failures:
-                    self.merge(slots[place : place + 1], states.slice(place, 1))
+            for index in range(len(slots)):
+                if int(slots[index]) not in self.failures:
+                    self.merge(slots[index : index + 1], states.slice(index, 1))
             return
         self.load(slots, accumulators)
 

@@ -59,7 +59,7 @@ def record_dtype(members: tuple[Member, ...]) -> np.dtype[Any]:
         {
             "names": [name for name, _ in ordered],
             "formats": [format_ for _, format_ in ordered],
-            "offsets": [sum(sizes[:place]) for place in range(len(sizes))],
+            "offsets": [sum(sizes[:index]) for index in range(len(sizes))],
             "itemsize": max(8, -(-sum(sizes) // 8) * 8),
         }
     )
@@ -78,8 +78,8 @@ def taken(records: Any, slots: Any) -> Any:
 def states_of(records: Any, members: Sequence[Member], type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
     """Return n records as n states of `type_`; None if one does not fit. Without `narrow`, integers have 64 bits."""
     columns = []
-    for place, member in enumerate(members):
-        wanted = type_.field(place).type if pa.types.is_struct(type_) else type_
+    for index, member in enumerate(members):
+        wanted = type_.field(index).type if pa.types.is_struct(type_) else type_
         columns.append(column_of(records, member, wanted, narrow=narrow))
     return struct_of(columns, type_, narrow=narrow)
 
@@ -122,8 +122,8 @@ def column_of(records: Any, member: Member, wanted: pa.DataType, *, narrow: bool
 def records_of(states: pa.Array, members: Sequence[Member], dtype: np.dtype[Any]) -> Any | None:
     """Return n states as n records; None if one does not fit: it has a NULL, or a number that exceeds 64 bits."""
     records = np.zeros(len(states), dtype)
-    for place, member in enumerate(members):
-        column = states.field(place) if pa.types.is_struct(states.type) else states
+    for index, member in enumerate(members):
+        column = states.field(index) if pa.types.is_struct(states.type) else states
         if not fill_member(records, member, column):
             return None
     return records

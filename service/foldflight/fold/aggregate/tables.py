@@ -107,8 +107,8 @@ class Table:
     def states(self, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
         """Return n accumulators as n states; None if one does not fit. Without `narrow`, integers have 64 bits."""
         columns = []
-        for place, member in enumerate(self._members):
-            wanted = type_.field(place).type if not self._is_single else type_
+        for index, member in enumerate(self._members):
+            wanted = type_.field(index).type if not self._is_single else type_
             found = self._columns.get(member.name)
             columns.append(
                 column_of(self._records, member, wanted, narrow=narrow) if found is None else found.to_arrow()
@@ -119,8 +119,8 @@ class Table:
         """Return n states as n accumulators; None if one does not fit, or has a value that no fold writes."""
         records = np.zeros(len(states), self._records.dtype)
         columns: dict[str, AttributeColumn] = {}
-        for place, member in enumerate(self._members):
-            given = states if self._is_single else states.field(place)
+        for index, member in enumerate(self._members):
+            given = states if self._is_single else states.field(index)
             if member.column is None:
                 if not fill_member(records, member, given):
                     return None
@@ -153,8 +153,8 @@ def fresh_table(bound: BoundFunction, methods: Methods) -> Table | str:
     is_single = attributes is None
     hints = {} if is_single else bound.function.accumulator_hints
     members = []
-    for place, (name, serializer) in enumerate([("value", bound.serializer)] if attributes is None else attributes):
-        begins = fresh if is_single else fresh.field(place)
+    for index, (name, serializer) in enumerate([("value", bound.serializer)] if attributes is None else attributes):
+        begins = fresh if is_single else fresh.field(index)
         optional = isinstance(bound.serializer, Nullable) or may_be_none(hints.get(name)) or begins.null_count > 0
         column, format_ = serializer.column(), number_format(serializer.arrow)
         if (column is None or optional) and format_ is None:

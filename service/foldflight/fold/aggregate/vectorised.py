@@ -162,9 +162,9 @@ class Vectorised(Accumulators):
         top = self._grow(slots)
         wide = slots.astype(np.intp)
         # The first state of an empty slot becomes its accumulator. Later states are merged.
-        places, earliest = np.arange(len(wide)), np.empty(top, np.intp)
-        earliest[wide[::-1]] = places[::-1]
-        first = (earliest[wide] == places) & ~self._present[wide]
+        indexes, earliest = np.arange(len(wide)), np.empty(top, np.intp)
+        earliest[wide[::-1]] = indexes[::-1]
+        first = (earliest[wide] == indexes) & ~self._present[wide]
         rest = ~first
         if rest.any() and not self.inner.bound.function.capabilities.merge:
             raise cannot_merge(self._name)

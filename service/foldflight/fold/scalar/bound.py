@@ -82,8 +82,8 @@ class BoundExpressions:
         self.request = request
         self._where = where
         self.calls: list[BoundStep] = []
-        for place, step in enumerate(request.steps):
-            self.calls.append(self._bind(place, step, registry))
+        for index, step in enumerate(request.steps):
+            self.calls.append(self._bind(index, step, registry))
         self.schema = pa.schema(list(self._fields()))
 
     @staticmethod
@@ -119,17 +119,17 @@ class BoundExpressions:
             )
         if self.has_table:
             yield pa.field(ROW, pa.int32(), nullable=False)
-        for place, step in enumerate(self.request.outputs):
+        for index, step in enumerate(self.request.outputs):
             if not 0 <= step < len(self.calls):
                 raise RejectedError(
                     "BAD_FRAME",
-                    f"output {place} refers to step {step}, but the last step is {len(self.calls) - 1}",
+                    f"output {index} refers to step {step}, but the last step is {len(self.calls) - 1}",
                 )
-            yield pa.field(f"output_{place}", self.calls[step].bound.result_type)
+            yield pa.field(f"output_{index}", self.calls[step].bound.result_type)
         if self.request.isolate_errors:
             yield pa.field(ERROR, ERROR_TYPE)
 
-    def _bind(self, place: int, step: Step, registry: Registry) -> BoundStep:
+    def _bind(self, index: int, step: Step, registry: Registry) -> BoundStep:
         if step.function not in registry:
             raise unknown_function(step.function, registry, self._where)
         function = registry[step.function]
@@ -145,12 +145,12 @@ class BoundExpressions:
                 f"{step.function} is not a table function, so its step cannot be outer; leave outer out",
                 function=step.function,
             )
-        types = [self._type_of(place, step, argument) for argument in step.arguments]
+        types = [self._type_of(index, step, argument) for argument in step.arguments]
         bound = BoundStep(step, function.bind(types, step.literals))
         if is_larger_than(bound.bound.result_type, depth=_TYPE_DEPTH_MAX, parts=_TYPE_PARTS_MAX):
             raise RejectedError(
                 "LIMIT",
-                f"the result of step {place} ({step.function}) has a type that is nested more than {_TYPE_DEPTH_MAX} "
+                f"the result of step {index} ({step.function}) has a type that is nested more than {_TYPE_DEPTH_MAX} "
                 f"times or has more than {_TYPE_PARTS_MAX} types inside; nest fewer functions",
                 function=step.function,
                 limit="type",
@@ -158,13 +158,13 @@ class BoundExpressions:
         check_fingerprint(step, bound.fingerprint, bound.bound.version, self._where)
         return bound
 
-    def _type_of(self, place: int, step: Step, argument: StepArgument) -> pa.DataType:
+    def _type_of(self, index: int, step: Step, argument: StepArgument) -> pa.DataType:
         if argument.step is None:
             return self._column(step, argument.column or "").type
-        if not 0 <= argument.step < place:
+        if not 0 <= argument.step < index:
             raise RejectedError(
                 "BAD_FRAME",
-                f"step {place} ({step.function}) takes the result of step {argument.step}; give an earlier step",
+                f"step {index} ({step.function}) takes the result of step {argument.step}; give an earlier step",
                 function=step.function,
             )
         type_ = self.calls[argument.step].bound.result_type

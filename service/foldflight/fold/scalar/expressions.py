@@ -136,18 +136,18 @@ class OpenExpressions(Stateless):
         # For each table function that is being evaluated: the rows of its parts, with the step after it.
         waiting: list[Iterator[tuple[int, _Rows]]] = [iter([(0, _Rows(batch))])]
         while waiting:
-            place, state = next(waiting[-1], (0, None))
+            index, state = next(waiting[-1], (0, None))
             if state is None:
                 waiting.pop()
                 continue
-            for step, evaluation in zip(self._steps[place:], self._evaluations[place:], strict=True):
+            for step, evaluation in zip(self._steps[index:], self._evaluations[index:], strict=True):
                 rows = state.arguments(step, evaluation)
                 self._refuse_misfits(evaluation, rows)
                 if isinstance(evaluation, TableInstance):
-                    waiting.append(self._expanded(place, state, evaluation.parts(rows)))
+                    waiting.append(self._expanded(index, state, evaluation.parts(rows)))
                     break
-                state.results[place] = evaluation.values(rows)
-                place += 1
+                state.results[index] = evaluation.values(rows)
+                index += 1
             else:
                 yield self._answer(state)
 
@@ -159,12 +159,12 @@ class OpenExpressions(Stateless):
                 error.slot = None
                 raise error
 
-    def _expanded(self, place: int, state: _Rows, parts: Iterator[Part]) -> Iterator[tuple[int, _Rows]]:
+    def _expanded(self, index: int, state: _Rows, parts: Iterator[Part]) -> Iterator[tuple[int, _Rows]]:
         start = 0
         for part in parts:
-            rows = state.expanded(part, start, keep=self._wanted[place])
-            rows.results[place] = part.values
-            yield place + 1, rows
+            rows = state.expanded(part, start, keep=self._wanted[index])
+            rows.results[index] = part.values
+            yield index + 1, rows
             start = part.stop
 
     def _answer(self, state: _Rows) -> pa.RecordBatch:
@@ -178,9 +178,9 @@ class OpenExpressions(Stateless):
             rows = np.concatenate([rows[sound], failed])
             order = np.argsort(rows, kind="stable")
             rows = rows[order]
-            places = np.concatenate([sound, np.zeros(len(failed), np.int64)])[order]
+            indexes = np.concatenate([sound, np.zeros(len(failed), np.int64)])[order]
             has_failed = (np.arange(len(rows)) >= len(sound))[order]
-            outputs = [_taken(column, places, has_failed) for column in outputs]
+            outputs = [_taken(column, indexes, has_failed) for column in outputs]
         columns = [pa.array(rows, pa.int32()), *outputs] if state.is_expanded else outputs
         if ERROR in self.schema.names:
             columns.append(self.failures.column(rows))
@@ -199,9 +199,9 @@ class OpenExpressions(Stateless):
             raise errors[0]
 
 
-def _taken(column: pa.Array, places: Any, is_null: Any) -> pa.Array:
-    """Return the values at these places, NULL where `is_null`."""
-    return column.take(pa.array(places, mask=is_null)) if len(column) else pa.nulls(len(places), column.type)
+def _taken(column: pa.Array, indexes: Any, is_null: Any) -> pa.Array:
+    """Return the values at these indexes, NULL where `is_null`."""
+    return column.take(pa.array(indexes, mask=is_null)) if len(column) else pa.nulls(len(indexes), column.type)
 
 
 class _Rows:
@@ -234,17 +234,17 @@ class _Rows:
             [self.argument(each, evaluation, at) for at, each in enumerate(step.arguments)],
         )
 
-    def argument(self, argument: StepArgument, evaluation: Evaluation, place: int) -> Column:
+    def argument(self, argument: StepArgument, evaluation: Evaluation, index: int) -> Column:
         """Return an argument of a step, cast to its declared type.
 
         Steps with the same argument share its Python values, unless they are mutable (lists, maps): a function could
         change those.
         """
-        type_ = evaluation.bound.input_types[place]
+        type_ = evaluation.bound.input_types[index]
         known = self._known.get((argument, str(type_)))
         if known is None:
             names = evaluation.bound.function.input_names
-            shown = argument.column if argument.step is None else names[place] if place < len(names) else str(place)
+            shown = argument.column if argument.step is None else names[index] if index < len(names) else str(index)
             known = Column.cast(shown or "", self._array(argument), type_)
             if exact_types(type_) is not None:
                 self._known[argument, str(type_)] = known
@@ -268,9 +268,9 @@ class _Rows:
         found = _Rows(self._batch)
         found.first = int(self.rows[start]) if start else self.first
         found.last = int(self.rows[part.stop]) if part.stop < len(self.rows) else self.last
-        places = pa.array(part.places)
-        found.results = {step: values.take(places) for step, values in self.results.items() if step in keep}
-        found.rows = self.rows[part.places]
+        indexes = pa.array(part.indexes)
+        found.results = {step: values.take(indexes) for step, values in self.results.items() if step in keep}
+        found.rows = self.rows[part.indexes]
         found.is_expanded = True
         return found
 

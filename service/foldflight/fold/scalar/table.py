@@ -38,13 +38,13 @@ class Part(NamedTuple):
 
     Args:
         stop: The number of the row after the last one of this part. The first one is the last part's `stop`, or 0.
-        places: For each of m rows the number of the given row (0 to n - 1); int32, shape (m,), ascending. A given row
+        indexes: For each of m rows the number of the given row (0 to n - 1); int32, shape (m,), ascending. A given row
             that fails here or has failed before has no rows.
         values: m values of the struct of columns.
     """
 
     stop: int
-    places: Slots
+    indexes: Slots
     values: pa.Array
 
 
@@ -85,19 +85,19 @@ class TableInstance(Instance):
         start, size, slot_began = 0, 0, 0
         counts = np.zeros(len(rows), np.int64)
         found: list[tuple[Any, ...]] = []
-        for index, (place, arguments) in enumerate(zip(asked, calls, strict=False)):
+        for index, (position, arguments) in enumerate(zip(asked, calls, strict=False)):
             if index and slots[index] != slots[index - 1]:
                 if len(found) >= _PART_ROWS or size >= _PART_BYTES:
-                    yield self._part(rows, start, place, counts, found)
-                    start, size, found = place, 0, []
+                    yield self._part(rows, start, position, counts, found)
+                    start, size, found = position, 0, []
                 slot_began = len(found)
             if slots[index] in self.failures:
                 continue
             before = len(found)
             self._call(given, index, arguments, found, ROWS_MAX - (before - slot_began))
-            counts[place] = len(found) - before
-            if counts[place]:
-                size += int(counts[place]) * _size(found[-1])
+            counts[position] = len(found) - before
+            if counts[position]:
+                size += int(counts[position]) * _size(found[-1])
         yield self._part(rows, start, len(rows), counts, found)
 
     def _call(self, given: Rows, index: int, arguments: Sequence[Any], found: list[Any], rows_max: int) -> None:
@@ -141,38 +141,38 @@ class TableInstance(Instance):
         """Return rows as columns, without the results of rows for which a value does not fit."""
         counts = every[start:stop]
         while True:
-            places = np.repeat(np.arange(start, stop, dtype=np.int32), counts)
-            wrong, columns = self._cast(rows, places, found)
+            indexes = np.repeat(np.arange(start, stop, dtype=np.int32), counts)
+            wrong, columns = self._cast(rows, indexes, found)
             if not wrong:
                 break
-            kept = ~np.isin(places, wrong)
+            kept = ~np.isin(indexes, wrong)
             found = list(compress(found, kept.tolist()))
             counts[np.array(wrong) - start] = 0
         struct = pa.StructArray.from_arrays(columns, fields=list(self.bound.result_type))
         if not self._outer:
-            return Part(stop, places, struct)
+            return Part(stop, indexes, struct)
         failed = self.failures.among(rows.slots[start:stop])
         empty = (np.flatnonzero((counts == 0) & ~failed) + start).astype(np.int32)
         if not len(empty):
-            return Part(stop, places, struct)
-        all_places = np.concatenate([places, empty])
-        order = np.argsort(all_places, kind="stable")
-        none = (np.arange(len(all_places)) >= len(places))[order]
-        return Part(stop, all_places[order], struct.take(pa.array(np.where(none, 0, order), mask=none)))
+            return Part(stop, indexes, struct)
+        all_indexes = np.concatenate([indexes, empty])
+        order = np.argsort(all_indexes, kind="stable")
+        none = (np.arange(len(all_indexes)) >= len(indexes))[order]
+        return Part(stop, all_indexes[order], struct.take(pa.array(np.where(none, 0, order), mask=none)))
 
-    def _cast(self, rows: Rows, places: Slots, found: list[tuple[Any, ...]]) -> tuple[list[int], list[pa.Array]]:
-        """Return the places of rows with a value that does not fit, and the columns if there are none."""
+    def _cast(self, rows: Rows, positions: Slots, found: list[tuple[Any, ...]]) -> tuple[list[int], list[pa.Array]]:
+        """Return the indexes of rows with a value that does not fit, and the columns if there are none."""
         wrong: list[int] = []
         columns = []
         split = list(zip(*found, strict=True)) if found else [()] * len(self._names)
         for values, field in zip(split, self.bound.result_type, strict=True):
 
             def refuse(index: int, error: CastError, name: str = field.name) -> int:
-                place = int(places[index])
+                position = int(positions[index])
                 message = f"{self.method_name} returned a row whose column {name} is wrong: {error}"
-                self.take(rows, place, FunctionError(error.code, message, function=self.name))
-                wrong.append(place)
-                return int(np.searchsorted(places, place, side="right"))
+                self.take(rows, position, FunctionError(error.code, message, function=self.name))
+                wrong.append(position)
+                return int(np.searchsorted(positions, position, side="right"))
 
             columns.append(cast_around(values, field.type, refuse))
         return wrong, columns

@@ -131,9 +131,9 @@ class Adapter(ABC):
     def engine_part(self, cls: type) -> tuple[type, ...]:
         """Return the classes from which a class inherits what belongs to the engine: its base class and those above."""
         stand_in = None if self.base is None else self.replaced.get(self.base)
-        for place, each in enumerate(cls.__mro__):
+        for index, each in enumerate(cls.__mro__):
             if each is stand_in or (each.__module__, each.__qualname__) == self.base:
-                return cls.__mro__[place:]
+                return cls.__mro__[index:]
         return ()
 
     def method(self, cls: type, method_name: str) -> Any:

@@ -134,7 +134,7 @@ class SignatureBuilder(ABC):
         names = [parameter.name for parameter in self.argument_parameters()]
         if callable(inputs):
             return tuple(names)
-        variadic = [f"{names[-1] if names else 'argument'}{place + 1}" for place in range(len(inputs))]
+        variadic = [f"{names[-1] if names else 'argument'}{index + 1}" for index in range(len(inputs))]
         has_star = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in self.argument_parameters())
         fixed = [p.name for p in self.argument_parameters() if p.kind is not inspect.Parameter.VAR_POSITIONAL]
         return tuple(fixed[: len(inputs)] + variadic[len(fixed) :]) if has_star else tuple(names[: len(inputs)])

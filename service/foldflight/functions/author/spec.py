@@ -333,9 +333,9 @@ class Registered(ABC):
                     if isinstance(each, str) and each.strip() == name:
                         variables.setdefault(name, type_)
             declared = tuple(parse_type(each, variables) for each in self.declared_inputs[: len(actual)])
-        for place, (type_, wanted) in enumerate(zip(actual, declared, strict=True)):
+        for index, (type_, wanted) in enumerate(zip(actual, declared, strict=True)):
             if not can_widen(type_, wanted):
-                name = self.input_names[place] if place < len(self.input_names) else str(place + 1)
+                name = self.input_names[index] if index < len(self.input_names) else str(index + 1)
                 raise self._mismatch(
                     f"takes {sql_name(wanted)} for its argument {name} and was given {sql_name(type_)}; "
                     f"cast the column to {sql_name(wanted)} in the query"

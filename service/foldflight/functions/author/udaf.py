@@ -201,7 +201,7 @@ def _annotations(accumulator: Any) -> dict[str, Any]:
     A container is its own member `value`.
     """
     if typing.get_origin(accumulator) is tuple:
-        return {f"f{place}": each for place, each in enumerate(typing.get_args(accumulator))}
+        return {f"f{index}": each for index, each in enumerate(typing.get_args(accumulator))}
     cls = accumulator
     if not isinstance(cls, type):
         return {} if typing.get_origin(cls) in (None, typing.Annotated) else {"value": cls}
@@ -283,7 +283,7 @@ class _Builder(SignatureBuilder):
             raise self.error(" is declared invertible but has no retract", f"{remedy}, or drop invertible=True")
         self.check_variables(inputs, result_type, state_type)
         names, read = self.input_names(inputs), self.prefetched(prefetch, views, inputs)
-        keys_end = max((place + 1 for places in read.values() for place in places), default=0)
+        keys_end = max((index + 1 for indexes in read.values() for index in indexes), default=0)
         return Function(
             name=self.name,
             declared_version=version if callable(version) else str(version),
@@ -502,7 +502,7 @@ class _Builder(SignatureBuilder):
 
     def owner(self, method_name: str) -> int:
         """Return the position, in the class's method resolution order, of the class that defines a method."""
-        return next(place for place, cls in enumerate(self.cls.__mro__) if method_name in vars(cls))
+        return next(index for index, cls in enumerate(self.cls.__mro__) if method_name in vars(cls))
 
     def shown(self, method_name: str) -> str:
         parameters = ["self"]
@@ -741,7 +741,7 @@ class _AdaptedBuilder(_Builder):
         if callable(inputs) or self.row.row == "each":
             return super().input_names(inputs)
         name = self.row_name()
-        return (name,) if len(inputs) == 1 else tuple(f"{name}{place + 1}" for place in range(len(inputs)))
+        return (name,) if len(inputs) == 1 else tuple(f"{name}{index + 1}" for index in range(len(inputs)))
 
     def result(self, result_type: Declared | None) -> Any:
         attribute = self.adapter.result

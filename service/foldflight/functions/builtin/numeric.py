@@ -313,8 +313,8 @@ class _Totalled:
             return NotImplemented
         signs = np.broadcast_to(signs, len(slots))
         for name, which in _SPECIAL.items():
-            places = which(values)
-            np.add.at(accumulators[name], slots[places], signs[places])
+            indexes = which(values)
+            np.add.at(accumulators[name], slots[indexes], signs[indexes])
         np.add.at(accumulators["count"], slots, signs)
         accumulators["sum"].add(slots[finite], values[finite], signs[finite])
         return None
@@ -379,8 +379,8 @@ class Avg(_Totalled):
         if totals.dtype.kind != "f":
             # NumPy divides floats. For integers beyond 2**53, only Python's division rounds once.
             wide = ~((totals < _FLOAT_END) & (totals > -_FLOAT_END) & (counts < _FLOAT_END) & (counts > -_FLOAT_END))
-            for place in np.flatnonzero(wide & ~none).tolist():
-                averages[place] = int(totals[place]) / int(counts[place])
+            for index in np.flatnonzero(wide & ~none).tolist():
+                averages[index] = int(totals[index]) / int(counts[index])
         return np.ma.array(averages, mask=none)
 
 
@@ -440,8 +440,8 @@ class _Compared:
         if len(zeros):
             # 0.0 and -0.0 are equal: the one that was folded first stays.
             chosen = held[slots[zeros]] == 0
-            for places, kept in ((chosen & (before != 0), values[zeros]), (chosen & (before == 0), before)):
-                held[slots[zeros[places]]] = kept[places]
+            for indexes, kept in ((chosen & (before != 0), values[zeros]), (chosen & (before == 0), before)):
+                held[slots[zeros[indexes]]] = kept[indexes]
         return None
 
     def merge_many(self, accumulators: Any, slots: Any, others: Any) -> Any:

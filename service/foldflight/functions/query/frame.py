@@ -51,14 +51,14 @@ def interval_of(text: str) -> Interval | None:
     >>> interval_of("-1 day 2 hours")
     Interval(months=0, days=-1, microseconds=7200000000)
     """
-    months = days = microseconds = place = 0
+    months = days = microseconds = index = 0
     text = text.rstrip()
-    while place < len(text):
-        found = _TERM.match(text, place)
+    while index < len(text):
+        found = _TERM.match(text, index)
         if found is None:
             return None
         sign, digits, unit = found.groups()
-        number, unit, place = int(sign + digits), unit.lower(), found.end()
+        number, unit, index = int(sign + digits), unit.lower(), found.end()
         months += number * _MONTHS.get(unit, 0)
         days += number * _DAYS.get(unit, 0)
         microseconds += number * _MICROSECONDS.get(unit, 0)

@@ -46,7 +46,7 @@ def is_json(type_: Any) -> bool:
 def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Return the rows of one or more batches with the same schema as one batch."""
     first = batches[0]
-    columns = [pa.concat_arrays([batch.column(place) for batch in batches]) for place in range(first.num_columns)]
+    columns = [pa.concat_arrays([batch.column(index) for batch in batches]) for index in range(first.num_columns)]
     return pa.RecordBatch.from_arrays(columns, schema=first.schema)
 
 
@@ -59,11 +59,11 @@ def with_column(batch: pa.RecordBatch, field: pa.Field | str, column: pa.Array) 
         column: The values.
     """
     field = pa.field(field, column.type) if isinstance(field, str) else field
-    place = batch.schema.get_field_index(field.name)
-    if place < 0:
+    index = batch.schema.get_field_index(field.name)
+    if index < 0:
         return pa.RecordBatch.from_arrays([*batch.columns, column], schema=batch.schema.append(field))
-    columns = [column if each == place else batch.column(each) for each in range(batch.num_columns)]
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema.set(place, field))
+    columns = [column if each == index else batch.column(each) for each in range(batch.num_columns)]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema.set(index, field))
 
 
 def _knows_dicts() -> bool:

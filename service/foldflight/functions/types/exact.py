@@ -24,7 +24,7 @@ _DIGIT: Final = 32
 _MASK: Final = (1 << _DIGIT) - 1
 _HALF: Final = 1 << (_DIGIT - 1)
 # A product of the largest floats, summed 2**63 times, ends below.
-_PLACES: Final = (UNIT_BITS + 2048 + 64) // _DIGIT + 1
+_DIGITS_MAX: Final = (UNIT_BITS + 2048 + 64) // _DIGIT + 1
 # A deposit changes a digit by less than 2**33, and a digit is an int64.
 _DEPOSITS_MAX: Final = 1 << 29
 # The exponents of the largest float of a block for which float arithmetic on the block is exact, and the number of
@@ -86,21 +86,21 @@ class ExactSum:
         value = self.value()
         if math.isfinite(value) and _units(value) == self.units:
             return b""
-        place = ((self.units & -self.units).bit_length() - 1) // _DIGIT
-        number = self.units >> (place * _DIGIT)
+        index = ((self.units & -self.units).bit_length() - 1) // _DIGIT
+        number = self.units >> (index * _DIGIT)
         words = (number if number >= 0 else ~number).bit_length() // _DIGIT + 1
-        return place.to_bytes(4, "little") + number.to_bytes(4 * words, "little", signed=True)
+        return index.to_bytes(4, "little") + number.to_bytes(4 * words, "little", signed=True)
 
     @classmethod
     def of_digits(cls, rounded: float, digits: bytes) -> Self:
         """Return the sum that a state holds. Raises ValueError if the state is malformed."""
         if not digits:
             return cls(rounded)
-        place = int.from_bytes(digits[:4], "little")
-        if len(digits) % 4 or not 8 <= len(digits) <= 4 * (_PLACES - place + 1):
-            raise ValueError(f"an exact sum has {len(digits)} bytes of digits from place {place} on")
+        index = int.from_bytes(digits[:4], "little")
+        if len(digits) % 4 or not 8 <= len(digits) <= 4 * (_DIGITS_MAX - index + 1):
+            raise ValueError(f"an exact sum has {len(digits)} bytes of digits from digit {index} on")
         made = cls()
-        made.units = int.from_bytes(digits[4:], "little", signed=True) << (place * _DIGIT)
+        made.units = int.from_bytes(digits[4:], "little", signed=True) << (index * _DIGIT)
         return made
 
     def __eq__(self, other: object) -> bool:
@@ -135,7 +135,7 @@ class ExactSums(AttributeColumn):
 
     Args:
         digits: int64, shape (n, digits): numbers in base 2**32, lowest digit first. A digit may exceed the base.
-        first: The place of the first digit.
+        first: The index of the first digit.
         deposits: Upper bound of the changes to one digit since the last carry.
     """
 
@@ -196,10 +196,10 @@ class ExactSums(AttributeColumn):
             digits = _normal(others._digits[rows])
             self._make_way(others._first, others._first + len(digits))
             self._spend(len(slots[rows]))
-            places = slots[rows] * self._digits.shape[1] + (others._first - self._first)
+            indexes = slots[rows] * self._digits.shape[1] + (others._first - self._first)
             for digit in digits:
-                np.add.at(self._digits.reshape(-1), places, digit)
-                places += 1
+                np.add.at(self._digits.reshape(-1), indexes, digit)
+                indexes += 1
 
     def values(self) -> Any:
         """Return the floats nearest to the n sums, float64; infinity beyond their range."""
@@ -213,7 +213,7 @@ class ExactSums(AttributeColumn):
 
     def units(self, slot: int) -> int:
         """Return one sum as a multiple of 2**-2176."""
-        return sum(digit << (_DIGIT * (self._first + place)) for place, digit in enumerate(self._digits[slot].tolist()))
+        return sum(digit << (_DIGIT * (self._first + index)) for index, digit in enumerate(self._digits[slot].tolist()))
 
     def grow(self, count: int) -> None:
         more = np.zeros((count - len(self), self._digits.shape[1]), np.int64)
@@ -259,8 +259,8 @@ class ExactSums(AttributeColumn):
         are_few = len(self) <= len(slots)
         digits: list[tuple[int, Any]] = []
         if _FLOATS_MIN < exponent < _FLOATS_MAX:
-            for place in range(top, top - _DIGITS_AT_ONCE, -1):
-                unit = 2.0 ** (_DIGIT * place - UNIT_BITS)
+            for position in range(top, top - _DIGITS_AT_ONCE, -1):
+                unit = 2.0 ** (_DIGIT * position - UNIT_BITS)
                 parts = []
                 for index, term in enumerate(terms):
                     if 2 * bounds[index] >= unit:
@@ -271,18 +271,18 @@ class ExactSums(AttributeColumn):
                     if are_few:
                         total = np.bincount(slots, total, len(self))
                     total *= 1 / unit
-                    digits.append((place, total.astype(np.int64)))
+                    digits.append((position, total.astype(np.int64)))
                 if not any(bounds):
                     break
         if digits:
             self._make_way(digits[-1][0], top + 1)
             self._spend(len(slots))
             flat, first = self._digits.reshape(-1), slots * (0 if are_few else self._digits.shape[1])
-            for place, digit in digits:
+            for position, digit in digits:
                 if are_few:
-                    self._digits[:, place - self._first] += digit
+                    self._digits[:, position - self._first] += digit
                 else:
-                    np.add.at(flat, first + (place - self._first), digit)
+                    np.add.at(flat, first + (position - self._first), digit)
         for term, bound in zip(terms, bounds, strict=True):
             if bound:
                 rest = np.flatnonzero(term)
@@ -300,22 +300,22 @@ class ExactSums(AttributeColumn):
             slots, positions, limbs = slots[some], positions[some], [limb[some] for limb in limbs]
         if not len(positions):
             return
-        places, shifts = positions >> 5, positions & 31
-        self._make_way(int(places.min()), int(places.max()) + len(limbs) + 1)
+        indexes, shifts = positions >> 5, positions & 31
+        self._make_way(int(indexes.min()), int(indexes.max()) + len(limbs) + 1)
         self._spend(len(slots))
         flat, width = self._digits.reshape(-1), self._digits.shape[1]
-        places -= self._first
-        places += slots * width
+        indexes -= self._first
+        indexes += slots * width
         carried: Any = 0
         for limb in limbs:
             shifted = limb << shifts
-            np.add.at(flat, places, (shifted & _MASK) + carried)
+            np.add.at(flat, indexes, (shifted & _MASK) + carried)
             carried = shifted >> _DIGIT
-            places += 1
-        np.add.at(flat, places, carried)
+            indexes += 1
+        np.add.at(flat, indexes, carried)
 
     def _make_way(self, begin: int, end: int) -> None:
-        """Allocate digits for the places from `begin` up to, not including, `end`."""
+        """Allocate digits for the indexes from `begin` up to, not including, `end`."""
         width = self._digits.shape[1]
         if not width:
             self._first, width = begin, 0
@@ -426,9 +426,9 @@ def _normal(digits: Any) -> Any:
 
 def _carried(digits: Any) -> Any:
     """Carry within digits of shape (width, n), in place, and append higher digits if the carry needs them."""
-    for place in range(len(digits) - 1):
-        digits[place + 1] += digits[place] >> _DIGIT
-        digits[place] &= _MASK
+    for index in range(len(digits) - 1):
+        digits[index + 1] += digits[index] >> _DIGIT
+        digits[index] &= _MASK
     while digits.shape[1] and (digits[-1].min() < -_HALF or digits[-1].max() >= _HALF):
         digits = np.concatenate([digits, digits[-1:] >> _DIGIT])
         digits[-2] &= _MASK
@@ -448,7 +448,7 @@ def _rounded(normal: Any, first: int) -> tuple[Any, Any]:
     digits, negative = _magnitudes(normal)
     top, padded = _top(digits)
     rows = np.arange(len(top))
-    high, middle, low = (padded[top + 3 - place, rows] for place in range(3))
+    high, middle, low = (padded[top + 3 - index, rows] for index in range(3))
     length = np.frexp(high.astype(np.float64))[1].astype(np.int64)
     # The highest 64 bits, then the 63 of them that int64 holds. The last bit is 1 (sticky) if nonzero bits are cut off.
     bits = (high << _DIGIT | middle).view(np.uint64)
@@ -464,7 +464,7 @@ def _rounded(normal: Any, first: int) -> tuple[Any, Any]:
     exact = ~rest & (mantissas.astype(np.uint64) == whole.view(np.uint64)) & np.isfinite(rounded)
     # Subnormal floats have fewer bits and would be rounded twice.
     for row in np.flatnonzero((rounded <= _SMALLEST_NORMAL) & (high != 0)).tolist():
-        units = sum(digit << (_DIGIT * (first + place)) for place, digit in enumerate(digits[:, row].tolist()))
+        units = sum(digit << (_DIGIT * (first + index)) for index, digit in enumerate(digits[:, row].tolist()))
         rounded[row] = ratio(units, _ONE)
         exact[row] = _units(float(rounded[row])) == units
     return np.where(negative & (high != 0), -rounded, rounded), exact
@@ -478,13 +478,13 @@ def _states(normal: Any, first: int) -> pa.Array:
 
 
 def _top(digits: Any) -> tuple[Any, Any]:
-    """Return the place of the highest nonzero digit of each of n numbers, and the digits above three zero digits."""
+    """Return the index of the highest nonzero digit of each of n numbers, and the digits above three zero digits."""
     top = len(digits) - 1 - (digits[::-1] != 0).argmax(axis=0)
     return top, np.concatenate([np.zeros((3, digits.shape[1]), np.int64), digits])
 
 
 def _read(data: pa.Buffer | None, offsets: Any) -> tuple[Any, int]:
-    """Return the digits of n states, shape (n, width), and their first place. Empty `digits` are read as zeros.
+    """Return the digits of n states, shape (n, width), and the index of the first. Empty `digits` are read as zeros.
 
     Raises:
         ValueError: The digits are malformed.
@@ -498,8 +498,8 @@ def _read(data: pa.Buffer | None, offsets: Any) -> tuple[Any, int]:
         raise ValueError("the digits of an exact sum are not a sequence of four-byte words")
     words = read.view("<i4").astype(np.int64)
     counts, begins = sizes[rows] // 4 - 1, (offsets[rows] - offsets[0]) // 4
-    places = words[begins]
-    if (places < 0).any() or (places + counts > _PLACES).any():
+    indexes = words[begins]
+    if (indexes < 0).any() or (indexes + counts > _DIGITS_MAX).any():
         raise ValueError("the digits of an exact sum are outside the range of exact sums")
     is_digit = np.ones(len(words), np.bool_)
     is_digit[begins] = False
@@ -508,10 +508,10 @@ def _read(data: pa.Buffer | None, offsets: Any) -> tuple[Any, int]:
     signed = words[lasts]
     words &= _MASK
     words[lasts] = signed
-    first = int(places.min())
-    digits = np.zeros((len(sizes), int((places + counts).max()) - first), np.int64)
+    first = int(indexes.min())
+    digits = np.zeros((len(sizes), int((indexes + counts).max()) - first), np.int64)
     steps = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    digits[np.repeat(rows, counts), np.repeat(places - first, counts) + steps] = words[is_digit]
+    digits[np.repeat(rows, counts), np.repeat(indexes - first, counts) + steps] = words[is_digit]
     return digits, first
 
 
@@ -527,12 +527,12 @@ def _binary(digits: Any, rows: Any, count: int, first: int) -> pa.Array:
     sizes = np.zeros(count + 1, np.int64)
     sizes[rows + 1] = ends - begins + 2
     offsets = np.cumsum(sizes)
-    places = np.arange(width)[:, None]
+    indexes = np.arange(width)[:, None]
     written = np.empty(int(offsets[-1]), np.int64)
     is_word = np.ones(len(written), np.bool_)
     is_word[offsets[rows]] = False
     written[offsets[rows]] = first + begins
-    written[is_word] = words.T[((places >= begins) & (places <= ends)).T]
+    written[is_word] = words.T[((indexes >= begins) & (indexes <= ends)).T]
     data = written.astype("<u4")
     return pa.Array.from_buffers(
         pa.binary(), count, [None, pa.py_buffer((4 * offsets).astype(np.int32)), pa.py_buffer(data)]

@@ -172,11 +172,11 @@ class Lists(AttributeColumn):
             self._items, self._lengths = items, added
             return
         # Each list is followed by its new items.
-        places = np.arange(len(items)) + np.cumsum(self._lengths)[slots]
+        indexes = np.arange(len(items)) + np.cumsum(self._lengths)[slots]
         together = np.empty(len(self._items) + len(items), self._items.dtype)
         is_new = np.zeros(len(together), np.bool_)
-        is_new[places] = True
-        together[places] = items
+        is_new[indexes] = True
+        together[indexes] = items
         together[~is_new] = self._items
         self._items, self._lengths = together, self._lengths + added
 
@@ -243,6 +243,6 @@ def _by_item(owners: Any, items: Any, *, stable: bool = False) -> Any:
 
 
 def _ranges(starts: Any, lengths: Any) -> Any:
-    """Return the places of n ranges, one after the other."""
+    """Return the indexes of n ranges, one after the other."""
     ends = np.cumsum(lengths)
     return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)

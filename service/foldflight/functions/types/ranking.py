@@ -41,4 +41,4 @@ def is_ordered(type_: pa.DataType) -> bool:
         return not is_json(type_) and is_ordered(type_.storage_type)
     if pa.types.is_map(type_):
         return False
-    return all(is_ordered(type_.field(place).type) for place in range(type_.num_fields))
+    return all(is_ordered(type_.field(index).type) for index in range(type_.num_fields))

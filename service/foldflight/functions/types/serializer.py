@@ -180,7 +180,7 @@ class _Exact(StateSerializer):
         return pa.StructArray.from_arrays(columns, fields=list(EXACT))
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
-        columns = (array.field(place).to_pylist() for place in range(2))
+        columns = (array.field(index).to_pylist() for index in range(2))
         return [
             None if rounded is None or digits is None else ExactSum.of_digits(rounded, digits)
             for rounded, digits in zip(*columns, strict=True)
@@ -224,8 +224,8 @@ class _Object(StateSerializer):
         mask = [value is None for value in values]
         get = self.get
         columns = []
-        for place, (name, serializer) in enumerate(self.fields):
-            column = [None if value is None else get(value, name, place) for value in values]
+        for position, (name, serializer) in enumerate(self.fields):
+            column = [None if value is None else get(value, name, position) for value in values]
             try:
                 columns.append(serializer.to_arrow(column))
             except CastError as error:
@@ -236,7 +236,7 @@ class _Object(StateSerializer):
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         make = self.make
-        columns = [serializer.from_arrow(array.field(place)) for place, (_, serializer) in enumerate(self.fields)]
+        columns = [serializer.from_arrow(array.field(position)) for position, (_, serializer) in enumerate(self.fields)]
         rows = [make(members) for members in zip(*columns, strict=True)] if columns else [make(()) for _ in array]
         if array.null_count:
             for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
@@ -458,24 +458,24 @@ class ViewSerializer(StateSerializer):
         if stored != keys:
             # NaN is one object among normal keys, and not equal to itself.
             pairs = enumerate(zip(stored, keys, strict=True))
-            wrong = next(place for place, (kept, key) in pairs if kept is not key and kept != key)
+            wrong = next(index for index, (kept, key) in pairs if kept is not key and kept != key)
             raise CastError(
                 _owner(offsets, wrong), "RESULT_TYPE", f"the key {_shown(keys[wrong])} is not exact in {self.key.arrow}"
             )
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         """Return n views: in memory if they are complete, otherwise `ViewPart`s; None for NULL."""
-        complete, cleared, lists = (array.field(place) for place in range(3))
+        complete, cleared, lists = (array.field(index) for index in range(3))
         is_whole = complete.true_count == len(array) and not cleared.null_count and not array.null_count
         keys, values, present, offsets = self._entries_of(lists) if is_whole else _NO_ENTRIES
         if not is_whole or present.true_count < len(keys):
             return [part if part is None or not part.complete else self.made(part) for part in self.parts_of(array)]
-        places = itertools.pairwise(offsets)
+        indexes = itertools.pairwise(offsets)
         if self.is_list:
-            return [ListView.of(values[start:end]) for start, end in places]
+            return [ListView.of(values[start:end]) for start, end in indexes]
         if self._has_plain_keys:
-            return [PlainMap(zip(keys[start:end], values[start:end], strict=True)) for start, end in places]
-        return [MapView.of(dict(zip(keys[start:end], values[start:end], strict=True))) for start, end in places]
+            return [PlainMap(zip(keys[start:end], values[start:end], strict=True)) for start, end in indexes]
+        return [MapView.of(dict(zip(keys[start:end], values[start:end], strict=True))) for start, end in indexes]
 
     def made(self, part: ViewPart) -> MapView[Any, Any] | ListView[Any]:
         """Return a view with the entries of a complete part."""
@@ -492,7 +492,7 @@ class ViewSerializer(StateSerializer):
 
     def parts_of(self, array: pa.Array) -> list[ViewPart | None]:
         """Return n views as parts; None for NULL. Raises ValueError for values that no fold writes."""
-        complete, cleared, lists = (array.field(place) for place in range(3))
+        complete, cleared, lists = (array.field(index) for index in range(3))
         keys, values, flags, offsets = self._entries_of(lists)
         present = flags.to_pylist()
         columns = zip(
@@ -563,9 +563,9 @@ def _members(serializer: StateSerializer, flat: list[Any], offsets: npt.NDArray[
         raise CastError(_owner(offsets, error.index), error.code, f"{what}{error}") from None
 
 
-def _owner(offsets: npt.NDArray[np.int64], place: int) -> int:
+def _owner(offsets: npt.NDArray[np.int64], index: int) -> int:
     """Return the index of the collection whose member is at this place of all members."""
-    return int(np.searchsorted(offsets, place, "right")) - 1
+    return int(np.searchsorted(offsets, index, "right")) - 1
 
 
 def _shown(value: Any) -> str:
@@ -615,16 +615,16 @@ class Attributes:
     def __init__(self, serializer: StateSerializer | None) -> None:
         assert isinstance(serializer, _Object)
         assert serializer.set is not None
-        self._places = {name: place for place, (name, _) in enumerate(serializer.fields)}
+        self._indexes = {name: index for index, (name, _) in enumerate(serializer.fields)}
         self._get, self._set = serializer.get, serializer.set
 
     def get(self, accumulator: Any, name: str) -> Any:
         """Return an attribute."""
-        return self._get(accumulator, name, self._places[name])
+        return self._get(accumulator, name, self._indexes[name])
 
     def set(self, accumulator: Any, name: str, value: Any) -> None:
         """Set an attribute, even if the class of the accumulator does not let methods do it."""
-        self._set(accumulator, name, self._places[name], value)
+        self._set(accumulator, name, self._indexes[name], value)
 
 
 def _view(origin: type, arguments: tuple[Any, ...]) -> ViewSerializer:
@@ -736,7 +736,7 @@ def serializer_of_annotation(annotation: Any) -> StateSerializer:
             raise Untyped("an empty tuple has no members")
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             return _List(serializer_of_annotation(arguments[0]), tuple)
-        return _tuple([(f"f{place}", serializer_of_annotation(a)) for place, a in enumerate(arguments)])
+        return _tuple([(f"f{index}", serializer_of_annotation(a)) for index, a in enumerate(arguments)])
     if isinstance(annotation, type) and annotation is not Any:
         try:
             return _class(annotation)
@@ -754,7 +754,7 @@ def _tuple(fields: Sequence[tuple[str, StateSerializer]]) -> StateSerializer:
     return _Object(
         fields,
         make=lambda members: members,
-        get=lambda value, _, place: value[place],
+        get=lambda value, _, index: value[index],
         check=check,
         immutable=True,
     )
@@ -871,13 +871,13 @@ def record_of(
             return None
         return f"{_shown(value)} does not have {len(fields)} members: {', '.join(name for name, _ in fields)}"
 
-    def put(value: Any, _: str, place: int, member: Any) -> None:
-        value[place] = member
+    def put(value: Any, _: str, index: int, member: Any) -> None:
+        value[index] = member
 
     return _Object(
         fields,
         make=make,
-        get=lambda value, _, place: value[place],
+        get=lambda value, _, index: value[index],
         check=check,
         immutable=immutable,
         set=None if immutable else put,

@@ -342,7 +342,7 @@ def has_floats(type_: pa.DataType) -> bool:
         return True
     if isinstance(type_, pa.BaseExtensionType):
         return has_floats(type_.storage_type)
-    return any(has_floats(type_.field(place).type) for place in range(type_.num_fields))
+    return any(has_floats(type_.field(index).type) for index in range(type_.num_fields))
 
 
 def check_plain(type_: pa.DataType) -> None:
@@ -388,7 +388,7 @@ def is_larger_than(type_: pa.DataType, *, depth: int, parts: int) -> bool:
             return True
         if isinstance(type_, pa.BaseExtensionType):
             type_ = type_.storage_type
-        todo += [(type_.field(place).type, at + 1) for place in range(min(type_.num_fields, parts + 1))]
+        todo += [(type_.field(index).type, at + 1) for index in range(min(type_.num_fields, parts + 1))]
     return False
 
 

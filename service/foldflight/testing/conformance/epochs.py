@@ -477,10 +477,10 @@ def _polite_end(server: RawServer) -> None:
 )
 def _hanging_up(server: RawServer) -> None:
     with server.exchange() as exchange:
-        places = exchange.opened.limits.exchanges_max
-    if places > _PLACES_TRIED:
-        raise NotTriedError(f"exchanges_max is {places}; the kit opens up to {_PLACES_TRIED}")
-    for _ in range(places):
+        indexes = exchange.opened.limits.exchanges_max
+    if indexes > _PLACES_TRIED:
+        raise NotTriedError(f"exchanges_max is {indexes}; the kit opens up to {_PLACES_TRIED}")
+    for _ in range(indexes):
         with _in_time(server) as exchange:
             exchange.chunk([(0, 0, 41)])
     with _in_time(server) as exchange:

@@ -189,9 +189,9 @@ def _direct_arguments(server: RawServer) -> None:
     "Check the types of both columns in Open.columns.",
 )
 def _slot_and_kind_types(server: RawServer) -> None:
-    for place, name in ((0, "slot"), (1, "kind")):
+    for index, name in ((0, "slot"), (1, "kind")):
         with refused("RejectedError", "SCHEMA_MISMATCH"):
-            server.exchange(columns=COLUMNS.set(place, pa.field(name, pa.int64())))
+            server.exchange(columns=COLUMNS.set(index, pa.field(name, pa.int64())))
 
 
 @rule(

@@ -281,7 +281,7 @@ class RawExchange:
 
     def state_batch(self, results: pa.Table, slots: Sequence[int] | None = None) -> pa.RecordBatch:
         """Return the slots and states of results as the batch of States. `slots` replace the slots."""
-        names = ["slot", *(f"state_{place}" for place in range(self._calls))]
+        names = ["slot", *(f"state_{index}" for index in range(self._calls))]
         chosen = results.select(names).combine_chunks()
         if slots is not None:
             chosen = chosen.set_column(0, results.schema.field("slot"), pa.array(slots, pa.int32()))

@@ -43,6 +43,7 @@ from foldflight.fold import (
     Accelerator,
     BoundCall,
     BoundRequest,
+    BoundStep,
     CachedView,
     Mode,
     Resources,
@@ -534,6 +535,7 @@ def _newly_bound(opening: Open, registry: Registry, server_id: str) -> BoundRequ
 
 def _opened(bound: BoundRequest, opening: Open, limits: Limits, server_id: str, modes: Sequence[Mode | None]) -> Opened:
     ordered = [bool(call.order) for call in opening.calls] + [False] * len(opening.steps)
+    calls: Sequence[BoundCall | BoundStep] = bound.calls
     return Opened(
         server_id=server_id,
         protocol_version=PROTOCOL_VERSION,
@@ -549,7 +551,7 @@ def _opened(bound: BoundRequest, opening: Open, limits: Limits, server_id: str, 
                 views=call.views,
                 mode=mode,
             )
-            for call, is_ordered, mode in zip(bound.calls, ordered, modes, strict=True)
+            for call, is_ordered, mode in zip(calls, ordered, modes, strict=True)
         ),
         # Each call has an accumulator for each slot. The bound applies to the accumulators of all calls together.
         limits=replace(limits, slots_max=max(limits.slots_max // max(len(bound.calls), 1), 1)),

@@ -1,34 +1,26 @@
-"""The interface of evaluators, which the server's side of an exchange drives.
+"""What the evaluators of aggregates and of expressions take: the request of an exchange and the process's resources.
 
-A `Request` is bound to functions and columns, which gives a `BoundRequest`; it has the content of `Opened`. Opening
-that gives an `Evaluator`, which takes rows and states.
-
-A new kind of evaluator is a folder next to `aggregate/` and `scalar/`, and an entry in `evaluators.py`.
+`evaluators.bind` binds a `Request` to functions and columns, which gives the content of `Opened`. Opening that gives a
+`Fold` or an `OpenExpressions`, which takes rows and, if it has states, states.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import pyarrow as pa
 
 from foldflight.fold.accelerator import INTERPRETER, Accelerator
-from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.context import LogRecord, MetricSink
 from foldflight.functions.query.call import Call
 from foldflight.functions.query.step import Step
-from foldflight.functions.types.views import ViewSpec
 
 __all__ = [
     "Asking",
-    "BoundRequest",
     "CachedView",
-    "CallFacts",
-    "Evaluator",
     "Options",
     "Request",
     "Resources",
@@ -134,128 +126,8 @@ class Resources:
     ask: Asking | None = None
 
 
-class CallFacts(Protocol):
-    """The description of one call for the engine."""
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of its states, as 16 hexadecimal digits."""
-
-    @property
-    def input_types(self) -> tuple[pa.DataType, ...]:
-        """The types to which its arguments are cast."""
-
-    @property
-    def can_retract(self) -> bool:
-        """Whether it retracts rows."""
-
-    @property
-    def can_merge(self) -> bool:
-        """Whether it merges states."""
-
-    @property
-    def can_migrate(self) -> bool:
-        """Whether it converts states of its other versions."""
-
-    @property
-    def is_invertible(self) -> bool:
-        """Whether a row may be retracted before it has been accumulated."""
-
-    @property
-    def views(self) -> tuple[ViewSpec, ...]:
-        """The views of its states."""
-
-
-class BoundRequest(Protocol):
-    """A request bound to functions and columns, before any row."""
-
-    @property
-    def calls(self) -> Sequence[CallFacts]:
-        """The calls, in the order of the request."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of every batch that the evaluator returns; for calls, `slot` is first."""
-
-    def check(self, accelerator: Accelerator) -> None:
-        """Raise the errors of `open` that can be found without calling a function's `open`.
-
-        Raises:
-            RejectedError: SIGNATURE, for direct arguments that a function does not accept, and for a function that is
-                declared `compile=True` and cannot be compiled.
-            FunctionError: USER_CODE, if `__init__` raises without a direct argument.
-        """
-
-    def open(self, resources: Resources) -> Evaluator:
-        """Return an evaluator without rows or states.
-
-        Raises:
-            FunctionError: USER_CODE, if a class cannot be instantiated or its `open` raises.
-            RejectedError: SETTINGS, if states would be pickled and there is no signer; and the errors of `check`.
-        """
-
-
-class Evaluator(Protocol):
-    """Evaluates the calls of one exchange. After an error it is undefined: close it."""
-
-    @property
-    def kinds(self) -> tuple[Mode, ...]:
-        """The current mode of each call."""
-
-    @property
-    def isolated(self) -> Counter[str]:
-        """The number of slots that have failed in isolation, by function; it is updated as slots fail."""
-
-    @property
-    def slot_count(self) -> int:
-        """The highest slot seen so far, plus one."""
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of the states in the last result of `collect`."""
-
-    @property
-    def is_saved(self) -> bool:
-        """Whether every slot that has changed since its state was last returned has been emptied."""
-
-    @property
-    def largest_view(self) -> CachedView | None:
-        """The view with the most entries in memory; None if there are no views. Another thread may ask."""
-
-    def merge_states(self, batch: pa.RecordBatch) -> None:
-        """Merge n states into slots. The batch has `slot` and one column `state_i` for each call i."""
-
-    def take_entries(self, batch: pa.RecordBatch) -> None:
-        """Take entries of views, which do not replace what is known of them. The batch has `slot` and `state_i`."""
-
-    def outputs(self, slots: pa.Array) -> pa.RecordBatch:
-        """Return the outputs of n slots, with NULL states."""
-
-    def chunk(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """Evaluate n rows in the schema of the request; return the parts of the answer, none if there is no answer.
-
-        A part may be evaluated only when it is asked for.
-        """
-
-    def collect(self, *, states: bool, outputs: bool) -> pa.RecordBatch:
-        """Return the slots changed since the last call, ascending, one row each, and mark all slots as clean."""
-
-    def unsaved(self) -> pa.RecordBatch:
-        """Return the states changed since states were last returned. `collect` is not affected."""
-
-    def forget(self, slots: pa.Array) -> None:
-        """Empty n slots and mark them as clean."""
-
-    def close(self) -> None:
-        """Close all functions.
-
-        Raises:
-            FunctionError: USER_CODE, the first error of a function's `close`, after all have been closed.
-        """
-
-
 class Stateless:
-    """The part of an `Evaluator` that concerns states, for evaluators without any.
+    """The part of a `Fold` that concerns states, for expressions, which have none.
 
     The state machine of an exchange accepts no frame that leads here.
     """
@@ -265,19 +137,19 @@ class Stateless:
     is_saved = True
     largest_view = None
 
-    def merge_states(self, batch: pa.RecordBatch) -> None:  # noqa: ARG002 - as in `Evaluator`
+    def merge_states(self, batch: pa.RecordBatch) -> None:  # noqa: ARG002 - as in `Fold`
         """Fail: there are no states."""
         self._fail("states")
 
-    def take_entries(self, batch: pa.RecordBatch) -> None:  # noqa: ARG002 - as in `Evaluator`
+    def take_entries(self, batch: pa.RecordBatch) -> None:  # noqa: ARG002 - as in `Fold`
         """Fail: there are no states."""
         self._fail("states")
 
-    def outputs(self, slots: pa.Array) -> pa.RecordBatch:  # noqa: ARG002 - as in `Evaluator`
+    def outputs(self, slots: pa.Array) -> pa.RecordBatch:  # noqa: ARG002 - as in `Fold`
         """Fail: there are no slots."""
         self._fail("slots")
 
-    def collect(self, *, states: bool, outputs: bool) -> pa.RecordBatch:  # noqa: ARG002 - as in `Evaluator`
+    def collect(self, *, states: bool, outputs: bool) -> pa.RecordBatch:  # noqa: ARG002 - as in `Fold`
         """Fail: there are no epochs."""
         self._fail("epochs")
 
@@ -285,7 +157,7 @@ class Stateless:
         """Fail: there are no states."""
         self._fail("states")
 
-    def forget(self, slots: pa.Array) -> None:  # noqa: ARG002 - as in `Evaluator`
+    def forget(self, slots: pa.Array) -> None:  # noqa: ARG002 - as in `Fold`
         """Fail: there are no slots."""
         self._fail("slots")
 

@@ -472,11 +472,6 @@ class BoundAggregates:
         self.calls = bind_calls(registry, request.calls, request.columns, where=where, keeps_views=request.keeps_views)
         self.schema = result_schema(self.calls, isolates=request.isolate_errors)
 
-    @staticmethod
-    def takes(request: Request) -> bool:
-        """Return whether a request is for aggregates: it has calls."""
-        return bool(request.calls)
-
     def check(self, accelerator: Accelerator) -> None:
         """Instantiate each class with its direct arguments, and compile functions declared `compile=True`."""
         for call in self.calls:

@@ -86,11 +86,6 @@ class BoundExpressions:
             self.calls.append(self._bind(index, step, registry))
         self.schema = pa.schema(list(self._fields()))
 
-    @staticmethod
-    def takes(request: Request) -> bool:
-        """Return whether a request has steps, so that it is for scalar and table functions."""
-        return bool(request.steps)
-
     @property
     def has_table(self) -> bool:
         """Whether a step is a table function, which may return several rows for one."""

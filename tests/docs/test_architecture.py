@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 import tomllib
 from pathlib import Path
-from types import FrameType
 
 import pyarrow as pa
 import pytest
 
-import foldflight
 from foldflight import connect, udaf
 from foldflight.client import Functions, close_connections
 from foldflight.engine.batch.tasks import PartialFold
@@ -23,34 +20,12 @@ from foldflight.exchange.frames import Chunk
 from foldflight.functions import Call
 from foldflight.server.run.lifecycle import serving
 from tests.docs import call_counts, measures
+from tests.docs.crossing import HANDED_OVER, MODULE, PACKAGE, crossed, way
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = Path(foldflight.__file__).parent
 TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-MODULE = re.compile(r"`([\w/]+\.py)`")
-# These hand a row over by returning or yielding it, so they are not on the stack below the next module.
-HANDED_OVER = {
-    "spark/arrow.py",
-    "engine/query/blocks.py",
-    "exchange/failover/coordinator.py",
-    "exchange/codec.py",
-    "exchange/ipc.py",
-    "server/stream.py",
-}
 
 stacks: list[list[str]] = []
-
-
-def crossed() -> list[str]:
-    """Return the modules of the package in the caller's stack, outermost first, each once."""
-    found: list[str] = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(PACKAGE):
-            found.append(str(path.relative_to(PACKAGE)))
-        frame = frame.f_back
-    return list(dict.fromkeys(reversed(found)))
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
@@ -67,19 +42,6 @@ class Witness:
 
     def get_value(self, accumulator):
         return accumulator[0]
-
-
-def way(column: int, *, remote: bool) -> list[str]:
-    """Return the modules of the table, in order: column 2 for batches, column 3 for streams."""
-    rows = [line.split(" | ") for line in TEXT.splitlines() if re.match(r"\| \d+\. ", line)]
-    assert len(rows) > 10
-    modules = []
-    for step, batch, stream in rows:
-        skipped = "*embedded:*" if remote else "*remote"
-        if skipped not in step:
-            cell = batch if column == 2 or "the same" in stream else stream.partition("(")[0]
-            modules += MODULE.findall(cell)
-    return modules
 
 
 def fold_one_row(functions: Functions) -> None:

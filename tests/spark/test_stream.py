@@ -13,9 +13,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from foldflight import RejectedError, connect
+from foldflight import RejectedError, connect, udaf
 from foldflight.client import Functions
 from foldflight.spark import group_by
+from tests.docs.crossing import HANDED_OVER, crossed, way
 from tests.spark import spark_functions
 from tests.spark.conftest import PROVIDER
 
@@ -205,6 +206,35 @@ def test_changelogs_lead_to_the_batch_answer(
     assert rows.ignored
     assert sum(each["ignored_retractions"] or 0 for each in stream.progress) == rows.ignored
     assert sum(each["rows"] or 0 for each in stream.progress) == sent - rows.ignored
+
+
+@udaf(input_types=["BIGINT"], result_type="STRING", compile=False)
+class Crossed:
+    """The modules of the package on the stack below `accumulate`, for the last row."""
+
+    def create_accumulator(self) -> list[str]:
+        return []
+
+    def accumulate(self, accumulator: list[str], value: int) -> None:
+        accumulator[:] = crossed()
+
+    def retract(self, accumulator: list[str], value: int) -> None:
+        accumulator.clear()
+
+    def get_value(self, accumulator: list[str]) -> str:
+        return " ".join(accumulator)
+
+
+@pytest.mark.slow
+def test_a_row_crosses_the_modules_that_are_named(classic: SparkSession, tmp_path: Path) -> None:
+    """In the worker of a stream, the stack below `accumulate` is that of ARCHITECTURE.md's table, in its order."""
+    modules = connect(Crossed)["crossed"]("amount")
+    stream = Stream(classic, tmp_path, lambda df: group_by(df, "customer").agg(modules=modules))
+    stream.write(Model(seed=3, retracts=False).epoch(5))
+    (changes,) = stream.run()
+    # The rows are packed before the shuffle, by another task, and unpacked by a generator.
+    named = [each for each in way(3, remote=False) if each not in {*HANDED_OVER, "engine/stream/packing.py"}]
+    assert {row["modules"] for row in changes} == {" ".join(named)}
 
 
 @pytest.mark.slow

@@ -20,9 +20,9 @@ MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.name.endswit
 ENVIRONMENT_WRITERS = {"server/run/worker.py", "spark/worker.py"}
 
 FUNCTION_LINES_MAX = 70
-PURE = {"functions", "fold", "compiler", "exchange"}
-# Texts of tracebacks, by the places that they name: a memo of what a pure function returns.
-HELD = {"fold/failures.py": ["_traces"]}
+PURE = {"functions", "fold", "compiler", "lift", "exchange"}
+# Memos of what pure functions return: texts of tracebacks, by the places that they name, and texts of lifts.
+HELD = {"fold/failures.py": ["_traces"], "lift/lifting.py": ["_known"]}
 
 
 def names_of(path):

@@ -1,0 +1,48 @@
+"""The modules that a row crosses: those of ARCHITECTURE.md's table, and those of a call stack."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import FrameType
+
+import foldflight
+
+PACKAGE = Path(foldflight.__file__).parent
+MODULE = re.compile(r"`([\w/]+\.py)`")
+# These hand a row over by returning or yielding it, so they are not on the stack below the next module.
+HANDED_OVER = {
+    "spark/arrow.py",
+    "engine/query/blocks.py",
+    "exchange/failover/coordinator.py",
+    "exchange/codec.py",
+    "exchange/ipc.py",
+    "server/stream.py",
+}
+
+
+def crossed() -> list[str]:
+    """Return the modules of the package in the caller's stack, outermost first, each once."""
+    names: list[str] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(PACKAGE):
+            names.append(str(path.relative_to(PACKAGE)))
+        frame = frame.f_back
+    return list(dict.fromkeys(reversed(names)))
+
+
+def way(column: int, *, remote: bool) -> list[str]:
+    """Return the modules of the table, in order: column 2 for batches, column 3 for streams."""
+    text = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in text.splitlines() if re.match(r"\| \d+\. ", line)]
+    assert len(rows) > 10
+    modules = []
+    for step, batch, stream in rows:
+        skipped = "*embedded:*" if remote else "*remote"
+        if skipped not in step:
+            cell = batch if column == 2 or "the same" in stream else stream.partition("(")[0]
+            modules += MODULE.findall(cell)
+    return modules

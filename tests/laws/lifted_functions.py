@@ -411,6 +411,7 @@ REFUSED = {
     "integer set beyond its type": refused("if x < 0:\n    a.n = 9223372036854775808", "not of its type int64"),
     "amount of a thousand bits": refused(f"a.n += {10**400}", "192 bits"),
     "fourth power": refused("a.n += x * x * x * x", "192 bits"),
+    "many levels": refused(f"a.n += {' + '.join(['x'] * 120)}", "nested too deeply"),
     "effect of a target": refused("self.merge(a, a).n += x", "the result of a call"),
     "two guards": refused(
         "if x == x:\n    if a.n == a.m or x > a.f:\n        a.f = x\n    a.n += 1\n    a.m += 2",

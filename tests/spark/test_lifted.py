@@ -7,10 +7,13 @@ import itertools
 import uuid
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from foldflight import connect
 from foldflight.errors import RejectedError
+from foldflight.functions import Registry
+from foldflight.lift import lift_text
 from foldflight.spark import group_by
 from tests.laws import lifted_functions as lifted
 from tests.spark.spark_functions import Median
@@ -189,6 +192,20 @@ def test_mistakes_in_the_plan(spark: Any, functions: Any, options: Any, why: str
     df = spark.createDataFrame(rows(), SCHEMA)
     with pytest.raises(RejectedError, match=why):
         group_by(df, "k", **options).agg(n=functions["count"]())
+
+
+def test_a_description_that_is_not_of_the_call_is_refused(
+    classic: Any, functions: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server cannot put SQL of its own into the session; a fold does without what it says of lifting."""
+    text = lift_text(Registry()["sum"].bind([pa.decimal128(9, 2)], {}))
+    sql = "decimal128(38, 0)) + (SELECT 7) + CAST(0 AS DECIMAL(38, 2)"
+    monkeypatch.setattr("foldflight.client.embedded.lift_text", lambda _: text.replace("decimal128(9, 2)", sql))
+    df = classic.sql("SELECT 1 AS k, CAST(1.25 AS DECIMAL(9, 2)) AS d")
+    with pytest.raises(RejectedError, match="sum is lifted by something that is not of this call") as caught:
+        group_by(df, "k").agg(o=functions["sum"]("d"))
+    assert caught.value.code == "BAD_FRAME"
+    assert shown(group_by(df, "k", plan="fold").agg(o=functions["sum"]("d"))) == ["(1, Decimal('1.25'))"]
 
 
 def test_statistics_of_tables_tell_the_number_of_groups(spark: Any, functions: Any) -> None:

@@ -4,6 +4,7 @@ Pure: it reads the source of authors' methods and knows no engine. `lift_text` i
 tells about a call, `Lift` is that as a value, and `Plan` computes the states from sums, counts and extremes.
 """
 
+from foldflight.lift.checks import check_lift
 from foldflight.lift.evaluate import evaluate
 from foldflight.lift.lifting import lift_text, lifted_of, listed_lift
 from foldflight.lift.plan import Aggregate, Overflowed, Plan, Unfit
@@ -21,6 +22,7 @@ __all__ = [
     "Plan",
     "Refused",
     "Unfit",
+    "check_lift",
     "evaluate",
     "lift_text",
     "lifted_of",

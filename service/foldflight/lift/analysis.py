@@ -8,7 +8,6 @@ possible relation of the two. Everything else is refused, because its result cou
 
 from __future__ import annotations
 
-import decimal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -18,6 +17,7 @@ import pyarrow as pa
 from foldflight.functions.author.spec import AccumulatorForm, BoundFunction, ClassForm, Methods
 from foldflight.functions.types.exact import EXACT
 from foldflight.functions.types.serializer import Nullable, views_in
+from foldflight.lift.checks import check_outcome, fits, holds_whole, member_types
 from foldflight.lift.evaluate import evaluate
 from foldflight.lift.execution import Raised, Record, Run, Tuple, runs
 from foldflight.lift.polynomials import same_sum
@@ -46,8 +46,6 @@ from foldflight.lift.tree import (
 )
 
 __all__ = ["lift_of"]
-
-_ONE_VALUE: Final = ""
 
 
 def lift_of(bound: BoundFunction) -> Lift:
@@ -148,7 +146,7 @@ class _Subject:
     def __init__(self, bound: BoundFunction, methods: Methods) -> None:
         self.bound = bound
         self.methods = methods
-        self.types = _field_types(bound)
+        self.types = member_types(bound.state_type)
         for name, type_ in self.types.items():
             if type_ == EXACT:
                 raise Refused(f"{_named(name)} is an exact sum of floats, and the engine's sums of floats are rounded")
@@ -177,12 +175,10 @@ class _Subject:
                 raise Refused(f"{_named(name)} of a new accumulator is not a constant")
             kinds = kind_of(self.types[name])
             kind = None if kinds is None else kinds[0]
-            is_whole = value.kind == "int" and (
-                _holds_whole(self.types[name]) or self._adds_decimals(name, value.value)
-            )
+            is_whole = value.kind == "int" and (holds_whole(self.types[name]) or self._adds_decimals(name, value.value))
             if value != NONE and value.kind != kind and not is_whole:
                 raise Refused(f"{_named(name)} starts as {value.value!r}, which is not of its type {self.types[name]}")
-            if not _fits(value.value, self.types[name]):
+            if not fits(value.value, self.types[name]):
                 raise Refused(f"{_named(name)} starts as {_shown(value)}, which does not fit {self.types[name]}")
             starts[name] = value.value
         return starts
@@ -318,7 +314,7 @@ class _Subject:
                 failures.append(Failure(when, str(value)))
             else:
                 parts.append(Part(when, value))
-        _check_outcome({each.value.kind for each in parts} - {"none"}, self.bound.result_type)
+        check_outcome({each.value.kind for each in parts} - {"none"}, self.bound.result_type)
         return Outcome(tuple(parts), tuple(failures))
 
     # --- classification -------------------------------------------------------------------------------------------
@@ -413,7 +409,7 @@ class _Subject:
     def _check_constant(self, name: str, value: Expr) -> None:
         """Refuse a constant that the state does not hold as it is."""
         wanted = kind_of(self.types[name])
-        if wanted is None or value.kind != wanted[0] or not _fits(value.value, self.types[name]):
+        if wanted is None or value.kind != wanted[0] or not fits(value.value, self.types[name]):
             raise Refused(f"{_named(name)} is set to {_shown(value)}, which is not of its type {self.types[name]}")
 
     def _check_sum(self, name: str, parts: Sequence[Part]) -> None:
@@ -424,7 +420,7 @@ class _Subject:
             return
         if any(part.value.kind != "int" for part in parts) or type(start) is not int:
             raise Refused(f"{_named(name)} is a sum of floats, which depends on the order of rows")
-        if not _holds_whole(self.types[name]):
+        if not holds_whole(self.types[name]):
             raise Refused(f"{_named(name)} is a sum of integers in a field of the type {self.types[name]}")
 
     def _voted(self, name: str, case: _Case) -> bool | None:
@@ -472,19 +468,6 @@ class _Subject:
                 raise Refused(f"it raises, depending on {names}: {effect.error}")
         given = [not_(null(each)) for each in self.arguments if self.bound.function.skip_nulls]
         return Failure(all_of([*given, _Case(effect.facts, ()).when]), effect.error, effect.by_null)
-
-
-def _check_outcome(kinds: set[str], type_: pa.DataType) -> None:
-    """Refuse values that an engine may not write as the type of the result exactly as Python does."""
-    if len(kinds) != 1:
-        raise Refused(f"get_value returns {' and '.join(sorted(kinds)) or 'nothing'}")
-    (kind,) = kinds
-    is_number = pa.types.is_signed_integer(type_) or type_ == pa.float64()
-    if kind in ("int", "float") and is_number:
-        return
-    is_plain = type_ in (pa.bool_(), pa.string(), pa.binary()) or pa.types.is_decimal(type_)
-    if not is_plain or kind_of(type_) != (kind, 0, 0):
-        raise Refused(f"get_value returns a {kind} for a result of the type {type_}")
 
 
 def _cases(known: Mapping[Expr, bool], effects: Sequence[_Effect]) -> Iterator[_Case]:
@@ -758,27 +741,6 @@ class _Held:
                 if all(answer is None or answer is holds for answer, holds in answers):
                     return False
         return True
-
-
-def _field_types(bound: BoundFunction) -> dict[str, pa.DataType]:
-    """Return the type of each member of the state."""
-    if pa.types.is_struct(bound.state_type) and bound.state_type != EXACT:
-        return {each.name: each.type for each in bound.state_type}
-    return {_ONE_VALUE: bound.state_type}
-
-
-def _holds_whole(type_: pa.DataType) -> bool:
-    """Return whether a type holds integers."""
-    return pa.types.is_signed_integer(type_) or (pa.types.is_decimal128(type_) and type_.scale == 0)
-
-
-def _fits(value: Any, type_: pa.DataType) -> bool:
-    """Return whether a type holds a constant."""
-    try:
-        pa.scalar(decimal.Decimal(value) if pa.types.is_decimal(type_) and value is not None else value, type_)
-    except (pa.ArrowException, OverflowError):
-        return False
-    return True
 
 
 def _shown(value: Expr) -> str:

@@ -13,7 +13,7 @@ from foldflight.functions.author.spec import BoundFunction, ClassForm, Function
 from foldflight.lift.analysis import lift_of
 from foldflight.lift.plan import Plan
 from foldflight.lift.source import Refused
-from foldflight.lift.tree import Lift
+from foldflight.lift.tree import DEPTH_MAX, TEXT_MAX, Lift
 
 __all__ = ["lift_text", "lifted_of", "listed_lift"]
 
@@ -122,6 +122,8 @@ def listed_lift(function: AnyFunction) -> str:
 def _text(bound: BoundFunction) -> str:
     try:
         lift = lift_of(bound)
+        if lift.depth > DEPTH_MAX:
+            raise Refused("its expressions are nested too deeply")
         Plan.of(lift)
         if not lift.unretractable:
             Plan.of(lift, has_kinds=True)
@@ -129,7 +131,8 @@ def _text(bound: BoundFunction) -> str:
         return json.dumps({"reason": str(refused)})
     except RecursionError:
         return json.dumps({"reason": "its methods are nested too deeply"})
-    return lift.to_json()
+    text = lift.to_json()
+    return text if len(text) <= TEXT_MAX else json.dumps({"reason": "its methods have too many ways for a row to take"})
 
 
 def lifted_of(text: str) -> tuple[Lift | None, str]:
@@ -143,7 +146,7 @@ def lifted_of(text: str) -> tuple[Lift | None, str]:
     try:
         data = json.loads(text)
         reason = data.get("reason")
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise RejectedError("BAD_FRAME", f"the description of a lifted function cannot be read: {error}") from None
     if reason is not None:
         return None, str(reason)

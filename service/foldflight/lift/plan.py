@@ -44,6 +44,8 @@ _END: Final = 1 << 63
 # No state holds amounts beyond this. The expressions of a product grow with the power of its factors: those of
 # BIGINT**3 have about two thousand parts, and those of BIGINT**4 are too many for an engine.
 _AMOUNT_END: Final = 1 << 192
+# Of the summands of two factors: each pair is multiplied. A cube of BIGINT has a hundredth of it.
+_PAIRS_MAX: Final = 4_096
 # The engine's sums of DECIMALs, and states of them, have this many digits.
 _DIGITS_MAX: Final = 38
 _EXACT: Final = decimal.Context(prec=76)
@@ -425,9 +427,10 @@ def _terms(one: Expr) -> list[tuple[int, Expr]]:
         case "neg", inner:
             return [part for shift, term in _terms(inner) for part in _negated(shift, term)]
         case "mul", left, right:
-            return [
-                product for one_ in _terms(left) for other in _terms(right) for product in _product([one_], [other])
-            ]
+            pairs = [(one_, other) for one_ in _terms(left) for other in _terms(right)]
+            if len(pairs) > _PAIRS_MAX:
+                raise Refused("it multiplies sums of too many integers")
+            return [product for one_, other in pairs for product in _product([one_], [other])]
         case _:
             raise Refused("it adds integers that may exceed 64 bits and cannot be cut")
 

@@ -18,9 +18,11 @@ import pyarrow as pa
 from foldflight.errors import RejectedError
 
 __all__ = [
+    "DEPTH_MAX",
     "FALSE",
     "NONE",
     "SIGN",
+    "TEXT_MAX",
     "TRUE",
     "Expr",
     "Failure",
@@ -98,6 +100,11 @@ class Expr:
         for part in self.parts:
             if isinstance(part, Expr):
                 yield from part.walk()
+
+    @property
+    def depth(self) -> int:
+        """How many expressions are within one another."""
+        return 1 + max((part.depth for part in self.parts if isinstance(part, Expr)), default=0)
 
     def uses(self, op: str) -> bool:
         """Return whether an operation occurs in it."""
@@ -311,12 +318,46 @@ _BUILD: Final[dict[str, Callable[..., Expr]]] = {
 }
 
 
-def _expr(data: Any) -> Expr:
+# Of the JSON document of a lift. The largest ones of random classes have a twentieth of it.
+TEXT_MAX: Final = 1_000_000
+# Of expressions within expressions: the parser of an engine reads them with a stack of its own.
+DEPTH_MAX: Final = 100
+
+
+def _expr(data: Any, depth: int = 0) -> Expr:
+    if depth >= DEPTH_MAX:
+        raise ValueError(f"an expression has more than {DEPTH_MAX} levels")
     op, *parts = data
     if op in ("arg", "field"):
         which, kind, low, high = parts
         return Expr(op, (int(which) if op == "arg" else str(which),), str(kind), int(low), int(high))
-    return _BUILD[op](*(_expr(each) if isinstance(each, list) else each for each in parts))
+    if op == "const":
+        return const(*parts)
+    operands = [_expr(each, depth + 1) for each in parts]
+    kinds = {each.kind for each in operands}
+    if len(kinds) != 1 or not _takes(op, *kinds):
+        raise ValueError(f"{op} is not an operation on {sorted(kinds)}")
+    return _BUILD[op](*operands)
+
+
+_NUMBERS: Final = ("int", "float")
+_OPERANDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "add": _NUMBERS,
+    "mul": _NUMBERS,
+    "div": ("float",),
+    "quotient": ("int",),
+    "float": ("int",),
+    "int": ("bool",),
+    "not": ("bool",),
+    "and": ("bool",),
+}
+
+
+def _takes(op: str, kind: str) -> bool:
+    """Return whether an operation has a meaning for operands of a kind."""
+    if op in _COMPARISONS:
+        return kind not in ("bool", "none", "other")
+    return op == "null" or kind in _OPERANDS.get(op, ()) or (op == "neg" and (kind in _NUMBERS or is_decimal(kind)))
 
 
 @dataclass(frozen=True)
@@ -425,6 +466,14 @@ class Lift:
     unretractable: str = ""
     outcome: Outcome = _UNKNOWN_OUTCOME
 
+    @property
+    def depth(self) -> int:
+        """The greatest depth of an expression that is written to JSON."""
+        parts = [*self.outcome.parts, *(part for each in self.fields for part in each.parts)]
+        exprs = [expr for part in parts for expr in (part.when, part.value)]
+        exprs += [each.when for each in (*self.failures, *self.outcome.failures)]
+        return max((each.depth for each in exprs), default=0)
+
     def narrowed(self, types: Sequence[pa.DataType]) -> Lift:
         """Return it for columns of these types, which may be narrower than those of the arguments."""
         bounds = {place: kind_of(type_) for place, type_ in enumerate(types)}
@@ -480,6 +529,8 @@ class Lift:
             RejectedError: BAD_FRAME, if the text is damaged.
         """
         try:
+            if len(text) > TEXT_MAX:
+                raise ValueError(f"it has {len(text):,} letters, and {TEXT_MAX:,} are the most")
             data = json.loads(text)
             if data["lift"] not in (_FORMAT, _DECIMAL_FORMAT):
                 return None
@@ -498,5 +549,5 @@ class Lift:
                 str(data["unretractable"]),
                 Outcome.of_data(data["outcome"]) if "outcome" in data else _UNKNOWN_OUTCOME,
             )
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
             raise RejectedError("BAD_FRAME", f"the description of a lifted function cannot be read: {error}") from None

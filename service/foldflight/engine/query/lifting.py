@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import pyarrow as pa
 
+from foldflight.errors import RejectedError
 from foldflight.functions import Call
 from foldflight.functions.types.sql import has_floats
-from foldflight.lift import Expr, Lift, Plan, Refused, lifted_of
+from foldflight.lift import Expr, Lift, Plan, Refused, check_lift, lifted_of
 
 if TYPE_CHECKING:
     from foldflight.engine.query.query import Query
@@ -61,11 +62,15 @@ class Lifting:
             return cls((), query.unliftable)
         types = dict(zip(layout.shown, layout.columns.types, strict=True))
         plans = []
-        for call, opened in zip(query.opening.calls, query.opened, strict=True):
+        for place, (call, opened) in enumerate(zip(query.opening.calls, query.opened, strict=True)):
             try:
-                lift, reason = _checked(call, opened.lift)
+                lift, reason = _described(call, opened.lift)
                 if lift is None:
                     raise Refused(reason)
+                try:
+                    check_lift(lift, opened.input_types, layout.states.types[place], layout.outputs.types[place])
+                except ValueError as error:
+                    raise _damaged(call, error) from None
                 given = [types[name] for name in call.arguments]
                 _check_casts(given, opened.input_types)
                 if layout.has_kinds and not (len(layout.keys) or opened.is_invertible):
@@ -99,11 +104,20 @@ def _has_floats(one: Expr) -> bool:
     return one.kind == "float" or any(_has_floats(part) for part in one.parts if isinstance(part, Expr))
 
 
-def _checked(call: Call, text: str) -> tuple[Lift | None, str]:
+def _described(call: Call, text: str) -> tuple[Lift | None, str]:
     counted = "DISTINCT" if call.distinct else "ORDER BY" if call.order else "materialize" if call.materialize else ""
     if counted:
         return None, f"with {counted} the rows of a group are folded together"
     return lifted_of(text)
+
+
+def _damaged(call: Call, error: ValueError) -> RejectedError:
+    return RejectedError(
+        "BAD_FRAME",
+        f"the server describes how {call.function} is lifted by something that is not of this call: {error}. It may "
+        "have another version; plan='fold' does without the description",
+        function=call.function,
+    )
 
 
 def _check_casts(given: Sequence[pa.DataType], wanted: Sequence[pa.DataType]) -> None:

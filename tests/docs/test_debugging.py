@@ -96,7 +96,7 @@ def test_from_a_failing_stream_to_a_tested_function(tmp_path: Path) -> None:
     replay(tmp_path, shrunk, recordings[0])
     text = (tmp_path / "test_streaks.py").read_text()
     shown = blocks("written")["test_streaks.py"]
-    varying = r"From \S+|\"slot\": \d+"
+    varying = r"From \S+|'slot': \d+"
     assert re.sub(varying, "", text) == re.sub(varying, "", shown)
     assert "OverflowError" in python(tmp_path, "-m", "pytest", "-q", "test_streaks.py").stdout
     wrong, right, _ = blocks("mend")["streaks.py"].split("\n")

@@ -55,4 +55,4 @@ def test_dead_letters_of_spark_are_replayed(classic: Any, tmp_path: Path) -> Non
     test = tmp_path / "test_bug.py"
     options = ["--function", FUNCTION, "--to-test", str(test)]
     run = CliRunner().invoke(cli, ["replay", str(tmp_path / "letters"), *options])
-    assert '{"k": 4, "price": 1234, "qty": 0}' in test.read_text(), run.output
+    assert "{'k': 4, 'price': 1234, 'qty': 0}" in test.read_text(), run.output

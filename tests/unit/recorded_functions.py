@@ -130,3 +130,17 @@ class InitialsMended(Initials):
 
     def accumulate(self, count: list[int], text):
         count[0] += 1
+
+
+@udaf(input_types=["TIMESTAMPTZ"], result_type="BIGINT")
+class Refuses:
+    """Fails for each value."""
+
+    def create_accumulator(self) -> Sums:
+        return Sums()
+
+    def accumulate(self, sums: Sums, value):
+        raise ValueError(str(value))
+
+    def get_value(self, sums: Sums):
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import pdb  # noqa: T100 - --break is a debugger
 import shlex
 import sys
@@ -62,7 +63,7 @@ def _key_option(flag: str, doc: str) -> Callable[[_Command], _Command]:
 )
 @click.option("--group", "groups", multiple=True, metavar="KEY=VALUE", help="Only the group with this key, or slot=N.")
 @click.option("--break", "breaks", is_flag=True, help="Stop in the debugger where a function raises.")
-@click.option("--shrink", "shrinks", is_flag=True, help="Find the fewest rows for which the function still raises.")
+@click.option("--shrink", "shrinks", is_flag=True, help="Find the fewest rows and columns that still fail.")
 @click.option("--to-test", "test", type=click.Path(path_type=Path), help="Write a test with the rows into this file.")
 @click.option(
     "--arguments", metavar="COLUMNS", help="Of dead letters: the columns of `row` that are the arguments, by commas."
@@ -241,6 +242,8 @@ def _shrink(recording: Recording, registry: Registry, state_keys: Sequence[bytes
     with console.status("looking for the fewest rows"):
         shrunk = shrink(recording, registry, state_keys=state_keys)
     console.print(_rows_table(shrunk))
+    if shrunk.unneeded:
+        _say(f"the error is the same if these columns are NULL: {', '.join(shrunk.unneeded)}")
     if not shrunk.is_minimal:
         _say(f"ended after {shrunk.runs} runs: fewer rows may do", "bold")
     _say(str(shrunk.error))
@@ -268,14 +271,12 @@ def _rows_table(shrunk: Shrunk) -> Table:
     from foldflight.exchange.frames import Barrier, Chunk, States
 
     opening = shrunk.recording.opening
-    used = {name for call in opening.calls for name in (*call.arguments, call.filter, *(k.column for k in call.order))}
-    used |= {each.column for step in opening.steps for each in step.arguments} | {"kind"}
-    names = [name for name in opening.columns.names if name in used]
+    names = [name for name in opening.columns.names if name not in ("slot", *shrunk.unneeded)]
     rows = sum(each.frame.batch.num_rows for each in shrunk.recording.pairs if isinstance(each.frame, (Chunk, States)))
     _say(f"rows that still fail: {rows} ({shrunk.runs} runs)")  # a title is as narrow as its table
     table = Table()
     for name in ("epoch", "group", *names):
-        table.add_column(Text(printable(name)))
+        table.add_column(Text(printable(name)), overflow="fold")
     epoch = 1
     for pair in shrunk.recording.pairs:
         if isinstance(pair.frame, Barrier):
@@ -309,7 +310,9 @@ def _is_equal(recording: Recording, registry: Registry, outcome: Outcome, found:
         Console().print(_differences_table(found))
     if outcome.error is not None:
         _say(str(outcome.error))
-        _say(f"raised in frame {len(outcome.answers)} of {len(recording.pairs)}", "bold red")
+        _say(
+            f"raised in frame {len(outcome.answers)} of {len(recording.pairs)}{_as_recorded(recording, outcome.error)}"
+        )
     if outcome.error is not None or found:
         return False
     recorded, now, pairs = recording.error, "no function raises", recording.pairs
@@ -322,12 +325,20 @@ def _is_equal(recording: Recording, registry: Registry, outcome: Outcome, found:
             has_changed = any(_has_changed(each, registry[each["name"]]) for each in recording.about["functions"])
             _say(_IF_CHANGED if has_changed else _IF_SAME, "yellow" if has_changed else "bold red")
             return has_changed
-    compared = any(map(has_rows, pairs if recorded is None else pairs[:-1]))
-    same = f"all recorded answers are the same ({len(pairs)} frames)" if compared else "there is no recorded answer"
+    compared = sum(map(has_rows, pairs if recorded is None else pairs[:-1]))
+    same = f"all recorded answers are the same ({compared})" if compared else "there is no recorded answer to compare"
     _say(f"{now}, and {same}", "green")
     if recorded is not None and recorded.code == "LIMIT":
         _say("a replay has no bounds, so it cannot show whether the bound of the server is still exceeded")
     return True
+
+
+def _as_recorded(recording: Recording, error: FoldflightError) -> str:
+    """Return what to say of an error beside the recorded one, whose values of rows may be masked."""
+    if recording.error is None:
+        return ""
+    recorded, now = ((each.code, each.message.partition(":")[0]) for each in (recording.error, error))
+    return ", as it was recorded" if recorded == now else ", which is another error than the recorded one"
 
 
 def _differences_table(found: Sequence[Difference]) -> Table:
@@ -346,5 +357,5 @@ def _group_text(group: Mapping[str, Any]) -> str:
 
 
 def _shown(value: Any) -> Text:
-    text = repr(value)
+    text = str(value) if isinstance(value, (datetime.date, datetime.time)) else repr(value)
     return Text(text if len(text) <= _VALUE_CHARS_MAX else text[: _VALUE_CHARS_MAX - 3] + "...")

@@ -231,8 +231,13 @@ def groups_named(recording: Recording, wanted: Mapping[str, str]) -> list[int]:
     if not found:
         some = [_group_text(group) for group in islice(groups.values(), _NAMED_MAX)]
         some += ["..."] if len(groups) > _NAMED_MAX else []
+        failed = recording.error.slot if recording.error else None
+        keyless = "" if failed is None else f"; the recorded error is of slot={failed}"
+        keyless = f". Servers know no keys, so their recordings have slots only: give --group slot=N{keyless}"
         raise RejectedError(
-            "SIGNATURE", f"the recording has no group {_group_text(wanted)}; it has {', '.join(some) or 'no rows'}"
+            "SIGNATURE",
+            f"the recording has no group {_group_text(wanted)}; it has {', '.join(some) or 'no rows'}"
+            f"{'' if recording.groups else keyless}",
         )
     return found
 

@@ -1,4 +1,4 @@
-"""The fewest rows of a recording for which a function still raises: delta debugging over groups, then over rows.
+"""The fewest rows and columns for which a function still raises: delta debugging over groups, rows, calls, columns.
 
 Source: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input" (2002): the complements of ddmin. A
 retraction is left out together with the row that it retracts, because no engine retracts what was never there.
@@ -6,15 +6,17 @@ retraction is left out together with the row that it retracts, because no engine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import FoldflightError, RejectedError
-from foldflight.exchange.frames import Barrier, Chunk, EngineFrame, States
+from foldflight.exchange.frames import Barrier, Chunk, EngineFrame, Entries, States
+from foldflight.fold import ERROR
 from foldflight.functions import Registry, RowKind
 from foldflight.recording.file import Pair, Recording
 from foldflight.recording.replay import fold_again, of_groups, slots_in
@@ -31,13 +33,15 @@ class Shrunk:
     """The smallest frames that were found.
 
     Args:
-        recording: The recording, with the calls and frames that are needed.
+        recording: The recording, with the calls, columns and frames that are needed.
+        unneeded: The columns without whose values the error is the same. A mended class may need them.
         error: The error for these frames.
         runs: How often frames were folded.
         is_minimal: Whether no single row can be left out. False if the search was ended.
     """
 
     recording: Recording
+    unneeded: tuple[str, ...]
     error: FoldflightError
     runs: int
     is_minimal: bool
@@ -52,9 +56,8 @@ class _Trial:
 
     def __init__(self, recording: Recording, registry: Registry, state_keys: Sequence[bytes]) -> None:
         self.runs = 0
-        self._registry = registry
-        self._state_keys = state_keys
-        error = self._error_of(recording)
+        self._fold = partial(fold_again, registry=registry, state_keys=state_keys, isolates=False)
+        error = self._fold(recording).error
         if error is None:
             raise RejectedError(
                 "SIGNATURE",
@@ -63,16 +66,17 @@ class _Trial:
             )
         self.error = error
 
-    def _error_of(self, recording: Recording) -> FoldflightError | None:
-        return fold_again(recording, self._registry, state_keys=self._state_keys, isolates=False).error
+    def error_of(self, recording: Recording) -> FoldflightError | None:
+        """Return the error of a function; None also for frames that are refused, such as without entries of a view."""
+        self.runs += 1
+        try:
+            return self._fold(recording).error
+        except RejectedError:
+            return None
 
     def fails(self, recording: Recording) -> bool:
         """Return whether a recording still fails with the same method, class of exception and function."""
-        self.runs += 1
-        try:
-            error = self._error_of(recording)
-        except RejectedError:
-            return False  # such as a view whose entries are no longer there
+        error = self.error_of(recording)
         if error is None or _kind_of(error) != _kind_of(self.error):
             return False
         self.error = error
@@ -103,7 +107,7 @@ def shrink(recording: Recording, registry: Registry, *, state_keys: Sequence[byt
     kept = _minimal(_units_in(of_group.pairs), lambda chosen: trial.fails(built(chosen)), trial)
     narrowed = _of_one_call(trial, built(kept))
     trial.fails(narrowed)  # the error as it is for these rows
-    return Shrunk(narrowed, trial.error, trial.runs, not trial.is_over())
+    return Shrunk(narrowed, _unneeded(trial, narrowed), trial.error, trial.runs, not trial.is_over())
 
 
 def _of_one_group(trial: _Trial, recording: Recording) -> Recording:
@@ -120,12 +124,60 @@ def _of_one_group(trial: _Trial, recording: Recording) -> Recording:
 
 
 def _of_one_call(trial: _Trial, recording: Recording) -> Recording:
-    """Return the recording with the failing call only, if it fails alone and no row has a state of the others."""
-    opening = recording.opening
-    if opening.maps or len(opening.calls) == 1 or any(isinstance(pair.frame, States) for pair in recording.pairs):
+    """Return the recording with the failing call and its columns only, if it fails alone."""
+    pairs = recording.pairs
+    if recording.opening.maps or any(pair.questions or isinstance(pair.frame, Entries) for pair in pairs):
         return recording
-    alone = (replace(recording, opening=replace(opening, calls=(call,))) for call in opening.calls)
+    alone = (_of_call(recording, place) for place in range(len(recording.opening.calls)))
     return next(filter(trial.fails, alone), recording)
+
+
+def _of_call(recording: Recording, place: int) -> Recording:
+    """Return the recording with one call, and the columns and states of that call."""
+    opening, call = recording.opening, recording.opening.calls[place]
+    state = f"state_{place}"
+    used = {"slot", "kind", ERROR, state, *call.columns, call.filter}
+
+    def narrowed(frame: EngineFrame) -> EngineFrame:
+        if not isinstance(frame, (Chunk, States)):
+            return frame
+        batch = frame.batch.select([name for name in frame.batch.schema.names if name in used])
+        if isinstance(frame, States):
+            batch = batch.rename_columns(["state_0" if name == state else name for name in batch.schema.names])
+        return replace(frame, batch=batch)
+
+    columns = pa.schema([each for each in opening.columns if each.name in used])
+    return replace(
+        recording,
+        opening=replace(opening, calls=(call,), columns=columns),
+        pairs=tuple(replace(pair, frame=narrowed(pair.frame)) for pair in recording.pairs),
+    )
+
+
+def _unneeded(trial: _Trial, recording: Recording) -> tuple[str, ...]:
+    """Return the columns that may all be NULL without another message or line of the error."""
+    found: list[str] = []
+    for name in recording.opening.columns.names:
+        if name in ("slot", "kind"):
+            continue
+        error = trial.error_of(replace(recording, pairs=tuple(_nulled(recording.pairs, [*found, name]))))
+        if error is not None and (error.message, error.trace) == (trial.error.message, trial.error.trace):
+            found.append(name)
+    return tuple(found)
+
+
+def _nulled(pairs: Sequence[Pair], names: Sequence[str]) -> Iterator[Pair]:
+    """Yield pairs in whose chunks columns are NULL."""
+    for pair in pairs:
+        if not isinstance(pair.frame, Chunk):
+            yield pair
+            continue
+        batch = pair.frame.batch
+        columns = [
+            pa.nulls(batch.num_rows, each.type) if each.name in names else batch.column(each.name)
+            for each in batch.schema
+        ]
+        yield replace(pair, frame=Chunk(pa.RecordBatch.from_arrays(columns, schema=batch.schema)))
 
 
 def _units_in(pairs: Sequence[Pair]) -> list[_Unit]:

@@ -132,7 +132,7 @@ def united(one, other):
     """Return the union of two sketches: the greater of each pair of registers."""
     if len(one) != len(other):
         raise ValueError(f"the sketches have {len(one)} and {len(other)} bytes; make both with the same precision")
-    return bytes(map(max, one, other))
+    return bytes([max(pair) for pair in zip(one, other, strict=True)])
 
 
 def estimate(sketch):

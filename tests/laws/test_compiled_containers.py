@@ -311,7 +311,7 @@ def _sets(states: pa.Array, unordered: bool) -> Any:
         ("accumulator[value] = 1", "the value is int, and float is annotated; write 0.0"),
         ("accumulator.get(value, 0)", "the default of get is int, and float is annotated; write 0.0"),
         ("accumulator.popitem()", "popitem"),
-        ("return {}", "it creates a dict"),
+        ("return {}", "it makes a dict of which is not certain what it will hold"),
     ],
 )
 def test_what_is_done_with_dicts_besides_is_not_compiled(body: str, why: str, hot: Programs) -> None:

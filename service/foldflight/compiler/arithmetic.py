@@ -21,6 +21,8 @@ from numba.extending import intrinsic, register_jitable
 __all__ = [
     "abs_int",
     "add_int",
+    "bit_count",
+    "bit_length",
     "bound_of",
     "c_function",
     "ceil_float",
@@ -319,3 +321,25 @@ def index_of(index: int, length: int) -> int:
 def bound_of(place: int, length: int) -> int:
     """Return a bound of a slice as a place in a sequence, or its end."""
     return max(0, place + length) if place < 0 else min(place, length)
+
+
+@register_jitable
+def bit_count(a: int) -> int:
+    """Return `a.bit_count()`."""
+    left, found = a if a >= 0 else -a, 0  # the least number is its own negative, and one bit
+    while left != 0:
+        left &= left - 1
+        found += 1
+    return found
+
+
+@register_jitable
+def bit_length(a: int) -> int:
+    """Return `a.bit_length()`."""
+    left, found = a if a >= 0 else -a, 0
+    if left < 0:
+        return 64
+    while left != 0:
+        left >>= 1
+        found += 1
+    return found

@@ -94,7 +94,7 @@ def _replaces(value: Any, typemap: dict[str, types.Type], role: Any) -> bool:
     if put_whole not in (getattr(function, "typing_key", None), getattr(function, "key", None)):
         return False
     other = typemap[value.args[1].name]
-    return isinstance(other, Held) and not other.changeable
+    return isinstance(other, Held) and other.is_new
 
 
 def _mentions_list(type_: types.Type) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from foldflight.compiler.heap import Heap, held, room
+from foldflight.compiler.heap import CONTROLS, MARK, Heap, held, room
 from foldflight.compiler.program import Program, Uncompiled
 from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.accumulators import Accumulators
@@ -58,7 +58,7 @@ class Compiled(Accumulators):
         self._merging: tuple[Any, ...] = ()
         self._table = np.zeros(0, np.uint8)
         self._present = np.zeros(0, np.bool_)
-        self._progress = np.zeros(8, np.int64)  # the row; for accumulators with containers, the heap's control words
+        self._progress = np.zeros(CONTROLS, np.int64)  # the row and the heap's control words
         self._heap: Heap | None = None
         self._fresh = np.zeros(0, np.uint8)
         self._kept: list[pa.Array] = []
@@ -138,14 +138,19 @@ class Compiled(Accumulators):
 
     def _run(self, loop: Any, *places: Any) -> None:
         """Run a loop. When the arena is full, make room and go on with the row that was given up."""
+        given_up = -1
         while True:
             try:
                 loop(*places)
             except MemoryError:
-                if self._heap is None or self._program is None:
-                    raise
+                assert self._program is not None
+                if self._heap is None:  # the code makes containers or texts, and no accumulator has them
+                    self._heap = Heap(self._progress)
+                row = int(self._progress[0])
                 self._heap.undo()
-                self._heap.grow([self._rows, *self._merging], self._program.layout.fields)
+                tables = [self._rows, *self._merging]
+                self._heap.grow(tables, self._program.layout.fields, again=row == given_up)
+                given_up = row
             except RAISED:
                 if self._heap is not None:
                     self._heap.undo()
@@ -266,6 +271,7 @@ class Compiled(Accumulators):
         slots = self.inner.occupied()
         self._program = found
         self._fresh = found.fresh
+        self._progress[MARK] = -2 if held(found.layout.fields) else -1
         if held(found.layout.fields):
             self._heap = Heap(self._progress)
             self._fresh = found.fresh.copy()
@@ -398,6 +404,7 @@ class Compiled(Accumulators):
 
     def _keep(self, program: Program, arrays: list[pa.Array]) -> None:
         """Keep arrays to whose texts accumulators may refer. Copy those texts when most of what is kept is not used."""
+        made = [] if self._heap is None else self._heap.taken()
         if not program.texts:
             return
         if self._kept_bytes > self._kept_bytes_max:
@@ -414,6 +421,7 @@ class Compiled(Accumulators):
             self._kept, self._memory = copies, _memory_of(copies)
             self._kept_bytes = sum(self._memory.values())
             self._kept_bytes_max = max(_KEPT_BYTES_MIN, 2 * self._kept_bytes)
+        arrays = [*made, *arrays]
         self._kept += arrays
         for address, size in _memory_of(arrays).items():
             if address not in self._memory:

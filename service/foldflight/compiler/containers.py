@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final
 
+import numba
 from llvmlite import ir as llvm
 from numba.core import cgutils, types
 from numba.core.datamodel import models
@@ -20,7 +21,7 @@ from numba.extending import intrinsic, register_jitable, register_model
 
 from foldflight.compiler import memory
 from foldflight.compiler.arithmetic import add_int, bound_of, index_of, sub_int
-from foldflight.compiler.heap import Holding, Part
+from foldflight.compiler.heap import HEADER, Holding, Part
 from foldflight.compiler.kinds import KINDS, Refused, kind_of, stand_in
 from foldflight.compiler.memory import dict_operations, list_operations, load
 
@@ -29,11 +30,15 @@ __all__ = [
     "GREATEST",
     "LEAST",
     "METHODS",
+    "PUSHING",
     "Held",
     "contains",
     "delete_item",
+    "empty_of",
     "get_item",
+    "header_of",
     "put_whole",
+    "seen_as",
     "set_item",
 ]
 
@@ -43,15 +48,17 @@ class Held(types.IterableType):
 
     Args:
         holding: What it holds.
-        changeable: Whether code may change it. Temporary containers cannot be changed, so they may share memory.
+        changeable: Whether code may change it. Parts of others, and what is sorted, cannot be changed.
         view: `keys`, `values` or `items` for the views of a dict; else empty.
+        temporary: Whether code has made it, so that it is not an accumulator's.
     """
 
-    def __init__(self, holding: Holding, *, changeable: bool, view: str = "") -> None:
+    def __init__(self, holding: Holding, *, changeable: bool, view: str = "", temporary: bool = False) -> None:
         self.holding = holding
         self.changeable = changeable
         self.view = view
-        super().__init__(name=f"Held({holding}, {changeable}, {view})")
+        self.is_new = temporary or not changeable
+        super().__init__(name=f"Held({holding}, {changeable}, {view}{', temporary' * temporary})")
 
     @property
     def iterator_type(self) -> types.Type:
@@ -131,7 +138,9 @@ def header_of(typing: Any, held: Any) -> Any:
     return signature(types.int64, held), generate
 
 
-def _seen_as(held: Held) -> Callable[[int], Any]:
+def seen_as(held: Held) -> Callable[[int], Any]:
+    """Return the function that returns the container whose header is at an address."""
+
     @intrinsic
     def seen(typing: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
@@ -668,7 +677,7 @@ def _view(name: str) -> Any:
     @stand_in
     def view(me: Any) -> Any:
         _of(me, "dict", name)
-        seen = _seen_as(Held(me.holding, changeable=False, view=name))
+        seen = seen_as(Held(me.holding, changeable=False, view=name))
         return lambda me: seen(header_of(me))
 
     return view
@@ -745,6 +754,13 @@ METHODS: Final[dict[str, Any]] = {
 }
 
 
+@functools.cache
+def empty_of(holding: Holding) -> Any:
+    """Return the function that makes an empty container."""
+    seen = seen_as(Held(holding, changeable=True, temporary=True))
+    return numba.njit(nogil=True)(lambda: seen(memory.fresh_header()))
+
+
 # --- operators --------------------------------------------------------------------------------------------------------
 
 
@@ -797,7 +813,7 @@ def get_item(me: Held, index: Any) -> Any:
 def _slice(me: Held, index: types.SliceType) -> Any:
     if index.has_step:
         raise Refused("it takes a slice with a step")
-    seen, made = _seen_as(Held(me.holding, changeable=False)), list_operations(me.holding.stride)
+    seen, made = seen_as(Held(me.holding, changeable=False)), list_operations(me.holding.stride)
     extended = made.extended
 
     def part(me: Any, index: Any) -> Any:
@@ -810,6 +826,15 @@ def _slice(me: Held, index: types.SliceType) -> Any:
         return seen(found)
 
     return part
+
+
+@stand_in
+def _put(me: Any, index: Any, value: Any) -> Any:
+    """Stand for what a dict comprehension does with each entry."""
+    return set_item(me, index, value)
+
+
+METHODS["__setitem__"] = _put
 
 
 def set_item(me: Held, index: Any, value: Any) -> Any:
@@ -872,13 +897,20 @@ def put_whole(me: Any, other: Any) -> Any:
     """Stand for the assignment of a container to the accumulator, or to its attribute."""
     if not isinstance(me, Held) or not isinstance(other, Held) or other.view or me.holding != other.holding:
         raise Refused(f"it replaces a container by {other}")
-    if other.changeable:
+    if not other.is_new:
 
         def same(me: Any, other: Any) -> None:
             if header_of(me) != header_of(other):
                 raise ValueError  # two attributes would be the same object
 
         return same
+    if other.changeable and me.holding.made is None:
+
+        def moved(me: Any, other: Any) -> None:
+            for place in range(1, HEADER):
+                memory.store(header_of(me) + 8 * place, load(header_of(other) + 8 * place))
+
+        return moved
     if me.holding.shape != "list":
         raise Refused(f"it replaces a {me.holding.shape}")
     extended, emptied = list_operations(me.holding.stride).extended, memory.emptied
@@ -943,7 +975,7 @@ def ordered_list(me: Any) -> Any:
     part = me.part if isinstance(me, Held) else None
     if part is None:
         raise Refused(f"it sorts {me}")
-    ordered, seen = _sorted_of(me), _seen_as(Held(Holding("list", part), changeable=False))
+    ordered, seen = _sorted_of(me), seen_as(Held(Holding("list", part), changeable=False))
     return lambda me: seen(ordered(header_of(me)))
 
 
@@ -1095,14 +1127,15 @@ def _sifts(part: Part) -> tuple[Any, Any]:
     return down, up
 
 
+PUSHING: Final = (_heap("heappush", pushes=True, pops=False), _heap("heapreplace", pushes=True, pops=True))
 CALLS: Final[dict[Any, Any]] = {
     sorted: ordered_list,
     sum: total,
     slice: slice,
     enumerate: enumerate,
     zip: zip,
-    heapq.heappush: _heap("heappush", pushes=True, pops=False),
-    heapq.heapreplace: _heap("heapreplace", pushes=True, pops=True),
+    heapq.heappush: PUSHING[0],
+    heapq.heapreplace: PUSHING[1],
     heapq.heappop: _heap("heappop", pushes=False, pops=True),
 }
 LEAST: Final = _extreme("min", operator.lt)

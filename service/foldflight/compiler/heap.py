@@ -21,10 +21,12 @@ __all__ = ["HEADER", "Heap", "Holding", "Part"]
 # The words of a header, and the control words, whose first is the number of the row (`memory.py`).
 CONTROL, OFFSET, USED, CAPACITY, LIVE, INDEXED = range(6)
 HEADER: Final = 6
-_ROW, CHANGES, CHANGES_MAX, JOURNAL, TOP, SIZE, ARENA, NEEDED = range(8)
+ROW, CHANGES, CHANGES_MAX, JOURNAL, TOP, SIZE, ARENA, NEEDED, TEXT, TEXT_END, MARK = range(11)
+CONTROLS: Final = 11
 SMALL: Final = 8  # so many entries of a dict or set are searched one by one, without an index
 _WORDS_MIN: Final = 1 << 12
 _CHANGES_MIN: Final = 1 << 8
+_TEXT_MIN: Final = 1 << 16  # bytes for texts that compiled code makes
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,17 @@ class Heap:
     """The arena and the journal of a call's containers.
 
     Args:
-        control: The control words, whose address does not change: int64, shape (8,).
+        control: The control words, whose address does not change: int64, shape (11,).
+
+    Attributes:
+        texts: The memory of texts that compiled code has made since `taken` was called last.
     """
 
     def __init__(self, control: npt.NDArray[np.int64]) -> None:
         self.control = control
         self._arena = np.zeros(0, np.int64)
         self._journal = np.zeros(0, np.int64)
+        self.texts: list[pa.Array] = []
         self._resize(np.zeros(_WORDS_MIN, np.int64), 0)
         self._record(_CHANGES_MIN)
 
@@ -119,17 +125,31 @@ class Heap:
             self._arena[(address - self._arena.ctypes.data) // 8] = word
         self.control[CHANGES] = 0
 
-    def grow(self, tables: Sequence[Any], fields: Sequence[RecordField]) -> None:
+    def grow(self, tables: Sequence[Any], fields: Sequence[RecordField], *, again: bool = False) -> None:
         """Make room after a MemoryError, for the row that was given up and more.
 
         Args:
             tables: All records that have containers.
             fields: Their fields.
+            again: Whether the same row was given up before, so that it needs more than what was missing then.
         """
-        if self.control[NEEDED]:
-            self._compact(tables, fields, int(self.control[NEEDED]))
+        needed = int(self.control[NEEDED])
+        if needed < 0:
+            size = 2 * len(self.texts[-1]) if again and self.texts else _TEXT_MIN
+            self.texts.append(pa.array(np.zeros(max(size, -2 * needed), np.uint8)))
+            address = self.texts[-1].buffers()[1].address
+            self.control[[TEXT, TEXT_END]] = address, address + len(self.texts[-1])
+            self.control[CHANGES] = 0
+        elif needed:
+            self._compact(tables, fields, max(needed, int(self.control[SIZE])) if again else needed)
         else:
             self._record(2 * int(self.control[CHANGES_MAX]))
+
+    def taken(self) -> list[pa.Array]:
+        """Return the memory of the texts that were made since the last call, which the caller keeps or lets go."""
+        texts, self.texts = self.texts, []
+        self.control[[TEXT, TEXT_END]] = 0
+        return texts
 
     def reserve(self, tables: Sequence[Any], fields: Sequence[RecordField], words: int) -> int:
         """Return the offset of so many new words."""

@@ -20,6 +20,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
 from foldflight.compiler import containers, decimals, operators
+from foldflight.compiler.control import enter
 from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, number_type, stand_in
 from foldflight.compiler.records import (
     Items,
@@ -242,6 +243,7 @@ class Kernels:
 
         def fold(table, present, instance, progress, slots, retracts, columns, valid):
             me, copy = at_instance(instance, 0), local()
+            enter(progress)
             for row in range(progress[0], len(slots)):
                 slot = slots[row]
                 record = at(table, slot)
@@ -262,6 +264,7 @@ class Kernels:
 
         def each(table, present, instance, progress, slots, retracts, columns, valid, kept, shows, fresh, found, known):
             me, copy = at_instance(instance, 0), local()
+            enter(progress)
             for row in range(progress[0], len(slots)):
                 slot = slots[row]
                 progress[0] = row
@@ -293,6 +296,7 @@ class Kernels:
 
         def merge(table, present, instance, progress, slots, states):
             me, copy = at_instance(instance, 0), local()
+            enter(progress)
             for row in range(progress[0], len(slots)):
                 slot = slots[row]
                 record, state = at(table, slot), at(states, row)
@@ -328,6 +332,7 @@ class Kernels:
 
         def values(table, present, instance, progress, fresh, slots, found, valid):
             me = at_instance(instance, 0)
+            enter(progress)
             top = progress[4] if holds else 0
             for row in range(progress[0], len(slots)):
                 slot = slots[row]
@@ -350,7 +355,8 @@ class Kernels:
 
         def mapped(instance, progress, columns, valid, found, known):
             me = at_instance(instance, 0)
-            for row in range(len(found)):
+            enter(progress)
+            for row in range(progress[0], len(found)):
                 progress[0] = row
                 _show(found, known, row, call(me, row_of(columns, valid, row)))
 

@@ -28,6 +28,7 @@ __all__ = [
     "KNOWN",
     "Moment",
     "Refused",
+    "TextWalk",
     "as_moment",
     "as_number",
     "exactly",
@@ -38,12 +39,26 @@ __all__ = [
 ]
 
 
-class Moment(types.Type):
-    """The numba type of one kind of moments, or of texts or bytes."""
+class Moment(types.IterableType):
+    """The numba type of one kind of moments, or of texts or bytes, over which code may walk."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         super().__init__(name=f"Moment({kind})")
+
+    @property
+    def iterator_type(self) -> types.Type:
+        if self.kind not in TEXTS:
+            raise Refused(f"it iterates over a {self.kind}")
+        return TextWalk(self)
+
+
+class TextWalk(types.SimpleIteratorType):
+    """The numba type of an iterator over the characters of a text, or the numbers that are bytes."""
+
+    def __init__(self, text: Moment) -> None:
+        self.kind = text.kind
+        super().__init__(f"TextWalk({text.kind})", text if text.kind == "text" else types.int64)
 
 
 @register_model(Moment)

@@ -17,7 +17,6 @@ recorded in the journal, regions are never freed, and headers are in the copy of
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +26,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
 from foldflight.compiler import heap
+from foldflight.compiler.control import current, load, load_byte, load_short, store, store_short
 from foldflight.compiler.texts import COMPARISONS
 from foldflight.fold.texts import ADDRESS_BITS, TEXTS
 
@@ -35,11 +35,13 @@ __all__ = [
     "change",
     "dict_operations",
     "emptied",
+    "fresh_header",
     "list_operations",
     "load",
     "new_header",
     "ordering",
     "sorting",
+    "store",
     "words_tuple",
 ]
 
@@ -50,35 +52,7 @@ OFFSET, USED, CAPACITY, LIVE, INDEXED = (
 _CHANGES, _CHANGES_MAX, _JOURNAL, _TOP, _SIZE, _ARENA, _NEEDED = (
     8 * word for word in (heap.CHANGES, heap.CHANGES_MAX, heap.JOURNAL, heap.TOP, heap.SIZE, heap.ARENA, heap.NEEDED)
 )
-
-
-def _memory(width: int) -> tuple[Callable[[int], int], Callable[[int, int], None]]:
-    """Return functions that load and store an integer of so many bits at an address."""
-    number = llvm.IntType(width)
-
-    @intrinsic
-    def load(typing: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-            found = builder.load(builder.inttoptr(arguments[0], number.as_pointer()))
-            return found if width == 64 else builder.zext(found, llvm.IntType(64))
-
-        return signature(types.int64, types.int64), generate
-
-    @intrinsic
-    def store(typing: Any, address: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-            value = arguments[1] if width == 64 else builder.trunc(arguments[1], number)
-            builder.store(value, builder.inttoptr(arguments[0], number.as_pointer()))
-            return context.get_dummy_value()
-
-        return signature(types.void, types.int64, types.int64), generate
-
-    return load, store
-
-
-load, store = _memory(64)
-_load_short, _store_short = _memory(32)
-_load_byte, _ = _memory(8)
+_ROW, _MARK = 8 * heap.ROW, 8 * heap.MARK
 
 
 @intrinsic
@@ -150,6 +124,21 @@ def emptied(header: int) -> None:
     """Empty a container."""
     for place in range(1, heap.HEADER):
         store(header + 8 * place, 0)
+
+
+@register_jitable
+def fresh_header() -> int:
+    """Return the address of the header of an empty container that code makes."""
+    control = current()
+    mark = load(control + _MARK)
+    if mark >= -1 and mark != load(control + _ROW):  # no accumulator has containers, so the memory is free at each row
+        store(control + _MARK, load(control + _ROW))
+        store(control + _TOP, 0)
+        store(control + _CHANGES, 0)
+    made = load(control + _ARENA) + 8 * allocate(control, heap.HEADER)
+    store(made, control)
+    emptied(made)
+    return made
 
 
 @register_jitable
@@ -293,7 +282,7 @@ def _hash_of_text(text):
             word = load(address + place)
         else:
             for last in range(place, length):
-                word = (word << 8) | _load_byte(address + last)
+                word = (word << 8) | load_byte(address + last)
         found = (found ^ word) * -7046029254386353131
         found ^= found >> 32
         place += 8
@@ -391,10 +380,10 @@ def _searching(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
         mask, index = 2 * load(header + CAPACITY) - 1, index_of(header)
         place = hashed(key_of(words_at(header, entry))) & mask
         while True:
-            found = _load_short(index + 4 * place)
+            found = load_short(index + 4 * place)
             # Numbers of entries that do not exist are left from rows that were given up.
             if found == 0 or found > load(header + INDEXED) or found == entry + 1:
-                _store_short(index + 4 * place, entry + 1)
+                store_short(index + 4 * place, entry + 1)
                 store(header + INDEXED, entry + 1)
                 return
             place = (place + 1) & mask
@@ -414,7 +403,7 @@ def _searching(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
         mask, index = 2 * load(header + CAPACITY) - 1, index_of(header)
         place = hashed(words) & mask
         while True:
-            found = _load_short(index + 4 * place)
+            found = load_short(index + 4 * place)
             if found == 0 or found > used:
                 return -1
             if is_same(words_at(header, found - 1), words) and not is_deleted(header, found - 1):

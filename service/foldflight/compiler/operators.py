@@ -13,7 +13,7 @@ from typing import Any, Final
 from numba.core import types
 from numba.extending import register_jitable
 
-from foldflight.compiler import arithmetic, containers, decimals, moments, texts
+from foldflight.compiler import arithmetic, containers, decimals, moments, texts, writing
 from foldflight.compiler.kinds import ENCODED, KNOWN, Refused, as_moment, as_number, kind_of, stand_in
 from foldflight.compiler.records import Items, load_item, store_item
 from foldflight.fold.decimals import DECIMALS, scale_of
@@ -23,8 +23,11 @@ from foldflight.functions.types.ranking import rank
 
 __all__ = [
     "CALLS",
+    "EXTREMES",
     "IN_PLACE",
+    "METHODS",
     "OPERATORS",
+    "check_lengths",
     "get_item",
     "is_none",
     "isinstance_of",
@@ -32,6 +35,7 @@ __all__ = [
     "result_of",
     "set_item",
     "truth",
+    "walked",
 ]
 
 
@@ -336,6 +340,27 @@ def _comparison(symbol: str, function: Any) -> Any:
     return _binary(symbol, ints=plain, floats=plain, bools=plain, mixed=mixed)
 
 
+def _equality(plain: Any, *, differ: bool) -> Any:
+    """Return the stand-in of `==`, or of `!=` if `differ`, where values may be None."""
+
+    @stand_in
+    def choose(a: Any, b: Any) -> Any:
+        kinds = [str(kind_of(a)), str(kind_of(b))]
+        if "None" in kinds or not any(each == "none" or each.endswith("?") for each in kinds):
+            return lambda a, b: plain(a, b)
+        if "none" in kinds:
+            return lambda a, b: (is_none(a) and is_none(b)) != differ
+
+        def known(a: Any, b: Any) -> Any:
+            if a is None or b is None:
+                return (a is None and b is None) != differ
+            return plain(a, b)
+
+        return known
+
+    return choose
+
+
 def _identity(a: Any) -> Any:
     return a
 
@@ -369,8 +394,30 @@ def _decimal_of(a: Any) -> Any:
     return lambda a: known(a)
 
 
+_sum: Final = _binary("+", arithmetic.add_int, _plain(operator.add))
+
+
+@stand_in
+def _plus(a: Any, b: Any) -> Any:
+    """Stand for `a + b`."""
+    if str(kind_of(a)).removesuffix("?") in TEXTS and str(kind_of(b)).removesuffix("?") in TEXTS:
+        return lambda a, b: writing.joined(a, b)
+    return lambda a, b: _sum(a, b)
+
+
+_whole: Final = _unary("int()", _same, arithmetic.int_of_float, of_decimals=decimals.to_whole)
+
+
+@stand_in
+def _int_of(a: Any) -> Any:
+    """Stand for `int(a)`."""
+    if str(kind_of(a)).removesuffix("?") in TEXTS:
+        return lambda a: writing.number_of(a)
+    return lambda a: _whole(a)
+
+
 OPERATORS: Final[dict[Any, Any]] = {
-    operator.add: _binary("+", arithmetic.add_int, _plain(operator.add)),
+    operator.add: _plus,
     operator.sub: _binary("-", arithmetic.sub_int, _plain(operator.sub)),
     operator.mul: _binary("*", arithmetic.mul_int, _plain(operator.mul)),
     operator.truediv: _binary("/", arithmetic.truediv_int, arithmetic.truediv_float),
@@ -386,8 +433,8 @@ OPERATORS: Final[dict[Any, Any]] = {
     operator.le: _comparison("<=", operator.le),
     operator.gt: _comparison(">", operator.gt),
     operator.ge: _comparison(">=", operator.ge),
-    operator.eq: _comparison("==", operator.eq),
-    operator.ne: _comparison("!=", operator.ne),
+    operator.eq: _equality(_comparison("==", operator.eq), differ=False),
+    operator.ne: _equality(_comparison("!=", operator.ne), differ=True),
     operator.neg: _unary(
         "-",
         arithmetic.neg_int,
@@ -409,7 +456,8 @@ IN_PLACE: Final[dict[Any, Any]] = {
 CALLS: Final[dict[Any, Any]] = {
     **containers.CALLS,
     bool: truth,
-    int: _unary("int()", _same, arithmetic.int_of_float, of_decimals=decimals.to_whole),
+    int: _int_of,
+    bytes: writing.bytes_of,
     float: _unary("float()", register_jitable(lambda a: builtins.float(a)), _same, of_decimals=decimals.to_float),
     abs: _unary(
         "abs()",
@@ -438,6 +486,63 @@ CALLS: Final[dict[Any, Any]] = {
     **{getattr(math, name): _math(name, 2) for name in ("atan2", "copysign")},
     len: _size,
     rank: _unary("rank", _same, _same),  # numbers are their own rank; `min` and `max` call it for structs and arrays
+}
+
+
+def _of_one(name: str, of_container: Any, of_several: Any) -> Any:
+    """Return the stand-in of `min` or `max` of one argument."""
+
+    @stand_in
+    def choose(a: Any) -> Any:
+        if not isinstance(a, types.BaseTuple):
+            return lambda a: of_container(a)
+        if len(a) == 2:
+            return lambda a: of_several(a[0], a[1])
+        if len(a) == 3:
+            return lambda a: of_several(a[0], a[1], a[2])
+        raise Refused(f"it calls {name} of a tuple of {len(a)}")
+
+    return choose
+
+
+EXTREMES: Final = {
+    min: _of_one("min", containers.LEAST, CALLS[min]),
+    max: _of_one("max", containers.GREATEST, CALLS[max]),
+}
+
+
+@stand_in
+def walked(a: Any) -> Any:
+    """Return what a loop walks over, a text or bytes that must not be None."""
+    known = KNOWN[texts.text_kind("a loop", a)]
+    return lambda a: known(a)
+
+
+@stand_in
+def check_lengths(a: Any, b: Any) -> Any:
+    """Raise unless `zip(a, b, strict=True)` comes to the end of both."""
+    sizes = [_size_of(each) for each in (a, b)]
+    one, other = sizes
+
+    def check(a: Any, b: Any) -> None:
+        if one(a) != other(b):
+            raise ValueError
+
+    return check
+
+
+def _size_of(a: Any) -> Any:
+    if kind_of(a) == "bytes":
+        return texts.size_of
+    if not isinstance(a, containers.Held):
+        raise Refused(f"it calls zip with strict of {a}")
+    return containers.length_of
+
+
+METHODS: Final[dict[str, Any]] = {
+    "bit_length": _unary("bit_length", arithmetic.bit_length),
+    "bit_count": _unary("bit_count", arithmetic.bit_count),
+    "count": writing.count_of,
 }
 
 

@@ -22,9 +22,10 @@ from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.typed_passes import NopythonTypeInference
 from numba.core.untyped_passes import IRProcessing
 
-from foldflight.compiler import containers, decimals, moments, operators, texts
+from foldflight.compiler import containers, decimals, moments, operators, texts, writing
 from foldflight.compiler.check import Check
 from foldflight.compiler.kinds import Refused, as_moment, kind_of, takes
+from foldflight.compiler.making import EMPTY, Fill, inline_comprehensions
 from foldflight.compiler.records import EXACTLY, Items, Reference
 
 __all__ = ["ClassCompiler"]
@@ -38,7 +39,6 @@ _ALLOWED: Final = frozenset(
         "call",
         "cast",
         "exhaust_iter",
-        "getiter",
         "iternext",
         "null",
         "pair_first",
@@ -48,9 +48,11 @@ _ALLOWED: Final = frozenset(
         "undef",
     }
 )
+_CHAINED_MAX: Final = 8  # so many numbers are compared one by one
+# The methods of texts, bytes, numbers, dates and times.
+_OF_VALUES: Final = {**moments.METHODS, **texts.METHODS, **writing.METHODS, **operators.METHODS}
 _BUILT_IN: Final = python.BuiltinMethodType
-_NAMES: Final = {"build_list": "a list", "build_map": "a dict", "build_set": "a set", "build_string": "text",
-                 "make_function": "a comprehension, a generator or a function", "yield": "yield"}  # fmt: skip
+_NAMES: Final = {"build_string": "text", "make_function": "a generator or a function", "yield": "yield"}
 
 
 @dataclass
@@ -86,6 +88,7 @@ class ClassCompiler:
         """Run the pass only, with the types of the first arguments; the others are unknown. Raises Refused."""
         _check_code(function)
         code = run_frontend(function)
+        inline_comprehensions(code)
         unknown = (types.undefined,) * (code.arg_count - len(arguments))
         _Rewriter(_Role(self, function, None), code, (*arguments, *unknown)).run()
 
@@ -131,6 +134,7 @@ class _Replace(FunctionPass):
 
     def run_pass(self, state: Any) -> bool:
         role: _Role = state.func_id.func.__dict__["foldflight"]
+        inline_comprehensions(state.func_ir)
         _Rewriter(role, state.func_ir, state.args).run()
         return True
 
@@ -341,10 +345,24 @@ class _Rewriter:
             self.emit_call(target, operators.get_item, (expr.value, expr.index), loc)
         elif expr.op == "static_getitem" and expr.index_var is not None and self.holds_items(expr.value):
             self.emit_call(target, operators.get_item, (expr.value, expr.index_var), loc)
+        elif expr.op in ("build_list", "build_set", "build_map"):
+            self.container(statement, expr.op.removeprefix("build_").replace("map", "dict"), expr.items)
+        elif expr.op == "getiter":
+            root = self.root(expr.value)
+            if isinstance(root, ir.Arg) and isinstance(self.arguments[root.index], types.Optional):
+                expr = ir.Expr.getiter(self.call(operators.walked, (expr.value,), loc), loc)
+            self.made.append(ir.Assign(expr, target, loc))
         elif expr.op in _ALLOWED:
             self.made.append(statement)
         else:
             raise Refused(f"it creates {_NAMES.get(expr.op, expr.op)}")
+
+    def container(self, statement: ir.Assign, shape: str, items: list[Any]) -> None:
+        """Replace a list, dict or set by an empty one into which the items are put."""
+        self.emit_call(statement.target, EMPTY[shape], (), statement.loc)
+        put = containers.METHODS[{"list": "append", "dict": "__setitem__", "set": "add"}[shape]]
+        for item in items:
+            self.call(put, (statement.target, *(item if isinstance(item, tuple) else (item,))), statement.loc)
 
     def binary(self, statement: ir.Assign, expr: ir.Expr) -> None:
         function = expr.immutable_fn if expr.op == "inplace_binop" else expr.fn
@@ -372,9 +390,18 @@ class _Rewriter:
         known: Any = self.constants.get(holder.name)
         if type(known) not in (tuple, list, set, frozenset, dict):
             return False
+        if 0 < len(known) <= _CHAINED_MAX and {int, float}.issuperset(map(type, known)):
+            answers = [self.equal(item, each, statement.loc) for each in known]
+            for answer in answers[1:]:
+                answers[0] = self.call(operators.OPERATORS[operator.or_], (answers[0], answer), statement.loc)
+            self.made.append(ir.Assign(answers[0], statement.target, statement.loc))
+            return True
         find = texts.table_of(tuple(known), (True,) * len(known))
         self.emit_call(statement.target, find, (item, self.constant(False, statement.loc)), statement.loc)
         return True
+
+    def equal(self, item: ir.Var, number: float, loc: Any) -> ir.Var:
+        return self.call(operators.OPERATORS[operator.eq], (item, self.constant(number, loc)), loc)
 
     def table(self, statement: ir.Assign, expr: ir.Expr, known: dict[Any, Any]) -> None:
         """Replace `known.get(key, default)` of a dict of constants."""
@@ -393,6 +420,9 @@ class _Rewriter:
         base = expr.value.name
         if base in self.constants:
             known = self.constants[base]
+            if type(known) in (str, bytes) and expr.attr in _OF_VALUES:
+                self.methods[statement.target.name] = _Method(_OF_VALUES[expr.attr], expr.value)
+                return
             if not hasattr(known, expr.attr):
                 raise Refused(f"{self.shown(base)} has no attribute {expr.attr}")
             self.object(statement, getattr(known, expr.attr))
@@ -422,8 +452,8 @@ class _Rewriter:
     def attribute_of_value(self, statement: ir.Assign, expr: ir.Expr) -> None:
         if expr.attr in moments.ATTRIBUTES:
             self.emit_call(statement.target, moments.ATTRIBUTES[expr.attr], (expr.value,), statement.loc)
-        elif expr.attr in moments.METHODS or expr.attr in texts.METHODS:
-            found = moments.METHODS.get(expr.attr) or texts.METHODS[expr.attr]
+        elif expr.attr in _OF_VALUES:
+            found = _OF_VALUES[expr.attr]
             self.methods[statement.target.name] = _Method(found, expr.value)
         elif expr.attr == "replace":
             self.methods[statement.target.name] = _Method(moments.replaced, expr.value, moments.REPLACED)
@@ -457,15 +487,21 @@ class _Rewriter:
             self.object(statement, self.is_true(arguments[0]))
         elif any(function is each for each in _FOLDED) and self.are_known(expr):
             self.object(statement, self.folded(function, expr))
+        elif function in (list, dict, set) and not arguments and not expr.kws and expr.vararg is None:
+            self.container(statement, function.__name__, [])
         elif function is datetime.timedelta:
             given = self.by_name(statement, expr, tuple(moments.DURATION), 0)
             self.emit_call(statement.target, moments.duration_of, given, statement.loc)
+        elif function is zip and len(arguments) > 1 and [name for name, _ in expr.kws] == ["strict"]:
+            if self.is_true(expr.kws[0][1]):
+                for each in arguments[1:]:
+                    self.call(operators.check_lengths, (arguments[0], each), statement.loc)
+            self.emit_call(statement.target, zip, arguments, statement.loc)
         elif _is_known(function):
             if expr.kws or expr.vararg:
                 raise Refused(f"it calls {function.__name__} with named or starred arguments")
             if function in (min, max) and len(arguments) == 1:
-                of_one = containers.LEAST if function is min else containers.GREATEST
-                self.emit_call(statement.target, of_one, arguments, statement.loc)
+                self.emit_call(statement.target, operators.EXTREMES[function], arguments, statement.loc)
                 return
             if function in (min, max) and not 2 <= len(arguments) <= 3:
                 raise Refused(f"it calls {function.__name__} with {len(arguments)} arguments")
@@ -562,7 +598,7 @@ class _Rewriter:
     def fresh(self, loc: Any) -> ir.Var:
         return next(iter(self.code.blocks.values())).scope.redefine("$foldflight", loc)
 
-    def constant(self, value: int | str | None, loc: Any) -> ir.Var:
+    def constant(self, value: float | str | None, loc: Any) -> ir.Var:
         """Return a new variable with a constant."""
         target = self.fresh(loc)
         self.made.append(ir.Assign(ir.Const(value, loc), target, loc))
@@ -594,6 +630,10 @@ class _Pipeline(CompilerBase):
     def define_pipelines(self) -> list[Any]:
         passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
         passes.add_pass_after(_Replace, IRProcessing)
+        passes.add_pass_after(Fill, NopythonTypeInference)
+        # In this order: what containers hold, the types, and the check of the types.
+        places = {each: place for place, (each, _) in enumerate(passes.passes)}
+        passes.passes.insert(places[NopythonTypeInference], passes.passes.pop(places[Fill]))
         passes.add_pass_after(Check, NopythonTypeInference)
         passes.finalize()
         return [passes]

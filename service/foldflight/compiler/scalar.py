@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.compiler.compiled import RAISED, columns_of, results_of
+from foldflight.compiler.heap import CONTROLS, MARK, Heap
 from foldflight.compiler.program import Uncompiled, room_for_results, why_not
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Rows
@@ -93,7 +94,9 @@ class CompiledScalar(Scalar):
         self.bound = inner.bound
         self._find = find
         self._found: ScalarProgram | Uncompiled | None = find(0)
-        self._progress = np.zeros(1, np.int64)
+        self._progress = np.zeros(CONTROLS, np.int64)
+        self._progress[MARK] = -1
+        self._heap: Heap | None = None
 
     @property
     def kind(self) -> Mode:
@@ -117,12 +120,27 @@ class CompiledScalar(Scalar):
         values, known = program.room(len(rows))
         self._progress[0] = 0
         try:
-            loop(program.instance, self._progress, columns, valid, values, known)
+            self._run(loop, program.instance, self._progress, columns, valid, values, known)
         except RAISED:
             done = int(self._progress[0])
             rest = self.inner.values(rows.kept(np.arange(len(rows)) >= done))
             return pa.concat_arrays([self._cast(values[:done], known[:done]), rest])
         return self._cast(values, known)
+
+    def _run(self, loop: Any, *places: Any) -> None:
+        """Run the loop. When its memory for containers and texts is full, make room and go on with that row."""
+        if self._heap is not None:
+            self._heap.taken()
+        given_up = -1
+        while True:
+            try:
+                return loop(*places)
+            except MemoryError:
+                if self._heap is None:
+                    self._heap = Heap(self._progress)
+                row = int(self._progress[0])
+                self._heap.grow([], [], again=row == given_up)
+                given_up = row
 
     def _cast(self, values: Any, known: Any) -> pa.Array:
         return results_of(values, known, self.bound.result_type)

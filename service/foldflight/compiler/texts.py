@@ -26,10 +26,13 @@ __all__ = [
     "address_of",
     "constant_of",
     "contains",
+    "cut",
+    "includes_at",
     "item_of",
     "part_of",
     "size_of",
     "table_of",
+    "text_kind",
 ]
 
 _ADDRESS: Final = (1 << ADDRESS_BITS) - 1
@@ -172,6 +175,7 @@ cut: Final = register_jitable(_cut)
 _count: Final = register_jitable(_characters)
 _begin: Final = register_jitable(_place_of)
 _includes: Final = register_jitable(_found_in)
+includes_at: Final = register_jitable(lambda a, b, place: _differs(a + place, b, _length(b)) == 0)
 _starts: Final = register_jitable(lambda a, b: _length(b) <= _length(a) and _differs(a, b, _length(b)) == 0)
 _ends: Final = register_jitable(
     lambda a, b: _length(b) <= _length(a) and _differs(a + (_length(a) - _length(b)), b, _length(b)) == 0

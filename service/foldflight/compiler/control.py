@@ -1,0 +1,109 @@
+"""Words and bytes of memory, and the control words of the loop that a thread runs (`heap.py`)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, Final
+
+import llvmlite.binding
+from llvmlite import ir as llvm
+from numba.core import types
+from numba.core.typing import signature
+from numba.extending import intrinsic, register_jitable
+
+from foldflight.compiler import heap
+
+__all__ = [
+    "current",
+    "enter",
+    "load",
+    "load_byte",
+    "load_short",
+    "store",
+    "store_byte",
+    "store_short",
+    "text_room",
+]
+
+
+def _memory(width: int) -> tuple[Callable[[int], int], Callable[[int, int], None]]:
+    """Return functions that load and store an integer of so many bits at an address."""
+    number = llvm.IntType(width)
+
+    @intrinsic
+    def load(typing: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+            found = builder.load(builder.inttoptr(arguments[0], number.as_pointer()))
+            return found if width == 64 else builder.zext(found, llvm.IntType(64))
+
+        return signature(types.int64, types.int64), generate
+
+    @intrinsic
+    def store(typing: Any, address: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+            value = arguments[1] if width == 64 else builder.trunc(arguments[1], number)
+            builder.store(value, builder.inttoptr(arguments[0], number.as_pointer()))
+            return context.get_dummy_value()
+
+        return signature(types.void, types.int64, types.int64), generate
+
+    return load, store
+
+
+load, store = _memory(64)
+load_short, store_short = _memory(32)
+load_byte, store_byte = _memory(8)
+
+# Containers and texts that code makes have no container beside them that tells the control words. So a loop leaves the
+# address of its control words with its thread.
+_library: Final = ctypes.CDLL(None)
+_key: Final = ctypes.c_uint64(0)
+if _library.pthread_key_create(ctypes.byref(_key), None):
+    raise ImportError("the C library has no more keys for values of threads (pthread_key_create)")
+llvmlite.binding.add_symbol("foldflight_key", ctypes.addressof(_key))
+_of_thread: Final = types.ExternalFunction("pthread_getspecific", signature(types.int64, types.int64))
+_set_of_thread: Final = types.ExternalFunction("pthread_setspecific", signature(types.int32, types.int64, types.int64))
+
+
+@intrinsic
+def _key_of_thread(typing: Any) -> Any:
+    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        wide, name = llvm.IntType(64), "foldflight_key"
+        found = builder.module.globals.get(name) or llvm.GlobalVariable(builder.module, wide, name)
+        return builder.load(found)
+
+    return signature(types.int64), generate
+
+
+@intrinsic
+def _address_of_array(typing: Any, array: Any) -> Any:
+    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        data = context.make_array(made.args[0])(context, builder, arguments[0]).data
+        return builder.ptrtoint(data, llvm.IntType(64))
+
+    return signature(types.int64, array), generate
+
+
+@register_jitable
+def enter(progress: Any) -> None:
+    """Tell the thread the control words of the loop that it begins."""
+    _set_of_thread(_key_of_thread(), _address_of_array(progress))
+
+
+@register_jitable
+def current() -> int:
+    """Return the address of the control words of the loop that this thread runs."""
+    return _of_thread(_key_of_thread())
+
+
+@register_jitable
+def text_room(length: int) -> int:
+    """Return the address of memory for a text of so many bytes. Raises MemoryError if there is none left."""
+    control = current()
+    place = load(control + 8 * heap.TEXT)
+    if place + length > load(control + 8 * heap.TEXT_END):
+        store(control + 8 * heap.NEEDED, -length)
+        raise MemoryError
+    store(control + 8 * heap.TEXT, place + length)
+    return place

@@ -1,0 +1,190 @@
+"""Lists, dicts and sets that code makes: comprehensions become loops, and what is put in tells what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from numba.core import ir, ir_utils, postproc, types
+from numba.core.compiler_machinery import FunctionPass, register_pass
+from numba.core.errors import TypingError, UnsupportedError
+from numba.core.inline_closurecall import inline_closure_call
+from numba.core.typed_passes import type_inference_stage
+
+from foldflight.compiler import containers, operators
+from foldflight.compiler.heap import Holding, Part
+from foldflight.compiler.kinds import KINDS, Refused, kind_of, stand_in
+from foldflight.fold.decimals import DECIMALS
+
+__all__ = ["EMPTY", "Fill", "inline_comprehensions"]
+
+
+def _empty(shape: str) -> Any:
+    @stand_in
+    def empty() -> Any:
+        raise TypingError(shape)  # `Fill` goes on without it
+
+    return empty
+
+
+EMPTY: Final = {shape: _empty(shape) for shape in ("list", "dict", "set")}
+"""The stand-ins for a new list, dict and set, until it is known what these hold."""
+
+# The functions that put something into a container, with the places of their arguments that tell the key and the value.
+_PUTTING: Final[dict[Any, tuple[int, ...]]] = {
+    containers.METHODS["append"]: (1,),
+    containers.METHODS["add"]: (1,),
+    containers.METHODS["get"]: (1, 2),
+    containers.METHODS["insert"]: (2,),
+    containers.METHODS["setdefault"]: (1, 2),
+    containers.METHODS["__setitem__"]: (1, 2),
+    operators.set_item: (1, 2),
+    **dict.fromkeys(containers.PUSHING, (1,)),
+}
+_EXTENDING: Final = (containers.METHODS["extend"], *operators.IN_PLACE.values())
+
+
+def inline_comprehensions(code: ir.FunctionIR) -> None:
+    """Replace the calls of functions that code makes, as Python 3.11 does for comprehensions, by their bodies."""
+    if not any(_is_closure(each) for block in code.blocks.values() for each in block.body):
+        return
+    ir_utils.remove_dels(code.blocks)
+    more = True
+    while more:
+        more = False
+        for block in list(code.blocks.values()):
+            for place, statement in enumerate(block.body):
+                made = _called_closure(code, statement)
+                if made is not None:
+                    try:
+                        inline_closure_call(code, code.func_id.func.__globals__, block, place, made)
+                    except UnsupportedError:  # a generator: the call is refused below
+                        raise Refused("it creates a generator").at(statement.loc.filename, statement.loc.line) from None
+                    code._definitions = ir_utils.build_definitions(code.blocks)
+                    more = True
+                    break
+            if more:
+                break
+    ir_utils.remove_dels(code.blocks)
+    used = {
+        var.name
+        for block in code.blocks.values()
+        for each in block.body
+        for var in each.list_vars()
+        if not isinstance(each, ir.Assign) or var != each.target
+    }
+    for block in code.blocks.values():
+        block.body = [each for each in block.body if not (_is_closure(each) and each.target.name not in used)]
+    postproc.PostProcessor(code).run()
+    code._definitions = ir_utils.build_definitions(code.blocks)
+
+
+def _is_closure(statement: ir.Stmt) -> bool:
+    value = statement.value if isinstance(statement, ir.Assign) else None
+    return isinstance(value, ir.Expr) and value.op == "make_function"
+
+
+def _called_closure(code: ir.FunctionIR, statement: ir.Stmt) -> ir.Expr | None:
+    value = statement.value if isinstance(statement, ir.Assign) else None
+    if not isinstance(value, ir.Expr) or value.op != "call":
+        return None
+    made = ir_utils.guard(ir_utils.get_definition, code, value.func)
+    return made if isinstance(made, ir.Expr) and made.op == "make_function" else None
+
+
+@register_pass(mutates_CFG=False, analysis_only=False)
+class Fill(FunctionPass):
+    """The pass that finds out what new containers hold. Raises Refused for those of which it is not known."""
+
+    _name = "foldflight_fill"
+
+    def __init__(self) -> None:
+        FunctionPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        code = state.func_ir
+        code._definitions = ir_utils.build_definitions(code.blocks)
+        waiting = {
+            statement.target.name: (callee, shape)
+            for statement, callee in _calls(code)
+            for shape, empty in EMPTY.items()
+            if callee.value is empty
+        }
+        changed = bool(waiting)
+        while waiting:
+            found = type_inference_stage(
+                state.typingctx, state.targetctx, code, state.args, None, raise_errors=False
+            ).typemap
+            known = {name: holding for name in waiting if (holding := _held_by(code, found, name, waiting[name][1]))}
+            if not known:
+                shape, loc = next((shape, callee.loc) for callee, shape in waiting.values())
+                what = f"it makes a {shape} of which is not certain what it will hold"
+                raise Refused(f"{what}; put values of one type into it in the same function").at(loc.filename, loc.line)
+            for name, holding in known.items():
+                waiting.pop(name)[0].value = containers.empty_of(holding)
+        return changed
+
+
+def _calls(code: ir.FunctionIR) -> Iterator[tuple[ir.Assign, ir.Global]]:
+    """Yield the calls of functions of the compiler, and the definitions of their functions."""
+    for block in code.blocks.values():
+        for statement in block.body:
+            if (
+                isinstance(statement, ir.Assign)
+                and isinstance(statement.value, ir.Expr)
+                and statement.value.op == "call"
+            ):
+                callee = ir_utils.guard(ir_utils.get_definition, code, statement.value.func)
+                if isinstance(callee, ir.Global):
+                    yield statement, callee
+
+
+def _held_by(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str, shape: str) -> Holding | None:
+    """Return what a new container holds, by the types of what is put into it; None as long as they are not known."""
+    names = _aliases(code, name)
+    for statement, callee in _calls(code):
+        arguments = statement.value.args
+        if not arguments or arguments[0].name not in names:
+            continue
+        if callee.value in _EXTENDING:
+            other = typemap.get(arguments[1].name)
+            if isinstance(other, containers.Held) and other.holding.shape == shape and not other.view:
+                return other.holding
+        if callee.value not in _PUTTING:
+            continue
+        places = _PUTTING[callee.value][-1 if shape == "list" else 0 :]
+        found = [_part_of(typemap.get(arguments[place].name)) for place in places if place < len(arguments)]
+        parts = [each for each in found if each is not None]
+        if len(parts) == (2 if shape == "dict" else 1):
+            return Holding(shape, parts[0], parts[1] if shape == "dict" else None)
+    return None
+
+
+def _part_of(type_: types.Type | None) -> Part | None:
+    given = list(type_) if isinstance(type_, types.BaseTuple) else [type_]
+    # Code that puts None there leaves the row to the interpreter.
+    kinds = [str(None if each is None else kind_of(each)).removesuffix("?") for each in given]
+    if not kinds or any(kind not in KINDS or kind in DECIMALS for kind in kinds):
+        return None
+    return Part(tuple(kinds), is_tuple=isinstance(type_, types.BaseTuple))
+
+
+def _aliases(code: ir.FunctionIR, name: str) -> set[str]:
+    """Return the variables that may hold the value of a variable."""
+    names, more = {name}, True
+    while more:
+        count = len(names)
+        for block in code.blocks.values():
+            for statement in block.body:
+                if isinstance(statement, ir.Assign) and _sources(statement.value) & names:
+                    names.add(statement.target.name)
+        more = len(names) > count
+    return names
+
+
+def _sources(value: Any) -> set[str]:
+    if isinstance(value, ir.Var):
+        return {value.name}
+    if isinstance(value, ir.Expr) and value.op == "phi":
+        return {each.name for each in value.incoming_values if isinstance(each, ir.Var)}
+    return {value.value.name} if isinstance(value, ir.Expr) and value.op == "cast" else set()

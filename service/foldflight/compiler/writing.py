@@ -1,0 +1,401 @@
+"""Texts and bytes that compiled code makes or walks over: `+`, `upper`, `strip`, `split`, `join`, `int(text)`, loops.
+
+What Python does with characters outside of ASCII (`"ß".upper()` is "SS") is left to the interpreter.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from llvmlite import ir as llvm
+from numba.core import cgutils, types
+from numba.core.datamodel import models
+from numba.core.imputils import RefType, iternext_impl, lower_builtin
+from numba.core.typing import signature
+from numba.extending import register_jitable, register_model
+
+from foldflight.compiler import memory
+from foldflight.compiler.containers import Held, header_of, seen_as
+from foldflight.compiler.control import load_byte, store_byte, text_room
+from foldflight.compiler.heap import Holding, Part
+from foldflight.compiler.kinds import KNOWN, Moment, Refused, TextWalk, as_moment, as_number, kind_of, stand_in
+from foldflight.compiler.memory import list_operations, load
+from foldflight.compiler.records import Items, load_item
+from foldflight.compiler.texts import cut, includes_at, text_kind
+from foldflight.fold.texts import ADDRESS_BITS, LENGTH_MAX
+
+__all__ = ["METHODS", "bytes_of", "count_of", "joined", "number_of"]
+
+_ADDRESS: Final = (1 << ADDRESS_BITS) - 1
+_DIGITS_MAX: Final = 18
+
+
+@register_jitable
+def _length(a: int) -> int:
+    return a >> ADDRESS_BITS
+
+
+@register_jitable
+def _at(a: int, place: int) -> int:
+    return load_byte((a & _ADDRESS) + place)
+
+
+@register_jitable
+def _copy(address: int, a: int) -> int:
+    """Copy a text to an address, and return the address after it."""
+    for place in range(_length(a)):
+        store_byte(address + place, _at(a, place))
+    return address + _length(a)
+
+
+@register_jitable
+def _room(length: int) -> int:
+    if length > LENGTH_MAX:
+        raise ValueError  # the interpreter has longer ones
+    return text_room(length)
+
+
+@register_jitable
+def _written(address: int, length: int) -> int:
+    return address | length << ADDRESS_BITS
+
+
+@register_jitable
+def _plus(a: int, b: int) -> int:
+    if a == 0 or b == 0:
+        return a + b
+    address = _room(_length(a) + _length(b))
+    _copy(_copy(address, a), b)
+    return _written(address, _length(a) + _length(b))
+
+
+@stand_in
+def joined(a: Any, b: Any) -> Any:
+    """Stand for `a + b` of texts or bytes."""
+    kind = text_kind("+", a, b)
+    known, made = KNOWN[kind], as_moment(kind)
+    return lambda a, b: made(_plus(as_number(known(a)), as_number(known(b))))
+
+
+def _cased(name: str, first: int, change: int) -> Any:
+    """Return the stand-in of `upper` or `lower`: 26 letters from `first` on are changed."""
+
+    @stand_in
+    def choose(a: Any) -> Any:
+        kind = text_kind(name, a)
+        known, made, is_text = KNOWN[kind], as_moment(kind), kind == "text"
+
+        def cased(a: Any) -> Any:
+            number = as_number(known(a))
+            length = _length(number)
+            if length == 0:
+                return made(number)
+            address = _room(length)
+            for place in range(length):
+                byte = _at(number, place)
+                if is_text and byte >= 0x80:
+                    raise ValueError  # the interpreter knows all letters
+                store_byte(address + place, byte + change if first <= byte < first + 26 else byte)
+            return made(_written(address, length))
+
+        return cased
+
+    return choose
+
+
+# --- white space ------------------------------------------------------------------------------------------------------
+
+
+@register_jitable
+def _space_at(a: int, place: int, end: int, is_text: bool) -> int:
+    """Return the number of bytes of the white space that begins at a place; 0 if another character does."""
+    byte = _at(a, place)
+    if byte == 0x20 or 0x09 <= byte <= 0x0D or (is_text and 0x1C <= byte <= 0x1F):
+        return 1
+    if not is_text or byte < 0xC2 or place + 1 >= end:
+        return 0
+    second = _at(a, place + 1)
+    if byte == 0xC2:
+        return 2 if second in (0x85, 0xA0) else 0
+    if byte not in (0xE1, 0xE2, 0xE3) or place + 2 >= end:
+        return 0
+    code = (byte & 0x0F) << 12 | (second & 0x3F) << 6 | (_at(a, place + 2) & 0x3F)
+    is_space = code in (0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000) or 0x2000 <= code <= 0x200A
+    return 3 if is_space else 0
+
+
+@register_jitable
+def _start_of(a: int, start: int, end: int, is_text: bool) -> int:
+    """Return the first place that is no white space."""
+    while start < end:
+        width = _space_at(a, start, end, is_text)
+        if width == 0:
+            break
+        start += width
+    return start
+
+
+@register_jitable
+def _end_of(a: int, start: int, end: int, is_text: bool) -> int:
+    """Return the place after the last one that is no white space."""
+    while start < end:
+        begin = end - 1
+        while is_text and begin > start and (_at(a, begin) & 0xC0) == 0x80:
+            begin -= 1
+        if _space_at(a, begin, end, is_text) == 0:
+            break
+        end = begin
+    return end
+
+
+def _stripped(name: str, *, left: bool, right: bool) -> Any:
+    @stand_in
+    def choose(a: Any) -> Any:
+        kind = text_kind(name, a)
+        known, made, is_text = KNOWN[kind], as_moment(kind), kind == "text"
+
+        def stripped(a: Any) -> Any:
+            number = as_number(known(a))
+            end = _length(number)
+            start = _start_of(number, 0, end, is_text) if left else 0
+            return made(cut(number, start, _end_of(number, start, end, is_text) if right else end))
+
+        return stripped
+
+    return choose
+
+
+@stand_in
+def number_of(a: Any) -> Any:
+    """Stand for `int(a)` of a text: up to 18 digits of ASCII. The interpreter reads all others, or raises."""
+    known = KNOWN[text_kind("int()", a)]
+    if kind_of(a) != "text":
+        raise Refused(f"int() of {kind_of(a)}")
+
+    def number(a: Any) -> int:
+        text = as_number(known(a))
+        end = _length(text)
+        start = _start_of(text, 0, end, True)
+        end = _end_of(text, start, end, True)
+        is_negative = start < end and _at(text, start) == 0x2D
+        if start < end and _at(text, start) in (0x2B, 0x2D):
+            start += 1
+        found, digits, may_be_line = 0, 0, False
+        for place in range(start, end):
+            byte = _at(text, place)
+            if byte == 0x5F and may_be_line:
+                may_be_line = False
+                continue
+            if not 0x30 <= byte <= 0x39 or digits == _DIGITS_MAX:
+                raise ValueError
+            found, digits, may_be_line = 10 * found + byte - 0x30, digits + 1, True
+        if not may_be_line:  # there is no digit, or an underscore at the end
+            raise ValueError
+        return -found if is_negative else found
+
+    return number
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+@stand_in
+def _split(a: Any, b: Any = None) -> Any:
+    """Stand for `a.split()` and `a.split(b)`."""
+    kind = text_kind("split", a)
+    held = Held(Holding("list", Part((kind,))), changeable=True, temporary=True)
+    seen, appended, known = seen_as(held), list_operations(1).appended, KNOWN[kind]
+    is_text = kind == "text"
+
+    def at_spaces(a: Any, b: Any = None) -> Any:
+        number, found = as_number(known(a)), memory.fresh_header()
+        end, begin = _length(number), -1
+        place = 0
+        while place < end:
+            width = _space_at(number, place, end, is_text)
+            if width == 0 and begin < 0:
+                begin = place
+            if width > 0 and begin >= 0:
+                appended(found, (cut(number, begin, place),))
+                begin = -1
+            place += max(width, 1)
+        if begin >= 0:
+            appended(found, (cut(number, begin, end),))
+        return seen(found)
+
+    def at_text(a: Any, b: Any = None) -> Any:
+        number, other, found = as_number(known(a)), as_number(known(b)), memory.fresh_header()
+        if other == 0:
+            raise ValueError
+        end, begin, place = _length(number), 0, 0
+        while place + _length(other) <= end:
+            if includes_at(number, other, place):
+                appended(found, (cut(number, begin, place),))
+                place += _length(other)
+                begin = place
+            else:
+                place += 1
+        appended(found, (cut(number, begin, end),))
+        return seen(found)
+
+    if b is None or isinstance(b, (types.Omitted, types.NoneType)):
+        return at_spaces
+    text_kind("split", a, b)
+    return at_text
+
+
+@stand_in
+def _join(a: Any, parts: Any) -> Any:
+    """Stand for `a.join(parts)` of a list."""
+    kind = text_kind("join", a)
+    if not isinstance(parts, Held) or parts.holding.shape != "list" or parts.holding.key != Part((kind,)):
+        raise Refused(f"it joins {parts}; lists of texts are compiled")
+    known, made = KNOWN[kind], as_moment(kind)
+
+    def whole(a: Any, parts: Any) -> Any:
+        number, header = as_number(known(a)), header_of(parts)
+        count = load(header + memory.USED)
+        length = _length(number) * max(count - 1, 0)
+        for place in range(count):
+            length += _length(load(memory.address_of(header, place)))
+        if length == 0:
+            return made(0)
+        address = _room(length)
+        into = address
+        for place in range(count):
+            into = _copy(into, load(memory.address_of(header, place)))
+            if place + 1 < count:
+                into = _copy(into, number)
+        return made(_written(address, length))
+
+    return whole
+
+
+@stand_in
+def count_of(a: Any, b: Any) -> Any:
+    """Stand for `a.count(b)` of texts or bytes; `b` may be an int for bytes."""
+    kind = text_kind("count", a)
+    known = KNOWN[kind]
+    if kind == "bytes" and kind_of(b) == "int":
+
+        def same_bytes(a: Any, b: Any) -> int:
+            number, found = as_number(known(a)), 0
+            if not 0 <= b <= 255:
+                raise ValueError
+            for place in range(_length(number)):
+                found += _at(number, place) == b
+            return found
+
+        return same_bytes
+    text_kind("count", a, b)
+
+    def parts(a: Any, b: Any) -> int:
+        number, other = as_number(known(a)), as_number(known(b))
+        if other == 0:
+            raise ValueError  # it is between all characters
+        found, place = 0, 0
+        while place + _length(other) <= _length(number):
+            if includes_at(number, other, place):
+                found += 1
+                place += _length(other)
+            else:
+                place += 1
+        return found
+
+    return parts
+
+
+@stand_in
+def bytes_of(a: Any) -> Any:
+    """Stand for `bytes(a)` of a list of ints, a bytearray of fixed length, or bytes."""
+    made = as_moment("bytes")
+    if kind_of(a) == "bytes":
+        return lambda a: a
+    if isinstance(a, Items) and a.kind == "byte":
+        size = a.length
+
+        def of_items(a: Any) -> Any:
+            address = _room(size)
+            for place in range(size):
+                store_byte(address + place, load_item(a, place))
+            return made(_written(address, size))
+
+        return of_items
+    if not isinstance(a, Held) or a.holding.shape != "list" or a.holding.key != Part(("int",)):
+        raise Refused(f"it calls bytes of {a}")
+
+    def of_list(a: Any) -> Any:
+        header = header_of(a)
+        length = load(header + memory.USED)
+        if length == 0:
+            return made(0)
+        address = _room(length)
+        for place in range(length):
+            byte = load(memory.address_of(header, place))
+            if not 0 <= byte <= 255:
+                raise ValueError
+            store_byte(address + place, byte)
+        return made(_written(address, length))
+
+    return of_list
+
+
+METHODS: Final = {
+    "join": _join,
+    "lower": _cased("lower", 0x41, 0x20),
+    "lstrip": _stripped("lstrip", left=True, right=False),
+    "rstrip": _stripped("rstrip", left=False, right=True),
+    "split": _split,
+    "strip": _stripped("strip", left=True, right=True),
+    "upper": _cased("upper", 0x61, -0x20),
+}
+
+
+# --- loops ------------------------------------------------------------------------------------------------------------
+
+
+@register_model(TextWalk)
+class _WalkModel(models.StructModel):
+    def __init__(self, manager: Any, type_: TextWalk) -> None:
+        super().__init__(manager, type_, [("number", types.int64), ("place", types.EphemeralPointer(types.int64))])
+
+
+@register_jitable
+def _end_of_character(a: int, place: int) -> int:
+    place += 1
+    while place < _length(a) and (_at(a, place) & 0xC0) == 0x80:
+        place += 1
+    return place
+
+
+@register_jitable
+def _part(a: int, place: int) -> int:
+    return cut(a, place, _end_of_character(a, place))
+
+
+@lower_builtin("getiter", Moment)
+def _getiter(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+    walk = context.make_helper(builder, made.return_type)
+    walk.number = arguments[0]
+    walk.place = cgutils.alloca_once_value(builder, llvm.Constant(llvm.IntType(64), 0))
+    return walk._getvalue()
+
+
+@lower_builtin("iternext", TextWalk)
+@iternext_impl(RefType.UNTRACKED)
+def _iternext(context: Any, builder: Any, made: Any, arguments: Any, result: Any) -> None:
+    is_text = made.args[0].kind == "text"
+    walk = context.make_helper(builder, made.args[0], value=arguments[0])
+    place, two = builder.load(walk.place), signature(types.int64, types.int64, types.int64)
+    is_more = builder.icmp_signed("<", place, builder.ashr(walk.number, llvm.Constant(llvm.IntType(64), ADDRESS_BITS)))
+    result.set_valid(is_more)
+    with builder.if_then(is_more):
+        given = [walk.number, place]
+        item, after = (_part, _end_of_character) if is_text else (_at, _following)
+        result.yield_(context.compile_internal(builder, item, two, given))
+        builder.store(context.compile_internal(builder, after, two, given), walk.place)
+
+
+@register_jitable
+def _following(a: int, place: int) -> int:
+    return place + 1

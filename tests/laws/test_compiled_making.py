@@ -1,0 +1,151 @@
+"""Containers, texts and comprehensions that code makes have Python's results in compiled code, row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from foldflight import udf
+from foldflight.compiler import Programs
+from foldflight.compiler.scalar import CompiledScalar
+from foldflight.compiler.store import LoopStore
+from foldflight.fold import Mode
+from foldflight.fold.failures import Failures
+from foldflight.fold.rows import Column, Rows
+from foldflight.fold.scalar.scalar import InterpretedScalar
+from foldflight.functions import FunctionContext, Registry
+from foldflight.functions.author.scalar import ScalarFunction
+from tests.effort import examples
+from tests.laws.alike import WHOLE, outcome
+
+
+@udf
+def shouted(text: str, mark: str) -> str:
+    return text.upper() + mark + text.lower()
+
+
+@udf
+def trimmed(text: str) -> str:
+    return "<" + text.strip() + "|" + text.lstrip() + "|" + text.rstrip() + ">"
+
+
+@udf
+def added_up(text: str) -> int:
+    numbers = [int(part) for part in text.split(",")]
+    return sum(numbers)
+
+
+@udf
+def most_frequent(text: str) -> int:
+    counts: dict[str, int] = {}
+    for word in text.split():
+        counts[word] = counts.get(word, 0) + 1
+    return max(counts.values()) if counts else 0
+
+
+@udf
+def parted(text: str, separator: str) -> str:
+    return "-".join([part.strip() for part in text.split(separator) if part]) + "."
+
+
+@udf
+def repeated(text: str) -> int:
+    seen = set()
+    found = 0
+    for letter in text:
+        if letter in seen:
+            found += 1
+        seen.add(letter)
+    return found
+
+
+@udf
+def inverted(content: bytes, other: bytes) -> bytes:
+    pairs = [max(pair) ^ 255 for pair in zip(content, other, strict=True)]
+    return bytes(pairs) + content.upper()
+
+
+@udf
+def counted(content: bytes, number: int) -> int:
+    found = [content.count(each) for each in range(number % 300)]
+    return sum(found) * 1000 + number.bit_length() * 100 + number.bit_count()
+
+
+@udf
+def squares(number: int) -> int:
+    found = {each: each * each for each in range(number % 40) if each % 3}
+    ordered = sorted([value for key, value in found.items() if key != 7])
+    last = None
+    for value in ordered:
+        if value != last:
+            last = value
+    return len(found) + (0 if last is None else last)
+
+
+@udf
+def filled(number: int) -> int:
+    numbers = [1, number, 3]
+    numbers.append(number)
+    numbers[0] += 2
+    others = [number]
+    others.extend(numbers)
+    others += numbers
+    return sum(others[1:]) + numbers[-1]
+
+
+SPACES = " \t\n\v\f\r\x1c\x1f\x85\xa0\u1680\u2003\u2028\u3000"
+TEXT = st.one_of(
+    st.text("ab ,-xX\t", max_size=12),
+    st.text(SPACES + "aß\u0130é\U0001f600,", max_size=6),
+    st.lists(st.sampled_from(["1", "-7", " 1_000 ", "+5", "0x1", "", "1__0", "_1", "\u0661", "9" * 18, "9" * 19])).map(
+        ",".join
+    ),
+    st.text(max_size=6),
+    st.just("a" * 20_000),
+)
+GIVEN: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.string(): TEXT,
+    pa.binary(): st.one_of(st.binary(max_size=5), st.binary(min_size=3, max_size=3)),
+    pa.int64(): WHOLE,
+}
+FUNCTIONS = [shouted, trimmed, added_up, most_frequent, parted, repeated, inverted, counted, squares, filled]
+PROGRAMS = Programs(LoopStore("user"), hot_rows=0)
+
+
+def both(function: ScalarFunction) -> tuple[InterpretedScalar, CompiledScalar]:
+    """Return a function interpreted, and compiled."""
+    bound: Any = function.bind(function.input_types, {})
+    inner = [InterpretedScalar(bound, FunctionContext(function.name), Failures()) for _ in range(2)]
+    compiled = PROGRAMS.mapped(inner[1])
+    assert isinstance(compiled, CompiledScalar)
+    assert compiled.kind is Mode.COMPILED, PROGRAMS.program(bound, bound.instantiate())
+    return inner[0], compiled
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", FUNCTIONS, ids=lambda each: each.__name__)
+@settings(examples(150), suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_compiled_code_has_the_results_of_python(target: Any, data: st.DataObject) -> None:
+    """Results and errors are equal, for letters of any alphabet, empty and long texts, and NULL."""
+    (function,) = Registry.load([target]).authored
+    assert isinstance(function, ScalarFunction)
+    if target not in KNOWN:
+        KNOWN[target] = both(function)
+    row = st.tuples(*(GIVEN[type_] | st.none() for type_ in function.input_types or ()))
+    rows = data.draw(st.lists(row, min_size=1, max_size=6))
+    columns = [
+        Column(name, pa.array([given[place] for given in rows], type_))
+        for place, (name, type_) in enumerate(zip(function.input_names, function.input_types or (), strict=True))
+    ]
+    given_rows = Rows(np.zeros(len(rows), np.int32), None, columns)
+    one, other = (outcome(lambda each=each: each.values(given_rows)) for each in KNOWN[target])
+    assert one == other
+
+
+KNOWN: dict[Any, tuple[InterpretedScalar, CompiledScalar]] = {}

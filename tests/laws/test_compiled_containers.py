@@ -388,6 +388,9 @@ def written(accumulate: str = "accumulator.last.append(value)", get_value: str =
         "for each in accumulator.last:\n    accumulator.last = accumulator.last[1:]\n    accumulator.total += each",
         "after = accumulator.last[1:]\naccumulator.last = after\naccumulator.total += len(after)",
         "accumulator.last.append(self.trim(accumulator))",
+        "after = [each for each in accumulator.last if each]\naccumulator.last = after\nafter.append(1)",
+        "before = accumulator.counts\naccumulator.counts = {value: 1}\nbefore[value] = 2",
+        "after = {value: 1}\naccumulator.counts = after\nafter[value] = 2",
     ],
 )
 def test_lists_that_outlive_their_replacement_are_not_compiled(body: str, hot: Programs) -> None:
@@ -395,7 +398,7 @@ def test_lists_that_outlive_their_replacement_are_not_compiled(body: str, hot: P
     bound = written(body)
     found = hot.program(bound, bound.instantiate())
     assert not isinstance(found, Program)
-    assert "it replaces a list of the accumulator while" in found.reason
+    assert "it replaces a container of the accumulator while" in found.reason
 
 
 REPLACED = """accumulator.last.append(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foldflight import udf
+from foldflight import udaf, udf
 from foldflight.compiler import Programs
+from foldflight.compiler.program import Program
 from foldflight.compiler.scalar import CompiledScalar
 from foldflight.compiler.store import LoopStore
 from foldflight.fold import Mode
@@ -21,7 +23,7 @@ from foldflight.fold.scalar.scalar import InterpretedScalar
 from foldflight.functions import FunctionContext, Registry
 from foldflight.functions.author.scalar import ScalarFunction
 from tests.effort import examples
-from tests.laws.alike import WHOLE, outcome
+from tests.laws.alike import WHOLE, folds_alike, interpreted, outcome
 
 
 @udf
@@ -96,6 +98,58 @@ def filled(number: int) -> int:
     others.extend(numbers)
     others += numbers
     return sum(others[1:]) + numbers[-1]
+
+
+@dataclass
+class Frequent:
+    """Counts of texts, the lengths of those that were dropped, and the last text."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    dropped: list[int] = field(default_factory=list)
+    last: str = ""
+
+
+@udaf
+class MostFrequent:
+    """Keeps texts that code makes, and replaces dicts and lists by new ones."""
+
+    def create_accumulator(self) -> Frequent:
+        return Frequent()
+
+    def accumulate(self, accumulator: Frequent, text: str) -> None:
+        key = text.strip().upper()
+        accumulator.counts[key] = accumulator.counts.get(key, 0) + 1
+        accumulator.last = key + "/" + accumulator.last[:6]
+        if len(accumulator.counts) > 3:
+            least = min(accumulator.counts.values())
+            kept = {each: count for each, count in accumulator.counts.items() if count > least}
+            dropped = [len(each) for each, count in accumulator.counts.items() if count == least]
+            accumulator.counts = kept
+            accumulator.dropped = dropped
+
+    def merge(self, accumulator: Frequent, other: Frequent) -> None:
+        for text, count in other.counts.items():
+            accumulator.counts[text] = accumulator.counts.get(text, 0) + count
+
+    def get_value(self, accumulator: Frequent) -> str:
+        parts = [each + "," for each, count in accumulator.counts.items() if count > 1]
+        return "".join(parts) + accumulator.last if sum(accumulator.dropped) != 2 else accumulator.last
+
+
+@pytest.mark.slow
+@settings(examples(150), suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_accumulators_hold_what_code_has_made(data: st.DataObject) -> None:
+    """Rows, states and values of a class that makes texts and containers are those of the interpreter."""
+    function: Any = Registry.load([MostFrequent]).authored[0]
+    bound = function.bind([pa.string()], {})
+    program = PROGRAMS.program(bound, bound.instantiate())
+    assert isinstance(program, Program), program
+    assert program.interprets == ""
+    words = st.sampled_from(["a", " a", "b", "c ", "\u00df", "d", "E" * 300, "f", ""])
+    folds_alike(
+        bound, lambda: PROGRAMS.accumulators(interpreted(bound)), data, {pa.string(): words | st.text(max_size=4)}
+    )
 
 
 SPACES = " \t\n\v\f\r\x1c\x1f\x85\xa0\u1680\u2003\u2028\u3000"

@@ -1,17 +1,17 @@
 """A pass over numba's typed intermediate code that refuses what would be different in Python.
 
 Where branches meet, numba unifies their types: it converts an int to a float, or a bool to a number. Python does not.
-And a list that replaces that of an accumulator is copied into its place, where other variables would see it.
+And a container that replaces that of an accumulator is copied into its place, where other variables would see it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from numba.core import analysis, ir, types
+from numba.core import analysis, ir, ir_utils, types
 from numba.core.compiler_machinery import AnalysisPass, register_pass
 
-from foldflight.compiler.containers import Held, put_whole
+from foldflight.compiler.containers import EMPTIES, Held, put_whole
 from foldflight.compiler.kinds import Refused, kind_of
 from foldflight.compiler.records import Items, Reference
 from foldflight.fold.decimals import DECIMALS
@@ -54,7 +54,7 @@ def _check_statement(statement: ir.Stmt, state: Any) -> None:
 
 
 def _check_replaced(state: Any) -> None:
-    """Refuse variables that hold a list, or walk over one, while a list of an accumulator is replaced.
+    """Refuse variables that hold a container, or walk over one, while a container of an accumulator is replaced.
 
     In Python they have the list as it was, or the list that is the accumulator's from then on.
     """
@@ -74,17 +74,19 @@ def _check_replaced(state: Any) -> None:
                 names.discard(statement.target.name)
                 if _replaces(statement.value, typemap, role):
                     role.author.replacing.add(role.function)
-                    held = sorted(name for name in live if _mentions_list(typemap[name]))
+                    is_own = isinstance(typemap[statement.value.func.name], types.Dispatcher)
+                    other = None if is_own else _made_at(statement.value.args[1], state)
+                    held = sorted(name for name in live if _may_be(name, other, state))
                     if held:
                         shown = "a value" if held[0].startswith("$") else f"the variable {held[0].partition('.')[0]}"
-                        refused = Refused(f"it replaces a list of the accumulator while {shown} holds a list")
+                        refused = Refused(f"it replaces a container of the accumulator while {shown} holds one")
                         raise refused.at(statement.loc.filename, statement.loc.line)
             live |= names
 
 
 def _replaces(value: Any, typemap: dict[str, types.Type], role: Any) -> bool:
     """Return whether a call puts another list into an accumulator, itself or by a function that it calls."""
-    if not isinstance(value, ir.Expr) or value.op != "call":
+    if not _is_call(value):
         return False
     function = typemap[value.func.name]
     if isinstance(function, types.Dispatcher):
@@ -97,9 +99,30 @@ def _replaces(value: Any, typemap: dict[str, types.Type], role: Any) -> bool:
     return isinstance(other, Held) and other.is_new
 
 
-def _mentions_list(type_: types.Type) -> bool:
-    """Return whether a type is a list of unknown length, an iterator over one, or has one."""
-    return "Held(list" in str(type_) and not isinstance(type_, types.Callable)
+def _may_be(name: str, other: Any, state: Any) -> bool:
+    """Return whether a variable may be what is replaced or what replaces it, walk over it, or have it.
+
+    Args:
+        name: The variable.
+        other: What makes the container that replaces it; None if this is not known.
+        state: The state of the compiler.
+    """
+    type_ = state.typemap[name]
+    if "Held(" not in str(type_) or isinstance(type_, types.Callable):
+        return False
+    made = _made_at(name, state) if isinstance(type_, Held) and type_.is_new else None
+    return made is None or other is None or made is other
+
+
+def _made_at(var: Any, state: Any) -> Any:
+    """Return the call that makes the container of a variable (or its name); None if this function does not make it."""
+    made = ir_utils.guard(ir_utils.get_definition, state.func_ir, var)
+    callee = ir_utils.guard(ir_utils.get_definition, state.func_ir, made.func) if _is_call(made) else None
+    return made if isinstance(callee, ir.Global) and callee.value in EMPTIES else None
+
+
+def _is_call(value: Any) -> bool:
+    return isinstance(value, ir.Expr) and value.op == "call"
 
 
 def _check_assignment(statement: ir.Assign, typemap: dict[str, types.Type]) -> None:

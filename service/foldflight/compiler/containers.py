@@ -27,6 +27,7 @@ from foldflight.compiler.memory import dict_operations, list_operations, load
 
 __all__ = [
     "CALLS",
+    "EMPTIES",
     "GREATEST",
     "LEAST",
     "METHODS",
@@ -758,7 +759,13 @@ METHODS: Final[dict[str, Any]] = {
 def empty_of(holding: Holding) -> Any:
     """Return the function that makes an empty container."""
     seen = seen_as(Held(holding, changeable=True, temporary=True))
-    return numba.njit(nogil=True)(lambda: seen(memory.fresh_header()))
+    made = numba.njit(nogil=True)(lambda: seen(memory.fresh_header()))
+    EMPTIES.add(made)
+    return made
+
+
+EMPTIES: Final[set[Any]] = set()
+"""The functions that `empty_of` has returned."""
 
 
 # --- operators --------------------------------------------------------------------------------------------------------

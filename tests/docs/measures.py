@@ -3,17 +3,21 @@
 PYTHONPATH=service:. python -m tests.docs.measures [--spark] [PACKAGE]
 
 PACKAGE is the folder of another version of the package, of which only the lines are counted. `--spark` starts a session
-and counts how often Spark analyses a query for the simplest GROUP BY in SQL.
+and measures what it takes to plan the simplest GROUP BY in SQL: analyses of Spark, calls of the JVM, and time.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import statistics
 import sys
+import timeit
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
 
 import foldflight
 from foldflight import connect
@@ -45,6 +49,9 @@ LATER = (
     "tracing/",
 )
 """What came after the goal for lines was set: lifting, tables, recordings, traces, containers and versions of Spark."""
+
+_TIMES = 7
+"""How often a statement is planned for its time."""
 
 
 def code_lines(text: str) -> int:
@@ -83,8 +90,17 @@ def hashes_of_a_key() -> float:
     return round(calls["engine/keys/hashes.py"] / 100, 1)
 
 
-def analyses() -> dict[str, int]:
-    """Return how many plans Spark analyses for the simplest GROUP BY, in SQL with a function and in plain SQL."""
+class Planning(NamedTuple):
+    """What it takes to plan a statement, without an action: the median of several times."""
+
+    analyses: int
+    calls: int  # of the JVM, through py4j
+    ms: float
+
+
+def planning() -> dict[str, Planning]:
+    """Return what the plan of the simplest GROUP BY takes, in SQL with a function and in plain SQL."""
+    from py4j.java_gateway import GatewayClient
     from pyspark.sql import SparkSession
 
     from foldflight.spark import register, sql
@@ -92,19 +108,25 @@ def analyses() -> dict[str, int]:
     session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
     session.range(3).createOrReplaceTempView("numbers")
     register(session, connect(call_counts.Total))
-    phases: dict[str, int] = {}
+    statements: dict[str, Callable[[], object]] = {
+        "function": lambda: sql(session, "SELECT id % 2 AS k, total(id) AS n FROM numbers GROUP BY id % 2"),
+        "plain": lambda: session.sql("SELECT id % 2 AS k, sum(id) AS n FROM numbers GROUP BY id % 2"),
+    }
     executor = session._jvm.org.apache.spark.sql.catalyst.rules.RuleExecutor  # type: ignore[union-attr]
-    for name, run in (
-        ("function", lambda: sql(session, "SELECT id % 2 AS k, total(id) AS n FROM numbers GROUP BY id % 2")),
-        ("plain", lambda: session.sql("SELECT id % 2 AS k, sum(id) AS n FROM numbers GROUP BY id % 2")),
-    ):
-        run()
+    measured = {}
+    for name, run in statements.items():
+        times = [timeit.timeit(run, number=1) for _ in range(_TIMES + 1)][1:]
         executor.resetMetrics()
-        run()
+        # Messages that release objects of the JVM begin with m, and come when Python collects garbage.
+        send = GatewayClient.send_command
+        with mock.patch.object(GatewayClient, "send_command", autospec=True, side_effect=send) as sent:
+            run()
+        calls = sum(not call.args[1].startswith("m") for call in sent.call_args_list)
         # A rule of a batch that the analyser runs once.
-        phases[name] = _runs_of("PullOutNondeterministic", executor.dumpTimeSpent())
+        analyses = _runs_of("PullOutNondeterministic", executor.dumpTimeSpent())
+        measured[name] = Planning(analyses, calls, 1000 * statistics.median(times))
     session.stop()
-    return phases
+    return measured
 
 
 def _runs_of(rule: str, text: str) -> int:
@@ -128,9 +150,10 @@ def main() -> None:
     glossary = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("## Glossary")[2]
     print(f"{len(re.findall(r'^[|] .+ [|]$', glossary, re.MULTILINE)) - 1:7} terms in the glossary")
     if "--spark" in sys.argv:
-        for name, count in analyses().items():
+        for name, each in planning().items():
             print(
-                f"{count:7} runs of the analyser, with those of each step of a plan, for the simplest GROUP BY: {name}"
+                f"{each.analyses:7} analyses, {each.calls} calls of the JVM and {each.ms:.0f} ms to plan the simplest "
+                f"GROUP BY: {name}"
             )
 
 

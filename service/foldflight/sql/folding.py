@@ -116,6 +116,8 @@ class Folded:
         result: The result of the fold.
         plan: The plan.
         why: What is folded, as text for users.
+        names: The names of the block's columns, if they are those of the result in its order, and the block has no
+            further clauses.
     """
 
     sql: str
@@ -123,6 +125,7 @@ class Folded:
     result: DataFrame
     plan: Literal["fold", "over"]
     why: str
+    names: Sequence[str] | None = None
 
 
 class _Names:
@@ -209,6 +212,7 @@ class BlockFold:
             "fold",
             f"group by {', '.join(key.name for key in above.keys) or 'nothing (one group)'}; "
             f"aggregates: {', '.join(aggregates)}{lifting}",
+            above.names_of(result),
         )
 
     def _listed_items(self, listed: DataFrame) -> list[Item]:
@@ -695,6 +699,15 @@ class _Above:
             if found != listed:
                 raise CannotFoldError(f"its column {name} would be {found} instead of {listed}")
         return self.sql(view, result)
+
+    def names_of(self, result: DataFrame) -> list[str] | None:
+        """Return the names of the items if they are the columns of the result; None if Spark has to make them."""
+        fold = self._fold
+        if fold.block.quantifier or fold.query.tails or any(not span.is_empty for span in self._clauses):
+            return None
+        if [self._shown.render(item.body) for item in self._items] != [quoted(name) for name in result.columns]:
+            return None
+        return [item.name for item in self._items]
 
     def _listed(self, edits: Edits) -> list[str]:
         return [f"{edits.render(item.body)} AS {quoted(item.name)}" for item in self._items]

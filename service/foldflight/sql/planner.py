@@ -89,6 +89,7 @@ class Planner:
         self._folds = self._lists.copy()
         self._of_streams: list[Span] = []  # the blocks over streams that are folded
         self._folded_blocks: list[Block] = []
+        self._whole: DataFrame | None = None  # the result of the query, if that is the result of one fold
         self._has_row_kinds = False  # whether the results of some of them have row kinds
         self._windows = [table for table in self._tables if not table.has_equivalent]  # that no block has folded
         self._has_unfolded_stream = False
@@ -170,7 +171,7 @@ class Planner:
         if self._windows:
             raise self._windows[0].misused(self.analysis.text)
         try:
-            result = self.analysis.frame(self._rendered(query))
+            result = self.analysis.frame(self._rendered(query)) if self._whole is None else self._whole
         except REFUSALS as error:
             listed()  # raises Spark's refusal of the query as it was written
             self._reject_folds(f"Spark refuses the query over its results: {said(error)}")
@@ -238,6 +239,8 @@ class Planner:
             self._folds.replace(query.tails[name], sql)
         self._folds.replace(block.span, folded.sql)
         self._folded_blocks.append(block)
+        if is_whole and folded.names is not None:
+            self._whole = folded.result.toDF(*folded.names)
         self._decide(block, folded.plan, folded.why)
         start = block.clause("FROM").start
         self._windows = [table for table in self._windows if table.span.start != start]

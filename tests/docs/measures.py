@@ -100,7 +100,7 @@ class Planning(NamedTuple):
 
 def planning() -> dict[str, Planning]:
     """Return what the plan of the simplest GROUP BY takes, in SQL with a function and in plain SQL."""
-    from py4j.java_gateway import GatewayClient
+    from py4j.java_gateway import GatewayClient  # type: ignore[import-untyped, unused-ignore]
     from pyspark.sql import SparkSession
 
     from foldflight.spark import register, sql

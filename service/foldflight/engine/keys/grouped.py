@@ -153,8 +153,7 @@ class GroupedExchange:
     def begin(self, groups: SlotNames, views: Views | None = None) -> None:
         """Drop the accumulators of the previous groups, and use the slots of `groups`."""
         if self._is_used and self._groups is not None:
-            with self.exchanging() as exchange:
-                exchange.forget(pa.array(np.arange(len(self._groups), dtype=np.int32)))
+            self.forget(np.arange(len(self._groups)))
         self._is_used = False
         self._groups = groups
         self._views = views
@@ -217,6 +216,11 @@ class GroupedExchange:
         with self.exchanging() as exchange:
             exchange.states(batch)
             return exchange.initial_outputs()
+
+    def forget(self, slots: npt.ArrayLike) -> None:
+        """Drop the accumulators of n slots."""
+        with self.exchanging() as exchange:
+            exchange.forget(pa.array(slots, pa.int32()))
 
     def barrier(self) -> None:
         """End the epoch; `results` returns the changed slots."""

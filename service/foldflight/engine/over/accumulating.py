@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -36,6 +35,7 @@ class AccumulatorFold(CallsFold):
         super().__init__(part.frame, part.query.layout, buckets)
         query = part.query
         self.exchange = GroupedExchange(query.transport, part.kept, query.layout, clock=clock)
+        self.push(self.exchange)
         self._distance = distance_us(part.frame)
         self._rows_max = query.bounds.rows_max
         self._pace = Pace(_EVENTS_MAX, query.bounds.bytes_max)
@@ -178,11 +178,6 @@ class AccumulatorFold(CallsFold):
     def _converted(self, batch: pa.RecordBatch) -> list[pa.Array]:
         columns = self.layout.outputs_of(batch)
         return [convert(column, field.type) for column, field in zip(columns, self.layout.outputs, strict=True)]
-
-    def __exit__(
-        self, exception_type: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.exchange.__exit__(exception_type, exception, trace)
 
 
 class _Events(NamedTuple):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +42,7 @@ _TTL_GROUPS: Final = "idle groups"
 _TTL_TIMES: Final = "idle times"
 
 
-class StreamFolds:
+class StreamFolds(ExitStack):
     """The folds of all frames of a query, for all buckets of a task; a context manager that closes their exchanges.
 
     Args:
@@ -52,30 +51,21 @@ class StreamFolds:
     """
 
     def __init__(self, over: StreamedOver, *, clock: Clock = lambda: 0.0) -> None:
+        super().__init__()
         self.over = over
         self.frames: list[CallsFold] = []
         for calls in over.frames:
             if calls.has_accumulators:
                 (part,) = calls.parts
-                self.frames.append(AccumulatorFold(part, over.buckets, clock))
+                fold: CallsFold = AccumulatorFold(part, over.buckets, clock)
             else:
-                self.frames.append(RowsFold(calls, over.buckets, over.query.bounds))
+                fold = RowsFold(calls, over.buckets, over.query.bounds)
+            self.frames.append(self.enter_context(fold))
 
     @property
     def elapsed_s(self) -> float:
         """Seconds spent in exchanges with accumulators so far."""
         return sum(fold.exchange.elapsed_s for fold in self.frames if isinstance(fold, AccumulatorFold))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exception_type: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        stack = ExitStack()
-        for fold in self.frames:
-            stack.push(fold.__exit__)
-        stack.__exit__(exception_type, exception, trace)
 
 
 class OverBucket:

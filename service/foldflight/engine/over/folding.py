@@ -21,17 +21,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from itertools import groupby
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.client import OpenExchange
 from foldflight.engine.keys.grouped import GroupedExchange
 from foldflight.engine.over.frames import Positions
 from foldflight.engine.over.partitions import Store
@@ -59,15 +57,15 @@ def fold_of(part: Part) -> FrameFold:
     return _Running(part) if part.way in (Way.ACCUMULATE, Way.RETRACT) else _Separate(part)
 
 
-class FrameFold(ABC):
+class FrameFold(ExitStack, ABC):
     """Folds the frames of one part; a context manager that closes its exchanges."""
 
     def __init__(self, part: Part) -> None:
+        super().__init__()
         self._part = part
         self._layout = part.query.layout
         self._slot_rows = _NONE  # for each slot in use, the position of a row of its partition
         self._store: Store | None = None
-        self._open: dict[int, GroupedExchange] = {}  # by the identity of the Open command
 
     def begin(self, store: Store) -> None:
         """Use the rows of a store from here on."""
@@ -86,25 +84,12 @@ class FrameFold(ABC):
             FunctionError: With function and group.
         """
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exception_type: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        opened, self._open = self._open, {}
-        stack = ExitStack()
-        for each in opened.values():
-            stack.push(each.__exit__)
-        stack.__exit__(exception_type, exception, trace)
-
-    def _exchange(self, opening: Open) -> AbstractContextManager[OpenExchange]:
-        """Return the open exchange, which adds the keys of partitions to errors and logs."""
-        key = id(opening)
-        if key not in self._open:
-            self._open[key] = GroupedExchange(self._part.query.transport, opening, self._layout)
-            self._open[key].begin(self)
-        return self._open[key].exchanging()
+    def exchange_of(self, opening: Open) -> GroupedExchange:
+        """Return an exchange over the slots of this fold, which adds the keys of partitions to errors and logs."""
+        exchange = GroupedExchange(self._part.query.transport, opening, self._layout)
+        exchange.begin(self)
+        self.push(exchange)
+        return exchange
 
     def __len__(self) -> int:
         """Return the number of slots in use."""
@@ -135,7 +120,7 @@ class _Running(FrameFold):
 
     def __init__(self, part: Part) -> None:
         super().__init__(part)
-        self._opening = part.running
+        self._exchange = self.exchange_of(part.running)
         self._empty: list[pa.Array] | None = None
         self._slot = -1  # that of the frame before; -1: there is none
         self._low = self._high = 0
@@ -144,8 +129,7 @@ class _Running(FrameFold):
     def begin(self, store: Store) -> None:
         super().begin(store)
         if self._slot >= 0:
-            with self._exchange(self._opening) as exchange:
-                exchange.forget(pa.array([self._slot], pa.int32()))
+            self._exchange.forget([self._slot])
         self._slot = -1
 
     def outputs(self, rows: Positions, low: Positions, high: Positions) -> list[pa.Array]:
@@ -209,17 +193,12 @@ class _Running(FrameFold):
         if self._layout.has_kinds:
             kinds = np.where(retracts, int(RowKind.DELETE), int(RowKind.INSERT)).astype(np.int8)
             rows = with_column(rows, KIND, pa.array(kinds))
-        chunk = self._layout.chunk_of(slots, rows)
-        chunk = pa.RecordBatch.from_arrays([*chunk.columns, pa.array(emit)], schema=self._opening.columns)
-        with self._exchange(self._opening) as exchange:
-            exchange.chunk(chunk)
-            return self._converted(exchange.row_outputs())
+        return self._converted(self._exchange.running(slots, rows, emit))
 
     def _keep_only(self, slot: int) -> None:
         others = np.setdiff1d(np.arange(max(len(self._slot_rows), self._slot + 1), dtype=np.int32), [slot])
         if len(others):
-            with self._exchange(self._opening) as exchange:
-                exchange.forget(pa.array(others, pa.int32()))
+            self._exchange.forget(others)
         self._slot = slot
 
     def _empty_value(self, row: int) -> list[pa.Array]:
@@ -228,10 +207,8 @@ class _Running(FrameFold):
             slot = np.array([self._slot + 1], np.int32)
             self._slot_rows = np.append(self._slot_rows[: self._slot + 1], row)
             nothing = [pa.nulls(1, field.type) for field in self._layout.states]
-            with self._exchange(self._opening) as exchange:
-                exchange.states(self._layout.states_of(slot, nothing))
-                self._empty = self._converted(exchange.initial_outputs())
-                exchange.forget(pa.array(slot))
+            self._empty = self._converted(self._exchange.outputs_of(slot, nothing))
+            self._exchange.forget(slot)
         return self._empty
 
 
@@ -240,8 +217,7 @@ class _Separate(FrameFold):
 
     def __init__(self, part: Part) -> None:
         super().__init__(part)
-        self._opening = part.separate(states=False)
-        self._epochs: dict[int, int] = {}
+        self._exchange = self.exchange_of(part.separate(states=False))
         bounds = part.query.bounds
         self._pace = Pace(bounds.rows_max, bounds.bytes_max)
         self._nodes = _Nodes(self) if part.way is Way.MERGE else None
@@ -282,42 +258,39 @@ class _Separate(FrameFold):
             slots = np.flatnonzero(has_nodes)
             states, merged_bytes = self._nodes.ranges(first[slots], last[slots], int((low + shift).min()))
         self.name_slots_by(rows)
-        self.rows(self._opening, low, left)
+        self.rows(self._exchange, low, left)
         nothing = np.flatnonzero(low >= high)
         if len(nothing):
             empty = [pa.nulls(len(nothing), field.type) for field in self._layout.states]
-            self.states(self._opening, nothing, empty)
+            self.states(self._exchange, nothing, empty)
         if len(slots):
-            self.states(self._opening, slots, states)
-            self.rows(self._opening, right, high)
-        return self.results(self._opening, len(low)), merged_bytes
+            self.states(self._exchange, slots, states)
+            self.rows(self._exchange, right, high)
+        return self.results(self._exchange, len(low)), merged_bytes
 
-    def rows(self, opening: Open, low: Positions, high: Positions) -> None:
+    def rows(self, exchange: GroupedExchange, low: Positions, high: Positions) -> None:
         """Fold the rows from `low` to `high` into slots 0 to n - 1."""
         ends = np.cumsum(high - low)
         for start in range(0, int(ends[-1]) if len(ends) else 0, _EVENTS_MAX):
             events: Positions = np.arange(start, min(start + _EVENTS_MAX, int(ends[-1])), dtype=np.int64)
             slots = _owners(ends, start, start + len(events))
             positions = (high[slots] - ends[slots] + events).astype(np.int64)
-            chunk = self._layout.chunk_of(slots.astype(np.int32), self._rows(positions))
-            with self._exchange(opening) as exchange:
-                exchange.chunk(chunk)
+            exchange.chunk(slots.astype(np.int32), self._rows(positions))
 
-    def states(self, opening: Open, slots: Positions, states: Sequence[pa.Array]) -> None:
+    def states(self, exchange: GroupedExchange, slots: Positions, states: Sequence[pa.Array]) -> None:
         """Merge n states of each call into n slots, in order."""
-        with self._exchange(opening) as exchange:
+        with exchange.exchanging() as opened:
             for start in range(0, len(slots), _EVENTS_MAX):
                 chosen = slots[start : start + _EVENTS_MAX].astype(np.int32)
                 parts = [column.slice(start, len(chosen)) for column in states]
-                exchange.states(self._layout.states_of(chosen, parts))
+                opened.states(self._layout.states_of(chosen, parts))
 
-    def results(self, opening: Open, count: int) -> pa.RecordBatch:
+    @staticmethod
+    def results(exchange: GroupedExchange, count: int) -> pa.RecordBatch:
         """Return the results of slots 0 to `count` - 1, and drop their accumulators."""
-        epoch = self._epochs[id(opening)] = self._epochs.get(id(opening), 0) + 1
-        with self._exchange(opening) as exchange:
-            exchange.barrier(epoch)
-            found = one_batch(exchange.results(epoch))
-            exchange.forget(pa.array(np.arange(count, dtype=np.int32)))
+        exchange.barrier()
+        found = one_batch(exchange.results())
+        exchange.forget(np.arange(count))
         assert np.array_equal(found.column(SLOT).to_numpy(), np.arange(count))
         return found
 
@@ -346,7 +319,7 @@ class _Nodes:
 
     def __init__(self, fold: _Separate) -> None:
         self._fold = fold
-        self._opening = fold.part.separate(states=True)
+        self._exchange = fold.exchange_of(fold.part.separate(states=True))
         self._known: list[tuple[Positions, list[pa.Array]]] = []
         self._starts = _NONE
         self._stride = _NODE_ROWS
@@ -408,8 +381,8 @@ class _Nodes:
             return [column.take(pa.array(np.argsort(slots))) for column in parts]
         fold = self._fold
         fold.name_slots_by(self._positions(tier.first * (_NODE_ROWS << tier.level)))
-        fold.states(self._opening, slots, parts)
-        found = fold.results(self._opening, len(tier.first))
+        fold.states(self._exchange, slots, parts)
+        found = fold.results(self._exchange, len(tier.first))
         return [found.column(name) for name in fold.part.query.layout.states.names]
 
     def _states(self, level: int, nodes: Positions) -> list[pa.Array]:
@@ -534,13 +507,13 @@ class _Nodes:
         begins = self._positions((nodes << levels) * _NODE_ROWS)
         fold.name_slots_by(begins)
         if base < 0:
-            fold.rows(self._opening, begins, begins + _NODE_ROWS)
+            fold.rows(self._exchange, begins, begins + _NODE_ROWS)
         else:
             counts = 1 << (levels - base)
             slots = np.repeat(np.arange(len(nodes)), counts)
             places = np.arange(len(slots)) - (np.cumsum(counts) - counts)[slots]
-            fold.states(self._opening, slots, self._states(base, (nodes << (levels - base))[slots] + places))
-        found = fold.results(self._opening, len(nodes))
+            fold.states(self._exchange, slots, self._states(base, (nodes << (levels - base))[slots] + places))
+        found = fold.results(self._exchange, len(nodes))
         return [found.column(name) for name in fold.part.query.layout.states.names]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from types import TracebackType
 from typing import Final
 
 import numpy as np
@@ -35,7 +33,7 @@ class RowsFold(CallsFold):
 
     def __init__(self, calls: FrameCalls, buckets: int, bounds: BlockBounds) -> None:
         super().__init__(calls.frame, calls.layout, buckets)
-        self._folds = [(part.query.layout.outputs.names, fold_of(part)) for part in calls.parts]
+        self._folds = [(part.query.layout.outputs.names, self.enter_context(fold_of(part))) for part in calls.parts]
         self._pace = Pace(min(_ROWS, bounds.rows_max), bounds.bytes_max)
         self._rows_kept = kept_rows(calls.frame)
         # The kept rows of some groups are in memory at once: at first those of as many as surely make no large block.
@@ -116,11 +114,3 @@ class RowsFold(CallsFold):
             self._pace.made(len(rows), sum(column.nbytes for column in found[-1]))
             start += len(rows)
         return [pa.concat_arrays(list(parts)) for parts in zip(*found, strict=True)]
-
-    def __exit__(
-        self, exception_type: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        stack = ExitStack()
-        for _, fold in self._folds:
-            stack.push(fold.__exit__)
-        stack.__exit__(exception_type, exception, trace)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from types import TracebackType
-from typing import NamedTuple, Self
+from contextlib import ExitStack
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -69,10 +69,11 @@ class Kept(NamedTuple):
     log: TimeLog | None
 
 
-class CallsFold(ABC):
+class CallsFold(ExitStack, ABC):
     """Folds the calls of one frame, for all buckets of a task; a context manager that closes its exchanges."""
 
     def __init__(self, frame: WindowFrame, layout: QueryLayout, buckets: int) -> None:
+        super().__init__()
         self.frame = frame
         self.layout = layout
         self._buckets = buckets
@@ -109,15 +110,6 @@ class CallsFold(ABC):
         Raises:
             FunctionError: With function and group.
         """
-
-    def __enter__(self) -> Self:
-        return self
-
-    @abstractmethod
-    def __exit__(
-        self, exception_type: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the exchanges."""
 
 
 def columns_of(rows: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:

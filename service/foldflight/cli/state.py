@@ -22,7 +22,7 @@ from foldflight.errors import RejectedError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from foldflight.spark.stored import StateFigures, StoredFrames, StoredTable
+    from foldflight.spark.stored import StateFigures, StoredTable
 
 __all__ = ["state", "state_as_text"]
 
@@ -95,7 +95,7 @@ def _settings() -> dict[str, Any]:
     return {"spark.sql.shuffle.partitions": os.cpu_count() or 1}
 
 
-def _chosen(table: StoredTable | StoredFrames, groups: DataFrame, wanted: Sequence[str]) -> DataFrame:
+def _chosen(table: StoredTable, groups: DataFrame, wanted: Sequence[str]) -> DataFrame:
     """Return the rows of groups with these values of keys. Spark casts the texts to the types of the keys."""
     from pyspark.sql import functions as sf
     from pyspark.sql import types as st
@@ -131,9 +131,7 @@ def _lines(groups: DataFrame, keys: int, limit: int) -> list[str]:
     return [row[0] for row in ordered.limit(limit).select(sf.to_json(sf.struct(*columns), _JSON)).collect()]
 
 
-def _print(
-    console: Console, table: StoredTable | StoredFrames | None, groups: DataFrame, rows: Sequence[dict[str, Any]]
-) -> None:
+def _print(console: Console, table: StoredTable | None, groups: DataFrame, rows: Sequence[dict[str, Any]]) -> None:
     """Print groups of a table, or entries of a view if there is no table."""
     from pyspark.sql import types as st
 
@@ -142,7 +140,7 @@ def _print(
         console.print(_entries_table(rows, binary) if table is None else _groups_table(table, rows, binary))
 
 
-def _groups_table(table: StoredTable | StoredFrames, rows: Sequence[dict[str, Any]], binary: set[str]) -> Table:
+def _groups_table(table: StoredTable, rows: Sequence[dict[str, Any]], binary: set[str]) -> Table:
     """Return a table with a column for each key, the live rows, and a column for the state of each output."""
     shown = Table(*(Column(Text(name)) for name in table.keys), Column(Text(table.counted), justify="right"))
     for name, call in zip(table.outputs, table.calls, strict=True):
@@ -195,7 +193,7 @@ def _enclosed(texts: Sequence[str]) -> str:
     return ", ".join([*texts[:_MEMBERS_SHOWN], *(["..."] if len(texts) > _MEMBERS_SHOWN else [])])
 
 
-def _summary(table: StoredTable | StoredFrames, figures: StateFigures, printed: str) -> Text:
+def _summary(table: StoredTable, figures: StateFigures, printed: str) -> Text:
     from foldflight.spark.stored import StoredFrames
 
     logs = f"; waiting rows: {figures.waiting_rows:,}; rows in RANGE frames: {figures.framed_rows:,}"

@@ -8,13 +8,15 @@ may be running.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, GroupedData, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
@@ -24,7 +26,7 @@ from foldflight.engine.query.layout import BUCKET, LIVE, CallView
 from foldflight.engine.state.manifest import Manifest, manifests_of, naming_bucket
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.storage import Storage
-from foldflight.engine.state.table import StateTable, TableLayout
+from foldflight.engine.state.table import MemoryStore, StateTable, TableLayout
 from foldflight.engine.state.versions import CurrentViews, VersionColumns, with_older
 from foldflight.engine.state.viewtable import ViewTable, stored_views
 from foldflight.errors import RejectedError
@@ -110,12 +112,7 @@ def check_checkpoint(df: DataFrame, checkpoint: str, operator: int | None = None
     check_operators({name for (name,) in stored_operators}, checkpoint)
     chosen, (batch, layout, _) = _chosen(_operators(spark, checkpoint), operator)
     buckets: dict[int, dict[str, bytes]] = {}
-    if layout is None:
-        stored = _variable(spark, checkpoint, chosen, batch, "manifests")
-        stored = stored.select(_bucket(), "user_map_key.name", "user_map_value.data")
-    else:
-        stored = _variable(spark, checkpoint, chosen, batch, "manifest")
-        stored = stored.select(_bucket(), sf.lit("").alias("name"), "value.data")
+    stored = _manifests(partial(_variable, spark, checkpoint, chosen, batch), has_names=layout is None)
     for bucket, name, data in stored.collect():
         buckets.setdefault(bucket, {})[name] = bytes(data)
     if isinstance(processor, OverProcessor) != (layout is None):
@@ -126,9 +123,8 @@ def check_checkpoint(df: DataFrame, checkpoint: str, operator: int | None = None
             "start with an empty checkpoint",
         )
     for bucket, manifests in sorted(buckets.items()):
-        stores = {name: _Bucket({None: data}) for name, data in manifests.items()}
         with naming_bucket(bucket):
-            processor.check(lambda name, stores=stores: stores.get(name, _Bucket({})))
+            processor.check(lambda name, manifests=manifests: MemoryStore(manifests.get(name)))
     return True
 
 
@@ -177,74 +173,117 @@ class StateFigures:
 
 
 @dataclass(frozen=True)
-class StoredTable:
-    """The state table of one operator of a query, read from its checkpoint; created by `of`.
+class StoredTable(ABC):
+    """What one operator of a query has stored, read from its checkpoint; opened by `of`.
 
     Args:
         spark: The session that reads.
         checkpoint: The query's `checkpointLocation`.
         operator: The number of the operator.
         batch: The last committed batch.
-        layout: The layout of the rows.
-        views: The views of the calls.
+        schema: The columns of `groups`: keys, the number of rows that live or wait, and states.
+        keys: The names of the key columns.
+        calls: What each state is: the function with its version, or the last rows; of an over also the frame.
+        buckets: The number of buckets of the query.
     """
+
+    has_names: ClassVar[bool]
+    """Whether a bucket has several tables and logs by name."""
 
     spark: SparkSession
     checkpoint: str
     operator: int
     batch: int
-    layout: TableLayout
-    views: tuple[CallView, ...]
+    schema: pa.Schema
+    keys: Sequence[str]
+    calls: Sequence[str]
+    buckets: int
 
-    @classmethod
-    def of(cls, spark: SparkSession, checkpoint: str, operator: int | None = None) -> StoredTable | StoredFrames:
+    @staticmethod
+    def of(spark: SparkSession, checkpoint: str, operator: int | None = None) -> StoredGroups | StoredFrames:
         """Open a table. The arguments and errors are those of `state_table`."""
         chosen, (batch, layout, views) = _chosen(_operators(spark, checkpoint), operator)
         if layout is None:
             return StoredFrames.open(spark, checkpoint, chosen, batch)
-        manifests = _variable(spark, checkpoint, chosen, batch, "manifest")
-        manifests = manifests.select(_bucket(), sf.col("value.data").alias(_DATA))
-        schema = st.StructType([st.StructField(_DATA, st.BinaryType())])
-        found = (
-            manifests.mapInArrow(arrow_function(_generations, "read_functions"), schema)
-            .distinct()
-            .sort(_DATA)
-            .collect()
-        )
-        generations = [pa.ipc.read_schema(pa.py_buffer(bytes(row[_DATA]))) for row in found]
-        return cls(spark, checkpoint, chosen, batch, with_older(layout, generations), views)
-
-    @property
-    def keys(self) -> list[str]:
-        """The names of the key columns."""
-        return list(self.layout.names[: len(self.layout.keys)])
-
-    @property
-    def outputs(self) -> list[str]:
-        """The names of the outputs, whose states the table holds."""
-        return list(self.layout.names[len(self.layout.keys) :])
-
-    @property
-    def buckets(self) -> int:
-        """The number of buckets of the query."""
-        return self.layout.buckets
-
-    @property
-    def calls(self) -> list[str]:
-        """The function of each output, with its version."""
-        return [f"{call['function']} v{call['version']}" for call in self.layout.described["calls"]]
+        return StoredGroups.open(spark, checkpoint, chosen, batch, layout, views)
 
     @property
     def counted(self) -> str:
-        """The name of the column of live rows: `live_rows`, with underscores added if another column has this name."""
-        return _free_name(LIVE_ROWS, self.layout.names)
+        """The name of the column with the number of rows."""
+        return str(self.schema.names[len(self.keys)])
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the states: those of the outputs. Outputs with the same ROWS frame share one."""
+        return list(self.schema.names[len(self.keys) + 1 :])
 
     def groups(self) -> DataFrame:
         """Return the groups, as `state_table` does."""
-        return self._buckets().applyInArrow(_newest(self.layout, self._schema), self._spark_schema)
+        return self._by_bucket(self._shown, self.schema)
 
+    @abstractmethod
     def entries(self, view: str) -> DataFrame:
         """Return the entries of a view, as `state_table` does."""
+
+    @abstractmethod
+    def figures(self) -> StateFigures:
+        """Return the size of the tables and logs in the checkpoint."""
+
+    @property
+    @abstractmethod
+    def _shown(self) -> _Reader:
+        """Reads the groups of one bucket."""
+
+    def _by_bucket(self, reader: _Reader, schema: pa.Schema) -> DataFrame:
+        """Return what a reader gives for each bucket: the manifests, whose runs have no name, and the runs."""
+        nothing = sf.lit(None).cast("string")
+        manifests = self._manifests().withColumn(_RUN, nothing).select(BUCKET, _NAME, _RUN, _DATA)
+        runs = self._read("runs").select(_bucket(), nothing.alias(_NAME), "user_map_key.run_id", "user_map_value.data")
+        return manifests.union(runs).groupBy(BUCKET).applyInArrow(_reading(reader, schema), _spark_schema(schema))
+
+    def _manifests(self) -> DataFrame:
+        return _manifests(self._read, has_names=self.has_names)
+
+    def _read(self, variable: str) -> DataFrame:
+        return _variable(self.spark, self.checkpoint, self.operator, self.batch, variable)
+
+
+@dataclass(frozen=True)
+class StoredGroups(StoredTable):
+    """The state table of a `group_by`.
+
+    Args:
+        layout: The layout of the rows.
+        views: The views of the calls.
+    """
+
+    has_names = False
+
+    layout: TableLayout
+    views: tuple[CallView, ...]
+
+    @classmethod
+    def open(
+        cls,
+        spark: SparkSession,
+        checkpoint: str,
+        operator: int,
+        batch: int,
+        layout: TableLayout,
+        views: tuple[CallView, ...],
+    ) -> Self:
+        """Read which versions of the functions have written states."""
+        manifests = _manifests(partial(_variable, spark, checkpoint, operator, batch), has_names=False)
+        schema = st.StructType([st.StructField(_DATA, st.BinaryType())])
+        versions = manifests.mapInArrow(arrow_function(_generations, "read_functions"), schema)
+        found = versions.distinct().sort(_DATA).collect()
+        layout = with_older(layout, [pa.ipc.read_schema(pa.py_buffer(bytes(row[_DATA]))) for row in found])
+        keys, outputs = layout.names[: len(layout.keys)], layout.names[len(layout.keys) :]
+        calls = [f"{call['function']} v{call['version']}" for call in layout.described["calls"]]
+        groups = _schema_of(layout.keys, keys, LIVE_ROWS, layout.states.types, outputs)
+        return cls(spark, checkpoint, operator, batch, groups, keys, calls, layout.buckets, layout, views)
+
+    def entries(self, view: str) -> DataFrame:
         names = [f"{self.outputs[each.call]}.{each.spec.name}" for each in self.views]
         if view not in names:
             raise _no_view(view, names)
@@ -253,65 +292,37 @@ class StoredTable:
         types = [*(each.type for each in self.layout.keys), carrier_type(spec.key), carrier_type(spec.value)]
         key, value = (_free_name(name, self.keys) for name in ("key", "value"))
         schema = pa.schema(list(zip([*self.keys, key, value], types, strict=True)))
-        return self._buckets().applyInArrow(_entries(self.layout, self.views, place, schema), _spark_schema(schema))
+        return self._by_bucket(partial(_entries, self.layout, self.views, place), schema)
 
     def figures(self) -> StateFigures:
-        """Return the size of the table in its checkpoint."""
-        manifests = self._read("manifest").select(_bucket(), sf.col("value.data").alias(_DATA))
         types = st.StructType([st.StructField(name, st.LongType()) for name in _FIGURES])
-        figures = manifests.mapInArrow(arrow_function(_measure, "measure_state"), types).where("runs > 0")
+        figures = self._manifests().mapInArrow(arrow_function(_measure, "measure_state"), types).where("runs > 0")
         total = figures.agg(sf.count("*"), *(sf.coalesce(sf.sum(name), sf.lit(0)) for name in _FIGURES[1:])).head()
         return StateFigures(*(total or (0, 0, 0, 0)))
 
-    def _buckets(self) -> GroupedData:
-        """Return the manifests, whose runs have no name, and the runs of each bucket."""
-        nothing = sf.lit(None).cast("string")
-        manifests = self._read("manifest").select(_bucket(), nothing.alias(_RUN), sf.col("value.data").alias(_DATA))
-        runs = self._read("runs").select(
-            _bucket(), sf.col("user_map_key.run_id").alias(_RUN), sf.col("user_map_value.data").alias(_DATA)
-        )
-        return manifests.union(runs).groupBy(BUCKET)
-
     @property
-    def _schema(self) -> pa.Schema:
-        keys, states = list(self.layout.keys), list(self.layout.states)
-        types = [*(each.type for each in keys), pa.int64(), *(carrier_type(each.type) for each in states)]
-        names = [*self.keys, self.counted, *self.outputs]
-        return pa.schema(list(zip(names, types, strict=True)))
-
-    @property
-    def _spark_schema(self) -> st.StructType:
-        return _spark_schema(self._schema)
-
-    def _read(self, variable: str) -> DataFrame:
-        return _variable(self.spark, self.checkpoint, self.operator, self.batch, variable)
+    def _shown(self) -> _Reader:
+        return partial(_newest, self.layout)
 
 
 @dataclass(frozen=True)
-class StoredFrames:
-    """The groups and rows of one `over` of a query, read from its checkpoint.
+class StoredFrames(StoredTable):
+    """The groups and rows of an `over`.
 
     Args:
-        spark: The session that reads.
-        checkpoint: The query's `checkpointLocation`.
-        operator: The number of the operator.
-        batch: The last committed batch.
         over: What the manifests describe.
         sizes: The size of each table and log, with its bucket.
     """
 
-    spark: SparkSession
-    checkpoint: str
-    operator: int
-    batch: int
+    has_names = True
+
     over: StoredOver
     sizes: tuple[tuple[int, dict[str, int]], ...]
 
     @classmethod
-    def open(cls, spark: SparkSession, checkpoint: str, operator: int, batch: int) -> StoredFrames:
+    def open(cls, spark: SparkSession, checkpoint: str, operator: int, batch: int) -> Self:
         """Read the manifests. Raises the errors of `state_table`."""
-        read = _variable(spark, checkpoint, operator, batch, "manifests")
-        found = read.select(_bucket(), "user_map_key.name", "user_map_value.data").collect()
+        found = _manifests(partial(_variable, spark, checkpoint, operator, batch), has_names=True).collect()
         manifests, sizes = [], []
         for bucket, name, data in found:
             with naming_bucket(bucket):
@@ -322,61 +333,32 @@ class StoredFrames:
             raise RejectedError(
                 "SIGNATURE", f"the operator {operator} of {checkpoint} is an over that has had no rows until now"
             )
-        return cls(spark, checkpoint, operator, batch, over, tuple(sizes))
-
-    @property
-    def keys(self) -> list[str]:
-        """The names of the key columns."""
-        return list(self.over.layout.names)
-
-    @property
-    def outputs(self) -> list[str]:
-        """The names of the states: those of the outputs. Outputs with the same ROWS frame share one."""
-        return [name for part in self.over.parts for name in part.outputs]
-
-    @property
-    def calls(self) -> list[str]:
-        """What each state is: the function with its version, or the last rows; and the frame."""
-        return [call for part in self.over.parts for call in part.calls]
-
-    @property
-    def buckets(self) -> int:
-        """The number of buckets of the query."""
-        return self.over.buckets
-
-    @property
-    def counted(self) -> str:
-        """The name of the column of waiting rows, with underscores added if another column has this name."""
-        return _free_name(WAITING_ROWS, [*self.keys, *self.outputs])
-
-    def groups(self) -> DataFrame:
-        """Return the groups, as `state_table` does."""
-        types = [*(field.type for field in self.over.layout.keys), pa.int64(), *map(carrier_type, self.over.states)]
-        schema = pa.schema(list(zip([*self.keys, self.counted, *self.outputs], types, strict=True)))
-        nothing = sf.lit(None).cast("string")
-        data = sf.col("user_map_value.data").alias(_DATA)
-        manifests = self._read("manifests").select(
-            _bucket(), sf.col("user_map_key.name").alias(_NAME), nothing.alias(_RUN), data
-        )
-        runs = self._read("runs").select(
-            _bucket(), nothing.alias(_NAME), sf.col("user_map_key.run_id").alias(_RUN), data
-        )
-        together = manifests.union(runs).groupBy(BUCKET)
-        return together.applyInArrow(_framed(self.over, schema), _spark_schema(schema))
+        keys, outputs = over.layout.names, [name for part in over.parts for name in part.outputs]
+        calls = [call for part in over.parts for call in part.calls]
+        groups = _schema_of(over.layout.keys, keys, WAITING_ROWS, over.states, outputs)
+        return cls(spark, checkpoint, operator, batch, groups, keys, calls, over.buckets, over, tuple(sizes))
 
     def entries(self, view: str) -> DataFrame:
-        """Raise the error of `state_table` for a query without views."""
         raise _no_view(view, [])
 
     def figures(self) -> StateFigures:
-        """Return the size of the tables and logs in the checkpoint."""
         sums = {
             name: sum(sizes[name] for _, sizes in self.sizes) for name in (*_FIGURES[1:], WAITING_ROWS, "framed_rows")
         }
         return StateFigures(len({bucket for bucket, sizes in self.sizes if sizes["runs"]}), **sums)
 
-    def _read(self, variable: str) -> DataFrame:
-        return _variable(self.spark, self.checkpoint, self.operator, self.batch, variable)
+    @property
+    def _shown(self) -> _Reader:
+        return partial(_framed, self.over)
+
+
+def _schema_of(
+    keys: pa.Schema, names: Sequence[str], counted: str, states: Sequence[pa.DataType], outputs: Sequence[str]
+) -> pa.Schema:
+    """Return the columns of groups. The number of rows gets underscores if another column has its name."""
+    counted = _free_name(counted, [*names, *outputs])
+    types = [*keys.types, pa.int64(), *map(carrier_type, states)]
+    return pa.schema(list(zip([*names, counted, *outputs], types, strict=True)))
 
 
 def _no_view(view: str, names: Sequence[str]) -> RejectedError:
@@ -397,6 +379,13 @@ def _spark_schema(schema: pa.Schema) -> st.StructType:
 
 def _bucket() -> Any:
     return sf.col(f"key.{BUCKET}").alias(BUCKET)
+
+
+def _manifests(read: Callable[[str], DataFrame], *, has_names: bool) -> DataFrame:
+    """Return the manifests of all buckets: bucket, the name of the table or log ("" for the only one), and bytes."""
+    if has_names:
+        return read("manifests").select(_bucket(), "user_map_key.name", "user_map_value.data")
+    return read("manifest").select(_bucket(), sf.lit("").alias(_NAME), "value.data")
 
 
 def _variable(spark: SparkSession, checkpoint: str, operator: int, batch: int, variable: str) -> DataFrame:
@@ -469,90 +458,56 @@ def _listed(operators: Operators) -> str:
 # -- in Spark's workers ----------------------------------------------------------------------------------------------
 
 
-class _Bucket:
-    """A copy of one bucket's bytes, as the store of a state table.
+_Reader = Callable[[Callable[[str], Storage]], Iterable[Sequence[pa.Array]]]
+"""Yields the columns of some rows of a bucket, given the storage of each of its tables and logs."""
 
-    Args:
-        held: The runs by name, and the manifest under None.
-    """
 
-    def __init__(self, held: dict[str | None, bytes]) -> None:
-        self._held = held
-
-    @classmethod
-    def of(cls, rows: pa.Table) -> _Bucket:
-        """Return a bucket of its rows."""
-        return cls(dict(zip(rows.column(_RUN).to_pylist(), rows.column(_DATA).to_pylist(), strict=True)))
-
-    def manifest(self) -> bytes | None:
-        return self._held.get(None)
-
-    def put_manifest(self, data: bytes) -> None:
-        self._held[None] = data
+class _Bucket(MemoryStore):
+    """A copy of one table's bytes, whose pieces have the names of the state variable."""
 
     def run(self, run_id: str) -> bytes | None:
-        return self._held.get(stored_name(run_id))
-
-    def put_run(self, run_id: str, data: bytes) -> None:
-        self._held[stored_name(run_id)] = data
-
-    def remove_run(self, run_id: str) -> None:
-        del self._held[stored_name(run_id)]
+        return super().run(stored_name(run_id))
 
 
-def _storage(bucket: _Bucket) -> Storage:
-    """Return the storage of a table or log that is only read."""
-    return Storage(bucket, RunCache(bytes_max=_CACHE_BYTES_MAX))
-
-
-def _newest(layout: TableLayout, schema: pa.Schema) -> Callable[[pa.Table], pa.Table]:
-    """Return a task that reads the groups of one bucket from its manifest and runs."""
-    # The single group of a query without keys counts one extra row, so that it is never removed.
-    kept = 0 if len(layout.keys) else 1
-
-    def shown(rows: pa.RecordBatch) -> pa.RecordBatch:
-        live = pa.array(rows.column(LIVE).to_numpy() - kept)
-        columns = [*(rows.column(name) for name in layout.keys.names), live]
-        columns += [rows.column(name) for name in layout.states.names]
-        converted = [convert(column, type_) for column, type_ in zip(columns, schema.types, strict=True)]
-        return pa.RecordBatch.from_arrays(converted, schema=schema)
+def _reading(reader: _Reader, schema: pa.Schema) -> Callable[[pa.Table], pa.Table]:
+    """Return the task that reads one bucket, given its manifests by name and its runs."""
 
     def run(bucket: pa.Table) -> pa.Table:
+        rows = list(zip(*(bucket.column(name).to_pylist() for name in (_NAME, _RUN, _DATA)), strict=True))
+        runs = {run: data for name, run, data in rows if name is None}
+        manifests = {name: data for name, _, data in rows if name is not None}
+
+        def storage(name: str) -> Storage:
+            return Storage(_Bucket(manifests.get(name), runs), RunCache(bytes_max=_CACHE_BYTES_MAX))
+
         with naming_bucket(bucket.column(BUCKET)[0].as_py()):
-            table = StateTable(layout, _storage(_Bucket.of(bucket)), conversion=VersionColumns(layout))
-            return pa.Table.from_batches([shown(rows) for rows in table.scan()], schema=schema)
+            parts = [list(map(convert, columns, schema.types)) for columns in reader(storage)]
+        return pa.Table.from_batches([pa.RecordBatch.from_arrays(part, schema=schema) for part in parts], schema)
 
     return run
+
+
+def _newest(layout: TableLayout, storage: Callable[[str], Storage]) -> Iterator[list[pa.Array]]:
+    """Yield the groups of one bucket."""
+    # The single group of a query without keys counts one extra row, so that it is never removed.
+    kept = 0 if len(layout.keys) else 1
+    for rows in StateTable(layout, storage(""), conversion=VersionColumns(layout)).scan():
+        live = pa.array(rows.column(LIVE).to_numpy() - kept)
+        yield [*rows.select(layout.keys.names).columns, live, *rows.select(layout.states.names).columns]
 
 
 def _entries(
-    layout: TableLayout, views: Sequence[CallView], place: int, schema: pa.Schema
-) -> Callable[[pa.Table], pa.Table]:
-    """Return a task that reads the entries of a view from the manifest and the runs of one bucket."""
-
-    def run(bucket: pa.Table) -> pa.Table:
-        with naming_bucket(bucket.column(BUCKET)[0].as_py()):
-            storage = _storage(_Bucket.of(bucket))
-            table = ViewTable(layout, views, storage, conversion=lambda _: CurrentViews(layout.states))
-            parts = [list(map(convert, rows.columns, schema.types)) for rows in table.all_entries(place)]
-            return pa.Table.from_batches([pa.RecordBatch.from_arrays(part, schema=schema) for part in parts], schema)
-
-    return run
+    layout: TableLayout, views: Sequence[CallView], place: int, storage: Callable[[str], Storage]
+) -> Iterator[list[pa.Array]]:
+    """Yield the entries of a view of one bucket."""
+    table = ViewTable(layout, views, storage(""), conversion=lambda _: CurrentViews(layout.states))
+    for rows in table.all_entries(place):
+        yield rows.columns
 
 
-def _framed(over: StoredOver, schema: pa.Schema) -> Callable[[pa.Table], pa.Table]:
-    """Return a task that reads the groups of one bucket of an over."""
-
-    def run(bucket: pa.Table) -> pa.Table:
-        named = list(zip(*(bucket.column(name).to_pylist() for name in (_NAME, _RUN, _DATA)), strict=True))
-        runs = {run: data for name, run, data in named if name is None}
-        stores = {name: _Bucket({**runs, None: data}) for name, _, data in named if name is not None}
-        with naming_bucket(bucket.column(BUCKET)[0].as_py()):
-            columns = over.groups(lambda name: _storage(stores.get(name, _Bucket({}))))
-        converted = [convert(column, type_) for column, type_ in zip(columns, schema.types, strict=True)]
-        return pa.Table.from_arrays(converted, schema=schema)
-
-    return run
+def _framed(over: StoredOver, storage: Callable[[str], Storage]) -> Iterator[list[pa.Array]]:
+    """Yield the groups of one bucket of an over."""
+    yield over.groups(storage)
 
 
 def _measure(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -63,14 +63,14 @@ class Conversion(Protocol):
 class MemoryStore:
     """A store of one table in memory.
 
-    Attributes:
+    Args:
         value: The manifest.
         runs: The runs by name.
     """
 
-    def __init__(self) -> None:
-        self.value: bytes | None = None
-        self.runs: dict[str, bytes] = {}
+    def __init__(self, value: bytes | None = None, runs: dict[str, bytes] | None = None) -> None:
+        self.value = value
+        self.runs = {} if runs is None else runs
 
     def manifest(self) -> bytes | None:
         """Return the manifest."""

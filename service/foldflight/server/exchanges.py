@@ -239,17 +239,8 @@ class Exchanges:
         with self._changed:
             return len(self._open)
 
-    def admit(
-        self,
-        opening: Open,
-        make: Callable[[], ServerExchange],
-        logger: Logger,
-        hang_up: Callable[[FoldflightError], None],
-        *,
-        is_foreign: bool = False,
-        spans: FoldSpans | None = None,
-    ) -> Running:
-        """Create and admit an exchange. `hang_up` is called if the server ends it; the others are as for `Running`.
+    def admit(self, make: Callable[[], Running]) -> Running:
+        """Admit the exchange that `make` opens.
 
         Raises:
             RetryableError: DRAINING or OVERLOADED.
@@ -257,17 +248,7 @@ class Exchanges:
         """
         with self._changed:
             self._check_admission()
-        exchange = self.watch.run(make)
-        running = Running(
-            opening,
-            exchange,
-            watch=self.watch,
-            metrics=self._metrics,
-            logger=logger,
-            hang_up=hang_up,
-            is_foreign=is_foreign,
-            spans=spans,
-        )
+        running = self.watch.run(make)
         try:
             with self._changed:
                 self._check_admission()

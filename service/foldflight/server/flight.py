@@ -40,7 +40,7 @@ from foldflight.recording.recorder import Recorder
 from foldflight.server.bundles import Bundles
 from foldflight.server.calls import VanishedError
 from foldflight.server.edge import count, edge, to_flight_error
-from foldflight.server.exchanges import Exchanges
+from foldflight.server.exchanges import Exchanges, Running
 from foldflight.server.flightbase import FlightBase, flight_info
 from foldflight.server.keys import allowed, check_allowed, tls_of, tokens_of
 from foldflight.server.limits.memory import Surplus
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from foldflight.fold.signing import StateSigner
     from foldflight.functions.author.scalar import AnyFunction
     from foldflight.functions.registry import Registry
-    from foldflight.server.exchanges import Running
     from foldflight.server.ops.logs import Logger
     from foldflight.server.ops.metrics import Metrics
     from foldflight.server.run.settings import Settings
@@ -298,14 +297,14 @@ class FlightServer(FlightBase):
         def tell(event: str, fields: Mapping[str, Any]) -> None:
             logger.warning(event, **fields)
 
-        def make() -> ServerExchange:
+        def make() -> Running:
             registry, recorder = self._registry_for(opening, context), None
             if spans is not None:
                 spans.versions = [registry[name].version for name in opening.functions if name in registry]
             if self._record is not None:
                 record = dataclasses.replace(self._record, key=self._bundles.signing_key)
                 recorder = Recorder(record, opening, registry, self._server_id, tell)
-            return ServerExchange(
+            exchange = ServerExchange(
                 opening,
                 registry,
                 limits=self._limits,
@@ -316,13 +315,23 @@ class FlightServer(FlightBase):
                 ask=questions.ask,
                 recorder=recorder,
             )
+            return Running(
+                opening,
+                exchange,
+                watch=self._exchanges.watch,
+                metrics=self.metrics,
+                logger=logger,
+                hang_up=hang_up,
+                is_foreign=is_foreign,
+                spans=spans,
+            )
 
         def hang_up(error: FoldflightError) -> None:
             count(self.metrics, error)
             context.end(to_flight_error(error))
 
         try:
-            running = self._exchanges.admit(opening, make, logger, hang_up, is_foreign=is_foreign, spans=spans)
+            running = self._exchanges.admit(make)
         except FoldflightError as error:
             self.metrics.refused.labels(error.code).inc()
             logger.info("exchange refused", code=error.code, problem=error.message, peer=context.peer())

@@ -23,7 +23,10 @@ from foldflight.spark.versions import is_spark, nullable, spark_type
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 from foldflight.tracing import Traced
 
-__all__ = ["arrow_function", "hash_of", "spark_schema", "step_name", "step_of", "together"]
+__all__ = ["ArrowFunction", "arrow_function", "hash_of", "spark_schema", "step_name", "step_of", "together"]
+
+ArrowFunction = Callable[[Iterator[Any]], Iterator[Any]]
+"""A plain function for mapInArrow."""
 
 _NAME_LENGTH_MAX = 100
 _PLACE = "__place"
@@ -37,7 +40,7 @@ def step_name(step: str, functions: Sequence[str]) -> str:
 
 def arrow_function(
     task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], name: str, traced: Traced | None = None
-) -> Callable[[Iterator[Any]], Iterator[Any]]:
+) -> ArrowFunction:
     """Wrap a task as a plain function for mapInArrow.
 
     Args:

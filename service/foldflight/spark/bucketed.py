@@ -26,27 +26,25 @@ from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.storage import Storage
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.packing import BLOB, PLACE, blob_of, rows_of
+from foldflight.spark.arrow import ArrowFunction
 from foldflight.spark.attempts import attempt
 from foldflight.spark.tracing import TaskSpan
-from foldflight.spark.versions import StatefulProcessor
+from foldflight.spark.versions import StatefulProcessor, transform_with_state
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 from foldflight.tracing import Traced
 
 __all__ = [
     "DATA",
     "FIGURES",
-    "FOLDED",
     "OPERATOR",
-    "PACKED",
     "RUN_ID",
     "BucketOperator",
     "BucketStore",
     "aggregation_of",
     "blobs_of",
     "bucket_row",
-    "by_bucket",
+    "bucketed",
     "in_order",
-    "observed",
     "run_cache",
     "stored_name",
 ]
@@ -82,11 +80,6 @@ _CACHE_BYTES_MAX: Final = 256 << 20
 _HOST_BYTES_MAX: Final = 1 << 30
 
 
-def by_bucket(packed: DataFrame) -> Any:
-    """Return the blobs of all partitions by their bucket, each with the number of its partition."""
-    return packed.withColumn(_PARTITION, sf.spark_partition_id()).groupBy(BUCKET)
-
-
 def in_order(rows: Iterator[Row]) -> Iterator[bytes]:
     """Yield the blobs of one bucket and epoch in the order of their partitions, not in that of the network.
 
@@ -109,17 +102,38 @@ def bucket_row(blob: bytes | None, figures: EpochStats) -> Row:
     return Row(**{BLOB: blob}, **asdict(figures))
 
 
-def observed(folded: DataFrame, keys: Sequence[str], outputs: Sequence[str]) -> DataFrame:
-    """Return the blobs of results, and observe the sums of the figures.
+def bucketed(
+    rows: DataFrame,
+    operator: BucketOperator,
+    tasks: tuple[ArrowFunction, ArrowFunction],
+    schema: st.StructType,
+    *,
+    keys: Sequence[str],
+    buckets: int,
+    names: tuple[Sequence[str], Sequence[str]],
+    modes: tuple[str, str] = ("Append", "EventTime"),
+) -> DataFrame:
+    """Return the plan of a stateful operator: rows > pack > shuffle by bucket > operator > unpack.
 
     Args:
-        folded: The rows of the stateful operator.
-        keys: The user's names of the keys.
-        outputs: Those of the outputs.
+        rows: The input.
+        operator: The operator, which the result holds for `check_checkpoint`.
+        tasks: Packs rows by bucket; unpacks results.
+        schema: The columns of the result.
+        keys: The columns whose hash is the bucket. Without any there is one bucket.
+        buckets: The number of buckets.
+        names: The user's names of keys and outputs, by which the figures are observed.
+        modes: Spark's output mode and time mode.
     """
+    bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(buckets)) if keys else sf.lit(0)
+    packed = rows.select("*", bucket.cast("int").alias(BUCKET)).mapInArrow(tasks[0], PACKED)
+    by_bucket = packed.withColumn(_PARTITION, sf.spark_partition_id()).groupBy(BUCKET)
+    folded = transform_with_state(by_bucket, operator, FOLDED, *modes)
     sums = (sf.coalesce(sf.sum(each.name), sf.lit(0)).cast(each.dataType).alias(each.name) for each in _FIGURES)
-    aggregation = f"{','.join(keys)} > {','.join(outputs)}"
-    return folded.observe(_unique(f"{_OBSERVED} {aggregation}"), *sums).select(BLOB).where(f"{BLOB} IS NOT NULL")
+    observed = folded.observe(_unique(f"{_OBSERVED} {' > '.join(map(','.join, names))}"), *sums)
+    result = observed.select(BLOB).where(f"{BLOB} IS NOT NULL").mapInArrow(tasks[1], schema)
+    setattr(result, OPERATOR, operator)
+    return result
 
 
 def aggregation_of(observation: str) -> str | None:

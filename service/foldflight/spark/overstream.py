@@ -15,27 +15,20 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.engine.over.bucket import OverBucket, StreamFolds
 from foldflight.engine.over.stream import StreamedOver
-from foldflight.engine.query.layout import BUCKET
 from foldflight.engine.state.manifest import RunStore
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.packing import Pack, Unpack
 from foldflight.spark.arrow import arrow_function, step_name
 from foldflight.spark.bucketed import (
-    FOLDED,
-    OPERATOR,
-    PACKED,
     BucketOperator,
     blobs_of,
     bucket_row,
-    by_bucket,
-    observed,
+    bucketed,
 )
-from foldflight.spark.versions import transform_with_state
 
 __all__ = ["over_stream"]
 
@@ -50,18 +43,17 @@ def over_stream(over: StreamedOver, rows: DataFrame, schema: st.StructType) -> D
     """
     query, layout = over.query, over.query.layout
     functions = [call.function for part in query.parts for call in part.query.opening.calls]
-    keys = [sf.col(name) for name in layout.keys.names]
-    bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(over.buckets)) if keys else sf.lit(0)
-    with_bucket = rows.select("*", bucket.cast("int").alias(BUCKET))
-    packed = with_bucket.mapInArrow(
-        arrow_function(Pack(layout.rows, query.bounds), step_name("pack", functions)), PACKED
+    pack = arrow_function(Pack(layout.rows, query.bounds), step_name("pack", functions))
+    unpack = arrow_function(Unpack(query.results), step_name("over", functions))
+    return bucketed(
+        rows,
+        OverProcessor(over),
+        (pack, unpack),
+        schema,
+        keys=layout.keys.names,
+        buckets=over.buckets,
+        names=(layout.key_names, query.outputs.names),
     )
-    processor = OverProcessor(over)
-    folded = transform_with_state(by_bucket(packed), processor, FOLDED, "Append", "EventTime")
-    blobs = observed(folded, layout.key_names, query.outputs.names)
-    outputs = blobs.mapInArrow(arrow_function(Unpack(query.results), step_name("over", functions)), schema)
-    setattr(outputs, OPERATOR, processor)
-    return outputs
 
 
 class OverProcessor(BucketOperator):

@@ -20,12 +20,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.engine.batch.tasks import PartialFold
 from foldflight.engine.keys.grouped import GroupedExchange
-from foldflight.engine.query.layout import BUCKET, DEAD_LETTER, ROW_KIND
+from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state.manifest import RunStore
 from foldflight.engine.state.migration import Migration
@@ -37,16 +36,11 @@ from foldflight.engine.stream.sessions import SessionEpoch
 from foldflight.functions import RowKind
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of
 from foldflight.spark.bucketed import (
-    FOLDED,
-    OPERATOR,
-    PACKED,
     BucketOperator,
     blobs_of,
     bucket_row,
-    by_bucket,
-    observed,
+    bucketed,
 )
-from foldflight.spark.versions import transform_with_state
 
 __all__ = ["stream_result"]
 
@@ -65,12 +59,8 @@ def stream_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     """
     layout, options = query.layout, _options_of(query)
     hashed = len(layout.keys) - (2 if options.has_sessions else 0)
-    keys = [sf.col(name) for name in layout.keys.names[:hashed]]
+    keys = layout.keys.names[:hashed]
     count = options.buckets if keys else 1
-    bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(count)) if keys else sf.lit(0)
-    with_bucket = rows.select("*", bucket.cast("int").alias(BUCKET))
-    step = "fold_partial" if query.folds_before_shuffle.taken else "pack"
-    packed = with_bucket.mapInArrow(arrow_function(_packing(query), step_of(query, step), query.traced), PACKED)
     table = TableLayout(
         keys=layout.keys,
         states=layout.states,
@@ -79,19 +69,21 @@ def stream_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
         window=options.window,
         names=(*layout.names, *layout.outputs.names),
     )
-    processor = BucketProcessor(query, table)
-    folded = transform_with_state(
-        by_bucket(packed),
-        processor,
-        FOLDED,
-        "Append" if options.emit == "append" else "Update",
-        "None" if options.closing_lateness_ms is None else "EventTime",
-    )
     results, schema = _results(query, rows, outputs)
-    blobs = observed(folded, layout.names, layout.outputs.names)
-    changes = blobs.mapInArrow(arrow_function(Unpack(results), step_of(query, "changelog")), schema)
-    setattr(changes, OPERATOR, processor)
-    return changes
+    step = "fold_partial" if query.folds_before_shuffle.taken else "pack"
+    pack = arrow_function(_packing(query), step_of(query, step), query.traced)
+    unpack = arrow_function(Unpack(results), step_of(query, "changelog"))
+    mode = "Append" if options.emit == "append" else "Update"
+    return bucketed(
+        rows,
+        BucketProcessor(query, table),
+        (pack, unpack),
+        schema,
+        keys=keys,
+        buckets=count,
+        names=(layout.names, layout.outputs.names),
+        modes=(mode, "None" if options.closing_lateness_ms is None else "EventTime"),
+    )
 
 
 def _options_of(query: Query) -> StreamOptions:

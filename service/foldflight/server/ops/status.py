@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import http
-import http.client
-import io
 import json
 import os
+import re
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -45,7 +44,7 @@ OWN_PATH = "/status/own"
 BY_FUNCTION = ("functions", "kinds", "folded", "function_errors", "groups_isolated")
 _ANSWER_S = 2.0
 _ANSWER_BYTES_MAX = 4 * 2**20
-_READ_BYTES = 64 * 1024
+_HEAD = re.compile(rb"HTTP/1\.[01] (\d{3}) .*\r\ncontent-length: (\d+)\r\n", re.DOTALL | re.IGNORECASE)
 _ASKED_AT_ONCE = 128
 
 
@@ -211,42 +210,19 @@ async def _ask(host: str, port: int, path: str, timeout_s: float) -> dict[str, A
         reader, writer = await asyncio.open_connection(host, port)
         try:
             writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-            answer = await _read_all(reader)
+            head = _HEAD.match(await reader.readuntil(b"\r\n\r\n"))
+            if head is None:
+                raise ValueError("no HTTP of a foldflight server")
+            status, size = map(int, head.groups())
+            if status != http.HTTPStatus.OK:
+                raise ValueError(f"answered {status}")
+            if size > _ANSWER_BYTES_MAX:
+                raise ValueError(f"answered with more than {_ANSWER_BYTES_MAX} bytes")
+            found = json.loads(await reader.readexactly(size))
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            raise ValueError(f"no HTTP of a foldflight server: {error}") from None
         finally:
             writer.transport.abort()
-    return _page_in(answer)
-
-
-async def _read_all(reader: asyncio.StreamReader) -> bytes:
-    answer = bytearray()
-    while part := await reader.read(_READ_BYTES):
-        answer += part
-        if len(answer) > _ANSWER_BYTES_MAX:
-            raise ValueError(f"answered with more than {_ANSWER_BYTES_MAX} bytes")
-    return bytes(answer)
-
-
-class _Received:
-    """What `http.client` takes for a socket: bytes that were received."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def makefile(self, _mode: str) -> io.BytesIO:
-        """Return the bytes as a file."""
-        return io.BytesIO(self._data)
-
-
-def _page_in(answer: bytes) -> dict[str, Any]:
-    response = http.client.HTTPResponse(_Received(answer))  # type: ignore[arg-type]  # it only calls makefile
-    try:
-        response.begin()
-        body = response.read()
-    except http.client.HTTPException as error:
-        raise ValueError(f"no HTTP: {error!r}") from None
-    if response.status != http.HTTPStatus.OK:
-        raise ValueError(f"answered {response.status}")
-    found = json.loads(body)
     if not isinstance(found, dict):
         raise ValueError("answered with something else")  # noqa: TRY004  (another server's mistake, not our caller's)
     return found

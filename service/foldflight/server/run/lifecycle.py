@@ -102,6 +102,8 @@ class Probes:
         programs: Programs,
     ) -> None:
         self._ready = False
+        self._named = {"server_id": server_id, "host": settings.host}
+        self._functions = sorted(functions)
         self.status = Status(
             server_id,
             functions,
@@ -137,6 +139,11 @@ class Probes:
     def http_port(self) -> int | None:
         """The actual port of the HTTP pages."""
         return self._http.port if self._http is not None else None
+
+    def ready_line(self, port: int) -> dict[str, Any]:
+        """Return the ready line: the ports and functions of the server, for programs. `port` is that of Flight."""
+        ports = {"flight": port, "health": self.health_port, "http": self.http_port}
+        return {"event": "ready", **self._named, **ports, "functions": self._functions}
 
     def set_ready(self, *, ready: bool) -> None:
         """Publish readiness."""
@@ -195,7 +202,6 @@ class Server:
                 restarts=lambda: 0,
             )
         )
-        self._functions = sorted(registry)
         self._closed = False
         self.probes = Probes(settings, self.server_id, registry, self.metrics.registry, self.programs)
         try:
@@ -227,15 +233,7 @@ class Server:
     @property
     def ready_line(self) -> dict[str, Any]:
         """The ready line: the ports and functions of this server, for programs."""
-        return {
-            "event": "ready",
-            "server_id": self.server_id,
-            "host": self.settings.host,
-            "flight": self.flight.port,
-            "health": self.probes.health_port,
-            "http": self.probes.http_port,
-            "functions": self._functions,
-        }
+        return self.probes.ready_line(self.flight.port)
 
     def drain(self) -> bool:
         """Refuse new exchanges, and wait up to `drain_s` for open ones. Return whether all ended."""

@@ -105,16 +105,7 @@ def run_workers(
         relay = Relay(settings, workers, logger)
         stack.callback(relay.close)
         welcome.set(is_open=True)
-        ready_line = {
-            "event": "ready",
-            "server_id": server_id,
-            "host": settings.host,
-            "flight": relay.port,
-            "health": probes.health_port,
-            "http": probes.http_port,
-            "functions": sorted(registry),
-            "workers": [worker.pid for worker in workers],
-        }
+        ready_line = {**probes.ready_line(relay.port), "workers": [worker.pid for worker in workers]}
         announce(ready_line, settings, logger, on_ready)
         await_stop(stop)
         welcome.set(is_open=False)

@@ -12,7 +12,7 @@ import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ from foldflight.spark.arrow import arrow_function, step_name
 from foldflight.spark.attempts import attempt
 from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, column_named, spark_name, text_of
+from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.types import arrow_fields, check_udf
 from foldflight.spark.versions import ARROW_UDFS, arrow_udf, nullable, spark_type
 from foldflight.spark.worker import freeze_garbage_collector
@@ -50,8 +51,9 @@ __all__ = [
     "check_frame",
     "check_kinds",
     "declared_udf",
-    "letter_of",
+    "letter_beside",
     "named_uses",
+    "rows_with",
     "spark_udf",
     "with_columns",
 ]
@@ -59,6 +61,7 @@ __all__ = [
 OnError = str
 SPARK: Final = HostTypes(carrier=carrier_type, results=result_types)
 _MAPPED: Final = "__foldflight_mapped"
+_PART_ROWS: Final = 1 << 14
 _HISTORY: Final = "_foldflight_mapped"
 
 
@@ -198,7 +201,7 @@ def _mapped(history: _History) -> DataFrame:
     results = columns.result_types(given, rows.schema, query.outputs.types)
     results += map(spark_type, types.types[len(results) :])
     if not ARROW_UDFS.has():
-        return _scalar_rows(history, columns, _Rows(query, types), results, name)
+        return _scalar_rows(history, columns, query, types, results, name)
     is_alone = len(members) == 1
     for type_, use in zip(results, uses.values(), strict=False):
         check_udf(type_, use.function.name)
@@ -217,56 +220,89 @@ def _mapped(history: _History) -> DataFrame:
 
 
 def _scalar_rows(
-    history: _History, columns: Columns, task: _Rows, results: Sequence[st.DataType], name: str
+    history: _History, columns: Columns, query: ScalarQuery, types: pa.Schema, results: Sequence[st.DataType], name: str
 ) -> DataFrame:
     """Return the DataFrame with the outputs, where Spark has no UDFs over Arrow arrays: all columns go to Python.
 
     UDFs of pandas would not do: there, NULL is NaN, large BIGINTs beside NULL are rounded, and times lose their zone.
     """
-    df = history.df
-    kept = [column_named(each).alias(f"kept_{place}") for place, each in enumerate(df.columns)]
-    given = [each.alias(f"column_{place}") for place, each in enumerate(columns.expressions)] or [sf.lit(True)]
-    rows = df.select(*kept, *given)
-    roles = [*(f"the column {each!r}" for each in df.columns), *(columns.roles() or ["a constant"])]
-    task = replace(task, rows=arrow_fields(rows.schema, roles), kept=len(kept))
-    # mapInArrow knows nothing of metadata: without it a watermark would be lost.
-    found = [st.StructField(each.name, nullable(each.dataType), metadata=each.metadata) for each in df.schema.fields]
-    own = [f"{_MAPPED}_{place}" for place in range(len(task.types))]
-    added = [*map(st.StructField, own, results)]
-    mapped = rows.mapInArrow(arrow_function(task, name, task.query.traced), st.StructType([*found, *added]))
+    own = [f"{_MAPPED}_{place}" for place in range(len(types))]
+    mapped = rows_with(history.df, columns, query, types, [*map(st.StructField, own, results)], name)
     outputs = {output: sf.col(each) for output, each in zip(history.uses, own, strict=False)}
     if history.on_error == "isolate":
-        read = Columns(mapped)
-        for written in columns.written:
-            read.argument(written, name)
-        outputs[DEAD_LETTER] = letter_of(sf.col(own[-1]), read)
+        outputs[DEAD_LETTER] = letter_beside(mapped, own[-1], columns, name)
     return mapped.withColumns(outputs).drop(*own)
 
 
+def rows_with(
+    df: DataFrame,
+    columns: Columns,
+    query: ScalarQuery,
+    types: pa.Schema,
+    added: Sequence[st.StructField],
+    name: str,
+) -> DataFrame:
+    """Return the rows of a DataFrame with what expressions give for them. All columns go to Python.
+
+    Args:
+        df: The DataFrame.
+        columns: The columns that the expressions read.
+        query: The expressions.
+        types: Their outputs, and the error if errors are isolated.
+        added: The same, as columns of Spark.
+        name: The name of the step.
+    """
+    kept = [column_named(each).alias(f"kept_{place}") for place, each in enumerate(df.columns)]
+    given = [each.alias(f"column_{place}") for place, each in enumerate(columns.expressions)] or [sf.lit(True)]
+    rows = as_months(df.select(*kept, *given))
+    roles = [*(f"the column {each!r}" for each in df.columns), *(columns.roles() or ["a constant"])]
+    arrow = arrow_fields(rows.schema, roles)
+    sent = carriers([nullable(each.dataType) for each in df.schema], arrow.types[: len(kept)])
+    # mapInArrow knows nothing of metadata: without it a watermark would be lost.
+    found = [
+        st.StructField(each.name, type_, metadata=each.metadata) for each, type_ in zip(df.schema, sent, strict=True)
+    ]
+    task = arrow_function(_RowsWith(query, arrow, len(kept), types), name, query.traced)
+    mapped = rows.mapInArrow(task, st.StructType([*found, *added]))
+    return as_intervals(mapped, {each.name: each.dataType for each in df.schema})
+
+
 @dataclass(frozen=True)
-class _Rows:
+class _RowsWith:
     """The task of one partition, for mapInArrow.
 
     Args:
         query: The expressions.
-        types: The outputs.
         rows: The columns from Spark: those that are kept, then the arguments.
         kept: How many are kept.
+        types: The outputs.
     """
 
     query: ScalarQuery
+    rows: pa.Schema
+    kept: int
     types: pa.Schema
-    rows: pa.Schema = field(default_factory=lambda: pa.schema([]))
-    kept: int = 0
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of Spark's batches with the outputs."""
+        """Yield the rows of Spark's batches with the outputs; of a table function, once for each row that it gives."""
         blocks = gather(batches, self.rows, self.query.bounds)
         for block, answer in self.query.answers(blocks, self._chunk):
-            arrays = [_one(column.combine_chunks()) for column in answer.columns]
-            members = [convert(each, type_) for each, type_ in zip(arrays, self.types.types, strict=True)]
-            columns = [*block.columns[: self.kept], *members]
-            yield pa.RecordBatch.from_arrays(columns, names=[str(place) for place in range(len(columns))])
+            start = 0
+            # One text of a kept column may be taken many times, so the rows are joined in parts.
+            for part in answer.to_batches(max_chunksize=_PART_ROWS if self.query.is_table else None):
+                yield self._joined(block, start, part)
+                start += part.num_rows
+
+    def _joined(self, block: pa.RecordBatch, start: int, part: pa.RecordBatch) -> pa.RecordBatch:
+        kept, found = block.columns[: self.kept], part.columns
+        if self.query.is_table:
+            places, struct, *errors = found
+            kept, found = [column.take(places) for column in kept], [*struct.flatten(), *errors]
+        else:
+            kept = [column.slice(start, part.num_rows) for column in kept]
+        members = [convert(each, type_) for each, type_ in zip(found, self.types.types, strict=True)]
+        names = [f"column_{place}" for place in range(len(kept) + len(members))]
+        return pa.RecordBatch.from_arrays([*kept, *members], names=names)
 
     def _chunk(self, block: pa.RecordBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(block.columns[self.kept :], schema=self.query.opening.columns)
@@ -283,6 +319,14 @@ def letter_of(error: Column, columns: Columns) -> Column:
         read = [each.alias(shown) for shown, each in zip(columns.shown, columns.expressions, strict=True)]
         members.append(sf.struct(*read).alias("row"))
     return sf.when(error.isNotNull(), sf.struct(*members))
+
+
+def letter_beside(mapped: DataFrame, error: str, columns: Columns, function: str) -> Column:
+    """Return `letter_of` for rows with a column of errors, given the columns that were read before they got it."""
+    read = Columns(mapped)
+    for written in columns.written:
+        read.argument(written, function)
+    return letter_of(sf.col(error), read)
 
 
 def chunk_schema(fields: pa.Schema, shown: Sequence[str]) -> pa.Schema:

@@ -15,7 +15,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import Registered
 from foldflight.functions.registry import Registry
-from foldflight.server.keys import BundleKeys, check_allowed, check_state_keys
+from foldflight.server.authentication import BundleKeys, check_allowed, check_state_keys
 from foldflight.server.run.settings import SETTINGS
 from foldflight.shipping.bundles import Bundle, check_made_with, unpickled, unseal
 

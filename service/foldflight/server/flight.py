@@ -37,12 +37,12 @@ from foldflight.functions.registry import unknown_function
 from foldflight.lift import lift_text, listed_lift
 from foldflight.recording import Recordings
 from foldflight.recording.recorder import Recorder
+from foldflight.server.authentication import allowed, check_allowed, tls_of, tokens_of
 from foldflight.server.bundles import Bundles
 from foldflight.server.calls import VanishedError
 from foldflight.server.edge import count, edge, to_flight_error
 from foldflight.server.exchanges import Exchanges, Running
 from foldflight.server.flightbase import FlightBase, flight_info
-from foldflight.server.keys import allowed, check_allowed, tls_of, tokens_of
 from foldflight.server.limits.memory import Surplus
 from foldflight.server.ops.status import BY_FUNCTION, STATUS_ACTION
 from foldflight.server.ports import authority

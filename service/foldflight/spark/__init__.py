@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from foldflight.spark.cdc import DELTA_CHANGES, from_canal, from_debezium, from_maxwell, split_changes
 from foldflight.spark.deadletters import dead_letters, results
-from foldflight.spark.frame import GroupedFrame, group_by
+from foldflight.spark.grouping import GroupedFrame, group_by
 from foldflight.spark.lateral import join_lateral
 from foldflight.spark.over import OverFrame, over
 from foldflight.spark.scalar import with_columns

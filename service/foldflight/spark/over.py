@@ -20,7 +20,7 @@ from pyspark.sql import types as st
 
 from foldflight.client import Aggregate
 from foldflight.client.functions import OrderKey
-from foldflight.engine.over.frames import distance_of, end_type
+from foldflight.engine.over.positions import distance_of, end_type
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.stream import StreamedOver
 from foldflight.engine.over.task import OverFold
@@ -39,7 +39,7 @@ from foldflight.spark.columns import (
     sort_key,
     text_of,
 )
-from foldflight.spark.frame import SPARK, check_buckets, listed, named_outputs, one_transport, refuse_doubles
+from foldflight.spark.grouping import SPARK, check_buckets, listed, named_outputs, one_transport, refuse_doubles
 from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.overstream import over_stream
 from foldflight.spark.settings import advise, check_provider

@@ -25,7 +25,7 @@ from foldflight.client.functions import OrderKey
 from foldflight.engine.query.query import Query
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.spark.columns import column_named
-from foldflight.spark.frame import group_by
+from foldflight.spark.grouping import group_by
 from foldflight.spark.versions import same_plan
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said

@@ -27,7 +27,7 @@ import pyarrow as pa
 from foldflight.client import Aggregate, Transport
 from foldflight.client.functions import OrderKey
 from foldflight.engine.keys.index import KeyIndex
-from foldflight.engine.over.frames import distance_of, end_type
+from foldflight.engine.over.positions import distance_of, end_type
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.task import OverFold
 from foldflight.errors import RejectedError

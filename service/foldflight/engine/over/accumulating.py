@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.engine.keys.grouped import Clock, GroupedExchange, Groups
-from foldflight.engine.over.frames import Positions
+from foldflight.engine.over.positions import Positions
 from foldflight.engine.over.query import Part
 from foldflight.engine.over.steps import CallsFold, Kept, Mask, Slots, Step, columns_of
 from foldflight.engine.over.stream import (

@@ -13,8 +13,8 @@ import pyarrow as pa
 from foldflight.engine.keys.grouped import Clock, Groups
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.over.accumulating import AccumulatorFold
-from foldflight.engine.over.frames import Positions, codes_of
 from foldflight.engine.over.lastrows import RowsFold
+from foldflight.engine.over.positions import Positions, codes_of
 from foldflight.engine.over.statettl import StateTtl, remove, ttl_log, ttl_table
 from foldflight.engine.over.steps import CallsFold, Kept, Step
 from foldflight.engine.over.stream import (

@@ -31,8 +31,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.engine.keys.grouped import GroupedExchange
-from foldflight.engine.over.frames import Positions
 from foldflight.engine.over.partitions import Store
+from foldflight.engine.over.positions import Positions
 from foldflight.engine.over.query import Part, Way
 from foldflight.engine.query.blocks import Pace, convert, one_batch
 from foldflight.engine.query.layout import KIND, REAL, SLOT

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.engine.over.folding import fold_of
-from foldflight.engine.over.frames import OrderOf, Positions, positions_of
 from foldflight.engine.over.partitions import Store
+from foldflight.engine.over.positions import OrderOf, Positions, positions_of
 from foldflight.engine.over.steps import CallsFold, Kept, Slots, Step, columns_of
 from foldflight.engine.over.stream import (
     FrameCalls,

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.keys.overflow import temporary_file
-from foldflight.engine.over.frames import Codes, OrderOf, Positions, codes_of
+from foldflight.engine.over.positions import Codes, OrderOf, Positions, codes_of
 from foldflight.engine.query.changelog import equal_rows
 from foldflight.functions.types.arrow import concat_batches
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from foldflight.engine.keys.grouped import Groups
 from foldflight.engine.keys.hashes import Hashes
-from foldflight.engine.over.frames import Positions
+from foldflight.engine.over.positions import Positions
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.state.manifest import TableLayout
 from foldflight.engine.state.table import StateTable

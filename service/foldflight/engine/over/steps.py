@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.engine.keys.grouped import Groups
-from foldflight.engine.over.frames import Positions
+from foldflight.engine.over.positions import Positions
 from foldflight.engine.over.stream import (
     distance_us,
 )

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.engine.over.folding import FrameFold, fold_of
-from foldflight.engine.over.frames import positions_of
 from foldflight.engine.over.partitions import Partitions, Store
+from foldflight.engine.over.positions import positions_of
 from foldflight.engine.over.query import OverQuery
 from foldflight.engine.query.blocks import Pace, gather
 

@@ -39,8 +39,8 @@ from foldflight.errors import RejectedError
 from foldflight.fold import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
+from foldflight.server.authentication import check_keys
 from foldflight.server.flight import FlightServer
-from foldflight.server.keys import check_keys
 from foldflight.server.limits.memory import memory_limit_of, reuse_freed
 from foldflight.server.ops.build import ServerCollector
 from foldflight.server.ops.health import HealthServer

@@ -22,7 +22,7 @@ from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.frames import Barrier, Checkpoint, Forget, States
 from foldflight.fold import failures
 from foldflight.fold.aggregate import calls, fold
-from foldflight.server import edge, exchanges, flight, keys
+from foldflight.server import authentication, edge, exchanges, flight
 
 Patch = pytest.MonkeyPatch
 MUTANTS: list[Any] = []
@@ -102,7 +102,7 @@ def the_status_is_not_listed(patch: Patch) -> None:
 
 @breaks("authorization")
 def tokens_need_no_bearer(patch: Patch) -> None:
-    start = keys.Tokens.start_call
+    start = authentication.Tokens.start_call
 
     def lax(self: Any, info: Any, headers: dict[str, list[str]]) -> Any:
         changed = {
@@ -111,7 +111,7 @@ def tokens_need_no_bearer(patch: Patch) -> None:
         }
         return start(self, info, changed)
 
-    patch.setattr(keys.Tokens, "start_call", lax)
+    patch.setattr(authentication.Tokens, "start_call", lax)
 
 
 @breaks("encodings")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.functions import udf
 
 from foldflight import Functions, RejectedError, connect, udaf
 from foldflight.spark import column, enable, register, sql
@@ -329,6 +331,65 @@ def test_a_table_that_differs_each_time_is_computed_once(db: Any, plans_of: Call
     once = f"{drawn} SELECT p.k, my_max(p.m) AS m FROM p GROUP BY p.k"
     known = two.replace("rand() AS m", "id AS m, id AS uuid")
     assert [plans_of(db, text) for text in (once, known)] == [["fold"], ["fold", "fold"]]
+
+
+def test_spark_is_asked_whether_a_table_differs_each_time(db: Any, plans_of: Callable[..., list[str]]) -> None:
+    """The text does not tell it of a view with random numbers, and of functions that users have registered."""
+    db.sql("CREATE OR REPLACE TEMP VIEW drawn AS SELECT id, rand() AS m FROM range(30)")
+    drawing = udf(lambda _: random.random(), "double")
+    db.udf.register("drawing", drawing.asNondeterministic())
+    db.udf.register("constant", udf(lambda _: 0.5, "double"))
+    twice = """WITH r AS (SELECT {m} AS m FROM drawn), p AS (SELECT m FROM r)
+        SELECT (SELECT my_sum(m) FROM p) = (SELECT my_sum(m) FROM p) AS same"""
+    for m, plan in (("m", "lists"), ("drawing(id)", "lists")):
+        assert plans_of(db, twice.format(m=m)) == [plan, plan]
+        assert sql(db, twice.format(m=m)).collect()[0].same
+    steady = twice.replace("FROM drawn", "FROM range(30)")
+    assert plans_of(db, steady.format(m="constant(id)")) == ["fold", "fold"]
+
+
+@since_spark("4.1", "WITH RECURSIVE")
+def test_folds_beside_and_in_recursive_tables(db: Any, plans_of: Callable[..., list[str]]) -> None:
+    """WITH RECURSIVE permits recursion for all its tables; where one reads itself, Spark allows no aggregates."""
+    beside = """WITH RECURSIVE r(n) AS (SELECT my_sum(v) FROM hav UNION ALL SELECT n + 1 FROM r WHERE n < 15),
+        c AS (SELECT my_sum(n) AS s, my_count(*) AS n FROM r) SELECT * FROM c"""
+    assert plans_of(db, beside) == ["fold", "fold"]
+    assert values(sql(db, beside)) == [(11 + 12 + 13 + 14 + 15, 5)]
+    within = """WITH RECURSIVE r(n) AS (SELECT 1L UNION ALL SELECT my_sum(n) FROM r GROUP BY n)
+        SELECT my_sum(n) FROM r"""
+    with pytest.raises(SqlError, match=r"it reads r, the .* aggregate in the query that reads its result"):
+        sql(db, within)
+
+
+def test_types_that_cannot_be_told_are_declared(db: Any) -> None:
+    """The remedy is a statement that works: with declared types Spark tells what is wrong with the query."""
+    outside = "VALUES (my_sum(1))"
+    with pytest.raises(SqlError, match=r"CREATE AGGREGATE typed_sum\(type\) RETURNS type AS 'sum'"):
+        sql(db, outside)
+    sql(db, "CREATE AGGREGATE typed_sum(BIGINT) RETURNS BIGINT AS 'sum'")
+    assert values(sql(db, "SELECT typed_sum(v) FROM hav")) == [(11,)]
+    sql(db, "DROP AGGREGATE typed_sum")
+
+
+@pytest.mark.parametrize("plan", ["auto", "lists"])
+def test_a_call_with_a_lambda_is_named_by_its_text(db: Any, plan: Any) -> None:
+    """Spark's name has its own names of the variables: lambdafunction((namedlambdavariable() + 1), ...)."""
+    item = "my_sum(size(filter(array(v, 2), x -> x > 1)))"
+    found = sql(db, f"SELECT k, {item} FROM hav WHERE k = 'one' GROUP BY k", plan=plan)
+    assert found.columns == ["k", item]
+    assert values(found) == [("one", 3)]
+
+
+@since_spark("4.0", "a collation")
+@pytest.mark.parametrize("written", ["s COLLATE UTF8_LCASE", "(s COLLATE UTF8_LCASE)", "((s) COLLATE UTF8_LCASE)"])
+def test_the_remedy_for_a_collation_leaves_it_out(db: Any, written: str) -> None:
+    """It would otherwise be written twice."""
+    query = "SELECT my_max({}) AS m FROM VALUES ('a'), ('B') AS t(s)".format
+    remedies = ["lower(s COLLATE UTF8_BINARY)", "s COLLATE UTF8_BINARY"]
+    with pytest.raises(SqlError) as caught:
+        sql(db, query(written))
+    assert f"write {remedies[0]} to ignore the case, or {remedies[1]} (line 1" in str(caught.value)
+    assert [values(sql(db, query(each))) for each in remedies] == [[("b",)], [("a",)]]
 
 
 def test_equal_names_of_common_tables_are_refused(db: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Final
 
 import pyarrow as pa
@@ -25,6 +26,8 @@ _OF_MONTHS: Final = frozenset({"count", "sum", "avg", "min", "max", "first", "la
 """The built-in functions that take intervals of years and months, of which they get the months."""
 
 _COLLATE: Final = re.compile(r"\s+COLLATE\s+[\w.`]+\s*$", re.IGNORECASE)
+# A column, or a call without calls in it.
+_OPERAND: Final = re.compile(r"[\w.`]+(\([^()]*\))?")
 
 
 def arrow_fields(schema: st.StructType, roles: Sequence[str]) -> pa.Schema:
@@ -130,9 +133,17 @@ def check_compared(
 
 def _by_bytes(text: str) -> str:
     """Return what to write in place of a text with a collation."""
-    text = _COLLATE.sub("", text)
-    text = text if re.fullmatch(r"[\w.`]+", text) else f"({text})"
+    while (shorter := _COLLATE.sub("", _unwrapped(text))) != text:
+        text = shorter
+    text = text if _OPERAND.fullmatch(text) else f"({text})"
     return f"lower({text} COLLATE UTF8_BINARY) to ignore the case, or {text} COLLATE UTF8_BINARY"
+
+
+def _unwrapped(text: str) -> str:
+    """Return a text without the parentheses around the whole of it."""
+    text = text.strip()
+    depths = list(accumulate((each == "(") - (each == ")") for each in text))
+    return text[1:-1] if text.startswith("(") and depths.index(0) == len(text) - 1 else text
 
 
 def is_collated(type_: st.DataType) -> bool:

@@ -34,6 +34,7 @@ REFUSALS: Final = (AnalysisException, ParseException)
 UNKNOWN_FUNCTION: Final = ("UNRESOLVED_ROUTINE", "UNRESOLVABLE_TABLE_VALUED_FUNCTION")
 """Spark's conditions for a function that it does not know."""
 
+_DIFFERS: Final = "UNSUPPORTED_SUBQUERY_EXPRESSION_CATEGORY.NON_DETERMINISTIC_LATERAL_SUBQUERIES"
 _VIEW: Final = re.compile(r"foldflight_result_\d+_")
 _END: Final = re.compile(r"\n?== SQL|\s*SQLSTATE|;\s*line \d+ pos|\nJVM stacktrace|;\n'")
 # Spark 3.5 says "function".
@@ -109,6 +110,7 @@ class Analysis:
         self._args = self._named(args)
         self._views: dict[str, DataFrame] = {}
         self._types: dict[tuple[str, str], st.StructField] = {}
+        self._repeatable: dict[str, bool] = {}
 
     def _named(self, args: Any) -> Mapping[str, Any] | None:
         """Return the parameters by name. Question marks become names, because parts of the text are analysed."""
@@ -148,6 +150,17 @@ class Analysis:
             return False
         return True
 
+    def is_repeatable(self, sql: str) -> bool:
+        """Return whether a query has the same rows each time: Spark refuses to join another one laterally."""
+        if sql not in self._repeatable:
+            try:
+                self.frame(f"SELECT 1 FROM VALUES (1), (2) AS t(x), LATERAL ({sql}) AS `rows`")
+            except REFUSALS as error:
+                self._repeatable[sql] = condition_of(error) != _DIFFERS
+            else:
+                self._repeatable[sql] = True
+        return self._repeatable[sql]
+
     def types(self, rows: Callable[[str], str], expressions: Sequence[str]) -> list[st.StructField]:
         """Return the types of expressions over the same rows. Spark is asked once for all that it has not told yet.
 
@@ -183,12 +196,15 @@ class Analysis:
         """Return a query with the common table expressions that are visible at an index.
 
         Raises:
-            CannotFoldError: If the index is in a recursive common table expression.
+            CannotFoldError: If the query reads the common table expression in which the index is, which is recursive.
         """
         each: ParsedQuery | None = query
         while each is not None:
-            if each.is_recursive and any(table.span.start <= index < table.span.stop for table in each.tables):
-                raise CannotFoldError("it stands in a recursive common table expression")
+            for table in each.tables if each.is_recursive else ():
+                name = self.text.tokens[table.span.start].name
+                is_around = table.span.start <= index < table.span.stop
+                if is_around and {name.casefold(), "identifier"} & names_in(sql):
+                    raise CannotFoldError(f"it reads {name}, the recursive common table expression that it is part of")
             seen = self._tables_named(each, index, sql, edits)
             if seen:
                 word = "WITH RECURSIVE" if each.is_recursive else "WITH"

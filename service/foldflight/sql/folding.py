@@ -186,7 +186,7 @@ class BlockFold:
         empty = next((name for name, span in ranges.items() if span.is_empty), None)
         if empty is not None:
             raise CannotFoldError(f"{empty}, read as a keyword, has nothing behind it")
-        repeated = repeated_draw(self.analysis, self.query, self.block)
+        repeated = repeated_draw(self.analysis, self.edits, self.query, self.block)
         if repeated:
             raise CannotFoldError(f"it reads {repeated}, whose rows differ each time, and which is read elsewhere, too")
         own = own_calls(self.analysis, self.query, self.block)

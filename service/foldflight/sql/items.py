@@ -67,7 +67,7 @@ def _written(analysis: Analysis, item: Span) -> Item | None:
     if item.start < end == item.stop - 1 and alias.is_name:
         return Item(Span(item.start, end), alias.name)
     own = analysis.catalog.names
-    if any(each.span.stop == item.stop and _has_its_text(each) for each in calls_in(text, item, own)):
+    if any(each.span.stop == item.stop and _has_its_text(text, each) for each in calls_in(text, item, own)):
         return Item(item, _in_line(text, item))
     if end != item.stop or (call is not None and call.name not in own):
         return None
@@ -111,9 +111,12 @@ def _name_of_call(text: Text, call: ParsedCall) -> str | None:
     return f"{call.name}({'DISTINCT ' * call.distinct}{', '.join(arguments) or '*'})"
 
 
-def _has_its_text(call: ParsedCall) -> bool:
-    """Return whether an item with a call is named by its text: Spark leaves FILTER and OVER out of names."""
-    return call.condition is not None or call.is_over
+def _has_its_text(text: Text, call: ParsedCall) -> bool:
+    """Return whether an item with a call is named by its text.
+
+    Spark leaves FILTER and OVER out of names, and shows lambdas in the arguments by its own names of their variables.
+    """
+    return call.condition is not None or call.is_over or any(text.says(index, "->") for index in call.span.indexes)
 
 
 def _in_line(text: Text, span: Span) -> str:
@@ -140,8 +143,8 @@ def unaliased(analysis: Analysis, item: Span, name: str) -> Span:
 def item_names(analysis: Analysis, block: Block, columns: Sequence[str]) -> list[str]:
     """Return the names of a block's items, given those that Spark gives them in the list plan.
 
-    Spark's names are kept, with calls as users write them. It leaves FILTER and OVER out of names, so an item with such
-    a call is named by its text.
+    Spark's names are kept, with calls as users write them. It leaves FILTER and OVER out of names, and renames the
+    variables of lambdas, so an item with such a call is named by its text.
     """
     items = analysis.text.split(block.clause("SELECT"))
     if len(items) != len(columns):
@@ -156,7 +159,10 @@ def named_by_text(
     names = [analysis.catalog.as_written(name) for name in columns]
     for index, item in enumerate(items):
         calls = calls_in(analysis.text, item, analysis.catalog.names, skip=around.inner)
-        if any(map(_has_its_text, calls)) and unaliased(analysis, item, names[index]) == item:
+        if (
+            any(_has_its_text(analysis.text, call) for call in calls)
+            and unaliased(analysis, item, names[index]) == item
+        ):
             names[index] = _in_line(analysis.text, item)
     return names
 

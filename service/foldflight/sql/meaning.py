@@ -81,10 +81,16 @@ def own_calls(analysis: Analysis, query: ParsedQuery, block: Block) -> list[Pars
     return found
 
 
-def repeated_draw(analysis: Analysis, query: ParsedQuery, block: Block) -> str:
+def repeated_draw(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> str:
     """Return a common table expression that differs each time and is read by a block and elsewhere; empty if none is.
 
     Spark computes such an expression once for all that read it, and the rows of a fold are a query of their own.
+
+    Args:
+        analysis: The statement.
+        edits: The edits of the text.
+        query: The query of the block.
+        block: The block.
     """
     text = analysis.text
     draws = _DRAWS | {each.name for each in analysis.catalog.mapped.values() if not each.handle.info.deterministic}
@@ -99,15 +105,27 @@ def repeated_draw(analysis: Analysis, query: ParsedQuery, block: Block) -> str:
             if is_drawn or words & differing:
                 differing.add(name)
             tables.append((name, words))
-    read = set(_names_of(text, block.span)) if differing else set()
+    read = set(_names_of(text, block.span)) if tables else set()
+    found: set[str] = set()
     for name, words in reversed(tables):
         if {name, "identifier"} & read:
             read |= words | {name}
+            found.add(name)
     indexes = [at for at in range(len(text.tokens)) if text.tokens[at].is_name and not text.says(at + 1, ".")]
-    for name in sorted(differing & read):
-        if sum(text.tokens[at].name.casefold() in (name, "identifier") for at in indexes) > _ONCE:
+    for name in sorted(found):
+        if sum(text.tokens[at].name.casefold() in (name, "identifier") for at in indexes) > _ONCE and (
+            name in differing or _differs(analysis, edits, query, block, name)
+        ):
             return name
     return ""
+
+
+def _differs(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block, name: str) -> bool:
+    """Return whether Spark finds that a common table expression has other rows each time that it is computed.
+
+    Only Spark knows it of views and of the functions that users have registered.
+    """
+    return not analysis.is_repeatable(analysis.seeing(query, block.span.start, f"SELECT * FROM {quoted(name)}", edits))
 
 
 def _lineage(query: ParsedQuery) -> list[ParsedQuery]:
@@ -563,8 +581,14 @@ def _types(
     expressions = [edits.render(each) for each in fields]
     try:
         return [field.dataType for field in _types_over(analysis, edits, rows, query, expressions)]
-    except CannotFoldError:
-        return None
+    except CannotFoldError as error:
+        if analysis.catalog.entries[call.name].types is None:
+            raise analysis.text.error(
+                f"the types of the arguments of {call.name} cannot be told: {error}. Spark allows no aggregates of the "
+                "rows of a recursion in the recursion itself; aggregate in the query that reads its result",
+                call.head,
+            ) from None
+        return None  # Spark refuses the whole statement, with the place
     except REFUSALS:
         if analysis.catalog.entries[call.name].types is None:
             raise
@@ -697,7 +721,7 @@ def _argument_types(
             raise analysis.text.error(
                 f"the types of the arguments of {call.name} cannot be told here, and it is registered without types; "
                 "aggregate in a subquery of FROM, or give it a name with types: CREATE AGGREGATE "
-                f"my_{call.name}(type) RETURNS type AS '{entry.handle.name}'",
+                f"typed_{entry.handle.name}(type) RETURNS type AS '{entry.handle.name}'",
                 call.head,
             )
         return actual[: len(columns)]

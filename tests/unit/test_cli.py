@@ -182,6 +182,18 @@ def test_check_tells_one_cause_once_and_quietly_what_is_broken_only(run):
     loud = run("check", "unlawful_loud", "--examples", "50", unlawful_loud=UNLAWFUL)
     outcomes = [line for line in loud.output.splitlines() if "BROKEN" in line or "holds" in line or " - " in line]
     assert all("BROKEN" in line for line in outcomes[:4])
+    assert "slot" not in loud.output
+
+
+def test_check_of_two_modules_with_functions_of_one_name(run):
+    """Both are checked, each under the name of its class, as no query calls them."""
+    run("functions", "one_unlawful", one_unlawful=UNLAWFUL)
+    result = run(
+        "check", "one_unlawful", "two_unlawful", "--function", "lawful", "--examples", "5", two_unlawful=UNLAWFUL
+    )
+    assert result.exit_code == 0, result.output
+    assert "lawful(value BIGINT) -> BIGINT of one_unlawful.Lawful" in result.output
+    assert "lawful(value BIGINT) -> BIGINT of two_unlawful.Lawful" in result.output
 
 
 def test_rows_are_generated_once_for_all_laws(monkeypatch):

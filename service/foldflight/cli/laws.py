@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -68,20 +69,25 @@ def check(
     broken, unchecked = 0, []
     in_java = [name for name in modules if "::" in name]
     sources = [name.removeprefix(EMBEDDED) for name in modules if name not in in_java]
-    functions = _chosen(Registry.load([*sources, *java_functions(in_java)]).authored, names)
+    functions = _chosen(_loaded([*sources, *java_functions(in_java)]), names)
+    named = Counter(function.name for function in functions)
+    titles = [
+        function.signature if named[function.name] == 1 else f"{function.signature} of {function.where}"
+        for function in functions
+    ]
     with Progress(*_BAR, console=console, transient=True, disable=not console.is_terminal) as progress:
-        for function in functions:
+        for function, title in zip(functions, titles, strict=True):
             try:
                 results = _results(function, _for_function(function, values), examples, progress)
             except FoldflightError as error:
                 unchecked.append(function.name)
-                said = Text.assemble((function.signature, "italic"), "\n", (f"not checked: {error}", "bold red"))
+                said = Text.assemble((title, "italic"), "\n", (f"not checked: {error}", "bold red"))
                 console.print(said, soft_wrap=True)
                 continue
             shown = [result for result in results if result.passed is False or not quiet]
             broken += sum(result.passed is False for result in results)
             if shown:
-                console.print(laws_table(function, shown))
+                console.print(laws_table(title, shown))
     if broken:
         console.print(f"{broken} broken", style="bold red")
     if unchecked:
@@ -89,6 +95,11 @@ def check(
     if broken or unchecked:
         click.get_current_context().exit(EXIT_BROKEN)
     console.print("every law holds", style="green")
+
+
+def _loaded(sources: Sequence[object]) -> list[AnyFunction]:
+    """Return the functions of several sources. Those of different modules may have one name: no query calls them."""
+    return [function for source in sources for function in Registry.load([source]).authored]
 
 
 def _chosen(functions: Sequence[AnyFunction], names: Sequence[str]) -> Sequence[AnyFunction]:
@@ -119,10 +130,10 @@ def _results(function: AnyFunction, literals: dict[str, Any], examples: int, pro
         progress.remove_task(bar)
 
 
-def laws_table(function: AnyFunction, results: list[LawResult]) -> Table:
+def laws_table(title: str, results: list[LawResult]) -> Table:
     """Return the outcome of each law as a table for people: broken laws first, and each error once."""
     told: dict[str, str] = {}
-    table = Table("law", "", Column("detail", overflow="fold"), title=Text(function.signature), title_justify="left")
+    table = Table("law", "", Column("detail", overflow="fold"), title=Text(title), title_justify="left")
     for result in sorted(results, key=lambda result: result.passed is not False):
         word, style = _OUTCOMES[result.passed]
         first = told.setdefault(result.cause, result.law) if result.cause else result.law

@@ -787,6 +787,7 @@ def _outcome(holds: Callable[[Rows, int], str | None], rows: Rows, cut: int) -> 
     try:
         return holds(rows, cut), ""
     except FoldflightError as error:
+        error.slot = None  # the rows tell the place; only laws know slots
         return str(error), f"{error.code}: {error.message}"
 
 

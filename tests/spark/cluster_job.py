@@ -18,7 +18,9 @@ from foldflight import connect
 from foldflight.spark import configure, group_by
 
 folder = Path(sys.argv[1])
-functions = connect(sys.argv[2] if len(sys.argv) > 2 else "embedded:spark_functions")
+# On a busy machine a server may take longer for an answer than the 10 s after which `connect` gives up.
+patient = {"deadline_s": 60, "patience_s": 240} if len(sys.argv) > 2 else {}
+functions = connect(sys.argv[2] if len(sys.argv) > 2 else "embedded:spark_functions", **patient)
 spark = SparkSession.builder.getOrCreate()
 configure(spark)
 

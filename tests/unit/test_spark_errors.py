@@ -43,3 +43,13 @@ def test_an_error_is_found_in_what_spark_says(raised: Exception) -> None:
 def test_other_failures_are_none_of_ours(text: str) -> None:
     """Errors of Spark itself are not changed."""
     assert error_of(PySparkException(text)) is None
+
+
+@pytest.mark.parametrize("module", ["foldflight", "pyarrow"])
+def test_a_worker_without_the_package_is_told_what_it_needs(module: str) -> None:
+    """The worker fails before any code of the package runs, with the bare error of the import."""
+    said = f"PythonException: Traceback (most recent call last):\nModuleNotFoundError: No module named '{module}'\n"
+    found = error_of(PySparkException(said))
+    assert isinstance(found, RejectedError)
+    assert found.code == "SETTINGS"
+    assert f"no {module}: they run the Python that PYSPARK_PYTHON names" in found.message

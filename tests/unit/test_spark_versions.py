@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -204,3 +206,34 @@ def test_errors_have_a_condition_a_message_and_places() -> None:
     assert versions.condition_of(error) == "UNSUPPORTED_OPERATION"
     assert "not supported" in versions.message_of(error)
     assert versions.contexts_of(error) == []
+
+
+class _Context:
+    """What `check_workers` asks of a SparkContext."""
+
+    master = "local[2]"
+    listFiles: tuple[str, ...] = ()  # noqa: N815 - as PySpark names it
+
+    def __init__(self, python: Path) -> None:
+        self.pythonExec = str(python)
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_workers_whose_python_lacks_the_package_are_refused(tmp_path: Path, *, has_it: bool) -> None:
+    """On this machine only, where the driver can try their Python, and unless it sends them files of Python."""
+    python = tmp_path / "python3"
+    python.write_text(f"#!/bin/sh\nexit {0 if has_it else 1}\n", encoding="utf-8")
+    python.chmod(0o755)
+    session: Any = SimpleNamespace(sparkContext=_Context(python))
+    own: Any = SimpleNamespace(sparkContext=_Context(Path(sys.executable)))
+    versions.check_workers(own)
+    if has_it:
+        versions.check_workers(session)
+        return
+    with pytest.raises(RejectedError, match=rf"{python}, which has no foldflight .* PYSPARK_PYTHON={sys.executable}"):
+        versions.check_workers(session)
+    session.sparkContext.master = "spark://host:7077"
+    versions.check_workers(session)
+    session.sparkContext.master = "local[2]"
+    session.sparkContext.listFiles = ("foldflight.zip",)
+    versions.check_workers(session)

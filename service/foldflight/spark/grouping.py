@@ -23,7 +23,7 @@ from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.stream import stream_result
 from foldflight.spark.types import arrow_fields, check_keys
-from foldflight.spark.versions import estimated_rows, is_spark
+from foldflight.spark.versions import check_workers, estimated_rows, is_spark
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 
 __all__ = [
@@ -252,6 +252,8 @@ class GroupedFrame:
         # Spark pickles it again later, but its error would not name the function and the object that failed.
         pickle.dumps(query)
         advise(self.df)
+        if query.stream is not None or not (query.lifted.taken and query.finished_by_host.taken):
+            check_workers(self.df.sparkSession)
         if query.stream is None:
             result = batch_result(query, rows, outputs)
         else:

@@ -44,7 +44,7 @@ from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.overstream import over_stream
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.types import arrow_fields, check_keys
-from foldflight.spark.versions import arrow_type, nullable, spark_type
+from foldflight.spark.versions import arrow_type, check_workers, nullable, spark_type
 from foldflight.spark.windows import WATERMARK
 
 __all__ = ["OverFrame", "over"]
@@ -173,6 +173,7 @@ class OverFrame:
         query, rows, results, wanted = self._resolved(aliased, named)
         pickle.dumps(query)  # Spark pickles it again later, but its error would not name the function
         advise(self.df)
+        check_workers(self.df.sparkSession)
         if isinstance(query, StreamedOver):
             check_provider(self.df)
             return as_intervals(over_stream(query, rows, results), wanted)

@@ -43,7 +43,7 @@ from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, column_named, spark_name, text_of
 from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.types import arrow_fields, check_udf
-from foldflight.spark.versions import ARROW_UDFS, arrow_udf, nullable, spark_type
+from foldflight.spark.versions import ARROW_UDFS, arrow_udf, check_workers, nullable, spark_type
 from foldflight.spark.worker import freeze_garbage_collector
 
 __all__ = [
@@ -185,6 +185,7 @@ def _over(uses: Mapping[str, Use], outputs: Mapping[str, Use]) -> dict[str, Use]
 def _mapped(history: _History) -> DataFrame:
     """Return the DataFrame with the outputs of a history."""
     df, uses, isolates = history.df, history.uses, history.on_error == "isolate"
+    check_workers(df.sparkSession)
     columns = Columns(df)
     steps = Steps(columns.argument)
     outputs = {name: steps.add(use) for name, use in uses.items()}

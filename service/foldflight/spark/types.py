@@ -143,7 +143,7 @@ def _unwrapped(text: str) -> str:
     """Return a text without the parentheses around the whole of it."""
     text = text.strip()
     depths = list(accumulate((each == "(") - (each == ")") for each in text))
-    return text[1:-1] if text.startswith("(") and depths.index(0) == len(text) - 1 else text
+    return text[1:-1] if text.startswith("(") and 0 not in depths[:-1] else text
 
 
 def is_collated(type_: st.DataType) -> bool:

@@ -25,7 +25,7 @@ from foldflight.spark.columns import text_of
 from foldflight.spark.months import carriers, is_months
 from foldflight.spark.scalar import declared_udf
 from foldflight.spark.types import check_udf, result_type
-from foldflight.spark.versions import PLAIN_AGGREGATES, PLAIN_TABLES, is_spark, spark_type
+from foldflight.spark.versions import PLAIN_AGGREGATES, PLAIN_TABLES, check_workers, is_spark, spark_type
 from foldflight.sql.calls import AGGREGATES
 from foldflight.sql.lists import ListFold
 from foldflight.sql.text import Span, SqlError, Text, quoted
@@ -440,6 +440,7 @@ class Catalog:
         """
         key = (entry, repr(sorted(literals.items())), guarded)
         if key not in self._udfs:
+            check_workers(spark)
             name = self._udf_name(entry.name)
             spark.udf.register(name, self._scalar_udf(entry, literals, guarded=guarded))
             self._udfs[key] = name

@@ -18,6 +18,7 @@ from pyspark.sql import types as st
 
 from foldflight.client import FunctionHandle
 from foldflight.errors import RejectedError
+from foldflight.spark.versions import check_workers
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import SETS, Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, calls_in
@@ -405,6 +406,8 @@ class Planner:
         return BlockFold(self.analysis, query, block, self._folds, self._tables).is_streaming
 
     def _decide(self, block: Block, plan: Literal["fold", "over", "lists"], why: str) -> None:
+        if plan == "lists":
+            check_workers(self.analysis.spark)
         start = self.analysis.text.tokens[block.span.start].start
         line = self.analysis.text.text.count("\n", 0, start) + 1
         text = " ".join(self.analysis.text.slice(block.span).split())

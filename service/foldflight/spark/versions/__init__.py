@@ -18,6 +18,7 @@ from foldflight.spark.versions.facts import (
     require,
 )
 from foldflight.spark.versions.sessions import (
+    check_workers,
     condition_of,
     contexts_of,
     estimated_rows,
@@ -61,6 +62,7 @@ __all__ = [
     "arrow_type",
     "arrow_udf",
     "check_operators",
+    "check_workers",
     "collates_by_bytes",
     "condition_of",
     "contexts_of",

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.sql_formatter import SQLStringFormatter
 
+from foldflight.errors import RejectedError
+
 __all__ = [
+    "check_workers",
     "condition_of",
     "contexts_of",
     "estimated_rows",
@@ -146,3 +154,34 @@ def is_remote(one: SparkSession | DataFrame) -> bool:
 def same_plan(one: DataFrame, other: DataFrame) -> bool:
     """Return whether two queries are known to be the same. Sail cannot compare queries."""
     return is_spark(one.sparkSession) and one.sameSemantics(other)
+
+
+def check_workers(session: SparkSession) -> None:
+    """Refuse a plan with tasks in Python if Spark's workers on this machine run a Python without foldflight.
+
+    Each task would fail with a traceback of PySpark. Of the workers of a cluster, and of those that get files of Python
+    from the driver, nothing is known here.
+
+    Raises:
+        RejectedError: SETTINGS, with the Python that Spark runs.
+    """
+    if is_remote(session):
+        return
+    context = session.sparkContext
+    found = shutil.which(context.pythonExec)
+    if not str(context.master).startswith("local") or found is None or context.listFiles:
+        return
+    if Path(found).parent != Path(sys.executable).parent and not _has_foldflight(found):
+        raise RejectedError(
+            "SETTINGS",
+            f"Spark runs its Python workers with {found}, which has no foldflight or no pyarrow; before the session "
+            "is made, activate the environment, or call foldflight.spark.java.prepare_local(os.environ), or set "
+            f"PYSPARK_PYTHON={sys.executable}",
+        )
+
+
+@cache
+def _has_foldflight(python: str) -> bool:
+    """Return whether a Python finds the modules that tasks need, as a worker that inherits this environment does."""
+    code = "from importlib.util import find_spec as f; raise SystemExit(not (f('foldflight') and f('pyarrow')))"
+    return subprocess.run([python, "-c", code], check=False, capture_output=True).returncode == 0  # noqa: S603 - as Spark

@@ -284,6 +284,7 @@ def test_a_table_that_lost_its_epochs_is_refused(
         ({"keys": ["nam"]}, "the key nam is no column of the stream: row_kind, name, shop, total, orders"),
         ({"keys": [ROW_KIND]}, "the key row_kind is no column"),
         ({"part_rows": 0}, "a part has at least one row"),
+        ({"trigger": {"availableNow": True}}, "write '10 seconds', or 'available now'"),
         ({"target": "duckdb:///tmp/x"}, "names no table; add .table=NAME"),
         ({"target": "duckdb://host/x?table=t"}, "absolute path behind three slashes"),
         ({"target": "mysql://host/db?table=t"}, "there is no target mysql:"),

@@ -104,6 +104,8 @@ def write_table(
         raise RejectedError("SETTINGS", "write_table writes streams, and these rows are a batch: use changes.write")
     if part_rows < 1:
         raise RejectedError("SETTINGS", f"part_rows is {part_rows}; a part has at least one row")
+    if not isinstance(trigger, str | None):
+        raise RejectedError("SETTINGS", f"trigger is {trigger!r}; write '10 seconds', or 'available now'")
     _check_columns(changes, keys)
     table = _opened(changes, target, keys, create=create, add_columns=add_columns)
     sink = Sink(table, keys, str(checkpoint), is_own=create, part_rows=part_rows, patience_s=patience_s)

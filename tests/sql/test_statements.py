@@ -184,6 +184,7 @@ def test_mistakes_have_their_place(db: Any, statement: str, message: str, at: st
         ("SELECT my_max(v) IGNORE NULLS FROM hav", "FILTER (WHERE x IS NOT NULL)", "IGNORE NULLS"),
         ("SELECT my_max(v) RESPECT NULLS OVER () FROM hav", "FILTER (WHERE x IS NOT NULL)", "RESPECT NULLS"),
         ("SELECT my_sum(v) FILTER (WHERE my_max(v) > 1) FROM hav", "cannot stand in FILTER", "my_max(v)"),
+        ("SELECT my_string_agg(k, '-') FROM hav", "named: delimiter => '-'", "my_string_agg(k, '-')"),
         ("SELECT my_string_agg(k ORDER BY k, delimiter => '-') FROM hav", "before ORDER BY", "delimiter => '-'"),
     ],
 )

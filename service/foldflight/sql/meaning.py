@@ -407,11 +407,18 @@ def given_arguments(
         expected = str(most) if info.inputs_min == most else f"{info.inputs_min} to {most}"
         raise analysis.text.error(
             f"{info.signature} takes {expected} argument{'' if expected == '1' else 's'}, and {len(columns)} "
-            f"{'is' if len(columns) == 1 else 'are'} given",
+            f"{'is' if len(columns) == 1 else 'are'} given{_naming(analysis, info, columns)}",
             call.head,
             code="SCHEMA_MISMATCH",
         )
     return tuple(columns), literals
+
+
+def _naming(analysis: Analysis, info: FunctionInfo, columns: Sequence[Span]) -> str:
+    """Return how a direct argument is given, if one was given as if it were a column."""
+    if len(columns) <= len(info.input_names) or not info.parameters:
+        return ""
+    return f"; direct arguments are named: {info.parameters[0].name} => {analysis.text.slice(columns[-1])}"
 
 
 def guarded(analysis: Analysis, edits: Edits, span: Span, holds: str) -> str:

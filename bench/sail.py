@@ -21,11 +21,11 @@ from foldflight.client import connect
 SUITE = "sail"
 ROOT = Path(__file__).parents[1]
 REQUIREMENTS = ROOT / "tests" / "spark" / "requirements-sail.txt"
-OURS, SQL = f"{EMBEDDED}, in Sail", "Sail's own SQL"
+OURS, LIFTED_OURS, SQL = f"{EMBEDDED}, in Sail", f"{LIFTED}, in Sail", "Sail's own SQL"
 
 
 def measure(sizes: Sizes) -> Iterator[Figure]:
-    """Measure both ways in both engines, over the same Parquet files.
+    """Measure all ways in both engines, over the same Parquet files.
 
     Raises:
         NotInstalledError: With the message of the installer.
@@ -47,7 +47,8 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
             }
             for case, path in paths.items():
                 in_spark = seconds_of(spark, spark.read.parquet(str(path)), ways)
-                in_sail = {OURS: found[str(path)][EMBEDDED], SQL: found[str(path)][BUILT_IN]}
+                names = {OURS: EMBEDDED, LIFTED_OURS: LIFTED, SQL: BUILT_IN}
+                in_sail = {name: found[str(path)][way] for name, way in names.items()}
                 for way, seconds in {**in_spark, **in_sail}.items():
                     yield Figure(SUITE, case, way, rows / seconds, "rows/s")
 

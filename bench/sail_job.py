@@ -14,17 +14,21 @@ from pysail.spark import SparkConnectServer
 from pyspark.sql import SparkSession
 
 from bench.data import best_of
-from bench.spark_batch import BUILT_IN, EMBEDDED, ROUNDS, built_in, consume, ours
+from bench.spark_batch import BUILT_IN, EMBEDDED, LIFTED, ROUNDS, built_in, consume, ours
 from foldflight.client import connect
 
 
 def main() -> None:
-    """Measure each file in turns of the two ways, after one run of each that is not counted."""
+    """Measure each file in turns of the three ways, after one run of each that is not counted."""
     server = SparkConnectServer("127.0.0.1", 0)
     server.start()
     spark = SparkSession.builder.remote("sc://{}:{}".format(*server.listening_address)).getOrCreate()
-    folded = ours(connect("embedded:examples.weighted_avg"), "k", plan="fold")
-    ways = {EMBEDDED: folded, BUILT_IN: built_in("k")}
+    functions = connect("embedded:examples.weighted_avg")
+    ways = {
+        EMBEDDED: ours(functions, "k", plan="fold"),
+        LIFTED: ours(functions, "k", plan="lifted"),
+        BUILT_IN: built_in("k"),
+    }
     found = {path: _seconds(spark.read.parquet(path), ways) for path in sys.argv[1:]}
     spark.stop()
     server.stop()  # the process would not end before

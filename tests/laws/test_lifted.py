@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
+import random
 import textwrap
 from dataclasses import replace
 from typing import Any
@@ -15,7 +17,7 @@ from click.testing import CliRunner
 from foldflight import udaf
 from foldflight.cli.main import cli
 from foldflight.functions import Function, Registry, function_of
-from foldflight.lift import Lift, Plan, analysis, lift_text, lifted_of, plan, tree
+from foldflight.lift import Lift, Plan, analysis, evaluate, lift_text, lifted_of, plan, tree
 from foldflight.lift.tree import Part, const, not_
 from foldflight.testing.laws import LAWS, LawResult, _check, _Inputs, _Subject, hostile_rows
 from tests.laws import lifted_functions
@@ -288,6 +290,33 @@ def test_narrow_columns_need_fewer_sums():
     assert [each.kind for each in Plan.of(lift_of(lifted_functions.Narrow)).aggregates] == ["sum", "sum", "sum"]
 
 
+def test_rows_that_are_left_need_no_condition():
+    """Where the other rows raise, each sum takes all rows; where they are skipped, NULL is asked for."""
+    products = known(lifted_functions.Products)
+    found = []
+    for skips in (False, True):
+        lift, _ = lifted_of(lift_text(replace(products, skip_nulls=skips).bind(products.input_types, {})))
+        assert lift is not None
+        cases = [case.when for each in Plan.of(lift).aggregates for case in each.cases]
+        found.append({when == tree.TRUE for when in cases})
+        assert len(Plan.of(lift).raising) == (0 if skips else 2)
+    assert found == [{True}, {False}]
+
+
+def test_conditions_that_always_hold():
+    """As tried with all truth values of the facts, for random conditions."""
+    facts = [tree.null(tree.arg(place, pa.int64())) for place in range(3)]
+    chance, seen = random.Random(5), set()
+    for _ in range(300):
+        sides = [[chance.choice((each, not_(each), tree.TRUE)) for each in facts] for _ in range(chance.randrange(6))]
+        conditions = [tree.all_of(each) for each in sides]
+        rows = itertools.product((1, None), repeat=3)
+        holds = all(any(evaluate(each, row) for each in conditions) for row in rows)
+        assert plan._hold_always(conditions) is holds
+        seen.add(holds)
+    assert seen == {True, False}
+
+
 def test_sums_of_decimals_are_of_a_later_form():
     """A client of the first form would take them for sums of integers."""
     texts = [lift_text(Registry()["sum"].bind([type_], {})) for type_ in (pa.decimal128(9, 2), pa.int64())]
@@ -377,6 +406,10 @@ MISTAKES = {
         lambda patch: patch.setattr(
             analysis._Held, "takes", lambda _self, _case, _value, relation: relation in ("empty", "greater")
         ),
+    ),
+    "a condition is left out": (
+        lifted_functions.Conditions,
+        lambda patch: patch.setattr(plan, "_hold_always", lambda _: True),
     ),
     "a result is off by one": (
         lifted_functions.Conditions,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from foldflight.lift.evaluate import evaluate
 from foldflight.lift.source import Refused
 from foldflight.lift.tree import (
     SIGN,
+    TRUE,
     Expr,
     Field,
     Lift,
@@ -44,6 +45,8 @@ _END: Final = 1 << 63
 # No state holds amounts beyond this. The expressions of a product grow with the power of its factors: those of
 # BIGINT**3 have about two thousand parts, and those of BIGINT**4 are too many for an engine.
 _AMOUNT_END: Final = 1 << 192
+# The time to see whether conditions leave no row doubles with each fact.
+_FACTS_MAX: Final = 8
 # Of the summands of two factors: each pair is multiplied. A cube of BIGINT has a hundredth of it.
 _PAIRS_MAX: Final = 4_096
 # The engine's sums of DECIMALs, and states of them, have this many digits.
@@ -210,7 +213,17 @@ class Plan:
             _check(failure.when)
         if not aggregates:
             raise Refused("no row changes its accumulator")
-        return cls(lift, tuple(aggregates), tuple(limbs))
+        failing = [each.when for each in lift.failures]
+        return cls(lift, tuple(_with_rest(each, failing) for each in aggregates), tuple(limbs))
+
+    @property
+    def raising(self) -> tuple[Expr, ...]:
+        """Conditions of which one holds for the rows that fail, shorter than those of the failures."""
+        found: list[Expr] = []
+        for each in self.lift.failures:
+            conditions = each.when.parts if each.when.op == "and" else (each.when,)
+            found.append(all_of([one for one in conditions if not_(one) not in found]))
+        return tuple(found)
 
     def type_of(self, place: int, inputs: Sequence[pa.DataType]) -> pa.DataType:
         """Return the type of the results of an aggregate, for arguments of these types."""
@@ -357,6 +370,39 @@ def _aggregates(field: Field, *, has_kinds: bool) -> list[tuple[Aggregate, int, 
         is_narrow = all(_is_limb(part.value) for part in parts)
         found.append((Aggregate("sum" if is_narrow else "wide sum", tuple(parts)), shift, 1))
     return found
+
+
+def _with_rest(one: Aggregate, failing: Sequence[Expr]) -> Aggregate:
+    """Return an aggregate whose last case has no condition, if it takes all rows that are left and do not fail.
+
+    A row that fails is an error, whatever else is computed of it.
+    """
+    *others, last = one.cases
+    if last.when != TRUE and _hold_always([*(each.when for each in one.cases), *failing]):
+        return replace(one, cases=(*others, Part(TRUE, last.value)))
+    return one
+
+
+def _hold_always(conditions: Sequence[Expr]) -> bool:
+    """Return whether one of some conditions certainly holds for each row."""
+    literals = [each.parts if each.op == "and" else () if each == TRUE else (each,) for each in conditions]
+    facts = {_fact(literal) for each in literals for literal in each}
+    return len(facts) <= _FACTS_MAX and _cover([frozenset(each) for each in literals])
+
+
+def _fact(literal: Expr) -> Expr:
+    return not_(literal) if literal.op == "not" else literal
+
+
+def _cover(conditions: Sequence[frozenset[Expr]]) -> bool:
+    """Return whether one of some conditions holds, whatever the facts are of which they consist."""
+    if not all(conditions):
+        return True
+    if not conditions:
+        return False
+    fact = min(map(_fact, conditions[0]), key=repr)
+    sides = ([each - {holds} for each in conditions if not_(holds) not in each] for holds in (fact, not_(fact)))
+    return all(map(_cover, sides))
 
 
 def _signed(parts: Sequence[Part]) -> Iterator[Part]:

@@ -28,6 +28,7 @@ from foldflight.engine.batch.lifted import ROWS, LiftedFold, aggregate_name
 from foldflight.engine.query.layout import LIVE
 from foldflight.engine.query.query import Query
 from foldflight.lift import Aggregate, Expr, Plan
+from foldflight.lift.tree import TRUE
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of
 from foldflight.spark.expressions import SIGN, error_end, expression, text
 from foldflight.spark.finishing import finished
@@ -76,7 +77,7 @@ def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     for number, call in enumerate(calls):
         raising = call.raising
         for place, aggregate in enumerate(call.plan.aggregates):
-            limb = call.limb(aggregate, parts, raises=place == raising)
+            limb = call.limb(aggregate, parts, raises=place == raising and bool(call.plan.lift.failures))
             aggregated = aggregations[aggregate.kind].format(limb)
             if aggregate.kind == "decimal sum":
                 aggregated = f"CAST({aggregated} AS DECIMAL(38, {aggregate.scale}))"
@@ -130,17 +131,24 @@ class _Call:
         Args:
             aggregate: The aggregate.
             parts: The columns that are computed before, by their texts.
-            raises: Whether this column raises the errors of the author's method.
+            raises: Whether this column raises the errors of the author's method, if it has any.
         """
+        zero = f"CAST(0 AS {_sql_of(aggregate.cases[0].value.kind)})" if aggregate.kind == "decimal sum" else "0L"
+        rest = zero if aggregate.sums else ""
+        if not raises and self.filter is None and (plain := _of_present(aggregate)) is not None:
+            value = self.text(plain, parts)
+            return f"coalesce({value}, {zero})" if aggregate.sums else value
         cases = []
-        if raises and self.plan.lift.failures:
-            fails = " OR ".join(self._when(each.when, parts) for each in self.plan.lift.failures)
+        if raises:
+            fails = " OR ".join(self._when(each, parts) for each in self.plan.raising)
             cases.append(f"WHEN {fails} THEN raise_error({self._error(parts)})")
         for part in aggregate.cases:
             value = self.text(part.value, parts)
-            cases.append(f"WHEN {self._when(part.when, parts)} THEN {value}")
-        zero = f"CAST(0 AS {_sql_of(aggregate.cases[0].value.kind)})" if aggregate.kind == "decimal sum" else "0L"
-        return f"CASE {' '.join(cases)}{f' ELSE {zero}' if aggregate.sums else ''} END"
+            if part.when == TRUE and self.filter is None:
+                rest = value
+            else:
+                cases.append(f"WHEN {self._when(part.when, parts)} THEN {value}")
+        return f"CASE {' '.join(cases)}{rest and f' ELSE {rest}'} END" if cases else rest
 
     def _error(self, parts: Mapping[str, str]) -> str:
         """Return the text of the error for a row, as SQL."""
@@ -157,8 +165,10 @@ class _Call:
         return f"concat({begin}, {shown}, {error_end(self.function, self.names, group=self.keys, row=self.arguments)})"
 
     def _when(self, condition: Expr, parts: Mapping[str, str]) -> str:
-        text = self.text(condition, parts)
-        return text if self.filter is None else f"(coalesce({self.filter}, false) AND {text})"
+        if self.filter is None:
+            return self.text(condition, parts)
+        chosen = f"coalesce({self.filter}, false)"
+        return chosen if condition == TRUE else f"({chosen} AND {self.text(condition, parts)})"
 
     def text(self, expr: Expr, parts: Mapping[str, str]) -> str:
         """Return an expression as SQL."""
@@ -171,6 +181,25 @@ class _Call:
         if expr.kind == "float" and self.types[name] != pa.float64():
             return f"CAST({name} AS DOUBLE)"
         return name
+
+
+# NULL if an operand is.
+_STRICT: Final = frozenset({"arg", "const", "sign", "add", "neg", "mul", "low", "high"})
+
+
+def _of_present(aggregate: Aggregate) -> Expr | None:
+    """Return what is aggregated, if it is NULL for the very rows that the aggregate leaves out; otherwise None."""
+    if len(aggregate.cases) > 1:
+        return None
+    (case,) = aggregate.cases
+    conditions = case.when.parts if case.when.op == "and" else (case.when,)
+    present = {each.parts[0].parts[0] for each in conditions if each.op == "not" and each.parts[0].op == "null"}
+    if len(present) < len(conditions):
+        return None
+    if aggregate.kind == "count":
+        return present.pop() if len(present) == 1 else None
+    is_strict = all(each.op in _STRICT for each in case.value.walk())
+    return case.value if is_strict and present <= set(case.value.walk()) else None
 
 
 def _sql_of(kind: str) -> str:

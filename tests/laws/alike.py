@@ -147,12 +147,12 @@ def folds_alike(
             return
 
 
-def sums_are_exact(accumulators: Accumulators) -> None:
-    """Check a sum of integers that exceeds 64 bits, where it is OVERFLOW, and returns into range."""
+def sums_are_exact(accumulators: Accumulators, mode: str = "interpreted") -> None:
+    """Check a sum of integers that exceeds 64 bits, where it is OVERFLOW, and returns; `mode` is the mode after it."""
     slots = np.zeros(3, np.int32)
     big = (1 << 63) - 1
     accumulators.fold(Rows(slots, None, [Column("x", pa.array([big, big, big]))]))
-    assert accumulators.kind == "interpreted"
+    assert accumulators.kind == mode
     with pytest.raises(FoldflightError, match=r"^OVERFLOW: "):
         accumulators.outputs(slots[:1])
     accumulators.fold(Rows(slots[:2], np.array([True, True]), [Column("x", pa.array([big, big]))]))

@@ -612,7 +612,7 @@ def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[s
 
 def test_a_sum_beyond_64_bits_is_exact(hot: Programs) -> None:
     """A sum that exceeds 64 bits and returns into range is right; one that stays out of range is OVERFLOW."""
-    sums_are_exact(hot.accumulators(interpreted(bound_of("whole", [pa.int64()], {}))))
+    sums_are_exact(hot.accumulators(interpreted(bound_of("whole", [pa.int64()], {}))), "compiled")
 
 
 def test_migrated_states_stay_compiled(hot: Programs) -> None:

@@ -131,7 +131,7 @@ def test_compiled_decimals_are_those_of_python(cls: Any, operations: int, data: 
             Column(str(type_), pa.array([each], type_))
             for type_, each in zip(bound.input_types, (op, *row), strict=True)
         ]
-        given_columns, valid = columns_of(Rows(np.zeros(1, np.int32), None, columns), program.arguments)
+        given_columns, valid, _ = columns_of(Rows(np.zeros(1, np.int32), None, columns), program.arguments)
         if given_columns is None:
             continue
         found, known = program.room(1)
@@ -227,9 +227,9 @@ def test_a_sum_beyond_its_digits_is_left_to_the_interpreter_and_may_return() -> 
     _, make = compiled(DecimalSum)
     accumulators, slots = make(), np.zeros(1, np.int32)
     most = Decimal(10**20) - Decimal("1e-18")
-    for value, mode in ((most, "compiled"), (most, "interpreted"), (-most, "interpreted")):
+    for value in (most, most, -most):
         accumulators.fold(Rows(slots, None, [Column("price", pa.array([value], WIDE))]))
-        assert accumulators.kind == mode
+        assert accumulators.kind == "compiled"
     assert accumulators.outputs(slots).to_pylist() == [most]
 
 

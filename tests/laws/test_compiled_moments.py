@@ -133,7 +133,7 @@ def test_compiled_moments_are_those_of_python(program: ScalarProgram, row: tuple
         Column(name, pa.array(each, pa.int32() if type_ == pa.date32() else pa.int64()).view(type_))
         for name, type_, each in zip(ARGUMENTS, types, [np.arange(OPERATIONS), *values], strict=True)
     ]
-    given_columns, valid = columns_of(Rows(np.zeros(OPERATIONS, np.int32), None, columns), program.arguments)
+    given_columns, valid, _ = columns_of(Rows(np.zeros(OPERATIONS, np.int32), None, columns), program.arguments)
     arguments = zip(*(column.array.to_pylist() for column in columns), strict=True)
     for op, given_values in enumerate(arguments):
         found, known = program.room(1)

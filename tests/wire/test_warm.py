@@ -128,7 +128,7 @@ class Widening:
 
 
 def test_results_tell_the_engine_that_compiled_code_was_left(caplog: pytest.LogCaptureFixture) -> None:
-    """The results of the epoch in which a sum exceeds 64 bits tell it, and the client logs it once."""
+    """The results of the epoch in which many rows exceed 64 bits tell it, and the client logs it once."""
     big = (1 << 63) - 1
     with serving(Widening, compiled_folder="off") as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
@@ -137,7 +137,7 @@ def test_results_tell_the_engine_that_compiled_code_was_left(caplog: pytest.LogC
                 exchange.chunk(rows((0, 0, 1)))
                 end_epoch(exchange, 1)
                 assert exchange.modes == (Mode.COMPILED,)
-                exchange.chunk(rows((0, 0, big), (0, 0, -big)))
+                exchange.chunk(rows(*[(0, 0, big), (0, 0, -big)] * 20))
                 assert end_epoch(exchange, 2)["output_0"].to_pylist() == [1]
                 assert exchange.modes == (Mode.INTERPRETED,)
     told = [record.getMessage() for record in caplog.records if record.name == "foldflight.client"]
@@ -146,7 +146,7 @@ def test_results_tell_the_engine_that_compiled_code_was_left(caplog: pytest.LogC
 
 
 def test_the_gauge_follows_the_fold() -> None:
-    """If compiled code is abandoned (a sum beyond 64 bits), gauge and log show it after the barrier."""
+    """If compiled code is left (many rows beyond 64 bits), gauge and log show it after the barrier."""
     log = io.StringIO()
     with serving(listed_functions, http_port=0, compiled_folder="off", log_stream=log) as server:
         assert server.probes.http_port is not None
@@ -157,7 +157,7 @@ def test_the_gauge_follows_the_fold() -> None:
         with transport.open(opening(Call("plain", ("value",)))) as exchange:
             assert eventually(lambda: shown(1) in page(port, "/metrics")[1])
             big = (1 << 63) - 1
-            exchange.chunk(rows((0, 0, big), (0, 0, big), (0, 0, -big)))
+            exchange.chunk(rows((0, 0, big), *[(0, 0, big), (0, 0, -big)] * 20))
             assert end_epoch(exchange, 1)["output_0"].to_pylist() == [big]
             assert eventually(lambda: shown(0) in page(port, "/metrics")[1])
             assert eventually(lambda: "a function left compiled code and is slower now" in log.getvalue())

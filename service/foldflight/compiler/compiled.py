@@ -1,19 +1,21 @@
 """Accumulators folded by machine code, compiled from the author's methods.
 
 Compiled code never changes a result. At an exception, or a number that exceeds 64 bits, it stops before the row
-concerned, and the interpreter continues with the same accumulators from that row on. So all errors are the
-interpreter's.
+concerned. The interpreter folds this row, so all errors are the interpreter's, and compiled code goes on with the next.
+A group whose accumulator does not fit a record then stays with the interpreter until it is forgotten. If there are many
+such rows, the interpreter has all groups until they are forgotten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from foldflight.compiler.heap import CONTROLS, MARK, Heap, held, room
+from foldflight.compiler.heap import CONTROLS, MARK, Heap, Part, held, room
 from foldflight.compiler.program import Program, Uncompiled
 from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.accumulators import Accumulators
@@ -25,7 +27,7 @@ from foldflight.fold.decimals import DECIMALS, from_words, to_words
 from foldflight.fold.mode import Mode
 from foldflight.fold.moments import MOMENTS, from_numbers, moment_of, to_numbers
 from foldflight.fold.rows import Mask, Rows, Slots, room_for
-from foldflight.fold.texts import TEXTS, from_addresses, text_of, to_addresses
+from foldflight.fold.texts import TEXTS, from_addresses, text_of, to_addresses, too_long
 
 if TYPE_CHECKING:
     from foldflight.compiler.records import RecordField  # brings numba
@@ -36,6 +38,11 @@ RAISED: Final = (ArithmeticError, ValueError, TypeError)
 """Exceptions of compiled code. The interpreter repeats the row, and raises Python's exception if there is one."""
 _KEPT_BYTES_MIN: Final = 1 << 26  # of arrays whose texts accumulators may refer to, before these texts are copied
 _NO_FLAGS: Final = np.zeros(0, np.bool_)
+# Rows of a chunk that the interpreter may fold, one by one, before it takes over: some, and a share of the chunk. One
+# such row takes as long as about sixty that are interpreted together.
+_APART_MIN: Final = 16
+_APART_SHARE: Final = 256
+_RETURNED_BYTES_MAX: Final = 1 << 12  # of an accumulator that is taken back from the interpreter after one row
 
 
 class Compiled(Accumulators):
@@ -58,6 +65,8 @@ class Compiled(Accumulators):
         self._merging: tuple[Any, ...] = ()
         self._table = np.zeros(0, np.uint8)
         self._present = np.zeros(0, np.bool_)
+        self._apart = np.zeros(0, np.bool_)  # the slots that the interpreter has
+        self._left: Program | None = None  # the compiled code, while the interpreter has all slots
         self._progress = np.zeros(CONTROLS, np.int64)  # the row and the heap's control words
         self._heap: Heap | None = None
         self._fresh = np.zeros(0, np.uint8)
@@ -72,46 +81,146 @@ class Compiled(Accumulators):
 
     def fold(self, rows: Rows) -> None:
         program = self._compiled_for(len(rows))
+        done = 0
         if program is not None:
-            columns, valid = columns_of(rows, program.arguments)
+            columns, valid, unfit = columns_of(rows, program.arguments)
             kernel = program.fold(nulls=bool(valid))
             if kernel is not None and columns is not None and self._takes(rows):
+                table, present, instance, progress, slots, retracts = self._places(program, rows)
                 self._keep(program, [column.array for column in rows.arguments])
-                try:
-                    self._run(kernel, *self._places(program, rows), columns, valid)
-                except RAISED:
-                    rows = rows.kept(np.arange(len(rows)) >= self._progress[0])
-                else:
+                done = self._folded(
+                    rows,
+                    unfit,
+                    lambda end: self._run(
+                        kernel, table, present, instance, progress, slots[:end], retracts, columns, valid
+                    ),
+                    lambda row: self.inner.fold(rows.part(row, row + 1)),
+                )
+                if done == len(rows):
                     return
         self._leave()
-        self.inner.fold(rows)
+        self.inner.fold(rows.part(done))
 
     def fold_each(self, rows: Rows, kept: Mask, asked: Mask | None = None) -> pa.Array:
         program = self._compiled_for(len(rows))
         shows = np.ones(len(rows), np.bool_) if asked is None else asked
+        shown: list[pa.Array] = []
         done = 0
-        shown = []
         if program is not None and len(rows):
-            columns, valid = columns_of(rows, program.arguments)
+            columns, valid, unfit = columns_of(rows, program.arguments)
             kernel = program.each(nulls=bool(valid))
             if kernel is not None and columns is not None and self._takes(rows):
                 values, known = program.room(len(rows))
-                places = self._places(program, rows)
+                table, present, instance, progress, slots, retracts = self._places(program, rows)
                 self._keep(program, [column.array for column in rows.arguments])
-                try:
-                    self._run(kernel, *places, columns, valid, kept, shows, self._fresh, values, known)
-                except RAISED:
-                    done = int(self._progress[0])
-                    shown.append(self._cast(values[:done][shows[:done]], known[:done][shows[:done]]))
-                else:
-                    return self._cast(values[shows], known[shows])
+                first = 0
+
+                def show(end: int) -> None:
+                    part = slice(first, end)
+                    shown.append(self._cast(values[part][shows[part]], known[part][shows[part]]))
+
+                def interpret(row: int) -> None:
+                    nonlocal first
+                    show(row)
+                    first, part = row + 1, slice(row, row + 1)
+                    shown.append(self.inner.fold_each(rows.part(row, row + 1), kept[part], shows[part]))
+
+                done = self._folded(
+                    rows,
+                    unfit,
+                    lambda end: self._run(
+                        kernel, table, present, instance, progress, slots[:end], retracts, columns, valid,
+                        kept, shows, self._fresh, values, known,
+                    ),
+                    interpret,
+                )  # fmt: skip
+                show(done)
+                if done == len(rows):
+                    return pa.concat_arrays(shown)
         self._leave()
-        rest = rows.kept(np.arange(len(rows)) >= done) if done else rows
-        return pa.concat_arrays([*shown, self.inner.fold_each(rest, kept[done:], shows[done:])])
+        return pa.concat_arrays([*shown, self.inner.fold_each(rows.part(done), kept[done:], shows[done:])])
+
+    def _folded(
+        self, rows: Rows, unfit: Mask | None, run: Callable[[int], None], interpret: Callable[[int], None]
+    ) -> int:
+        """Fold rows with compiled code, and those that it cannot with the interpreter, one by one.
+
+        Args:
+            rows: The rows.
+            unfit: Which of them cannot be passed to compiled code; None if all can.
+            run: Runs a loop from the row in the progress up to a row.
+            interpret: Folds one row with the interpreter.
+
+        Returns:
+            The number of rows done: fewer than there are if too many would have to be interpreted one by one.
+        """
+        stops, apart = unfit, self._among(rows.slots)
+        if apart is not None:
+            stops = apart if stops is None else stops | apart
+        left, done = len(rows) // _APART_SHARE + _APART_MIN, 0
+        while True:
+            ahead = rows.slots[:0] if stops is None else np.flatnonzero(stops[done:])
+            if len(ahead) > left:
+                return done
+            end = done + int(ahead[0]) if len(ahead) else len(rows)
+            self._progress[0] = done
+            try:
+                run(end)
+                done = end
+            except RAISED:
+                done = int(self._progress[0])
+            if done == len(rows) or not left:
+                return done
+            left -= 1
+            slot = rows.slots[done : done + 1]
+            if not self._interpreted_once(slot, partial(interpret, done)):
+                stops = (rows.slots == slot) if stops is None else stops | (rows.slots == slot)
+            done += 1
+
+    def _interpreted_once(self, slot: Slots, interpret: Callable[[], None]) -> bool:
+        """Fold a row of a slot with the interpreter. Return whether the accumulator is a record again.
+
+        Args:
+            slot: The slot, shape (1,).
+            interpret: Folds the row.
+        """
+        if self._present[slot].all():
+            self._hand_over(slot)
+            self._present[slot] = False
+        self._apart[slot] = True
+        interpret()
+        if slot[0] in self.inner.failures:
+            return False
+        if not len(self.inner.absent(slot)):
+            records = self._taken_back(slot, _RETURNED_BYTES_MAX)
+            if records is None:
+                return False
+            self._rows[slot] = records
+            self._present[slot] = True
+            self.inner.forget(slot)
+        self._apart[slot] = False
+        return True
+
+    def _taken_back(self, slots: Slots, bytes_max: int | None = None) -> Any | None:
+        """Return accumulators of the interpreter as records; None if one does not fit, or would be changed by that."""
+        assert self._program is not None
+        accumulators, fields = self.inner.held(slots), self._program.layout.fields
+        if _shares(accumulators, [field for field in fields if field.length or field.held]):
+            return None  # records would make two of what is one list in Python
+        if any(_is_changed(accumulator, fields) for accumulator in accumulators):
+            return None
+        try:
+            with self.inner.failures.raised():
+                states = self.inner.states(slots)
+        except FunctionError:  # a number exceeds its type; later rows may bring it back into range
+            return None
+        return None if bytes_max is not None and states.nbytes > bytes_max else self._records(states)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
         program = self._compiled_for(len(slots))
-        records = None if program is None else self._records(states)
+        records = None
+        if program is not None and self._among(slots) is None:
+            records = self._records(states)
         if program is None or records is None:
             self._leave()
             self.inner.merge(slots, states)
@@ -169,12 +278,14 @@ class Compiled(Accumulators):
     def states(self, slots: Slots) -> pa.Array:
         if self._compiled_for(len(slots)) is not None:
             self._grow(slots)
-            self._present[slots] = True
-            found = self._column_states(slots, narrow=True)
+            apart = self._among(slots)
+            mine = slots if apart is None else slots[~apart]
+            self._present[mine] = True
+            found = self._column_states(mine, narrow=True)
             if found is not None:
                 found = self._encoded(found)
             if found is not None:
-                return found
+                return found if apart is None else _joined(apart, found, self.inner.states(slots[apart]))
             self._leave()
         return self.inner.states(slots)
 
@@ -184,15 +295,18 @@ class Compiled(Accumulators):
             return self.inner.outputs(slots)
         if program.values is None:
             return self._interpreted(program, slots)
-        values, valid = program.room(len(slots))
+        apart = self._among(slots)
+        mine = slots if apart is None else slots[~apart]
+        values, valid = program.room(len(mine))
         try:
             self._progress[0] = 0
             places = (self._table, self._present, program.instance, self._progress)
-            self._run(program.values, *places, self._fresh, slots, values, valid)
+            self._run(program.values, *places, self._fresh, mine, values, valid)
         except RAISED:  # get_value does not change accumulators, so nothing has to be undone
             self._leave()
             return self.inner.outputs(slots)
-        return self._cast(values, valid)
+        found = self._cast(values, valid)
+        return found if apart is None else _joined(apart, found, self.inner.outputs(slots[apart]))
 
     def _interpreted(self, program: Program, slots: Slots) -> pa.Array:
         """Return the results of an interpreted get_value, which works on the accumulators as Python objects."""
@@ -208,13 +322,7 @@ class Compiled(Accumulators):
             self._leave()
             raise
         if program.changes and len(known):
-            try:
-                shares = _shares(
-                    self.inner.held(known), [each for each in program.layout.fields if each.length or each.held]
-                )
-                records = None if shares else self._records(self.inner.states(known))
-            except FunctionError:  # as in `_enter`
-                records = None
+            records = self._taken_back(known)
             if records is None or own != self._own_numbers():
                 self._present[known] = False  # the interpreter has them, as get_value left them
                 self._leave()
@@ -245,8 +353,11 @@ class Compiled(Accumulators):
         if self._program is None:
             self.inner.forget(slots)
             return
+        apart = self._among(slots)
+        if apart is not None:
+            self.inner.forget(slots[apart])
         known = slots[slots < len(self._present)]
-        self._present[known] = False
+        self._present[known] = self._apart[known] = False
         bytes_of(self._rows)[known] = bytes_of(self._fresh.view(self._program.dtype))
 
     def close(self) -> None:
@@ -264,13 +375,16 @@ class Compiled(Accumulators):
                 self._is_settled = True
                 if isinstance(found, Program):
                     self._enter(found)
+        elif self._left is not None and not self.inner.holds_any:
+            self._enter(self._left)
         return self._program
 
     def _enter(self, found: Program) -> None:
         """Move the accumulators from the interpreter into the table, if their states fit."""
         slots = self.inner.occupied()
-        self._program = found
+        self._program, self._left = found, None
         self._fresh = found.fresh
+        self._progress[:] = 0  # no address of an arena that was left
         self._progress[MARK] = -2 if held(found.layout.fields) else -1
         if held(found.layout.fields):
             self._heap = Heap(self._progress)
@@ -278,17 +392,9 @@ class Compiled(Accumulators):
             for field in held(found.layout.fields):
                 self._fresh.view(found.dtype)[field.name][:, 0] = self._progress.ctypes.data
         if len(slots):
-            if _shares(self.inner.held(slots), [field for field in found.layout.fields if field.length or field.held]):
-                self._program = self._heap = None  # records would make two of what is one list in Python
-                return
-            try:
-                states = self.inner.states(slots)
-            except FunctionError:  # a number exceeds its type; later rows may bring it back into range
-                self._program = None
-                return
-            records = self._records(states)
+            records = self._taken_back(slots)
             if records is None:
-                self._program = None
+                self._program, self._left, self._heap = None, found, None
                 return
             self._grow(slots)
             self._rows[slots] = records
@@ -296,14 +402,25 @@ class Compiled(Accumulators):
             self.inner.forget(slots)
 
     def _leave(self) -> None:
-        """Move all accumulators to the interpreter, and stop using compiled code."""
+        """Move all accumulators to the interpreter, which has them until they are forgotten."""
         if self._program is None:
             return
         slots = np.flatnonzero(self._present).astype(np.int32)
         if len(slots):
             self._hand_over(slots)
-        self._program = self._heap = None
-        self._table, self._present, self._kept = np.zeros(0, np.uint8), np.zeros(0, np.bool_), []
+        self._program, self._left, self._heap = None, self._program, None
+        self._table, self._present, self._apart = np.zeros(0, np.uint8), np.zeros(0, np.bool_), np.zeros(0, np.bool_)
+        self._kept, self._memory = [], {}
+        self._kept_bytes, self._kept_bytes_max = 0, _KEPT_BYTES_MIN
+
+    def _among(self, slots: Slots) -> Mask | None:
+        """Return which of n slots the interpreter has; None if there are none."""
+        if not self._apart.any():
+            return None
+        found = np.zeros(len(slots), np.bool_)
+        known = slots < len(self._apart)
+        found[known] = self._apart[slots[known]]
+        return found if found.any() else None
 
     def _hand_over(self, slots: Slots) -> None:
         """Give the interpreter the accumulators of slots for which it has none."""
@@ -357,6 +474,7 @@ class Compiled(Accumulators):
         if needed > count:
             size = room_for(needed, count)
             self._present = np.concatenate([self._present, np.zeros(size - count, np.bool_)])
+            self._apart = np.concatenate([self._apart, np.zeros(size - count, np.bool_)])
             self._table = np.concatenate([self._table, np.tile(self._fresh, size - count)])
 
     def _column_states(self, slots: Slots, *, narrow: bool) -> pa.Array | None:
@@ -456,6 +574,35 @@ def _shares(accumulators: Sequence[Any], fields: Sequence[RecordField]) -> bool:
     return len(known) < len(accumulators) * len(fields)
 
 
+def _is_changed(accumulator: Any, fields: Sequence[RecordField]) -> bool:
+    """Return whether a record would change an accumulator: an int where floats are, or a decimal that is -0."""
+    for place, field in enumerate(fields):
+        value = accumulator[place] if isinstance(accumulator, tuple) else getattr(accumulator, field.name, accumulator)
+        if field.held is None:
+            part = Part((field.kind,))
+            given: list[tuple[Part, Any]] = [(part, value if field.length else (value,))]
+        elif field.held.value is None:
+            given = [(field.held.key, value)]
+        else:
+            given = [(field.held.key, value), (field.held.value, value.values())]
+        for part, values in given:
+            if any(kind == "float" or kind in DECIMALS for kind in part.kinds) and any(
+                (kind == "float" and type(each) is int)
+                or (kind in DECIMALS and each is not None and not each and each.is_signed())
+                for value in values
+                for kind, each in zip(part.kinds, value if part.is_tuple else (value,), strict=False)
+            ):
+                return True
+    return False
+
+
+def _joined(apart: Mask, mine: pa.Array, others: pa.Array) -> pa.Array:
+    """Return one column of n values, in order: `others` where `apart` is true, and `mine` elsewhere."""
+    order = np.empty(len(apart), np.int64)
+    order[~apart], order[apart] = np.arange(len(mine)), len(mine) + np.arange(len(others))
+    return pa.concat_arrays([mine, others]).take(pa.array(order))
+
+
 def _memory_of(arrays: Sequence[pa.Array]) -> dict[int, int]:
     """Return the sizes, in bytes, of what keeps arrays alive, by address: of messages that came by IPC, the whole."""
     found = {}
@@ -480,11 +627,14 @@ def results_of(values: Any, known: Mask, type_: pa.DataType) -> pa.Array:
     return found.cast(type_) if moment_of(type_) is None else from_numbers(found, type_)
 
 
-def columns_of(rows: Rows, arguments: Sequence[tuple[Any, str]]) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
+def columns_of(
+    rows: Rows, arguments: Sequence[tuple[Any, str]]
+) -> tuple[tuple[Any, ...] | None, tuple[Any, ...], Mask | None]:
     """Return the argument columns as arrays of n values, and n flags each; no flags where there is no NULL.
 
-    There are no columns where one holds a date or timestamp that Python does not have, a very long text, or a decimal
-    of 39 digits. Decimals are arrays of shape (n, 2).
+    The last value tells which rows have a text that is too long for compiled code; None if there are none. There are no
+    columns where one holds a date or timestamp that Python does not have, or a decimal of 39 digits. Decimals are
+    arrays of shape (n, 2).
 
     Args:
         rows: The rows.
@@ -492,20 +642,23 @@ def columns_of(rows: Rows, arguments: Sequence[tuple[Any, str]]) -> tuple[tuple[
     """
     arrays: list[Any] = [column.array for column in rows.arguments]
     nulls = any(array.null_count for array in arrays)
-    values, valid = [], []
+    values, valid, unfit = [], [], None
     for array, (dtype, kind) in zip(arrays, arguments, strict=True):
         if nulls:
             valid.append(array.is_valid().to_numpy(zero_copy_only=False))
         if kind in MOMENTS or kind in TEXTS or kind in DECIMALS:
             numbers = to_addresses(array) if kind in TEXTS else None
+            if kind in TEXTS and numbers is None and (long := too_long(array)) is not None:
+                unfit = long if unfit is None else unfit | long
+                numbers = to_addresses(array, long)
             numbers = to_words(array) if kind in DECIMALS else numbers
             numbers = to_numbers(array, kind) if kind in MOMENTS else numbers
             if numbers is None:
-                return None, ()
+                return None, (), None
             values.append(np.require(numbers, dtype, ["C", "A"]))
             continue
         whole = filled(array) if array.null_count else array
         numbers = whole.to_numpy(zero_copy_only=False)
         is_fit = numbers.dtype == dtype and numbers.flags.aligned and numbers.flags.c_contiguous
         values.append(numbers if is_fit else np.require(numbers, dtype, ["C", "A"]))
-    return tuple(values), tuple(valid)
+    return tuple(values), tuple(valid), unfit

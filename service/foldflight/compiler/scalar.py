@@ -113,8 +113,8 @@ class CompiledScalar(Scalar):
         return self._values(rows, self._found)
 
     def _values(self, rows: Rows, program: ScalarProgram) -> pa.Array:
-        columns, valid = columns_of(rows, program.arguments)
-        loop = None if columns is None else program.mapped(nulls=bool(valid))
+        columns, valid, unfit = columns_of(rows, program.arguments)
+        loop = None if columns is None or unfit is not None else program.mapped(nulls=bool(valid))
         if loop is None:
             return self.inner.values(rows)
         values, known = program.room(len(rows))
@@ -123,7 +123,7 @@ class CompiledScalar(Scalar):
             self._run(loop, program.instance, self._progress, columns, valid, values, known)
         except RAISED:
             done = int(self._progress[0])
-            rest = self.inner.values(rows.kept(np.arange(len(rows)) >= done))
+            rest = self.inner.values(rows.part(done))
             return pa.concat_arrays([self._cast(values[:done], known[:done]), rest])
         return self._cast(values, known)
 

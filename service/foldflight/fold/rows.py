@@ -78,6 +78,12 @@ class Column:
             return Column(self.name, None, [value for value, keep in zip(self.values, mask, strict=True) if keep])
         return Column(self.name, self.array.filter(pa.array(mask)))
 
+    def part(self, start: int, stop: int) -> Column:
+        """Return the rows from `start` to before `stop`."""
+        if self.array is None:
+            return Column(self.name, None, self.values[start:stop])
+        return Column(self.name, self.array.slice(start, stop - start))
+
 
 def _culprit(name: str, array: pa.Array, error: Exception) -> str:
     column = f"the argument {name} ({sql_name(array.type)})"
@@ -115,6 +121,18 @@ class Rows:
             slots=self.slots[mask],
             retracts=retracts if retracts is not None and retracts.any() else None,
             arguments=[column.kept(mask) for column in self.arguments],
+        )
+
+    def part(self, start: int, stop: int | None = None) -> Rows:
+        """Return the rows from `start` to before `stop`, or to the end."""
+        stop = len(self) if stop is None else stop
+        if start == 0 and stop == len(self):
+            return self
+        retracts = None if self.retracts is None else self.retracts[start:stop]
+        return Rows(
+            slots=self.slots[start:stop],
+            retracts=retracts if retracts is not None and retracts.any() else None,
+            arguments=[column.part(start, stop) for column in self.arguments],
         )
 
     def misfits(self, function: str, mask: Mask | None) -> Iterator[tuple[int, FunctionError]]:

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-__all__ = ["ADDRESS_BITS", "LENGTH_MAX", "TEXTS", "from_addresses", "text_of", "to_addresses"]
+__all__ = ["ADDRESS_BITS", "LENGTH_MAX", "TEXTS", "from_addresses", "text_of", "to_addresses", "too_long"]
 
 TEXTS: Final = ("text", "bytes")
 ADDRESS_BITS: Final = 48
@@ -28,11 +29,18 @@ def text_of(type_: pa.DataType) -> str | None:
     )
 
 
-def to_addresses(array: pa.Array) -> Any | None:
+def too_long(array: pa.Array) -> Any | None:
+    """Return which of n texts or bytes are too long for compiled code, bool, shape (n,); None if none is."""
+    found = pc.fill_null(pc.greater(pc.binary_length(array), LENGTH_MAX), False).to_numpy(zero_copy_only=False)
+    return found if found.any() else None
+
+
+def to_addresses(array: pa.Array, left_out: Any | None = None) -> Any | None:
     """Return n texts or bytes as int64, with 0 for NULL; None if one is too long.
 
     Args:
         array: STRING or BINARY, with n values. Its buffers must live as long as the integers are used.
+        left_out: Which of them are 0, too, bool, shape (n,).
     """
     if not len(array):
         return np.zeros(0, np.int64)
@@ -41,6 +49,8 @@ def to_addresses(array: pa.Array) -> Any | None:
     lengths = np.diff(ends)
     if array.null_count:
         lengths[~array.is_valid().to_numpy(zero_copy_only=False)] = 0
+    if left_out is not None:
+        lengths[left_out] = 0
     start = 0 if data is None else data.address
     if lengths.max() > LENGTH_MAX or start + int(ends[-1]) >= 1 << ADDRESS_BITS:
         return None

@@ -445,6 +445,11 @@ class Interpreted(Accumulators):
         """Return the slots that have an accumulator, ascending."""
         return np.flatnonzero(self._present).astype(np.int32)
 
+    @property
+    def holds_any(self) -> bool:
+        """Whether any slot has an accumulator."""
+        return bool(self._present.any())
+
     def held(self, slots: Slots) -> list[Any]:
         """Return the accumulators of slots that have one."""
         return [self._held[slot] for slot in slots.tolist()]

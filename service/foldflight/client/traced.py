@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from foldflight.exchange.frames import Barrier, Chunk
 from foldflight.tracing import SHORT_S, ids_of, tracer_of
@@ -43,7 +43,7 @@ def traced_dial(dial: Dial, endpoint: str, versions: Sequence[str] = ()) -> Dial
             opening.trace_context,
             {"server.address": url, "foldflight.functions": list(opening.functions), **known},
             kind="CLIENT",
-            links=tracer.link_to(before),
+            links=tracer.link_to(before) if before else (),
         )
         try:
             connection = dial(url, replace(opening, trace_context=span.context))
@@ -59,54 +59,75 @@ def traced_dial(dial: Dial, endpoint: str, versions: Sequence[str] = ()) -> Dial
     return traced
 
 
-T = TypeVar("T")
+_SHORT_NS: Final = int(SHORT_S * 1e9)
 
 
 class _TracedConnection:
-    """A connection that records what passes through it."""
+    """A connection that records what passes through it. An epoch may take 100 us, so it does little for each frame."""
 
     def __init__(self, connection: Connection, span: Span, tracer: Tracer) -> None:
         self._connection = connection
+        self._send, self._answer, self._take_logs = connection.send, connection.answer, connection.take_logs
         self._span = span
         self._tracer = tracer
         self._rows = self._chunks = self._groups = self._barriers = self._busy_ns = 0
-        self._due: tuple[Barrier, int] | None = None  # the barrier whose answer is due, and when it was sent
+        self._due: Barrier | None = None  # the barrier whose answer is due
+        self._due_ns = 0  # when it was sent
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
     def send(self, frame: EngineFrame) -> bool:
         """Send a frame, as `Connection.send`."""
+        began_ns = time.time_ns()
         if isinstance(frame, Chunk):
             self._chunks += 1
             self._rows += frame.batch.num_rows
         elif isinstance(frame, Barrier):
-            self._due = frame, time.time_ns()
-        return self._passed(self._connection.send, frame)
+            self._due, self._due_ns = frame, began_ns
+        try:
+            has_answer = self._send(frame)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._busy_ns += time.time_ns() - began_ns
+        return has_answer
 
     def answer(self) -> Answer:
         """Wait for an answer, as `Connection.answer`."""
-        answer: Any = self._passed(self._connection.answer)
+        began_ns = time.time_ns()
+        try:
+            answer: Any = self._answer()
+        except BaseException as error:
+            self._fail(error)
+            raise
+        ended_ns = time.time_ns()
+        self._busy_ns += ended_ns - began_ns
         if self._due is not None:
-            (barrier, began_ns), self._due = self._due, None
-            ended_ns = time.time_ns()
+            barrier, self._due = self._due, None
             self._barriers += 1
             self._groups += answer.num_rows
-            if self._barriers == 1 or ended_ns - began_ns >= SHORT_S * 1e9:
+            if self._barriers == 1 or ended_ns - self._due_ns >= _SHORT_NS:
                 facts = {"foldflight.epoch": barrier.epoch, "foldflight.groups": answer.num_rows}
-                self._tracer.past("barrier", self._span.context, facts, began_ns, ended_ns)
+                self._tracer.past("barrier", self._span.context, facts, self._due_ns, ended_ns)
         return answer
 
     def take_logs(self) -> list[LogRecord]:
         """Return the log records since the last call, with the ids of the trace and of this span."""
-        records = self._connection.take_logs()
-        ids = ids_of(self._span.context) if records else {}
+        records = self._take_logs()
+        if not records:
+            return records
+        ids = ids_of(self._span.context)
         return [replace(record, fields={**record.fields, **ids}) for record in records]
 
     def close(self) -> None:
         """End the exchange, as `Connection.close`."""
         self._count()
-        self._passed(self._connection.close)
+        try:
+            self._connection.close()
+        except BaseException as error:
+            self._fail(error)
+            raise
         self._span.end()
 
     def cut(self) -> None:
@@ -115,19 +136,12 @@ class _TracedConnection:
         self._span.end()
         self._connection.cut()
 
-    def _passed(self, method: Callable[..., T], *given: Any) -> T:
-        """Call a method of the connection. Add the time that it takes, and record the error that it raises."""
-        began_ns = time.time_ns()
-        try:
-            return method(*given)
-        except BaseException as error:
-            if self._span.is_recording:
-                self._span.fail(error)
-                self._count()
-                self._span.end()
-            raise
-        finally:
-            self._busy_ns += time.time_ns() - began_ns
+    def _fail(self, error: BaseException) -> None:
+        """End the span with an error."""
+        if self._span.is_recording:
+            self._span.fail(error)
+            self._count()
+            self._span.end()
 
     def _count(self) -> None:
         """Set what passed through the connection. An embedded fold tells its modes until it is closed."""

@@ -593,6 +593,15 @@ def test_a_state_of_no_call_is_refused(tmp_path: Path) -> None:
         fold_again(replace(recording, pairs=(Pair(renamed), *recording.pairs[1:])), Registry.load([Ratio]))
 
 
+def test_one_number_of_a_recording_does_not_take_all_memory() -> None:
+    """Accumulators take memory up to the largest slot, so a slot far beyond the number of rows is refused."""
+    chunk = pa.record_batch({"slot": pa.array([0, 1 << 28], pa.int32()), "price": [1, 2], "qty": [1, 2]})
+    opening = Open((Call("ratio", ("price", "qty")),), chunk.schema)
+    recording = Recording({"functions": []}, opening, (Pair(Chunk(chunk)), Pair(Barrier(1))))
+    with pytest.raises(RejectedError, match="LIMIT: slot 268435456 is out of bounds"):
+        fold_again(recording, Registry.load([Ratio]))
+
+
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     """Names choose the columns of a recording, so they must be different."""
     path, groups = tmp_path / "other", pa.record_batch([pa.array([0], pa.int32())] * 2, names=["slot", "slot"])

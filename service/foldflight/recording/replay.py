@@ -56,6 +56,8 @@ __all__ = [
 
 # Groups that an error names, of those that there are.
 _NAMED_MAX: Final = 5
+# Accumulators take memory up to the largest slot, so one number of a hostile recording could take all.
+_SLOTS_MAX: Final = 1 << 24
 # Answers with rows, which are compared. Saved states depend on when an engine asked.
 _COMPARED: Final = (InitialOutputs, Results, RowOutputs, Mapped)
 
@@ -140,13 +142,15 @@ def fold_again(
             raise RejectedError("BAD_FRAME", "the function uses entries of its views that the recording does not have")
         return answer
 
+    rows = sum(len(slots_in(pair.frame)) for pair in recording.pairs)
+    slots_max = max(_SLOTS_MAX, rows * len(opening.functions))
     signer = StateSigner(list(state_keys) or [b"only for states of this replay"])
     answers: list[list[Frame]] = []
     try:
         exchange = ServerExchange(
             opening,
             registry,
-            limits=UNBOUNDED,
+            limits=replace(UNBOUNDED, slots_max=slots_max),
             server_id="replay",
             signer=signer,
             ask=ask,

@@ -214,19 +214,21 @@ class _Context:
     master = "local[2]"
     listFiles: tuple[str, ...] = ()  # noqa: N815 - as PySpark names it
 
-    def __init__(self, python: Path) -> None:
-        self.pythonExec = str(python)
+    pythonExec = "python3"  # noqa: N815 - as PySpark names it
 
 
 @pytest.mark.parametrize("has_it", [True, False])
-def test_workers_whose_python_lacks_the_package_are_refused(tmp_path: Path, *, has_it: bool) -> None:
-    """On this machine only, where the driver can try their Python, and unless it sends them files of Python."""
+def test_workers_whose_python_lacks_the_package_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_it: bool
+) -> None:
+    """On this machine only, where the driver can try the python3 that nobody chose, and sends no files of Python."""
     python = tmp_path / "python3"
     python.write_text(f"#!/bin/sh\nexit {0 if has_it else 1}\n", encoding="utf-8")
     python.chmod(0o755)
-    session: Any = SimpleNamespace(sparkContext=_Context(python))
-    own: Any = SimpleNamespace(sparkContext=_Context(Path(sys.executable)))
-    versions.check_workers(own)
+    session: Any = SimpleNamespace(sparkContext=_Context())
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    versions.check_workers(session)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     if has_it:
         versions.check_workers(session)
         return
@@ -236,4 +238,7 @@ def test_workers_whose_python_lacks_the_package_are_refused(tmp_path: Path, *, h
     versions.check_workers(session)
     session.sparkContext.master = "local[2]"
     session.sparkContext.listFiles = ("foldflight.zip",)
+    versions.check_workers(session)
+    session.sparkContext.listFiles = ()
+    session.sparkContext.pythonExec = str(python)
     versions.check_workers(session)

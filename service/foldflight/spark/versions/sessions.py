@@ -35,6 +35,8 @@ __all__ = [
     "same_plan",
 ]
 
+# What workers run unless PYSPARK_PYTHON names another Python.
+_WORKER_PYTHON: Final = "python3"
 # The logger to which PySpark 4 writes each error of a query, with the stack trace of the JVM.
 _QUERY_CONTEXT_LOGGER: Final = "SQLQueryContextLogger"
 
@@ -157,10 +159,10 @@ def same_plan(one: DataFrame, other: DataFrame) -> bool:
 
 
 def check_workers(session: SparkSession) -> None:
-    """Refuse a plan with tasks in Python if Spark's workers on this machine run a Python without foldflight.
+    """Refuse a plan with tasks in Python if Spark's workers on this machine run a python3 that lacks foldflight.
 
-    Each task would fail with a traceback of PySpark. Of the workers of a cluster, and of those that get files of Python
-    from the driver, nothing is known here.
+    Each task would fail with a traceback of PySpark. Of the workers of a cluster, of a Python that PYSPARK_PYTHON
+    names, and of workers that get files of Python from the driver, nothing is known here.
 
     Raises:
         RejectedError: SETTINGS, with the Python that Spark runs.
@@ -168,8 +170,9 @@ def check_workers(session: SparkSession) -> None:
     if is_remote(session):
         return
     context = session.sparkContext
-    found = shutil.which(context.pythonExec)
-    if not str(context.master).startswith("local") or found is None or context.listFiles:
+    found = shutil.which(_WORKER_PYTHON)
+    is_chosen = context.pythonExec != _WORKER_PYTHON  # platforms choose one, and may have their own ways to fill it
+    if is_chosen or not str(context.master).startswith("local") or found is None or context.listFiles:
         return
     if Path(found).parent != Path(sys.executable).parent and not _has_foldflight(found):
         raise RejectedError(

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.natural.classes import DecimalSum
-from foldflight import udaf, udf
+from foldflight import FoldflightError, udaf, udf
 from foldflight.compiler import Programs
 from foldflight.compiler.compiled import RAISED, columns_of, results_of
 from foldflight.compiler.program import Program, Uncompiled
@@ -231,6 +231,16 @@ def test_a_sum_beyond_its_digits_is_left_to_the_interpreter_and_may_return() -> 
         accumulators.fold(Rows(slots, None, [Column("price", pa.array([value], WIDE))]))
         assert accumulators.kind == "compiled"
     assert accumulators.outputs(slots).to_pylist() == [most]
+
+
+def test_a_state_beyond_its_digits_has_one_code() -> None:
+    """A total of 39 digits is OVERFLOW as a state, interpreted and compiled, whatever scale Python's number has."""
+    bound, make = compiled(DecimalSum)
+    for accumulators in (interpreted(bound), make()):
+        for value in (Decimal(10**20) - Decimal("1e-18"),) * 2:
+            accumulators.fold(Rows(np.zeros(1, np.int32), None, [Column("price", pa.array([value], WIDE))]))
+        with pytest.raises(FoldflightError, match=r"^OVERFLOW: its accumulator does not fit its state"):
+            accumulators.states(np.zeros(1, np.int32))
 
 
 def test_sliced_columns_with_nulls_are_folded() -> None:

@@ -6,11 +6,13 @@ import dataclasses
 import datetime
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Annotated, Any, ClassVar
 
 import pytest
 
-from foldflight.functions.types.serializer import Untyped, serializer_of_annotation
+from foldflight.functions.types.serializer import Untyped, serializer_of_annotation, serializer_of_type
+from foldflight.functions.types.sql import parse_type
 from foldflight.functions.types.values import CastError
 
 
@@ -122,3 +124,23 @@ def test_a_map_with_the_key_none_is_an_error_with_a_remedy() -> None:
     """Arrow's maps have no NULL keys; its own error names neither the value nor what to do."""
     with pytest.raises(CastError, match=r"has the key None, .*skip_nulls=True"):
         serializer_of_annotation(dict[int, int]).to_arrow([{1: 1}, {None: 2}])
+
+
+@pytest.mark.parametrize(
+    ("value", "type_", "code"),
+    [
+        (Decimal(10) ** 38, "DECIMAL(38, 0)", "OVERFLOW"),
+        (Decimal("1.0e37"), "DECIMAL(38, 2)", "OVERFLOW"),
+        (Decimal("1e77"), "DECIMAL(38, 0)", "OVERFLOW"),
+        (-(10**38), "DECIMAL(38, 0)", "OVERFLOW"),
+        (Decimal("1.234"), "DECIMAL(20, 2)", "RESULT_TYPE"),
+        (Decimal("NaN"), "DECIMAL(20, 2)", "RESULT_TYPE"),
+        (1 << 31, "INT", "OVERFLOW"),
+        (1 << 63, "BIGINT", "OVERFLOW"),
+    ],
+)
+def test_numbers_out_of_range_are_overflow_by_their_number(value: Any, type_: str, code: str) -> None:
+    """The code depends on the number, not on its scale in Python or on the words of Arrow's error."""
+    with pytest.raises(CastError) as caught:
+        serializer_of_type(parse_type(type_)).to_arrow([value])
+    assert caught.value.code == code

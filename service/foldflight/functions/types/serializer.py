@@ -108,8 +108,8 @@ class _Scalar(StateSerializer):
             try:
                 pa.array([value], self.arrow)
             except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
-                overflow = isinstance(error, OverflowError) or "too large" in str(error) or " fit " in str(error)
-                code = "OVERFLOW" if overflow else "RESULT_TYPE"
+                is_beyond = isinstance(error, OverflowError) or _is_beyond(value, self.arrow)
+                code = "OVERFLOW" if is_beyond else "RESULT_TYPE"
                 raise CastError(index, code, f"{_shown(value)} does not fit {self.arrow}") from None
         raise CastError(0, "RESULT_TYPE", f"the values do not fit {self.arrow} together")
 
@@ -145,6 +145,19 @@ class _Scalar(StateSerializer):
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         return to_python(array)
+
+
+def _is_beyond(value: Any, type_: pa.DataType) -> bool:
+    """Return whether a number or duration is out of the range of a type. Digits after the point do not count."""
+    if pa.types.is_decimal(type_) and isinstance(value, (int, decimal.Decimal)):
+        number = decimal.Decimal(value)
+        return number.is_finite() and bool(number) and number.adjusted() >= type_.precision - type_.scale
+    if pa.types.is_integer(type_) and isinstance(value, int):
+        bits = type_.bit_width - pa.types.is_signed_integer(type_)
+        return not (-(1 << bits) if pa.types.is_signed_integer(type_) else 0) <= value < 1 << bits
+    if pa.types.is_duration(type_) and isinstance(value, datetime.timedelta):
+        return not -(1 << 63) <= value // datetime.timedelta(microseconds=1) < 1 << 63
+    return False
 
 
 class _Datetime(_Scalar):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -153,6 +153,15 @@ class Rows:
                     "leave it out in the query, or declare a wider type"
                 )
                 yield index, FunctionError("OVERFLOW", message, function=function, row=self.describe(index))
+
+    @staticmethod
+    def without_nulls(columns: Iterable[Column], mask: Mask | None = None) -> Mask | None:
+        """Return which rows of `mask` (None: all) have a value in each of these columns; None for all rows."""
+        for column in columns:
+            if column.array is not None and column.array.null_count:
+                valid = column.array.is_valid().to_numpy(zero_copy_only=False)
+                mask = valid if mask is None else mask & valid
+        return mask
 
     def describe(self, index: int) -> str:
         """Return the row at `index` as text for an error: its values."""

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as st
@@ -33,11 +33,11 @@ from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, calls_in, orderings
 from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, named_items, star_of, written_items
 from foldflight.sql.meaning import arguments_of, declared_types, guarded, own_calls, repeated_draw
-from foldflight.sql.over import BlockOver
+from foldflight.sql.over import BlockOver, BlockPlan
 from foldflight.sql.text import Edits, Span, Token, quoted
 from foldflight.sql.windows import TIME, WindowedTable, window_of_call
 
-__all__ = ["BlockFold", "Folded"]
+__all__ = ["BlockFold"]
 
 TWINS: Final = {
     "any": "bool_or",
@@ -106,28 +106,6 @@ class _Key:
     window: Window | None = None
 
 
-@dataclass(frozen=True)
-class Folded:
-    """A folded block.
-
-    Args:
-        sql: The block over the result of the fold.
-        tails: The clauses behind the block over the result, by keyword.
-        result: The result of the fold.
-        plan: The plan.
-        why: What is folded, as text for users.
-        names: The names of the block's columns, if they are those of the result in its order, and the block has no
-            further clauses.
-    """
-
-    sql: str
-    tails: Mapping[str, str]
-    result: DataFrame
-    plan: Literal["fold", "over"]
-    why: str
-    names: Sequence[str] | None = None
-
-
 class _Names:
     """Names for columns, unique without regard to case: texts of users, so that errors show what they wrote."""
 
@@ -167,7 +145,7 @@ class BlockFold:
     _names: _Names = field(default_factory=_Names)
     _is_streaming: bool | None = None
 
-    def planned(self, listed: Callable[[], DataFrame]) -> Folded:
+    def planned(self, listed: Callable[[], DataFrame]) -> BlockPlan:
         """Return the folded block.
 
         A plain block needs no more than the types of its rows. For another one Spark is asked for the names and types
@@ -205,7 +183,7 @@ class BlockFold:
         choice = query.lifted
         lifting = f"; rows are {'' if choice.taken else 'not '}lifted: {choice.why}" if query.stream is None else ""
         view = self.analysis.add_view(result)
-        return Folded(
+        return BlockPlan(
             above.sql(view, result) if is_plain else above.proven_sql(view, result, listed().schema),
             above.tails,
             result,
@@ -230,7 +208,7 @@ class BlockFold:
         keys = self._keys([item.body for item in items], [item.name for item in items])
         return _Above(self, items, keys, self._uses(own))
 
-    def _over(self, own: Sequence[ParsedCall], listed: Callable[[], DataFrame]) -> Folded:
+    def _over(self, own: Sequence[ParsedCall], listed: Callable[[], DataFrame]) -> BlockPlan:
         """Return the block with its calls with OVER computed. Raises CannotFoldError."""
         table = self._table()
         if self.options.get("row_kind"):
@@ -247,11 +225,7 @@ class BlockFold:
         planning = BlockOver(
             self.analysis, self.query, self.block, self.edits, self._names.new, self._aggregate, self._fitted, options
         )
-        found = planning.planned(own, listed)
-        sql = f"SELECT {self.block.quantifier} {', '.join(found.items)} FROM {self.analysis.add_view(found.result)}"
-        if found.predicate:
-            sql += f" WHERE CAST({found.predicate} AS BOOLEAN)"
-        return Folded(sql, found.tails, found.result, "over", found.why)
+        return planning.planned(own, listed)
 
     def _check_correlation(self) -> None:
         """Refuse queries among the items that refer to the rows of the block: their names mean other columns above."""
@@ -835,7 +809,7 @@ class _Above:
             if match is None and index not in self._skip:
                 match = self._column_at(index, span.stop)
                 if match is None:
-                    index = self._after_path(index, span.stop)
+                    index = self._text.path_end(index, span.stop)
                     continue
             if match is None:
                 index += 1
@@ -855,20 +829,11 @@ class _Above:
                 return span, key
         return None
 
-    def _after_path(self, index: int, stop: int) -> int:
-        """Return the index after a reference to a column, or after one token."""
-        index += 1
-        if not self._text.tokens[index - 1].is_name:
-            return index
-        while index + 1 < stop and self._text.says(index, ".") and self._text.tokens[index + 1].is_name:
-            index += 2
-        return index
-
     def _column_at(self, index: int, stop: int) -> tuple[Span, _Key] | None:
         """Return the key that a reference to a column means. `t.k` and `k` may be one; Spark proves it."""
         if not self._text.tokens[index].is_name or self._text.says(index - 1, "."):
             return None
-        end = self._after_path(index, stop)
+        end = self._text.path_end(index, stop)
         if self._text.says(end, "("):
             return None
         path = self._text.path(Span(index, end))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pyspark.sql import DataFrame
 
@@ -33,7 +33,7 @@ from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, star_of,
 from foldflight.sql.meaning import guarded
 from foldflight.sql.text import Edits, Span, Text, quoted
 
-__all__ = ["BlockOver", "OverPlan"]
+__all__ = ["BlockOver", "BlockPlan"]
 
 
 class _Window(NamedTuple):
@@ -52,22 +52,25 @@ class _Item(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OverPlan:
-    """A planned block.
+class BlockPlan:
+    """A block over the result of its fold.
 
     Args:
-        items: The items over the result.
-        predicate: QUALIFY over the result; empty if there is none.
+        sql: The block as a query over a view of the result.
         tails: The clauses behind the block over the result, by keyword.
         result: The result.
-        why: The windows, as text for users.
+        plan: The plan.
+        why: What is folded, as text for users.
+        names: The names of the block's columns, if they are those of the result in its order, and the block has no
+            further clauses.
     """
 
-    items: tuple[str, ...]
-    predicate: str
+    sql: str
     tails: Mapping[str, str]
     result: DataFrame
+    plan: Literal["fold", "over"]
     why: str
+    names: Sequence[str] | None = None
 
 
 @dataclass
@@ -99,7 +102,7 @@ class BlockOver:
     _repeats: dict[str, bool] = field(default_factory=dict)
     _rows_have: set[str] | None = None
 
-    def planned(self, calls: Sequence[ParsedCall], listed: Callable[[], DataFrame]) -> OverPlan:
+    def planned(self, calls: Sequence[ParsedCall], listed: Callable[[], DataFrame]) -> BlockPlan:
         """Return the plan.
 
         Args:
@@ -135,7 +138,10 @@ class BlockOver:
         predicate = self._qualify(shown, calls, by_name)
         tails = dict(self._tails(shown, inside, by_name))
         result = self._result(windows)
-        return OverPlan(tuple(named), predicate, tails, result, _described(windows))
+        sql = f"SELECT {self.block.quantifier} {', '.join(named)} FROM {self.analysis.add_view(result)}"
+        if predicate:
+            sql += f" WHERE CAST({predicate} AS BOOLEAN)"
+        return BlockPlan(sql, tails, result, "over", _described(windows))
 
     def _is_plain(self, calls: Sequence[ParsedCall]) -> bool:
         text = self.analysis.text
@@ -349,7 +355,7 @@ class BlockOver:
                 yield call.span
                 index = call.span.stop
                 continue
-            end = _after_path(text, index, span.stop) if is_free else index + 1
+            end = text.path_end(index, span.stop) if is_free else index + 1
             if is_free and not text.says(end, "(") and not self._is_word(index):
                 yield Span(index, end)
             index = end
@@ -498,13 +504,6 @@ def _interval(text: Text, span: Span, sign: int) -> str:
         raise CannotFoldError(f"the interval {text.slice(span)} as the end of its frame")
     parts = [(sign * number, name) for number, name in zip(interval, interval._fields, strict=True) if number]
     return " ".join(f"{number} {name}" for number, name in parts) or "0 days"
-
-
-def _after_path(text: Text, index: int, stop: int) -> int:
-    index += 1
-    while index + 1 < stop and text.says(index, ".") and text.tokens[index + 1].is_name:
-        index += 2
-    return index
 
 
 def _described(windows: Mapping[_Window, Collection[str]]) -> str:

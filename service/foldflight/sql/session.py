@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
@@ -162,10 +162,11 @@ def register(spark: SparkSession, functions: Functions, names: Mapping[str, str]
     chosen = {name: name for name in functions if _has_fixed_types(functions[name])} if names is None else dict(names)
     if names is None:
         _leave_out_those_of_spark(spark, functions, chosen)
-        if not is_spark(spark):
-            _leave_out_tables(functions, chosen)
-        _tell_those_without_arguments(functions)
-    _tell_words_of_grammar(chosen.values())
+    _warn(
+        [name for name in chosen.values() if name.lower() in GRAMMAR],
+        "{names}: a word of SQL's grammar, so a call needs backquotes: `{first}`(...); or register it under another "
+        "name: register(spark, functions, {{{first!r}: {other!r}}})",
+    )
     for function, name in chosen.items():
         handle = functions[function]
         if handle.info.kind is FunctionKind.AGGREGATE:
@@ -184,60 +185,35 @@ def _has_fixed_types(handle: FunctionHandle) -> bool:
 
 
 def _leave_out_those_of_spark(spark: SparkSession, functions: Functions, chosen: dict[str, str]) -> None:
-    """Leave out scalar and table functions with names of functions of Spark, and log it: Spark would call its own."""
+    """Leave out scalar and table functions that the session cannot have, and log why.
+
+    Spark would call its own function of a name, a UDF of Spark needs an argument, and Sail has no statement for table
+    functions.
+    """
     of_spark = catalog_of(spark).names_of_spark(spark)
-    left = [
-        name for name in chosen if functions[name].info.kind is not FunctionKind.AGGREGATE and name.lower() in of_spark
-    ]
-    for name in left:
+    scalar = [name for name in functions if functions[name].info.kind is not FunctionKind.AGGREGATE]
+    taken = [name for name in scalar if name in chosen and name.lower() in of_spark]
+    tables = [name for name in chosen if name not in taken and functions[name].info.kind is FunctionKind.TABLE]
+    tables = [] if is_spark(spark) else tables
+    for name in (*taken, *tables):
         del chosen[name]
-    if left:
-        set_up("foldflight.sql", logging.WARNING).warning(
-            "Spark has functions named %s, so these are not registered; name them in another call: register(spark, "
-            "functions, {%r: %r})",
-            ", ".join(left),
-            left[0],
-            f"my_{left[0]}",
-        )
+    _warn(
+        taken,
+        "Spark has functions named {names}, so these are not registered; name them in another call: register(spark, "
+        "functions, {{{first!r}: {other!r}}})",
+    )
+    _warn(tables, "SQL of Sail cannot call table functions, so these are not registered: {names}; use join_lateral")
+    _warn(
+        [name for name in scalar if not functions[name].info.input_names],
+        "a UDF of Spark needs an argument, so these are not registered: {names}; give them one",
+    )
 
 
-def _leave_out_tables(functions: Functions, chosen: dict[str, str]) -> None:
-    """Leave out table functions, for which Sail has no statement, and log it."""
-    left = [name for name in chosen if functions[name].info.kind is FunctionKind.TABLE]
-    for name in left:
-        del chosen[name]
-    if left:
-        set_up("foldflight.sql", logging.WARNING).warning(
-            "SQL of Sail cannot call table functions, so these are not registered: %s; use join_lateral",
-            ", ".join(left),
-        )
-
-
-def _tell_words_of_grammar(names: Iterable[str]) -> None:
-    """Log which names are read as words of SQL, so that calls need backquotes."""
-    words = [name for name in names if name.lower() in GRAMMAR]
-    if words:
-        set_up("foldflight.sql", logging.WARNING).warning(
-            "%s: a word of SQL's grammar, so a call needs backquotes: `%s`(...); or register it under another name: "
-            "register(spark, functions, {%r: %r})",
-            ", ".join(words),
-            words[0],
-            words[0],
-            f"my_{words[0]}",
-        )
-
-
-def _tell_those_without_arguments(functions: Functions) -> None:
-    """Log which functions are left out because a UDF of Spark needs an argument."""
-    left = [
-        name
-        for name in functions
-        if functions[name].info.kind is not FunctionKind.AGGREGATE and not functions[name].info.input_names
-    ]
-    if left:
-        set_up("foldflight.sql", logging.WARNING).warning(
-            "a UDF of Spark needs an argument, so these are not registered: %s; give them one", ", ".join(left)
-        )
+def _warn(names: Sequence[str], text: str) -> None:
+    """Log what holds for some functions; the text may name all, the first one, and another name for it."""
+    if names:
+        said = text.format(names=", ".join(names), first=names[0], other=f"my_{names[0]}")
+        set_up("foldflight.sql", logging.WARNING).warning("%s", said)
 
 
 def enable(spark: _Session, catalog: str | os.PathLike[str] | None = None, **connection: Any) -> _Session:

@@ -262,6 +262,15 @@ class Text:
             return ()
         return tuple(self.tokens[index].name.lower() for index in names)
 
+    def path_end(self, index: int, stop: int) -> int:
+        """Return the index after the reference to a column that begins at a name; after any other token, the next."""
+        index += 1
+        if not self.tokens[index - 1].is_name:
+            return index
+        while index + 1 < stop and self.says(index, ".") and self.tokens[index + 1].is_name:
+            index += 2
+        return index
+
     def folded(self, name: str) -> str:
         """Return a name in a form that is equal for names that Spark takes for the same."""
         return name if self.is_case_sensitive else name.lower()

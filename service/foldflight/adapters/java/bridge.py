@@ -151,11 +151,8 @@ class Bridged(Accumulators):
 
     def _without_nulls(self, rows: Rows) -> Rows:
         """Return the rows without those that have a NULL for a primitive parameter."""
-        mask = None
-        for value, column in zip(self._arguments, rows.arguments, strict=True):
-            if value.is_primitive and column.array is not None and column.array.null_count:
-                valid = column.array.is_valid().to_numpy(zero_copy_only=False)
-                mask = valid if mask is None else mask & valid
+        pairs = zip(self._arguments, rows.arguments, strict=True)
+        mask = rows.without_nulls(column for value, column in pairs if value.is_primitive)
         return rows if mask is None else rows.kept(mask)
 
     def _create(self, slots: Slots) -> bool:

@@ -418,10 +418,7 @@ class Fold:
             if not self.failures.take(error):
                 raise error
         if call.bound.function.skip_nulls:
-            for column in rows.arguments[: len(call.call.arguments)]:
-                if column.array is not None and column.array.null_count:
-                    valid = column.array.is_valid().to_numpy(zero_copy_only=False)
-                    mask = valid if mask is None else mask & valid
+            mask = rows.without_nulls(rows.arguments[: len(call.call.arguments)], mask)
         return mask
 
     def _touch(self, slots: Slots) -> None:

@@ -18,13 +18,13 @@ from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.scalar import BoundScalar
 from foldflight.functions.types.values import CastError, cast_results
 
-__all__ = ["Evaluation", "Instance", "Scalar", "cast", "cast_around", "null_rows"]
+__all__ = ["Instance", "Scalar", "cast", "cast_around", "null_rows"]
 
 _WINDOW: Final = 256
 
 
-class Evaluation(ABC):
-    """Evaluates one step."""
+class Scalar(ABC):
+    """Evaluates a step that is a scalar function: one value for each row."""
 
     bound: BoundScalar
 
@@ -37,10 +37,6 @@ class Evaluation(ABC):
     def close(self) -> None:
         """Close the function. Raises FunctionError USER_CODE."""
 
-
-class Scalar(Evaluation):
-    """Evaluates a scalar function: one value for each row."""
-
     @abstractmethod
     def values(self, rows: Rows) -> pa.Array:
         """Return the results of n rows as an array of the result type. Rows that fail here or failed before are NULL.
@@ -50,7 +46,7 @@ class Scalar(Evaluation):
         """
 
 
-class Instance(Evaluation):
+class Instance:
     """An opened instance of the author's class, or the author's function.
 
     Args:
@@ -114,10 +110,7 @@ class Instance(Evaluation):
         """Return a mask of the rows (of n) for which the function is called; None for all."""
         mask = ~self.failures.among(rows.slots) if self.failures else None
         if self.bound.function.skip_nulls:
-            for column in rows.arguments:
-                if column.array is not None and column.array.null_count:
-                    valid = column.array.is_valid().to_numpy(zero_copy_only=False)
-                    mask = valid if mask is None else mask & valid
+            mask = rows.without_nulls(rows.arguments, mask)
         return None if mask is None or mask.all() else mask
 
 

@@ -17,7 +17,7 @@ from foldflight.fold.evaluator import Request, Resources, Stateless
 from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Rows, Slots
-from foldflight.fold.scalar.evaluation import Evaluation, Scalar
+from foldflight.fold.scalar.evaluation import Scalar
 from foldflight.fold.scalar.scalar import InterpretedScalar, VectorisedScalar
 from foldflight.fold.scalar.table import Part, TableInstance
 from foldflight.functions.author.context import FunctionContext
@@ -151,7 +151,7 @@ class OpenExpressions(Stateless):
             else:
                 yield self._answer(state)
 
-    def _refuse_misfits(self, evaluation: Evaluation, rows: Rows) -> None:
+    def _refuse_misfits(self, evaluation: Scalar | TableInstance, rows: Rows) -> None:
         """Record the error of each row with an argument that does not fit its type, or raise the first one."""
         for index, error in rows.misfits(evaluation.bound.function.name, None):
             error.slot = int(rows.slots[index])
@@ -226,7 +226,7 @@ class _Rows:
         self._batch = batch
         self._known: dict[tuple[StepArgument, str], Column] = {}
 
-    def arguments(self, step: Step, evaluation: Evaluation) -> Rows:
+    def arguments(self, step: Step, evaluation: Scalar | TableInstance) -> Rows:
         """Return the rows with the arguments of a step."""
         return Rows(
             self.rows,
@@ -234,7 +234,7 @@ class _Rows:
             [self.argument(each, evaluation, at) for at, each in enumerate(step.arguments)],
         )
 
-    def argument(self, argument: StepArgument, evaluation: Evaluation, index: int) -> Column:
+    def argument(self, argument: StepArgument, evaluation: Scalar | TableInstance, index: int) -> Column:
         """Return an argument of a step, cast to its declared type.
 
         Steps with the same argument share its Python values, unless they are mutable (lists, maps): a function could

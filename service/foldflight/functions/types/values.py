@@ -191,29 +191,28 @@ _CONVERSIONS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Arra
 )
 
 
+_EXACT: Final = tuple(
+    (is_kind, frozenset({python, type(None)}))
+    for is_kind, python in (
+        (pa.types.is_integer, int),
+        (pa.types.is_floating, float),
+        (pa.types.is_boolean, bool),
+        (pa.types.is_string, str),
+        (pa.types.is_binary, bytes),
+        (pa.types.is_decimal, decimal.Decimal),
+        (pa.types.is_date, date),
+        (pa.types.is_timestamp, datetime),
+        (pa.types.is_time, time),
+        (pa.types.is_duration, timedelta),
+    )
+)
+
+
 def exact_types(type_: pa.DataType) -> frozenset[type] | None:
     """Return the Python types whose values Arrow stores in `type_` unchanged, or None if Arrow's own checks suffice."""
-    kinds = pa.types
-    if kinds.is_integer(type_):
-        return frozenset({int, type(None)})
-    if kinds.is_floating(type_):
-        return frozenset({float, type(None)})
-    if kinds.is_boolean(type_):
-        return frozenset({bool, type(None)})
-    if kinds.is_string(type_):
-        return frozenset({str, type(None)})
-    if kinds.is_binary(type_):
-        return frozenset({bytes, type(None)})
-    if kinds.is_decimal(type_):
-        return frozenset({decimal.Decimal, type(None)})
-    if kinds.is_date(type_):
-        return frozenset({date, type(None)})
-    if kinds.is_timestamp(type_):
-        return frozenset({datetime, type(None)})
-    if kinds.is_time(type_):
-        return frozenset({time, type(None)})
-    if kinds.is_duration(type_):
-        return frozenset({timedelta, type(None)})
+    for is_kind, exact in _EXACT:
+        if is_kind(type_):
+            return exact
     return None
 
 
@@ -405,41 +404,10 @@ def _too_large(value: Any, type_: pa.DataType) -> str:
 
 def _caster(type_: pa.DataType) -> Callable[[Any], Any]:
     """Return the cast of one value other than None. The cast raises OverflowError, ValueError or TypeError."""
-    kinds = pa.types
-    if kinds.is_integer(type_):
+    if pa.types.is_integer(type_):
         return _integer_caster(type_)
-    if kinds.is_floating(type_):
-        return lambda value: _to_float(value, type_)
-    if kinds.is_decimal(type_):
-        return lambda value: _to_decimal(value, type_)
-    if kinds.is_boolean(type_):
-        return lambda value: _to_bool(value, type_)
-    if kinds.is_string(type_) or kinds.is_large_string(type_):
-        return lambda value: _to_text(value, type_)
-    if kinds.is_binary(type_) or kinds.is_large_binary(type_):
-        return lambda value: _to_bytes(value, type_)
-    if kinds.is_time(type_):
-        return lambda value: _to_time(value, type_)
-    if kinds.is_timestamp(type_):
-        return lambda value: _to_timestamp(value, type_)
-    if kinds.is_date(type_):
-        return lambda value: _to_date(value, type_)
-    if is_json(type_):
-        return lambda value: _to_json(value, type_)
-    if kinds.is_duration(type_):
-        return lambda value: _to_duration(value, type_)
-    if kinds.is_interval(type_):
-        return lambda value: _to_interval(value, type_)
-    exact = exact_types(type_)
-    if exact is None:
-        return _nested_caster(type_)
-
-    def only_exact(value: Any) -> Any:
-        if type(value) not in exact:
-            raise TypeError(_misfit(value, type_))
-        return value
-
-    return only_exact
+    cast = next((cast for is_kind, cast in _CASTS if is_kind(type_)), None)
+    return _nested_caster(type_) if cast is None else lambda value: cast(value, type_)
 
 
 # The numbers that Spark parses: no underscores, only ASCII digits, and no fraction in an integer.
@@ -658,6 +626,23 @@ def _to_json(value: Any, type_: pa.DataType) -> str:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError):
         raise TypeError(_misfit(value, type_)) from None
+
+
+_CASTS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[..., Any]], ...]] = (
+    (pa.types.is_floating, _to_float),
+    (pa.types.is_decimal, _to_decimal),
+    (pa.types.is_boolean, _to_bool),
+    (pa.types.is_string, _to_text),
+    (pa.types.is_large_string, _to_text),
+    (pa.types.is_binary, _to_bytes),
+    (pa.types.is_large_binary, _to_bytes),
+    (pa.types.is_time, _to_time),
+    (pa.types.is_timestamp, _to_timestamp),
+    (pa.types.is_date, _to_date),
+    (is_json, _to_json),
+    (pa.types.is_duration, _to_duration),
+    (pa.types.is_interval, _to_interval),
+)
 
 
 def _nested_caster(type_: pa.DataType) -> Callable[[Any], Any]:

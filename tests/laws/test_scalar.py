@@ -370,26 +370,24 @@ def test_answers_of_table_functions_come_in_parts(monkeypatch: pytest.MonkeyPatc
     assert program.chunk(chunk(rows)).equals(whole)
 
 
-def test_parts_end_after_enough_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_end_after_enough_rows_or_bytes() -> None:
     """Few large rows fill a part, too, and the next part is evaluated when it is asked for."""
-    monkeypatch.setattr(table, "_PART_BYTES", 1000)
-    parts = opened(Step("words", (T,))).program.chunk(chunk([(0, 0, "w" * 600)] * 5))
-    assert [part.num_rows for part in parts] == [2, 2, 1]
-    failing = opened(Step("crooked", (X,))).program.chunk(chunk([(2, 0, "")] * 50 + [(1, 0, "")]))
-    assert next(failing).num_rows
+    parts = opened(Step("words", (T,))).program.chunk(chunk([(0, 0, "w" * (20 << 20))] * 3))
+    assert [part.num_rows for part in parts] == [2, 1]
+    failing = opened(Step("crooked", (X,))).program.chunk(chunk([(2, 0, "")] * 70_000 + [(1, 0, "")]))
+    assert next(failing).num_rows == 1 << 16
     with pytest.raises(FunctionError, match="row of 1 value"):
         list(failing)
 
 
-def test_composed_table_functions_are_limited_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_composed_table_functions_are_limited_together() -> None:
     """The limit on the rows for one row holds for the row of the chunk: table functions do not multiply it."""
-    monkeypatch.setattr(table, "ROWS_MAX", 10)
     steps = (Step("repeated", (X, Y)), Step("repeated", (StepArgument(step=0, member="repeated"), Y)))
-    assert opened(*steps, outputs=(1,)).chunk(chunk([(1, 3, "")] * 5)).num_rows == 45
-    with pytest.raises(FunctionError, match="more than 10 rows for one row"):
-        opened(*steps, outputs=(1,)).chunk(chunk([(1, 3, ""), (1, 4, "")]))
-    isolated = opened(*steps, outputs=(1,), isolates=True).chunk(chunk([(1, 3, ""), (1, 4, ""), (2, 1, "")]))
-    assert [row["row"] for row in isolated.to_pylist() if row["error"]] == [1]
+    rows = [(1, 3, ""), (1, 1025, ""), (2, 1, "")]
+    isolated = opened(*steps, outputs=(1,), isolates=True).chunk(chunk(rows))
+    (failed,) = isolated.filter(isolated.column("error").is_valid()).to_pylist()
+    assert failed["row"] == 1
+    assert "more than 1048576 rows for one row" in failed["error"]["message"]
     assert isolated.num_rows == 9 + 1 + 1
 
 

@@ -272,12 +272,11 @@ def test_objects_take_more_of_the_memory_than_numbers() -> None:
     assert max(batch.num_rows for batch in plain) < 1_000_000 // 256 < sum(batch.num_rows for batch in plain)
 
 
-def test_states_leave_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_leave_in_batches_of_bounded_size() -> None:
     """A partition of many groups does not become one batch."""
-    monkeypatch.setattr(tasks, "_OUTPUT_ROWS_MAX", 1_000)
-    batches = partial_of(np.repeat(np.arange(10_000), 4), TRANSPORT, "sum")
-    assert max(batch.num_rows for batch in batches) == 1_000
-    assert sum(batch.num_rows for batch in batches) == pytest.approx(10_000, abs=3)
+    batches = partial_of(np.repeat(np.arange(100_000), 2), TRANSPORT, "sum")
+    assert max(batch.num_rows for batch in batches) == 1 << 16
+    assert sum(batch.num_rows for batch in batches) == pytest.approx(100_000, abs=3)
 
 
 @pytest.mark.parametrize("room", [50, 1_000, 1 << 20])

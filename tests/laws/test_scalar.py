@@ -268,10 +268,10 @@ def test_a_function_that_must_be_compiled_is_or_is_refused() -> None:
 
     @udf(compile=True)
     def texts(text: str) -> str:
-        return text.upper()
+        return text.swapcase()
 
     bound = bind(Request((), COLUMNS, steps=(Step("texts", (T,)),), outputs=(0,)), Registry.load([texts]))
-    with pytest.raises(RejectedError, match="cannot be compiled: it uses the attribute upper of a value"):
+    with pytest.raises(RejectedError, match="cannot be compiled: it uses the attribute swapcase of a value"):
         bound.check(PROGRAMS_AT_ONCE)
     with pytest.raises(RejectedError, match="there is no compiler here"):
         bound.check(INTERPRETER)

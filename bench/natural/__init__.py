@@ -5,7 +5,6 @@ The corpus is `bench.natural.classes`, `examples/gallery` and the functions of `
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Iterator
 
@@ -16,8 +15,8 @@ from bench import gallery
 from bench.data import Figure, Sizes, best_of
 from bench.fold import folded
 from bench.natural.classes import CLASSES
-from foldflight import RejectedError
 from foldflight.client.process import PROGRAMS
+from foldflight.compiler.program import Uncompiled
 from foldflight.fold import bind_calls
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.scalar import ScalarFunction
@@ -64,6 +63,8 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
     names = [function.name for function in found.authored]
     compiled = [name for name in names if name not in missing]
     yield Figure(SUITE, f"{len(names)} functions as people write them", "fast", 100 * len(compiled) / len(names), "%")
+    for name, reason in missing.items():
+        yield Figure(SUITE, f"{name}: {reason}", gallery.INTERPRETED, 1, "functions")
     shown = f"{len(best)} aggregate functions, {gallery.GROUPS} groups, best mode of each"
     yield Figure(SUITE, shown, "median", statistics.median(best.values()), "rows/s")
     yield Figure(SUITE, "slower compiled than interpreted", ", ".join(slower) or "none", len(slower), "functions")
@@ -109,9 +110,7 @@ def reasons() -> dict[str, str]:
                 reasons[function.name] = folding.reason
             continue
         (call,) = bind_calls(found, [given[function.name]], schema)
-        bound = call.bound
-        try:
-            PROGRAMS.demand(dataclasses.replace(bound, function=dataclasses.replace(bound.function, compile=True)))
-        except RejectedError as error:
-            reasons[function.name] = str(error)
+        program = PROGRAMS.program(call.bound, call.bound.instantiate())
+        if isinstance(program, Uncompiled):
+            reasons[function.name] = program.reason
     return reasons

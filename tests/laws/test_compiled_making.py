@@ -79,6 +79,15 @@ def counted(content: bytes, number: int) -> int:
 
 
 @udf
+def generated(text: str) -> str:
+    longest = max(len(part) for part in text.split(","))
+    parts = text.split(",")
+    if any([part == "-7" for part in parts]) or all(parts):  # noqa: C419 - lists are compiled here
+        longest += sum(each * len(text) for each in range(3))
+    return "|".join(part.strip() for part in text.split(",") if len(part) < longest)
+
+
+@udf
 def squares(number: int) -> int:
     found = {each: each * each for each in range(number % 40) if each % 3}
     ordered = sorted([value for key, value in found.items() if key != 7])
@@ -167,7 +176,7 @@ GIVEN: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.binary(): st.one_of(st.binary(max_size=5), st.binary(min_size=3, max_size=3)),
     pa.int64(): WHOLE,
 }
-FUNCTIONS = [shouted, trimmed, added_up, most_frequent, parted, repeated, inverted, counted, squares, filled]
+FUNCTIONS = [shouted, trimmed, added_up, most_frequent, parted, repeated, inverted, counted, generated, squares, filled]
 PROGRAMS = Programs(LoopStore("user"), hot_rows=0)
 
 
@@ -203,3 +212,22 @@ def test_compiled_code_has_the_results_of_python(target: Any, data: st.DataObjec
 
 
 KNOWN: dict[Any, tuple[InterpretedScalar, CompiledScalar]] = {}
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("lengths = (len(part) for part in text.split(','))\n    return sum(lengths) + sum(lengths)", "makes a generator"),
+        ("for each in (len(part) for part in text.split(',')):\n        return each\n    return 0", "makes a generator"),
+        ("return int(any(part for part in text.split(',')))", "makes a generator"),
+        ("return len(sorted(text.split(','), key=lambda part: part[::-1]))", "creates a generator or a function"),
+    ],
+)
+def test_generators_that_are_not_taken_at_once_are_not_compiled(body: str, why: str) -> None:
+    """A list in their place would be read twice, or calculated further than Python does."""
+    scope: dict[str, Any] = {}
+    exec(f"def odd(text: str) -> int:\n    {body}", scope)
+    (function,) = Registry.load([udf(scope["odd"])]).authored
+    found = PROGRAMS.folding(function)
+    assert found.mode is Mode.INTERPRETED
+    assert why in found.reason

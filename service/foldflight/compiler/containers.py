@@ -22,8 +22,9 @@ from numba.extending import intrinsic, register_jitable, register_model
 from foldflight.compiler import memory
 from foldflight.compiler.arithmetic import add_int, bound_of, index_of, sub_int
 from foldflight.compiler.heap import HEADER, Holding, Part
-from foldflight.compiler.kinds import KINDS, Refused, kind_of, stand_in
+from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, stand_in
 from foldflight.compiler.memory import dict_operations, list_operations, load
+from foldflight.fold.texts import TEXTS
 
 __all__ = [
     "CALLS",
@@ -1134,10 +1135,36 @@ def _sifts(part: Part) -> tuple[Any, Any]:
     return down, up
 
 
+def _asking(*, stops_at: bool) -> Any:
+    """Return the stand-in of `any`, or of `all`, which stop at the first value that is true, or false."""
+
+    @stand_in
+    def choose(me: Any) -> Any:
+        part = me.part if isinstance(me, Held) else None
+        if part is None or part.is_tuple or part.kinds[0] not in ("bool", "int", "float", *TEXTS):
+            raise Refused(f"it calls any or all of {me}")
+        following, at, entry = _following(me), _address_of(me), entry_at(me)
+
+        def found(me: Any) -> bool:
+            header = header_of(me)
+            place = following(header, 0)
+            while place >= 0:
+                if (as_number(entry(at(header, place))) != 0) == stops_at:
+                    return stops_at
+                place = following(header, place + 1)
+            return not stops_at
+
+        return found
+
+    return choose
+
+
 PUSHING: Final = (_heap("heappush", pushes=True, pops=False), _heap("heapreplace", pushes=True, pops=True))
 CALLS: Final[dict[Any, Any]] = {
     sorted: ordered_list,
     sum: total,
+    any: _asking(stops_at=True),
+    all: _asking(stops_at=False),
     slice: slice,
     enumerate: enumerate,
     zip: zip,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any, Final
 
 from numba.core import ir, ir_utils, postproc, types
 from numba.core.compiler_machinery import FunctionPass, register_pass
-from numba.core.errors import TypingError, UnsupportedError
+from numba.core.errors import TypingError
 from numba.core.inline_closurecall import inline_closure_call
 from numba.core.typed_passes import type_inference_stage
 
@@ -17,6 +18,10 @@ from foldflight.compiler.kinds import KINDS, Refused, kind_of, stand_in
 from foldflight.fold.decimals import DECIMALS
 
 __all__ = ["EMPTY", "Fill", "inline_comprehensions"]
+
+
+# They take all that a generator yields, unlike `any` and `all`, so it does not matter when that is calculated.
+_TAKING: Final = (sum, sorted, min, max)
 
 
 def _empty(shape: str) -> Any:
@@ -56,10 +61,7 @@ def inline_comprehensions(code: ir.FunctionIR) -> None:
             for place, statement in enumerate(block.body):
                 made = _called_closure(code, statement)
                 if made is not None:
-                    try:
-                        inline_closure_call(code, code.func_id.func.__globals__, block, place, made)
-                    except UnsupportedError:  # a generator: the call is refused below
-                        raise Refused("it creates a generator").at(statement.loc.filename, statement.loc.line) from None
+                    _inline(code, block, place, made)
                     code._definitions = ir_utils.build_definitions(code.blocks)
                     more = True
                     break
@@ -77,6 +79,53 @@ def inline_comprehensions(code: ir.FunctionIR) -> None:
         block.body = [each for each in block.body if not (_is_closure(each) and each.target.name not in used)]
     postproc.PostProcessor(code).run()
     code._definitions = ir_utils.build_definitions(code.blocks)
+
+
+def _inline(code: ir.FunctionIR, block: ir.Block, place: int, made: ir.Expr) -> None:
+    """Replace a call by the body of what is called. A generator becomes a list, which a function takes at once."""
+    statement = block.body[place]
+    is_generator = bool(made.code.co_flags & inspect.CO_GENERATOR)
+    if is_generator and not _is_taken_at_once(code, block, place):
+        raise Refused("it makes a generator that is not an argument of sum, sorted or the like").at(
+            statement.loc.filename, statement.loc.line
+        )
+    result, scope, loc = statement.target, block.scope, statement.loc
+    known = set(code.blocks)
+    inline_closure_call(code, code.func_id.func.__globals__, block, place, made)
+    if not is_generator:
+        return
+    holder = scope.redefine("$generated", loc)
+    block.body.insert(place, ir.Assign(ir.Expr.build_list((), loc), holder, loc))
+    for label in code.blocks.keys() - known:
+        found = code.blocks[label]
+        body: list[ir.Stmt] = []
+        for each in found.body:
+            value = each.value if isinstance(each, ir.Assign) else None
+            if isinstance(value, ir.Yield):
+                put = scope.redefine("$put", loc)
+                body.append(ir.Assign(ir.Expr.getattr(holder, "append", each.loc), put, each.loc))
+                body.append(ir.Assign(ir.Expr.call(put, (value.value,), (), each.loc), each.target, each.loc))
+            elif isinstance(each, ir.Assign) and each.target == result:
+                body.append(ir.Assign(holder, result, each.loc))
+            else:
+                body.append(each)
+        found.body = body
+
+
+def _is_taken_at_once(code: ir.FunctionIR, block: ir.Block, place: int) -> bool:
+    """Return whether what a call makes is the argument of the next call, of a function that takes all of it."""
+    name = block.body[place].target.name
+    uses = [
+        each for other in code.blocks.values() for each in other.body if name in {var.name for var in each.list_vars()}
+    ]
+    following = block.body[place + 1] if place + 1 < len(block.body) else None
+    value = following.value if isinstance(following, ir.Assign) else None
+    if len(uses) != 2 or following not in uses or not isinstance(value, ir.Expr) or value.op != "call":
+        return False
+    callee = ir_utils.guard(ir_utils.get_definition, code, value.func)
+    if isinstance(callee, ir.Expr):
+        return callee.op == "getattr" and callee.attr == "join"
+    return isinstance(callee, ir.Global) and any(callee.value is each for each in _TAKING)
 
 
 def _is_closure(statement: ir.Stmt) -> bool:

@@ -77,6 +77,8 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     function = bound.function
     if function.adapter:
         raise Refused(f"its class is adapted from {function.adapter}")
+    if function.bundled:
+        raise Refused("its fold_bundle gets the rows of many groups at once; it is called once for each chunk")
     untyped = "" if bound.serializer is not None else why_untyped(function)
     if untyped and function.capabilities.codec != "pickle":
         raise Refused(untyped)

@@ -241,7 +241,7 @@ class Programs(Accelerator):
         if isinstance(function, ScalarFunction) and function.vectorised is not None:
             return Folding(Mode.VECTORISED)
         if isinstance(function, ScalarFunction) and function.is_table:
-            return Folding(Mode.INTERPRETED)
+            return Folding(Mode.INTERPRETED, "it is a table function")
         if isinstance(function, Function) and function.adapter:
             return Folding(Mode.INTERPRETED, f"its class is adapted from {function.adapter}")
         if isinstance(function, Function) and function.language == "java":

@@ -217,8 +217,14 @@ KNOWN: dict[Any, tuple[InterpretedScalar, CompiledScalar]] = {}
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ("lengths = (len(part) for part in text.split(','))\n    return sum(lengths) + sum(lengths)", "makes a generator"),
-        ("for each in (len(part) for part in text.split(',')):\n        return each\n    return 0", "makes a generator"),
+        (
+            "lengths = (len(part) for part in text.split(','))\n    return sum(lengths) + sum(lengths)",
+            "makes a generator",
+        ),
+        (
+            "for each in (len(part) for part in text.split(',')):\n        return each\n    return 0",
+            "makes a generator",
+        ),
         ("return int(any(part for part in text.split(',')))", "makes a generator"),
         ("return len(sorted(text.split(','), key=lambda part: part[::-1]))", "creates a generator or a function"),
     ],

@@ -17,17 +17,21 @@ WORDS = ["", "a", "büy", "\U0001f600", "a text of more than eight bytes", "\0"]
 
 @pytest.mark.parametrize("length", [0, 1, 40, 5000])
 @pytest.mark.parametrize("type_", [pa.string(), pa.binary()], ids=str)
-def test_texts_come_back_in_any_order(length: int, type_: pa.DataType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short texts are gathered in several parts, long ones (5,000 bytes) are copied one by one."""
+@pytest.mark.parametrize("ordered", [False, True])
+def test_texts_come_back_in_any_order(
+    length: int, ordered: bool, type_: pa.DataType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts in the order of memory are taken by runs, short ones gathered in parts, others copied one by one."""
+    monkeypatch.setattr(texts, "_EXTENT", 1 << 12)
     monkeypatch.setattr(texts, "_GATHERED_TEXTS", 7)
     chosen = np.random.default_rng(length)
     made = [WORDS[place] + "x" * (length and int(chosen.integers(0, length))) for place in chosen.integers(0, 6, 50)]
     arrays = [pa.array(part).cast(type_) for part in (made[:20], made[20:])]  # two regions of memory
     numbers = np.concatenate([to_addresses(each) for each in arrays])
-    order = chosen.permutation(50)
+    order = np.sort(chosen.choice(50, 40, replace=False)) if ordered else chosen.permutation(50)
     expected = pa.chunked_array(arrays).take(pa.array(order)).combine_chunks()
     assert from_addresses(numbers[order], None, type_).equals(expected)
-    mask = chosen.integers(0, 2, 50).astype(np.bool_)
+    mask = chosen.integers(0, 2, len(order)).astype(np.bool_)
     nulls = [None if hidden else value for hidden, value in zip(mask, expected.to_pylist(), strict=True)]
     found = from_addresses(np.where(mask, 1 << 50, numbers[order]), mask, type_)  # NULLs are not read
     found.validate(full=True)

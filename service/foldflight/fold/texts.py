@@ -20,6 +20,8 @@ LENGTH_MAX: Final = (1 << 15) - 1  # the integer has a sign
 _GATHERED_MEAN: Final = 24  # bytes; longer texts are copied faster one by one
 _GATHERED_TEXTS: Final = 1 << 14  # at once, so that their indices are few
 _OFFSET_MAX: Final = (1 << 31) - 1
+_EXTENT: Final = 1 << 30
+_RUN_MEAN: Final = 16  # texts of a run at least, so that it pays
 
 
 def text_of(type_: pa.DataType) -> str | None:
@@ -69,16 +71,43 @@ def from_addresses(numbers: Any, mask: Any, type_: pa.DataType) -> pa.Array:
         numbers = np.where(mask, 0, numbers)
     lengths, indexes = numbers >> ADDRESS_BITS, numbers & ((1 << ADDRESS_BITS) - 1)
     ends = np.cumsum(lengths)
-    if not len(numbers) or ends[-1] > _GATHERED_MEAN * len(numbers) or ends[-1] > _OFFSET_MAX:
+    runs = _runs(indexes, lengths) if len(numbers) and ends[-1] <= _OFFSET_MAX else None
+    if runs is None and (not len(numbers) or ends[-1] > _GATHERED_MEAN * len(numbers) or ends[-1] > _OFFSET_MAX):
         content = [_content(index, length) for index, length in zip(indexes.tolist(), lengths.tolist(), strict=True)]
         return pa.array(content, pa.binary(), mask=mask).cast(type_)
     data = np.empty(int(ends[-1]), np.uint8)
-    for start in range(0, len(numbers), _GATHERED_TEXTS):
-        _gather(data, indexes, lengths, ends, slice(start, start + _GATHERED_TEXTS))
+    if runs is None:
+        for start in range(0, len(numbers), _GATHERED_TEXTS):
+            _gather(data, indexes, lengths, ends, slice(start, start + _GATHERED_TEXTS))
+    for run in runs or ():
+        _take(data, indexes[run], lengths[run], ends[run])
     offsets = np.concatenate([[0], ends]).astype(np.int32)
     valid = None if mask is None else pa.array(~mask).buffers()[1]
     made = pa.Array.from_buffers(pa.binary(), len(numbers), [valid, pa.py_buffer(offsets), pa.py_buffer(data)])
     return made.cast(type_)
+
+
+def _runs(indexes: Any, lengths: Any) -> list[Any] | None:
+    """Return the texts in runs that are in the order of memory, as indexes, without empty ones; None if runs are short.
+
+    Texts are in this order where they come from one column, or were made one after the other.
+    """
+    known = np.flatnonzero(lengths)
+    starts, stops = indexes[known], indexes[known] + lengths[known]
+    extents = starts // _EXTENT  # offsets have 32 bits
+    breaks = np.flatnonzero((starts[1:] < stops[:-1]) | (extents[1:] != extents[:-1])) + 1
+    if not len(known) or len(breaks) * _RUN_MEAN > len(known):
+        return None
+    return np.split(known, breaks)
+
+
+def _take(data: Any, starts: Any, lengths: Any, ends: Any) -> None:
+    """Copy a run of texts into `data`, where each ends at `ends`: Arrow takes every other part of their memory."""
+    first, stops = int(starts[0]), starts + lengths
+    offsets = np.column_stack([starts - first, stops - first]).astype(np.int32)
+    parts = [None, pa.py_buffer(offsets), pa.foreign_buffer(first, int(stops[-1]) - first)]
+    taken = pa.Array.from_buffers(pa.binary(), 2 * len(starts) - 1, parts).take(pa.array(np.arange(len(starts)) * 2))
+    data[int(ends[0] - lengths[0]) : int(ends[-1])] = np.frombuffer(taken.buffers()[2], np.uint8, int(lengths.sum()))
 
 
 def _content(index: int, length: int) -> bytes:

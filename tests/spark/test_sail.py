@@ -145,6 +145,11 @@ def test_random_frames(classic: Any, ours: Functions, seed: int) -> None:
         ("SELECT weighted_avg(v, w) a FROM orders HAVING weighted_avg(v, w) > 1", [(18,)]),
         ("WITH t AS (SELECT k, weighted_avg(v, w) a FROM orders GROUP BY k) SELECT max(a) FROM t", [(30,)]),
         (
+            """WITH t AS (SELECT v, w FROM orders), a AS (SELECT weighted_avg(v, w) x FROM t),
+            b AS (SELECT weighted_avg(v, w) y FROM t) SELECT x = y FROM a, b""",
+            [(True,)],
+        ),
+        (
             "SELECT k, weighted_avg(v, w) OVER (PARTITION BY k ORDER BY v) a FROM orders",
             [("ann", 10), ("ann", 30), ("bob", 7)],
         ),

@@ -14,7 +14,7 @@ from tests.spark import spark_functions
 from tests.spark_sessions import PARTITIONS, PROVIDER, leave_to_ci, let_pass
 from tests.wire.kit import eventually
 
-__all__ = ["PARTITIONS", "PROVIDER"]
+__all__ = ["PARTITIONS", "PROVIDER", "answers"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,12 +44,13 @@ def server_url() -> Iterator[str]:
 
     with serving(spark_functions, state_keys="a key for the spark tests") as server:
         # A machine that starts a JVM beside may be too busy for the first connection.
-        assert eventually(lambda: _answers(server.url), timeout_s=60)
+        assert eventually(lambda: answers(server.url), timeout_s=60)
         yield server.url
     close_connections()
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
+    """Return whether a server can be asked."""
     try:
         connect(url)
     except RetryableError:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from foldflight import connect
+from foldflight.client import Functions
 from foldflight.lift import lift_text, lifted_of
+from foldflight.server.run.lifecycle import serving
 from foldflight.spark import group_by, register, sql
 from tests.laws.lifted_programs import Program, values_of
+from tests.spark.conftest import answers
+from tests.wire.kit import eventually
 
 KEYS = {"bigint": [0, 1, 2, None], "double": [float("nan"), -0.0, 0.0, 1.5, None], "string": ["", "\u00e9", "z", None]}
 
@@ -64,26 +69,26 @@ class Case:
         given = [each for each in values[:-1] if not isinstance(each, int) or abs(each) < 10]
         return chance.choice([each for each in given if "9999999" not in str(each)])
 
-    def query(self, spark: Any, plan: str) -> Any:
-        """Return the query with a plan."""
+    def query(self, spark: Any, plan: str, functions: Functions | None = None) -> Any:
+        """Return the query with a plan, of embedded functions or others."""
         df = spark.createDataFrame(self.rows, self.schema)
-        use = connect([self.function.cls])[self.function.name](*self.program.types)
+        use = (functions or connect([self.function.cls]))[self.function.name](*self.program.types)
         if self.filter is not None:
             use = use.where(self.filter)
         kinds = {"row_kind": "kind"} if self.retracts else {}
         return group_by(df, "k", plan=plan, **kinds).agg(o=use)
 
-    def result(self, spark: Any, plan: str) -> list[str] | str:
+    def result(self, spark: Any, plan: str, functions: Functions | None = None) -> list[str] | str:
         """Return the rows of the result as text, sorted, or the error."""
         try:
-            found = self.query(spark, plan).collect()
+            found = self.query(spark, plan, functions).collect()
         except Exception as error:  # of Spark, PySpark or foldflight, depending on where it is raised
             return f"error: {error}"
         return sorted(repr(tuple(each + 0.0 if isinstance(each, float) else each for each in row)) for row in found)
 
-    def difference(self, spark: Any) -> str:
-        """Return how the results of both plans differ; empty if they do not."""
-        lifted, folded = self.result(spark, "lifted"), self.result(spark, "fold")
+    def difference(self, spark: Any, functions: Functions | None = None) -> str:
+        """Return how the results of a lifted query and of an embedded fold differ; empty if they do not."""
+        lifted, folded = self.result(spark, "lifted", functions), self.result(spark, "fold")
         self.has_result = not isinstance(lifted, str)
         if lifted == folded or (isinstance(lifted, str) and isinstance(folded, str)):
             return ""
@@ -103,6 +108,18 @@ def test_random_programs(classic: Any, tmp_path: Path) -> None:
     chosen = cases(range(1000, 1060), tmp_path)
     assert [found for each in chosen if (found := each.difference(classic))] == []
     assert sum(each.has_result for each in chosen) > 8
+
+
+@pytest.mark.slow
+def test_random_programs_on_a_server(spark: Any, tmp_path: Path) -> None:
+    """Classic and over Connect: the server tells how they lift, and Spark computes what the class would."""
+    chosen = cases(range(3016, 3036), tmp_path)
+    modules = [sys.modules[each.function.cls.__module__] for each in chosen]
+    with serving(*modules, state_keys="a key for the random programs") as server:
+        assert eventually(lambda: answers(server.url), timeout_s=60)
+        functions = connect(server.url)
+        assert [found for each in chosen if (found := each.difference(spark, functions))] == []
+    assert sum(each.has_result for each in chosen) > 3
 
 
 @pytest.mark.slow

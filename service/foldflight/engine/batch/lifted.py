@@ -20,8 +20,8 @@ ROWS: Final = "rows"
 """The number of rows of the one group of a query without keys, which may have none."""
 
 OVERFLOWED: Final = (
-    "a sum of the lifted plan could leave 64 bits: the group has 2**31 rows or more, or a total beyond 2**95; "
-    "group_by(..., plan='fold') has no such bound"
+    "a sum of the lifted plan does not hold its total: the group has 2**31 rows or more, a total beyond 2**95, or a "
+    "total of DECIMALs beyond 38 digits; plan='fold' holds more"
 )
 
 

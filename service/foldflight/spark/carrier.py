@@ -14,10 +14,11 @@ from typing import Final
 
 import pyarrow as pa
 
+from foldflight.engine.query.query import HostTypes
 from foldflight.errors import RejectedError
 from foldflight.functions.types.sql import sql_name
 
-__all__ = ["carrier_type", "result_carrier", "result_types"]
+__all__ = ["SPARK", "carrier_type", "result_carrier", "result_types"]
 
 _DIRECT: Final = frozenset(
     {
@@ -131,3 +132,7 @@ def result_types(names: list[str], types: list[pa.DataType]) -> list[pa.DataType
             )
         found.append(carrier)
     return found
+
+
+SPARK: Final = HostTypes(carrier=carrier_type, results=result_types)
+"""The types of states and results in Spark."""

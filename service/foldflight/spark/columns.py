@@ -186,8 +186,7 @@ class Columns:
     @property
     def written(self) -> list[object]:
         """The arguments and conditions as the user wrote them, in the order of `shown`."""
-        by_key = {written if isinstance(written, str) else id(written): written for written in self._held}
-        return [by_key[key] for _, key in self._found]  # type: ignore[index]
+        return [found.written for found in self._found.values()]
 
     def rows(self) -> DataFrame:
         """Return the input reduced to keys, kind, arguments and conditions, in that order.

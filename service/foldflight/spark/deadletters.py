@@ -8,6 +8,7 @@ is one dead letter, so their number is not limited by the size of a value.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
@@ -17,7 +18,17 @@ from foldflight.engine.query.layout import DEAD_LETTER, QueryLayout
 from foldflight.errors import RejectedError
 from foldflight.spark.columns import column_named
 
-__all__ = ["dead_letters", "letter_type", "results"]
+__all__ = ["OnError", "dead_letters", "is_isolated", "letter_type", "results"]
+
+
+OnError = Literal["fail", "isolate"]
+
+
+def is_isolated(on_error: str) -> bool:
+    """Return whether an error fails its group or row only. Raises RejectedError SIGNATURE for other words."""
+    if on_error not in get_args(OnError):
+        raise RejectedError("SIGNATURE", f"on_error is 'fail' or 'isolate', and here it is {on_error!r}")
+    return on_error == "isolate"
 
 
 def results(df: DataFrame) -> DataFrame:

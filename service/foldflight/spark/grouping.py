@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -14,11 +14,12 @@ from pyspark.sql import types as st
 from foldflight.client import Aggregate, FunctionHandle, Transport, Use
 from foldflight.engine.query.layout import DEAD_LETTER, KIND, REAL, ROW_KIND, QueryLayout
 from foldflight.engine.query.lifting import BatchPlan, Groups
-from foldflight.engine.query.query import Emit, HostTypes, Query, StreamOptions
+from foldflight.engine.query.query import Emit, Query, StreamOptions
 from foldflight.errors import RejectedError
 from foldflight.spark.batch import batch_result
-from foldflight.spark.carrier import carrier_type, result_types
+from foldflight.spark.carrier import SPARK
 from foldflight.spark.columns import Columns, column_of, key_name, kind_of, text_of
+from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.stream import stream_result
@@ -27,9 +28,7 @@ from foldflight.spark.versions import check_workers, estimated_rows, is_spark
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 
 __all__ = [
-    "SPARK",
     "GroupedFrame",
-    "OnError",
     "check_buckets",
     "group_by",
     "listed",
@@ -38,9 +37,7 @@ __all__ = [
     "refuse_doubles",
 ]
 
-OnError = Literal["fail", "isolate"]
 _BUCKETS_MAX = 1 << 15
-SPARK = HostTypes(carrier=carrier_type, results=result_types)
 
 
 def group_by(
@@ -121,8 +118,6 @@ def group_by(
     names = tuple(key_name(df, key, column) for key, column in zip(chosen, columns, strict=True))
     refuse_doubles(names, "is twice among the keys")
     kind = kind_of(df, row_kind, row_kinds)
-    if on_error not in ("fail", "isolate"):
-        raise RejectedError("SIGNATURE", f"on_error is 'fail' or 'isolate', and here it is {on_error!r}")
     _check_plan(plan, groups, is_stream=df.isStreaming)
     return GroupedFrame(
         df,
@@ -131,7 +126,7 @@ def group_by(
         kind,
         materialize,
         StreamOptions(emit, buckets, strict, closing, has_sessions, str(window or "")),
-        isolates=on_error == "isolate",
+        isolates=is_isolated(on_error),
         plan=plan,
         groups=None if groups is None else Groups(groups, "groups="),
     )

@@ -19,11 +19,11 @@ from foldflight.engine.query.layout import DEAD_LETTER
 from foldflight.errors import RejectedError
 from foldflight.fold import ERROR
 from foldflight.spark.arrow import step_name
+from foldflight.spark.carrier import SPARK
 from foldflight.spark.columns import Columns, text_of
+from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.scalar import (
     ERROR_CARRIER,
-    SPARK,
-    OnError,
     check_frame,
     check_kinds,
     chunk_schema,
@@ -70,9 +70,7 @@ def join_lateral(
             f"join_lateral takes a use of a table function, and this is {text_of(use)!r}; write "
             "join_lateral(df, functions['split']('text')), or with_columns for scalar functions",
         )
-    if on_error not in ("fail", "isolate"):
-        raise RejectedError("SIGNATURE", f"on_error is 'fail' or 'isolate', and here it is {on_error!r}")
-    isolates = on_error == "isolate"
+    isolates = is_isolated(on_error)
     check_kinds(df, row_kind, {use.function.name: use})
     columns = Columns(df)
     steps = Steps(columns.argument)

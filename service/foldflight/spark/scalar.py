@@ -27,7 +27,6 @@ from foldflight.client.logs import log_records
 from foldflight.engine.batch.scalar import ScalarQuery, Steps, transport_of
 from foldflight.engine.query.blocks import convert, gather, without_nullability
 from foldflight.engine.query.layout import DEAD_LETTER, REAL, ROW_KIND
-from foldflight.engine.query.query import HostTypes
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo, Open
 from foldflight.fold import ERROR, ROW
@@ -39,15 +38,15 @@ from foldflight.functions.query.literals import check_names
 from foldflight.functions.types.sql import sql_name
 from foldflight.spark.arrow import arrow_function, step_name
 from foldflight.spark.attempts import attempt
-from foldflight.spark.carrier import carrier_type, result_types
+from foldflight.spark.carrier import SPARK, result_types
 from foldflight.spark.columns import Columns, column_named, spark_name, text_of
+from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.types import arrow_fields, check_udf
 from foldflight.spark.versions import ARROW_UDFS, arrow_udf, check_workers, nullable, spark_type
 from foldflight.spark.worker import freeze_garbage_collector
 
 __all__ = [
-    "OnError",
     "check_frame",
     "check_kinds",
     "declared_udf",
@@ -58,8 +57,6 @@ __all__ = [
     "with_columns",
 ]
 
-OnError = str
-SPARK: Final = HostTypes(carrier=carrier_type, results=result_types)
 _MAPPED: Final = "__foldflight_mapped"
 _PART_ROWS: Final = 1 << 14
 _HISTORY: Final = "_foldflight_mapped"
@@ -103,10 +100,9 @@ def with_columns(
     uses = named_uses(aliased, named)
     for name, use in uses.items():
         _refuse_tables(name, use)
-    if on_error not in ("fail", "isolate"):
-        raise RejectedError("SIGNATURE", f"on_error is 'fail' or 'isolate', and here it is {on_error!r}")
+    isolates = is_isolated(on_error)
     check_kinds(df, row_kind, uses)
-    history = _History(df, {}, on_error).joined(_history_of(df), uses)
+    history = _History(df, {}, isolates).joined(_history_of(df), uses)
     mapped = _mapped(history)
     setattr(mapped, _HISTORY, history)
     return mapped
@@ -119,12 +115,12 @@ class _History:
     Args:
         df: The DataFrame before.
         uses: The outputs by name.
-        on_error: As for `with_columns`.
+        isolates: Whether errors are isolated.
     """
 
     df: DataFrame
     uses: Mapping[str, Use]
-    on_error: OnError
+    isolates: bool
 
     def joined(self, before: _History | None, uses: Mapping[str, Use]) -> _History:
         """Return the history of these uses over `df`, or over the DataFrame before it if that has all arguments.
@@ -132,7 +128,7 @@ class _History:
         That is so for the names of columns and of outputs. Expressions may mean either, and are left to Spark.
         """
         alone = replace(self, uses=uses)
-        if before is None or before.on_error != self.on_error or self.on_error != "fail":
+        if before is None or before.isolates or self.isolates:
             return alone
         known = set(before.df.columns)
         # Spark compares names without case. An output may not hide a column or another output.
@@ -184,7 +180,7 @@ def _over(uses: Mapping[str, Use], outputs: Mapping[str, Use]) -> dict[str, Use]
 
 def _mapped(history: _History) -> DataFrame:
     """Return the DataFrame with the outputs of a history."""
-    df, uses, isolates = history.df, history.uses, history.on_error == "isolate"
+    df, uses, isolates = history.df, history.uses, history.isolates
     check_workers(df.sparkSession)
     columns = Columns(df)
     steps = Steps(columns.argument)
@@ -230,7 +226,7 @@ def _scalar_rows(
     own = [f"{_MAPPED}_{place}" for place in range(len(types))]
     mapped = rows_with(history.df, columns, query, types, [*map(st.StructField, own, results)], name)
     outputs = {output: sf.col(each) for output, each in zip(history.uses, own, strict=False)}
-    if history.on_error == "isolate":
+    if history.isolates:
         outputs[DEAD_LETTER] = letter_beside(mapped, own[-1], columns, name)
     return mapped.withColumns(outputs).drop(*own)
 

@@ -378,10 +378,7 @@ class FinalFold:
             for part in _parts(results):
                 kept = self._kept(groups, part)
                 columns = groups.keys(kept.column(SLOT).to_numpy()).columns
-                columns += [
-                    convert(column, field.type)
-                    for column, field in zip(self.layout.outputs_of(kept), self.layout.outputs, strict=True)
-                ]
+                columns += self.layout.results_of(kept)
                 if self.layout.isolates:
                     columns.append(pa.nulls(kept.num_rows, self.layout.letter))
                 yield pa.RecordBatch.from_arrays(columns, schema=self.layout.results)

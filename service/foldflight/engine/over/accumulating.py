@@ -14,7 +14,7 @@ from foldflight.engine.over.steps import CallsFold, Kept, Mask, Slots, Step, col
 from foldflight.engine.over.stream import (
     distance_us,
 )
-from foldflight.engine.query.blocks import Pace, convert, one_batch
+from foldflight.engine.query.blocks import Pace, one_batch
 from foldflight.engine.query.layout import KIND, SLOT
 from foldflight.engine.state.migration import Migration
 from foldflight.engine.state.table import Conversion
@@ -165,7 +165,7 @@ class AccumulatorFold(CallsFold):
                     rows = events.rows.slice(start, stop - start)
                     found = self.exchange.running(slots, rows, events.emits[start:stop])
                     self._pace.made(stop - start, found.nbytes)
-                    outputs.append(self._converted(found))
+                    outputs.append(self.layout.results_of(found))
                     start = stop
                 self.exchange.barrier()
                 found = one_batch(self.exchange.results())
@@ -174,10 +174,6 @@ class AccumulatorFold(CallsFold):
         empty = [pa.nulls(0, field.type) for field in self.layout.outputs]
         columns = [pa.concat_arrays(list(parts)) for parts in zip(empty, *outputs, strict=True)]
         return [column.combine_chunks() for column in together.columns], columns
-
-    def _converted(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        columns = self.layout.outputs_of(batch)
-        return [convert(column, field.type) for column, field in zip(columns, self.layout.outputs, strict=True)]
 
 
 class _Events(NamedTuple):

@@ -34,7 +34,7 @@ from foldflight.engine.keys.grouped import GroupedExchange
 from foldflight.engine.over.partitions import Store
 from foldflight.engine.over.positions import Positions
 from foldflight.engine.over.query import Part, Way
-from foldflight.engine.query.blocks import Pace, convert, one_batch
+from foldflight.engine.query.blocks import Pace, one_batch
 from foldflight.engine.query.layout import KIND, REAL, SLOT
 from foldflight.exchange.frames import Open
 from foldflight.functions import RowKind
@@ -109,10 +109,6 @@ class FrameFold(ExitStack, ABC):
         if not len(self._layout.columns):
             return pa.RecordBatch.from_arrays([pa.nulls(len(positions), pa.bool_())], names=[REAL])
         return self._store.take(positions, self._layout.columns.names)
-
-    def _converted(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        columns = self._layout.outputs_of(batch)
-        return [convert(column, field.type) for column, field in zip(columns, self._layout.outputs, strict=True)]
 
 
 class _Running(FrameFold):
@@ -193,7 +189,7 @@ class _Running(FrameFold):
         if self._layout.has_kinds:
             kinds = np.where(retracts, int(RowKind.DELETE), int(RowKind.INSERT)).astype(np.int8)
             rows = with_column(rows, KIND, pa.array(kinds))
-        return self._converted(self._exchange.running(slots, rows, emit))
+        return self._layout.results_of(self._exchange.running(slots, rows, emit))
 
     def _keep_only(self, slot: int) -> None:
         others = np.setdiff1d(np.arange(max(len(self._slot_rows), self._slot + 1), dtype=np.int32), [slot])
@@ -207,7 +203,7 @@ class _Running(FrameFold):
             slot = np.array([self._slot + 1], np.int32)
             self._slot_rows = np.append(self._slot_rows[: self._slot + 1], row)
             nothing = [pa.nulls(1, field.type) for field in self._layout.states]
-            self._empty = self._converted(self._exchange.outputs_of(slot, nothing))
+            self._empty = self._layout.results_of(self._exchange.outputs_of(slot, nothing))
             self._exchange.forget(slot)
         return self._empty
 
@@ -240,7 +236,7 @@ class _Separate(FrameFold):
                 end = min(end, max(fitting, start + 1))
             outputs, merged_bytes = self._fold(rows[start:end], low[start:end], high[start:end])
             self._pace.made(end - start, outputs.nbytes + merged_bytes)
-            found.append(self._converted(outputs))
+            found.append(self._layout.results_of(outputs))
             start = end
         return [pa.concat_arrays(list(columns)) for columns in zip(*found, strict=True)]
 

@@ -112,6 +112,11 @@ class QueryLayout:
         """Return the output columns of results, one for each call."""
         return [results.column(f"output_{place}") for place in range(len(self.outputs))]
 
+    def results_of(self, results: pa.RecordBatch) -> list[pa.Array]:
+        """Return the output columns of results in the types of the query's result."""
+        columns = self.outputs_of(results)
+        return [convert(column, field.type) for column, field in zip(columns, self.outputs, strict=True)]
+
     def group(self, keys: pa.RecordBatch) -> dict[str, Any]:
         """Return the single key of a batch by the user's names, for errors. Texts that are not UTF-8 become bytes."""
         return {name: _shown(column[0]) for name, column in zip(self.names, keys.columns, strict=False)}

@@ -14,7 +14,7 @@ chain are kept unchanged, and its new rows become dead letters.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.engine.keys.deadletters import Failed, HeldRows
-from foldflight.engine.keys.grouped import GroupedExchange
-from foldflight.engine.keys.hashes import Hashes, key_hashes
-from foldflight.engine.keys.index import KeyIndex
+from foldflight.engine.keys.grouped import GroupedExchange, Groups
+from foldflight.engine.keys.hashes import Hashes
 from foldflight.engine.query.blocks import one_batch
 from foldflight.engine.query.changelog import changelog
 from foldflight.engine.query.layout import LIVE, SLOT, QueryLayout
@@ -103,38 +102,23 @@ class _SessionGroups:
 
     Args:
         layout: The columns; the last two keys are start and end of a session.
+
+    Attributes:
+        keys: The keys without start and end, by number.
     """
 
     def __init__(self, layout: QueryLayout) -> None:
-        self._layout = layout
-        self.schema = pa.schema(list(layout.keys)[:-2])
-        self._index = KeyIndex(self.schema) if len(self.schema) else None
+        self.keys = Groups(replace(layout, keys=pa.schema(list(layout.keys)[:-2])))
         self._slot_keys = np.zeros(0, np.int64)
-        self._hashes: Hashes | None = None
 
     def __len__(self) -> int:
         return len(self._slot_keys)
 
-    def numbers(self, block: pa.RecordBatch) -> Numbers:
-        """Return the keys of n rows as numbers from 0."""
-        if self._index is None:
-            return np.zeros(block.num_rows, np.int64)
-        return self._index.slots([block.column(name) for name in self.schema.names]).to_numpy().astype(np.int64)
-
-    def all_keys(self) -> pa.RecordBatch:
-        """Return all keys, in the order of their numbers."""
-        return one_batch(self.schema.empty_table()) if self._index is None else self._index.keys()
-
     def stored_hashes(self) -> Hashes:
         """Return the stored hashes of all keys, in the order of their numbers; without key columns there is one."""
-        if self._hashes is None:
-            none = np.zeros(1, np.uint64)
-            self._hashes = none if self._index is None else key_hashes(self._index.keys(), are_distinct=True)
-        return self._hashes
-
-    def columns(self, numbers: Numbers) -> list[pa.Array]:
-        """Return the key columns of n numbers."""
-        return [] if self._index is None else self._index.keys(pa.array(numbers, pa.int32())).columns
+        if not len(self.keys.layout.keys):
+            return np.zeros(1, np.uint64)
+        return self.keys.stored_hashes(np.arange(len(self.keys), dtype=np.int32))
 
     def new_slots(self, numbers: Numbers) -> npt.NDArray[np.int32]:
         """Return a new slot for each of n sessions, given the numbers of their keys."""
@@ -144,9 +128,7 @@ class _SessionGroups:
 
     def name(self, slot: int) -> dict[str, Any]:
         """Return the key of a slot's session, by the user's names; start and end are left out."""
-        if self._index is None:
-            return {}
-        return self._layout.group(self._index.keys(pa.array([self._slot_keys[slot]], pa.int32())))
+        return self.keys.name(int(self._slot_keys[slot]))
 
 
 class SessionEpoch:
@@ -218,7 +200,8 @@ class SessionEpoch:
     def _sessions_of(self, block: pa.RecordBatch) -> _Sessions:
         """Return a session for each row."""
         start, end = self._times(block)
-        return _Sessions(self._groups.numbers(block), start, end, np.ones(block.num_rows, np.int64))
+        numbers = self._groups.keys.slots(block).astype(np.int64)
+        return _Sessions(numbers, start, end, np.ones(block.num_rows, np.int64))
 
     def _times(self, batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
         start, end = self._layout.keys.names[-2:]
@@ -278,7 +261,8 @@ class SessionEpoch:
 
     def _stored(self) -> tuple[_Sessions, pa.RecordBatch]:
         """Return the open sessions of all keys of this epoch, and their rows in the state table."""
-        owners, rows = self._table.lookup_together(self._groups.all_keys(), self._groups.stored_hashes())
+        keys = self._groups.keys.keys(np.arange(len(self._groups.keys), dtype=np.int32))
+        owners, rows = self._table.lookup_together(keys, self._groups.stored_hashes())
         start, end = self._times(rows)
         stored = _Sessions(owners, start, end, rows.column(LIVE).to_numpy())
         if self._closed_us is None:
@@ -356,7 +340,7 @@ class SessionEpoch:
 
     def _key_rows(self, sessions: _Sessions) -> pa.RecordBatch:
         """Return sessions as rows of all key columns."""
-        columns = self._groups.columns(sessions.keys)
+        columns = self._groups.keys.keys(sessions.keys.astype(np.int32)).columns
         start, end = list(self._layout.keys)[-2:]
         columns += [pa.array(sessions.starts).view(start.type), pa.array(sessions.ends).view(end.type)]
         return pa.RecordBatch.from_arrays(columns, schema=self._layout.keys)

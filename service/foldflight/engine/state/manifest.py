@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ __all__ = [
     "PieceMeta",
     "RunStore",
     "SortedRun",
+    "StoredPiece",
     "TableBounds",
     "TableLayout",
     "calls_of",
@@ -168,23 +169,32 @@ class Committed:
 
 
 @dataclass
-class PieceMeta:
-    """One stored piece: its name, rows, bytes, least and greatest hash, and the generation of its states."""
+class StoredPiece:
+    """A piece that was stored: its name, rows and bytes, and the first and the last value that it is sorted by."""
 
     id: str
     rows: int
     bytes: int
     low: int
     high: int
-    generation: int
 
 
 @dataclass
-class SortedRun:
-    """The output of one epoch or one merge: pieces with disjoint, ascending ranges of hashes."""
+class PieceMeta(StoredPiece):
+    """One piece of a state table, sorted by hash, and the generation of its states."""
+
+    generation: int
+
+
+P = TypeVar("P", bound=StoredPiece)
+
+
+@dataclass
+class SortedRun(Generic[P]):
+    """The output of one epoch or one merge: pieces with disjoint, ascending ranges of hashes or times."""
 
     level: int
-    pieces: list[PieceMeta]
+    pieces: list[P]
 
     @property
     def rows(self) -> int:
@@ -195,6 +205,10 @@ class SortedRun:
     def bytes(self) -> int:
         """Bytes of all pieces."""
         return sum(piece.bytes for piece in self.pieces)
+
+    def work(self, row_bytes: int) -> int:
+        """Return the number of rows. Large rows count as several of `row_bytes`."""
+        return max(self.rows, self.bytes // row_bytes)
 
 
 @dataclass
@@ -221,7 +235,7 @@ class Manifest:
 
     layout: TableLayout
     generations: dict[int, pa.Schema]
-    runs: list[SortedRun] = field(default_factory=list)
+    runs: list[SortedRun[PieceMeta]] = field(default_factory=list)
     merges: list[Merge] = field(default_factory=list)
 
     @property

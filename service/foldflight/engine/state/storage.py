@@ -5,26 +5,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from foldflight.engine.state.manifest import RunStore, TableBounds
+from foldflight.engine.state.manifest import RunStore, StoredPiece, TableBounds
 from foldflight.engine.state.runs import Piece, RunCache, decode_piece, encode_piece
 from foldflight.errors import CorruptError
 
-__all__ = ["Storage", "WrittenPiece"]
-
-
-class WrittenPiece(NamedTuple):
-    """A piece that was stored: its name, rows and bytes, and the first and the last value that it is sorted by."""
-
-    id: str
-    rows: int
-    bytes: int
-    low: int
-    high: int
+__all__ = ["Storage"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +60,7 @@ class Storage:
 
     def write(
         self, rows: pa.RecordBatch, identity: Callable[[pa.RecordBatch], bytes] | None = None
-    ) -> Iterator[WrittenPiece]:
+    ) -> Iterator[StoredPiece]:
         """Store n rows, sorted by their first column, in pieces. Rows with the same value stay in one piece.
 
         Args:
@@ -90,7 +79,7 @@ class Storage:
             if self.cache is not None:
                 self.cache.put(run_id, Piece(part))
                 self.cache.share(run_id, data)
-            yield WrittenPiece(run_id, part.num_rows, len(data), int(order[start]), int(order[end - 1]))
+            yield StoredPiece(run_id, part.num_rows, len(data), int(order[start]), int(order[end - 1]))
             start = end
 
     def remove(self, run_ids: Sequence[str]) -> None:

@@ -48,6 +48,7 @@ _HASHES: Final = 1 << 64
 _SMALL_PIECE_BYTES: Final = 1 << 16
 
 Mask = npt.NDArray[np.bool_]
+_Run = SortedRun[PieceMeta]
 
 
 class Conversion(Protocol):
@@ -359,11 +360,10 @@ class StateTable:
             self._end_merge(merge, inputs)
         return work
 
-    def _work(self, runs: Sequence[SortedRun]) -> int:
-        """Return the number of rows of runs. Large rows count as several (`row_bytes`)."""
-        return sum(max(run.rows, run.bytes // self._bounds.row_bytes) for run in runs)
+    def _work(self, runs: Sequence[_Run]) -> int:
+        return sum(run.work(self._bounds.row_bytes) for run in runs)
 
-    def _cut(self, runs: Sequence[SortedRun], low: int, budget: int, row_bytes: int | None = None) -> tuple[int, int]:
+    def _cut(self, runs: Sequence[_Run], low: int, budget: int, row_bytes: int | None = None) -> tuple[int, int]:
         """Return the end of the range of hashes from `low` on that has `budget` rows of the runs, and its rows.
 
         Hashes need not be evenly distributed. Rows with the same hash stay together, so there may be more rows. Rows
@@ -406,7 +406,7 @@ class StateTable:
                 last, done = middle, done + more
         return end, round(done + work(last + 1, end))
 
-    def _end_merge(self, merge: Merge, inputs: Sequence[SortedRun]) -> None:
+    def _end_merge(self, merge: Merge, inputs: Sequence[_Run]) -> None:
         place = self._manifest.runs.index(inputs[0])
         gone = [piece.id for run in inputs for piece in run.pieces]
         self._manifest.runs = [run for run in self._manifest.runs if not any(run is each for each in inputs)]
@@ -416,7 +416,7 @@ class StateTable:
         self._storage.remove(gone)
 
     def _newest(
-        self, runs: Sequence[SortedRun], low: int, high: int, where: Callable[[pa.RecordBatch], Mask] | None = None
+        self, runs: Sequence[_Run], low: int, high: int, where: Callable[[pa.RecordBatch], Mask] | None = None
     ) -> pa.RecordBatch:
         """Return the newest row, or tombstone, of each group whose hash is in a range, sorted by hash."""
         parts = [
@@ -478,7 +478,7 @@ class StateTable:
     def _store_pieces(self, rows: pa.RecordBatch) -> list[PieceMeta]:
         """Store rows sorted by hash."""
         written = self._storage.write(rows, _groups if self._by_groups else None)
-        return [PieceMeta(*piece, generation=self._manifest.current) for piece in written]
+        return [PieceMeta(**vars(piece), generation=self._manifest.current) for piece in written]
 
     def _piece(self, meta: PieceMeta) -> Piece:
         return self._storage.read(

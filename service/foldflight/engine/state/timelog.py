@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.engine.query.blocks import one_batch
-from foldflight.engine.state.manifest import check_format, other_query
+from foldflight.engine.state.manifest import SortedRun, StoredPiece, check_format, other_query
 from foldflight.engine.state.runs import Piece, sealed, unsealed
 from foldflight.engine.state.storage import Storage
 
@@ -35,32 +35,14 @@ _FORMAT: Final = 1
 
 
 @dataclass
-class _TimePiece:
-    """One stored piece.
+class _TimePiece(StoredPiece):
+    """One piece of a log, sorted by time. A time is in one piece of a run only.
 
     Args:
-        id: Its name.
-        rows: Its rows.
-        bytes: Its bytes.
-        low: The time of its first row that was not taken.
-        high: The time of its last row.
-        taken: The number of rows that were taken.
+        taken: The number of rows that were taken; `low` is the time of the first one that was not.
     """
 
-    id: str
-    rows: int
-    bytes: int
-    low: int
-    high: int
     taken: int = 0
-
-
-@dataclass
-class _TimeRun:
-    """The rows of one epoch or one merge. A time is in one piece only."""
-
-    level: int
-    pieces: list[_TimePiece]
 
 
 @dataclass
@@ -75,7 +57,7 @@ class StoredLog:
 
     rows: pa.Schema
     owner: Mapping[str, Any]
-    runs: list[_TimeRun]
+    runs: list[SortedRun[_TimePiece]]
 
     @property
     def waiting(self) -> int:
@@ -85,7 +67,7 @@ class StoredLog:
     @property
     def stored(self) -> int:
         """The number of rows of all pieces."""
-        return sum(piece.rows for run in self.runs for piece in run.pieces)
+        return sum(run.rows for run in self.runs)
 
     @property
     def pieces(self) -> int:
@@ -95,7 +77,7 @@ class StoredLog:
     @property
     def bytes(self) -> int:
         """Bytes of all pieces."""
-        return sum(piece.bytes for run in self.runs for piece in run.pieces)
+        return sum(run.bytes for run in self.runs)
 
 
 def is_time_log(data: bytes) -> bool:
@@ -113,7 +95,7 @@ def read_manifest(data: bytes) -> StoredLog:
     content: dict[str, Any] = json.loads(bytes(unsealed(_MAGIC, data, "the manifest of a time log")))
     check_format("the log of rows", content["format"], _FORMAT)
     rows = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(content["schema"])))
-    runs = [_TimeRun(run["level"], [_TimePiece(**piece) for piece in run["pieces"]]) for run in content["runs"]]
+    runs = [SortedRun(run["level"], [_TimePiece(**piece) for piece in run["pieces"]]) for run in content["runs"]]
     return StoredLog(rows, content["owner"], runs)
 
 
@@ -174,7 +156,7 @@ class TimeLog:
     def add(self, rows: pa.RecordBatch) -> None:
         """Store n rows, sorted by time."""
         if rows.num_rows:
-            self._log.runs.append(_TimeRun(0, self._stored(rows)))
+            self._log.runs.append(SortedRun(0, self._stored(rows)))
             self._is_changed = True
 
     def reach(self, until: int) -> int | None:
@@ -201,7 +183,7 @@ class TimeLog:
         self._storage.store.put_manifest(sealed(_MAGIC, json.dumps(content, default=vars).encode()))
         self._gone, self._is_changed = [], False
 
-    def _take(self, runs: list[_TimeRun], until: int) -> pa.RecordBatch:
+    def _take(self, runs: list[SortedRun[_TimePiece]], until: int) -> pa.RecordBatch:
         parts = []
         for run in runs:
             while run.pieces and run.pieces[0].low <= until:
@@ -224,29 +206,27 @@ class TimeLog:
         level = 0
         while level <= max((run.level for run in self._log.runs), default=-1):
             chosen = [
-                run for run in self._log.runs if run.level == level and self._work(run) < self._bounds.merge_rows_max
+                run
+                for run in self._log.runs
+                if run.level == level and run.work(self._bounds.row_bytes) < self._bounds.merge_rows_max
             ]
             if len(chosen) >= self._bounds.fan_in:
                 self._log.runs = [run for run in self._log.runs if not any(run is each for each in chosen)]
                 pieces = []
                 while (until := _reach(chosen, np.iinfo(np.int64).max)) is not None:
                     pieces += self._stored(self._take(chosen, until))
-                self._log.runs.append(_TimeRun(level + 1, pieces))
+                self._log.runs.append(SortedRun(level + 1, pieces))
             level += 1
-
-    def _work(self, run: _TimeRun) -> int:
-        """Return the number of rows of a run. Large rows count as several (`row_bytes`)."""
-        return sum(max(piece.rows, piece.bytes // self._bounds.row_bytes) for piece in run.pieces)
 
     def _stored(self, rows: pa.RecordBatch) -> list[_TimePiece]:
         """Store n rows, sorted by time, as pieces."""
-        return [_TimePiece(*piece) for piece in self._storage.write(rows)]
+        return [_TimePiece(**vars(piece)) for piece in self._storage.write(rows)]
 
     def _piece(self, meta: _TimePiece) -> Piece:
         return self._storage.read(meta.id, meta.rows, self._log.rows.remove_metadata)
 
 
-def _reach(runs: Sequence[_TimeRun], until: int) -> int | None:
+def _reach(runs: Sequence[SortedRun[_TimePiece]], until: int) -> int | None:
     if not any(run.pieces[0].low <= until for run in runs):
         return None
     return min([until, *(run.pieces[0].high for run in runs if len(run.pieces) > 1)])

@@ -26,7 +26,7 @@ from foldflight import Recordings, connect
 from foldflight.cli.main import cli
 from foldflight.errors import CorruptError, FunctionError, RejectedError
 from foldflight.exchange.codec import encode_open, read_batch, write_batch
-from foldflight.exchange.frames import Barrier, Chunk, Open, Results, States
+from foldflight.exchange.frames import Barrier, Chunk, Open, Results, Returns, States
 from foldflight.fold import Fold
 from foldflight.functions import Call, Registry
 from foldflight.functions.query.step import Step, StepArgument
@@ -242,6 +242,23 @@ def test_calls_and_columns_that_are_not_needed_are_left_out(tmp_path: Path) -> N
     assert "the error is the same if these columns are NULL: price\n" in run.output
     assert [word in run.output for word in ("qty", "note", "zebra")] == [True, False, False]
     assert "row: price=7, qty=0" in run.output
+
+
+def test_a_state_that_fails_tells_no_columns(tmp_path: Path) -> None:
+    """DISTINCT folds the values of merged states when it answers: no row has them, so no column is named."""
+    columns = pa.schema([("slot", pa.int32()), ("price", pa.int64()), ("qty", pa.int64())])
+    calls = (Call("ratio", ("price", "qty"), distinct=True),)
+    transport = connect(Ratio, record=Recordings(str(tmp_path))).transport
+    with transport.open(Open(calls, columns, returns=Returns(outputs=False))) as exchange:
+        exchange.chunk(pa.RecordBatch.from_pylist([{"slot": 0, "price": 7, "qty": 0}], columns))
+        states = end_epoch(exchange, 1)
+    with transport.open(Open(calls, columns, returns=Returns(states=False))) as exchange:
+        exchange.states(states.select(["slot", "state_0"]).combine_chunks().to_batches()[0])
+        with pytest.raises(FunctionError, match="recorded: "):
+            end_epoch(exchange, 1)
+    shrunk = shrink(read_recording(the_file(tmp_path)), Registry.load([Ratio]))
+    assert isinstance(shrunk.recording.pairs[0].frame, States)
+    assert shrunk.unneeded == ()
 
 
 def test_times_are_shown_whole(tmp_path: Path) -> None:

@@ -157,7 +157,8 @@ def _of_call(recording: Recording, place: int) -> Recording:
 def _unneeded(trial: _Trial, recording: Recording) -> tuple[str, ...]:
     """Return the columns that may all be NULL without another message or line of the error."""
     found: list[str] = []
-    for name in recording.opening.columns.names:
+    has_rows = any(isinstance(pair.frame, Chunk) for pair in recording.pairs)
+    for name in recording.opening.columns.names if has_rows else ():  # states do not have the columns
         if name in ("slot", "kind"):
             continue
         error = trial.error_of(replace(recording, pairs=tuple(_nulled(recording.pairs, [*found, name]))))

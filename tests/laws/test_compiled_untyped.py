@@ -384,7 +384,25 @@ def test_untyped_accumulators_are_compiled(cls: Any, hot: Programs) -> None:
     ids=lambda each: getattr(each, "__name__", ""),
 )
 def test_types_that_are_not_certain_are_interpreted(cls: Any, why: str) -> None:
+    """The reason tells what to write."""
     bound = bound_of(cls)
+    found = Programs(hot_rows=0).program(bound, bound.instantiate())
+    assert isinstance(found, Uncompiled)
+    assert why in found.reason
+
+
+@pytest.mark.parametrize(
+    ("create_accumulator", "why"),
+    [
+        (lambda self: {}, "it is a dict at first; annotate it, as in dict[str, int]"),
+        (lambda self: [], "it is a list at first; annotate it, as in list[float]"),
+        (lambda self: [0.0, None], "it is a list of several types at first; make it a class with an annotated"),
+    ],
+    ids=["dict", "list", "several"],
+)
+def test_containers_without_annotations_tell_how_to_annotate_them(create_accumulator: Any, why: str) -> None:
+    members = {name: vars(Unsaid)[name] for name in ("accumulate", "get_value")}
+    bound = bound_of(udaf(type("Plain", (), {**members, "create_accumulator": create_accumulator})))
     found = Programs(hot_rows=0).program(bound, bound.instantiate())
     assert isinstance(found, Uncompiled)
     assert why in found.reason

@@ -212,6 +212,13 @@ def certain_of(cls: type | None, fresh: Any, untyped: str, hints: typing.Mapping
     return Certain(cls, tuple(fields))
 
 
+_AS_IN: Final[dict[type, str]] = {
+    list: ", as in list[float]",
+    dict: ", as in dict[str, int]",
+    set: ", as in set[str]",
+}
+
+
 def _hints(cls: type) -> dict[str, Any]:
     try:
         return typing.get_type_hints(cls)
@@ -232,6 +239,11 @@ def _field(name: str, value: Any, hint: Any, shown: str, untyped: str) -> Record
     if holding is None:
         remedy = f"{shown} is a {type(value).__name__} at first; annotate it"
         remedy += ", as in Counter[str], defaultdict[str, int] or deque[float]" if type(value) in CONTAINERS else ""
+        remedy += _AS_IN.get(type(value), "")
+        if type(value) is list and len({*map(type, value)}) > 1:
+            remedy = (
+                f"{shown} is a list of several types at first; make it a class with an annotated attribute for each"
+            )
         raise Refused(f"{untyped}; {remedy}" if value is not None or shown != "it" else untyped)
     return RecordField(name, holding.shape, held=holding)
 

@@ -501,9 +501,21 @@ def _steps(
     if subject.function.capabilities.merge:
         yield "the states merged twice", _outcome_of(lambda: merged.merge_states(stored))
     yield "states and results of the merged states", _outcome_of(merged.collect, _unordered(subject))
-    each = Fold(calls, Options(row_outputs=True), resources)
     known = subject.chunk(parts[1]) if cut % 2 else batch
-    yield "the results after each row", _outcome_of(lambda: each.fold_each(known))
+    yield "the results after each row", _outcome_of(lambda: _after_each_row(calls, resources, known))
+
+
+def _after_each_row(calls: list[BoundCall], resources: Resources, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the results after each row, or raise the error of the first row that has one.
+
+    The interpreter checks the results of a chunk after its last row, so of several errors it may raise a later one.
+    """
+    options = Options(row_outputs=True)
+    try:
+        return Fold(calls, options, resources).fold_each(batch)
+    except FoldflightError:
+        fold = Fold(calls, options, resources)
+        return concat_batches([fold.fold_each(batch.slice(at, 1)) for at in range(batch.num_rows)])
 
 
 def _outcome_of(run: Callable[[], pa.RecordBatch | None], unordered: frozenset[str] = frozenset()) -> str:

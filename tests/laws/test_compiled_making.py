@@ -162,12 +162,13 @@ def test_accumulators_hold_what_code_has_made(data: st.DataObject) -> None:
 
 
 SPACES = " \t\n\v\f\r\x1c\x1f\x85\xa0\u1680\u2003\u2028\u3000"
+SPACED = ["\x1c5", "\u20036\x1f", "\x855", "\u20036"]
 TEXT = st.one_of(
     st.text("ab ,-xX\t", max_size=12),
     st.text(SPACES + "aß\u0130é\U0001f600,", max_size=6),
-    st.lists(st.sampled_from(["1", "-7", " 1_000 ", "+5", "0x1", "", "1__0", "_1", "\u0661", "9" * 18, "9" * 19])).map(
-        ",".join
-    ),
+    st.lists(
+        st.sampled_from(["1", "-7", " 1_000 ", "+5", "0x1", "", "1__0", "_1", "\u0661", "9" * 18, "9" * 19, *SPACED])
+    ).map(",".join),
     st.text(max_size=6),
     st.just("a" * 20_000),
 )

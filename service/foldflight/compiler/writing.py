@@ -177,6 +177,9 @@ def number_of(a: Any) -> Any:
         end = _length(text)
         start = _start_of(text, 0, end, True)
         end = _end_of(text, start, end, True)
+        for place in range(_length(text)):
+            if 0x1C <= _at(text, place) <= 0x1F:
+                raise ValueError  # `strip` removes these separators, and `int` does not
         is_negative = start < end and _at(text, start) == 0x2D
         if start < end and _at(text, start) in (0x2B, 0x2D):
             start += 1

@@ -135,6 +135,8 @@ class MostFrequent:
             dropped = [len(each) for each, count in accumulator.counts.items() if count == least]
             accumulator.counts = kept
             accumulator.dropped = dropped
+        elif key == "F":
+            accumulator.dropped = []
 
     def merge(self, accumulator: Frequent, other: Frequent) -> None:
         for text, count in other.counts.items():

@@ -193,6 +193,10 @@ def _held_by(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str, sha
     names = _aliases(code, name)
     for statement, callee in _calls(code):
         arguments = statement.value.args
+        if callee.value is containers.put_whole and arguments[1].name in names:
+            replaced = typemap.get(arguments[0].name)
+            if isinstance(replaced, containers.Held) and replaced.holding.shape == shape:
+                return replaced.holding
         if not arguments or arguments[0].name not in names:
             continue
         if callee.value in _EXTENDING:

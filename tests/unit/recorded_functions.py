@@ -144,3 +144,8 @@ class Refuses:
 
     def get_value(self, sums: Sums):
         return None
+
+
+@udaf(input_types=["INTERVAL"], result_type="BIGINT")
+class Spans(Refuses):
+    """The same for intervals of months."""

@@ -910,6 +910,20 @@ def test_a_difference_of_nan_or_of_zeros_becomes_a_test(
     scope["test_parts_answers_recorded_rows"]()
 
 
+def test_a_test_has_intervals_as_tuples(tmp_path: Path) -> None:
+    """An interval of months has no literal of its own."""
+    rows = [{"customer": "a", "v": pa.MonthDayNano([1, -2, 3])}]
+    record(tmp_path, rows, function=recorded_functions.Spans, columns=("v",))
+    test = tmp_path / "test_spans.py"
+    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Spans", "--to-test", str(test))
+    assert "wrote" in run.output, run.output
+    assert "(1, -2, 3)" in test.read_text()
+    scope: dict[str, Any] = {}
+    exec(test.read_text(), scope)
+    with pytest.raises(FunctionError, match="raised ValueError"):
+        scope["test_spans_takes_recorded_rows"]()
+
+
 def test_a_test_has_the_call_as_it_was(tmp_path: Path) -> None:
     """A written test has FILTER and DISTINCT of the call, and long texts in several lines."""
     functions = connect(Ratio, record=Recordings(str(tmp_path)))

@@ -206,6 +206,8 @@ def _literal(value: Any) -> Any:
     match value:
         case dict():
             return {_literal(name): _literal(part) for name, part in value.items()}
+        case pa.MonthDayNano():  # an interval, which Arrow takes as a plain tuple, too
+            return tuple(value)
         case list() | tuple():
             return type(value)(map(_literal, value))
         case float() if not math.isfinite(value):

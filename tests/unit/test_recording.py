@@ -189,6 +189,16 @@ def test_chosen_groups_are_recorded(tmp_path: Path) -> None:
     assert replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio").exit_code == 0
 
 
+def test_an_epoch_without_the_chosen_group_is_read(tmp_path: Path) -> None:
+    """The states of the other groups are left out, and with them the answers to these states."""
+    rows = [{"customer": name, "price": 4, "qty": 2} for name in "ab"]
+    functions = connect(Ratio, record=Recordings(str(tmp_path), of={"customer": ["a"]}))
+    retracted = ("-D", rows[0])
+    run_epochs({"r": functions("price", "qty")}, [rows, [rows[1]], [rows[1], retracted]], keys=["customer"])
+    for path in files(tmp_path):
+        assert "all recorded answers are the same" in replayed(path, "--function", f"{PLACE}:Ratio").output
+
+
 def test_the_debugger_stops_at_the_row(tmp_path: Path) -> None:
     """--break stops in the frame of the method that raised, with its variables."""
     record(tmp_path, [*ROWS, BAD])

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.codec import Encoder, encode_open, write_batch
-from foldflight.exchange.frames import Chunk, Forget, Frame, Log, Mapped, Open, States
+from foldflight.exchange.frames import Chunk, Forget, Frame, Log, Mapped, Open, States, Wanted
 from foldflight.exchange.messages import encode_error
 from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, SlotSet, check_slots
 from foldflight.fold import ERROR
@@ -110,6 +110,7 @@ class Recorder:
         self._file: IO[bytes] | None
         self._slots: SlotSet
         self._problem: str | None
+        self._is_left_out: bool
         self._begin()
 
     def received(self, frame: Frame) -> None:
@@ -162,6 +163,7 @@ class Recorder:
         self._names: dict[int, Mapping[str, Any]] = {}
         self._is_wanted = self._plan.of != "errors"
         self._problem = None
+        self._is_left_out = False
 
     def _drop(self) -> None:
         if self._file is not None:
@@ -176,6 +178,10 @@ class Recorder:
         if self._problem is not None:
             return
         chosen = self._chosen_of(frame)
+        if kind == format_.ENGINE:
+            self._is_left_out = chosen is None
+        elif self._is_left_out and not isinstance(frame, Wanted):
+            return  # answers belong to the frame before them, which is not there
         if chosen is None:
             return
         batch = getattr(chosen, "batch", None)

@@ -147,6 +147,8 @@ def test_type_variables_stand_for_argument_types() -> None:
     """A capital letter is replaced wherever it is used as a type."""
     assert type_variables("STRUCT<value T, seen BOOLEAN>") == {"T"}
     assert type_variables("STRUCT<T INT, U: ARRAY<V>>") == {"V"}
+    assert not type_variables("INTERVAL DAY TO SECOND")  # of TO, the T alone is no word
+    assert not type_variables("STRUCT<Total BIGINT>")
     assert parse_type("ARRAY<T>", {"T": pa.date32()}) == pa.list_(pa.date32())
 
 

@@ -87,7 +87,7 @@ _VARIABLE: Final = re.compile(r"^(?:[A-Z]|ANY)$")
 def type_variables(declared: str) -> frozenset[str]:
     """Return the type variables in the text of a declared type: `T` for `"ARRAY<T>"`."""
     # A struct's field name is not a type: it is followed by a type or a colon.
-    words = re.findall(r"([A-Za-z_][A-Za-z_0-9]*)(?!\s*:|\s+[A-Za-z_`])", declared)
+    words = re.findall(r"([A-Za-z_][A-Za-z_0-9]*)\b(?!\s*:|\s+[A-Za-z_`])", declared)
     return frozenset(word for word in words if _VARIABLE.match(word))
 
 

@@ -199,6 +199,13 @@ def test_an_epoch_without_the_chosen_group_is_read(tmp_path: Path) -> None:
         assert "all recorded answers are the same" in replayed(path, "--function", f"{PLACE}:Ratio").output
 
 
+def test_exchanges_without_the_chosen_group_are_not_recorded(tmp_path: Path) -> None:
+    """Files without rows would take the room of those with rows."""
+    for customer in "ab":
+        record(tmp_path, [{"customer": customer, "price": 4, "qty": 2}], of={"customer": ["a"]})
+    assert rows_in(read_recording(the_file(tmp_path))) == 1
+
+
 def test_the_debugger_stops_at_the_row(tmp_path: Path) -> None:
     """--break stops in the frame of the method that raised, with its variables."""
     record(tmp_path, [*ROWS, BAD])

@@ -161,7 +161,7 @@ class Recorder:
         self._bytes = self._held_bytes = 0
         self._slots = SlotSet()
         self._names: dict[int, Mapping[str, Any]] = {}
-        self._is_wanted = self._plan.of != "errors"
+        self._is_wanted = self._plan.of == "all"
         self._problem = None
         self._is_left_out = False
 
@@ -180,6 +180,7 @@ class Recorder:
         chosen = self._chosen_of(frame)
         if kind == format_.ENGINE:
             self._is_left_out = chosen is None
+            self._is_wanted |= isinstance(self._plan.of, Mapping) and isinstance(chosen, (Chunk, States))
         elif self._is_left_out and not isinstance(frame, Wanted):
             return  # answers belong to the frame before them, which is not there
         if chosen is None:

@@ -537,6 +537,18 @@ def test_frames_of_over_and_views_are_recorded(tmp_path: Path) -> None:
     assert "rows that still fail: 1" in run.output, run.output
 
 
+def test_one_call_of_over_is_left(tmp_path: Path) -> None:
+    """The column of OVER that tells which rows have outputs stays in the recording, and is not in the test."""
+    call = connect(Ratio, record=Recordings(str(tmp_path)))("price", "qty")
+    with pytest.raises(FunctionError):
+        run_over({"a": call, "b": call.where("ok")}, [{**BAD, "ok": True}], keys=["customer"], order_by=["price"])
+    test = tmp_path / "test_over.py"
+    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio", "--to-test", str(test))
+    assert "wrote" in run.output, run.output
+    assert "'emit'" not in test.read_text()
+    assert "'ok'" not in test.read_text()
+
+
 def test_only_recordings_signed_with_the_key_are_read(tmp_path: Path) -> None:
     """With a key only a recording that is signed with it is read."""
     record(tmp_path / "signed", [BAD], key=KEY)

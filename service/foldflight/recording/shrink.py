@@ -136,7 +136,7 @@ def _of_call(recording: Recording, place: int) -> Recording:
     """Return the recording with one call, and the columns and states of that call."""
     opening, call = recording.opening, recording.opening.calls[place]
     state = f"state_{place}"
-    used = {"slot", "kind", ERROR, state, *call.columns, call.filter}
+    used = {"slot", "kind", ERROR, state, *call.columns, call.filter} | ({"emit"} if opening.emits else set())
 
     def narrowed(frame: EngineFrame) -> EngineFrame:
         if not isinstance(frame, (Chunk, States)):
@@ -159,7 +159,7 @@ def _unneeded(trial: _Trial, recording: Recording) -> tuple[str, ...]:
     found: list[str] = []
     has_rows = any(isinstance(pair.frame, Chunk) for pair in recording.pairs)
     for name in recording.opening.columns.names if has_rows else ():  # states do not have the columns
-        if name in ("slot", "kind"):
+        if name in ("slot", "kind") or (name == "emit" and recording.opening.emits):
             continue
         error = trial.error_of(replace(recording, pairs=tuple(_nulled(recording.pairs, [*found, name]))))
         if error is not None and (error.message, error.trace) == (trial.error.message, trial.error.trace):

@@ -133,7 +133,7 @@ def _of_calls(recording: Recording, registry: Registry) -> tuple[set[tuple[str, 
             made = f"connect({_imported(function)[1]})"
         outputs["result" if len(opening.calls) == 1 else f"result_{index}"] = _Code(made + _methods(call))
     keys, groups = _keys(recording, opening)
-    given = {"outputs": outputs, "epochs": list(_epochs(recording.pairs, groups))}
+    given = {"outputs": outputs, "epochs": list(_epochs(recording.pairs, groups, emits=opening.emits))}
     given |= {name: each for name, each in (("keys", keys), ("types", _types(opening, registry, keys))) if each}
     lines = [line for name, value in given.items() for line in _lines(name, value)]
     named = [f"{name}={name}" for name in given if name not in ("outputs", "epochs")]
@@ -176,8 +176,8 @@ def _types(opening: Open, registry: Registry, keys: Sequence[str]) -> dict[str, 
     return {each.name: sql_name(each.type) for each in fields if not pa.types.is_null(each.type)}
 
 
-def _epochs(pairs: Sequence[Pair], groups: Mapping[int, Mapping[str, Any]]) -> Iterator[list[Any]]:
-    """Yield the rows of each epoch."""
+def _epochs(pairs: Sequence[Pair], groups: Mapping[int, Mapping[str, Any]], *, emits: bool) -> Iterator[list[Any]]:
+    """Yield the rows of each epoch, without the column that tells which rows of OVER have outputs."""
     rows: list[Any] = []
     is_due = True
     for pair in pairs:
@@ -188,6 +188,8 @@ def _epochs(pairs: Sequence[Pair], groups: Mapping[int, Mapping[str, Any]]) -> I
             is_due = True
             for row in pair.frame.batch.to_pylist(maps_as_pydicts="lossy"):
                 slot, kind = row.pop("slot", 0), row.pop("kind", 0)
+                if emits:
+                    row.pop("emit", None)
                 whole = {**groups.get(slot, {}), **row}
                 rows.append(whole if not kind else (RowKind(kind).short, whole))
     if is_due:

@@ -17,6 +17,7 @@ from foldflight.lift import lift_text
 from foldflight.spark import group_by
 from tests.laws import lifted_functions as lifted
 from tests.spark.spark_functions import Median
+from tests.spark_sessions import since_spark
 
 NAN, INF = float("nan"), float("inf")
 WHOLE = [2**63 - 1, -(2**63), 2**62, -1, 0, 1, 5, 11, None]
@@ -154,6 +155,16 @@ def test_a_row_that_raises_is_an_error(spark: Any, functions: Any) -> None:
         group_by(df, "k", plan="lifted").agg(o=functions["products"]("v", "i")).collect()
     for part in ("lifted_functions.py:", "function: products", "group: k=7", "row: v=NULL, i=2"):
         assert part in str(caught.value)
+
+
+@since_spark("4.0", "COLLATE")
+def test_texts_with_collations_are_compared_by_their_bytes(classic: Any, functions: Any) -> None:
+    """As Python compares them: a constant of the class differs in its case, and 'b' is after 'C'."""
+    texts = classic.sql("SELECT t COLLATE UTF8_LCASE AS t FROM VALUES ('C'), ('b') AS v(t)")
+    skipped = classic.sql("SELECT t COLLATE UTF8_LCASE AS t FROM VALUES ('SKIPPED'), ('skipped') AS v(t)")
+    for rows_, text in ((texts, "b"), (skipped, "SKIPPED")):
+        for plan in ("fold", "lifted"):
+            assert shown(group_by(rows_, [], plan=plan).agg(o=functions["longest"]("t"))) == [repr((text,))]
 
 
 def test_the_choice_and_its_reason(spark: Any, functions: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,7 @@ from foldflight.lift.tree import TRUE
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of
 from foldflight.spark.expressions import SIGN, error_end, expression, text
 from foldflight.spark.finishing import finished
+from foldflight.spark.types import is_collated
 from foldflight.spark.versions import exact_sum, exact_wide_sum
 
 __all__ = ["lifted_result"]
@@ -65,6 +66,7 @@ def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     ]
     parts = _parts(calls)
     session = rows.sparkSession
+    rows = _by_bytes(rows)
     aggregations = {**_AGGREGATIONS, "sum": exact_sum(session), "wide sum": exact_wide_sum(session)}
     aggregations["decimal sum"] = aggregations["wide sum"]
     with_parts = rows.selectExpr("*", *(f"{part} AS {name}" for part, name in parts.items())) if parts else rows
@@ -88,6 +90,15 @@ def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     schema = spark_schema(query, rows, layout.results, outputs)
     function = arrow_function(task, step_of(query, "lifted"), query.traced)
     return grouped.select(*task.input.names).mapInArrow(function, schema)
+
+
+def _by_bytes(rows: DataFrame) -> DataFrame:
+    """Return rows whose texts Spark compares by their bytes, as Python does, and not by a collation."""
+    texts = (field for field in rows.schema if isinstance(field.dataType, st.StringType))
+    collated = {
+        field.name: sf.expr(f"{field.name} COLLATE UTF8_BINARY") for field in texts if is_collated(field.dataType)
+    }
+    return rows.withColumns(collated) if collated else rows
 
 
 _AGGREGATIONS: Final = {

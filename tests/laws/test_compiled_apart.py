@@ -1,5 +1,6 @@
 """Rows that compiled code cannot fold are interpreted one by one, each once, and compiled code goes on after them."""
 
+from contextlib import suppress
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -143,6 +144,29 @@ def test_a_state_that_does_not_fit_leaves_an_error_as_the_interpreter_has_it(pro
     agree(one, other, lambda target: target.fold(rows_of((0, 1, ""), (1, BIG, ""), (1, BIG, ""), (2, 1, ""))))
     agree(one, other, lambda target: target.states(SLOTS))
     agree(one, other, lambda target: target.outputs(SLOTS))
+
+
+def test_texts_of_rows_after_an_interpreted_one_are_kept(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The texts that accumulators refer to stay in memory when older ones are copied in the middle of a chunk."""
+    monkeypatch.setattr("foldflight.compiler.compiled._KEPT_BYTES_MIN", 1000)
+    one, other = both(programs)
+    names = ["A first", LONG, *(f"A {row:05}" for row in range(200))]
+    slots = np.array([0, 1, *(row % 4 for row in range(200))], np.int32)
+    memory = bytearray("".join(names).encode())
+
+    def fold(target: Any) -> None:
+        offsets = np.cumsum([0, *map(len, names)], dtype=np.int32)
+        texts = pa.Array.from_buffers(
+            pa.string(), len(names), [None, pa.py_buffer(offsets), pa.py_buffer(memoryview(memory))]
+        )
+        target.fold(Rows(slots, None, [Column("value", pa.array([1] * len(names))), Column("name", texts)]))
+
+    agree(one, other, fold)
+    with suppress(BufferError):  # somebody keeps it; otherwise its next owner writes there
+        memory.pop()
+        memory[:] = b"?" * len(memory)
+    agree(one, other, lambda target: target.states(SLOTS))
+    assert other.kind == "compiled"
 
 
 def test_a_negative_zero_stays_with_the_interpreter(programs: Programs) -> None:

@@ -202,7 +202,12 @@ class Compiled(Accumulators):
         return True
 
     def _taken_back(self, slots: Slots, bytes_max: int | None = None) -> Any | None:
-        """Return accumulators of the interpreter as records; None if one does not fit, or would be changed by that."""
+        """Return accumulators of the interpreter as records; None if one does not fit, or would be changed by that.
+
+        Args:
+            slots: The slots.
+            bytes_max: In the middle of a chunk, the size of the states that is worth it.
+        """
         assert self._program is not None
         accumulators, fields = self.inner.held(slots), self._program.layout.fields
         if _shares(accumulators, [field for field in fields if field.length or field.held]):
@@ -214,7 +219,9 @@ class Compiled(Accumulators):
                 states = self.inner.states(slots)
         except FunctionError:  # a number exceeds its type; later rows may bring it back into range
             return None
-        return None if bytes_max is not None and states.nbytes > bytes_max else self._records(states)
+        if bytes_max is not None and states.nbytes > bytes_max:
+            return None
+        return self._records(states, may_copy=bytes_max is None)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
         program = self._compiled_for(len(slots))
@@ -491,14 +498,14 @@ class Compiled(Accumulators):
                 columns.append(self._heap.column(records[field.name], field.held, wanted, narrow=narrow))
         return struct_of(columns, type_, narrow=narrow)
 
-    def _records(self, states: pa.Array) -> Any | None:
-        """Return n states as n records, or None if one holds a NULL that a fold does not write."""
+    def _records(self, states: pa.Array, *, may_copy: bool = True) -> Any | None:
+        """Return n states as n records, or None if one holds a NULL that a fold does not write. `may_copy`: `_keep`."""
         assert self._program is not None
         column = self._decoded(states)
         if column is None:
             return None
         states = column
-        self._keep(self._program, [states])
+        self._keep(self._program, [states], may_copy=may_copy)
         records, fields = np.zeros(len(states), self._program.dtype), self._program.layout.fields
         columns = [states.field(place) if pa.types.is_struct(states.type) else states for place in range(len(fields))]
         words = 0
@@ -520,12 +527,18 @@ class Compiled(Accumulators):
             offset = filled_to
         return records
 
-    def _keep(self, program: Program, arrays: list[pa.Array]) -> None:
-        """Keep arrays to whose texts accumulators may refer. Copy those texts when most of what is kept is not used."""
+    def _keep(self, program: Program, arrays: list[pa.Array], *, may_copy: bool = True) -> None:
+        """Keep arrays to whose texts accumulators may refer. Copy those texts when most of what is kept is not used.
+
+        Args:
+            program: The compiled code.
+            arrays: The arrays.
+            may_copy: Whether texts may be copied: not in the middle of a chunk, whose later rows refer to what is kept.
+        """
         made = [] if self._heap is None else self._heap.taken()
         if not program.texts:
             return
-        if self._kept_bytes > self._kept_bytes_max:
+        if may_copy and self._kept_bytes > self._kept_bytes_max:
             fields = [field for field in program.texts if field.held is None]
             copies = []  # what was kept is read until all is copied
             slots = np.flatnonzero(self._present).astype(np.int32)

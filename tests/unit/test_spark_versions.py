@@ -6,6 +6,7 @@ import ast
 import inspect
 import itertools
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -216,6 +217,8 @@ class _Context:
 
     pythonExec = "python3"  # noqa: N815 - as PySpark names it
 
+    environment: Mapping[str, str] = {"PYTHONHASHSEED": "0"}
+
 
 @pytest.mark.parametrize("has_it", [True, False])
 def test_workers_whose_python_lacks_the_package_are_refused(
@@ -240,5 +243,8 @@ def test_workers_whose_python_lacks_the_package_are_refused(
     session.sparkContext.listFiles = ("foldflight.zip",)
     versions.check_workers(session)
     session.sparkContext.listFiles = ()
+    session.sparkContext.environment = {"PYTHONPATH": str(tmp_path)}
+    versions.check_workers(session)
+    session.sparkContext.environment = {}
     session.sparkContext.pythonExec = str(python)
     versions.check_workers(session)

@@ -172,7 +172,8 @@ def check_workers(session: SparkSession) -> None:
     context = session.sparkContext
     found = shutil.which(_WORKER_PYTHON)
     is_chosen = context.pythonExec != _WORKER_PYTHON  # platforms choose one, and may have their own ways to fill it
-    if is_chosen or not str(context.master).startswith("local") or found is None or context.listFiles:
+    has_own_path = "PYTHONPATH" in context.environment  # of `spark.executorEnv`, which this process does not have
+    if is_chosen or has_own_path or not str(context.master).startswith("local") or found is None or context.listFiles:
         return
     if Path(found).parent != Path(sys.executable).parent and not _has_foldflight(found):
         raise RejectedError(

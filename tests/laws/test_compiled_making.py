@@ -109,6 +109,21 @@ def filled(number: int) -> int:
     return sum(others[1:]) + numbers[-1]
 
 
+@udf
+def shadowed(number: int) -> int:
+    each = number % 7
+    total = sum([each + 1 for each in range(each) if each != 2])  # noqa: C419 - lists are compiled here
+    for part in range(number % 3):
+        total += len({part: 0 for part in range(part + 3) if part}) * part
+        doubled = [other * 2 for other in range(part)]
+        total += sum([len([other for other in range(one)]) for one in doubled])  # noqa: C416, C419
+    if number > 4:
+        total += sum([late for late in range(4)])  # noqa: C416, C419
+    else:
+        total += max([late for late in range(5)])  # noqa: C416, C419
+    return total * 10 + each
+
+
 @dataclass
 class Frequent:
     """Counts of texts, the lengths of those that were dropped, and the last text."""
@@ -179,7 +194,20 @@ GIVEN: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.binary(): st.one_of(st.binary(max_size=5), st.binary(min_size=3, max_size=3)),
     pa.int64(): WHOLE,
 }
-FUNCTIONS = [shouted, trimmed, added_up, most_frequent, parted, repeated, inverted, counted, generated, squares, filled]
+FUNCTIONS = [
+    shouted,
+    trimmed,
+    added_up,
+    most_frequent,
+    parted,
+    repeated,
+    inverted,
+    counted,
+    generated,
+    squares,
+    filled,
+    shadowed,
+]
 PROGRAMS = Programs(LoopStore("user"), hot_rows=0)
 
 

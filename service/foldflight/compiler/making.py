@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
+import warnings
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -20,6 +22,7 @@ from foldflight.fold.decimals import DECIMALS
 __all__ = ["EMPTY", "Fill", "inline_comprehensions"]
 
 
+_RUNS_IN_PLACE: Final = "LOAD_FAST_AND_CLEAR" in dis.opmap  # since Python 3.12
 # They take all that a generator yields, unlike `any` and `all`, so it does not matter when that is calculated.
 _TAKING: Final = (sum, sorted, min, max)
 
@@ -50,8 +53,12 @@ _EXTENDING: Final = (containers.METHODS["extend"], *operators.IN_PLACE.values())
 
 
 def inline_comprehensions(code: ir.FunctionIR) -> None:
-    """Replace the calls of functions that code makes, as Python 3.11 does for comprehensions, by their bodies."""
-    if not any(_is_closure(each) for block in code.blocks.values() for each in block.body):
+    """Replace the calls of functions that code makes, as Python 3.11 does for comprehensions, by their bodies.
+
+    Newer Pythons have only generators as functions. They run comprehensions in place, and keep the value of a variable
+    of the same name.
+    """
+    if not _RUNS_IN_PLACE and not any(_is_closure(each) for block in code.blocks.values() for each in block.body):
         return
     ir_utils.remove_dels(code.blocks)
     more = True
@@ -77,8 +84,71 @@ def inline_comprehensions(code: ir.FunctionIR) -> None:
     }
     for block in code.blocks.values():
         block.body = [each for each in block.body if not (_is_closure(each) and each.target.name not in used)]
+    if _RUNS_IN_PLACE:
+        _join_copies(code)
+        _drop_unused_copies(code)
     postproc.PostProcessor(code).run()
     code._definitions = ir_utils.build_definitions(code.blocks)
+
+
+def _join_copies(code: ir.FunctionIR) -> None:
+    """Replace variables of the stack that only hold one other, such as a method whose argument is a comprehension.
+
+    numba copies what is on the stack where branches meet. The stack holds it until it is used, so it does not change.
+    """
+    definitions = ir_utils.build_definitions(code.blocks)
+
+    def sources_of(name: str) -> list[str] | None:
+        values = definitions[name]
+        copied = all(isinstance(each, ir.Var) and each.name.startswith("$") for each in values)
+        return [each.name for each in values] if copied and name.startswith("$") else None
+
+    joined: dict[str, ir.Var] = {}
+    for name in list(definitions):
+        seen, waiting, roots = {name}, sources_of(name) or [], set()
+        while waiting:
+            each = waiting.pop()
+            if each not in seen:
+                seen.add(each)
+                sources = sources_of(each)
+                roots.update([each] if sources is None else [])
+                waiting.extend(sources or [])
+        if len(roots) == 1 and len(definitions[root := roots.pop()]) == 1:
+            joined[name] = next(iter(code.blocks.values())).scope.get_exact(root)
+    for block in code.blocks.values():
+        block.body = [each for each in block.body if not (isinstance(each, ir.Assign) and each.target.name in joined)]
+    ir_utils.replace_vars(code.blocks, joined)
+
+
+def _drop_unused_copies(code: ir.FunctionIR) -> None:
+    """Remove copies of variables that no other code uses. A variable that a comprehension keeps may have no value."""
+    flow = ir_utils.compute_cfg_from_blocks(code.blocks)
+    live_at: dict[int, set[str]] = {label: set() for label in code.blocks}
+    kept: dict[int, list[ir.Stmt]] = {}
+    more = True
+    while more:
+        more = False
+        for label, block in code.blocks.items():
+            live = {name for following, _ in flow.successors(label) for name in live_at[following]}
+            used: list[ir.Stmt] = []
+            for statement in reversed(block.body):
+                names = [var.name for var in statement.list_vars()]
+                if isinstance(statement, ir.Assign):
+                    if _is_copy(statement.value) and statement.target.name not in live:
+                        continue
+                    live.discard(statement.target.name)
+                    names.remove(statement.target.name)  # the value may use the variable, too
+                live.update(names)
+                used.append(statement)
+            more = more or live != live_at[label]
+            live_at[label] = live
+            kept[label] = used[::-1]
+    for label, block in code.blocks.items():
+        block.body = kept[label]
+
+
+def _is_copy(value: Any) -> bool:
+    return isinstance(value, ir.Var) or (isinstance(value, ir.Expr) and value.op == "undef")
 
 
 def _inline(code: ir.FunctionIR, block: ir.Block, place: int, made: ir.Expr) -> None:
@@ -91,7 +161,10 @@ def _inline(code: ir.FunctionIR, block: ir.Block, place: int, made: ir.Expr) -> 
         )
     result, scope, loc = statement.target, block.scope, statement.loc
     known = set(code.blocks)
-    inline_closure_call(code, code.func_id.func.__globals__, block, place, made)
+    with warnings.catch_warnings():
+        # numba puts the code of a generator into a plain function. The tests for the newest Python see when it cannot.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        inline_closure_call(code, code.func_id.func.__globals__, block, place, made)
     if not is_generator:
         return
     holder = scope.redefine("$generated", loc)

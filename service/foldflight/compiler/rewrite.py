@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import dis
 import inspect
 import operator
 import types as python
@@ -76,10 +77,7 @@ class ClassCompiler:
         key = (function, result)
         if key not in self.known:
             _check_code(function)
-            copied = python.FunctionType(
-                function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-            )
-            copied.__kwdefaults__ = function.__kwdefaults__
+            copied = _without_cleanup(function)
             copied.__dict__["foldflight"] = _Role(self, function, result)
             self.known[key] = numba.njit(pipeline_class=_Pipeline, nogil=True)(copied)
         return self.known[key]
@@ -87,7 +85,7 @@ class ClassCompiler:
     def check(self, function: Any, arguments: tuple[types.Type, ...]) -> None:
         """Run the pass only, with the types of the first arguments; the others are unknown. Raises Refused."""
         _check_code(function)
-        code = run_frontend(function)
+        code = run_frontend(_without_cleanup(function))
         inline_comprehensions(code)
         unknown = (types.undefined,) * (code.arg_count - len(arguments))
         _Rewriter(_Role(self, function, None), code, (*arguments, *unknown)).run()
@@ -115,7 +113,8 @@ class _Role:
 
 def _check_code(function: Any) -> None:
     code, why = function.__code__, ""
-    if code.co_exceptiontable:
+    # Since Python 3.12 comprehensions have exception tables too. Only `try` and `with` handle what is raised.
+    if any(each.opname == "PUSH_EXC_INFO" for each in dis.get_instructions(code)):
         why = f"{function.__name__} uses try or with; test with `if` what would raise"
     elif code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         why = f"{function.__name__} is a generator or coroutine"
@@ -123,6 +122,19 @@ def _check_code(function: Any) -> None:
         why = f"{function.__name__} has keyword-only parameters"
     if why:
         raise Refused(why).at(code.co_filename, code.co_firstlineno)
+
+
+def _without_cleanup(function: Any) -> Any:
+    """Return a copy of a function whose comprehensions do not clean up when they raise.
+
+    The interpreter repeats a row that raises. numba removes the exception table of comprehensions, but not of all.
+    """
+    code = function.__code__.replace(co_exceptiontable=b"")
+    copied = python.FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -52,10 +53,15 @@ Spawn = Callable[..., ServerProcess]
 
 
 def free_port() -> int:
-    """Return a port without a listener."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port without a listener.
+
+    It is below those that systems give to connections, so it is still free when a server binds it half a minute later.
+    """
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 # -- servers that fail a client --------------------------------------------------------------------------------------

@@ -154,15 +154,16 @@ class Compiled(Accumulators):
         Returns:
             The number of rows done: fewer than there are if too many would have to be interpreted one by one.
         """
-        stops, apart = unfit, self._among(rows.slots)
+        apart = self._among(rows.slots)
+        ahead: Any = rows.slots[:0] if unfit is None else np.flatnonzero(unfit)
         if apart is not None:
-            stops = apart if stops is None else stops | apart
+            ahead = np.union1d(ahead, np.flatnonzero(apart))
         left, done = len(rows) // _APART_SHARE + _APART_MIN, 0
         while True:
-            ahead = rows.slots[:0] if stops is None else np.flatnonzero(stops[done:])
+            ahead = ahead[np.searchsorted(ahead, done) :]
             if len(ahead) > left:
                 return done
-            end = done + int(ahead[0]) if len(ahead) else len(rows)
+            end = int(ahead[0]) if len(ahead) else len(rows)
             self._progress[0] = done
             try:
                 run(end)
@@ -174,7 +175,7 @@ class Compiled(Accumulators):
             left -= 1
             slot = rows.slots[done : done + 1]
             if not self._interpreted_once(slot, partial(interpret, done)):
-                stops = (rows.slots == slot) if stops is None else stops | (rows.slots == slot)
+                ahead = np.union1d(ahead, done + np.flatnonzero(rows.slots[done:] == slot))
             done += 1
 
     def _interpreted_once(self, slot: Slots, interpret: Callable[[], None]) -> bool:

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import RejectedError
-from foldflight.fold.evaluator import Request
 from foldflight.fold.mode import Folding, Mode
+from foldflight.fold.request import Request
 from foldflight.functions.author.context import LogRecord
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import Function, FunctionKind

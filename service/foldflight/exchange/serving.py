@@ -286,7 +286,7 @@ class ServerExchange:
         self.stats.chunks += 1
 
     def _ask(self, asked: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool) -> Any:
-        """Ask the engine for entries while a function is being called. See `fold.evaluator.Asking`."""
+        """Ask the engine for entries while a function is being called. See `fold.request.Asking`."""
         try:
             if self._asking_failed is not None:
                 raise Unanswered

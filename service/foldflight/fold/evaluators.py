@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from foldflight.errors import RejectedError
 from foldflight.fold.aggregate.fold import BoundAggregates
-from foldflight.fold.evaluator import Request
+from foldflight.fold.request import Request
 from foldflight.fold.scalar.bound import BoundExpressions
 from foldflight.functions.registry import Registry
 

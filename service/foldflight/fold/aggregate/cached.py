@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.fold.evaluator import CachedView
+from foldflight.fold.request import CachedView
 from foldflight.functions.types.serializer import ViewSerializer
 from foldflight.functions.types.values import CastError
 from foldflight.functions.types.views import MISSING, ListView, MapView, ViewPart

@@ -21,8 +21,8 @@ from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.vectorised import Vectorised, vectorised
 from foldflight.fold.aggregate.viewed import Viewed
-from foldflight.fold.evaluator import Options, Resources
 from foldflight.fold.failures import ERROR, ERROR_TYPE, Failures, user_failure
+from foldflight.fold.request import Options, Resources
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.scalar import BoundScalar
 from foldflight.functions.author.spec import BoundFunction, Function

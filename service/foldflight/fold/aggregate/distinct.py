@@ -22,9 +22,9 @@ from foldflight.fold.aggregate.cached import UNREADABLE, AskView, CachedMap, Sou
 from foldflight.fold.aggregate.interpreted import cannot_merge
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.states import unreadable
-from foldflight.fold.evaluator import CachedView
 from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
+from foldflight.fold.request import CachedView
 from foldflight.fold.rows import Column, Mask, Rows, Slots
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.serializer import StateSerializer, ViewSerializer, record_of, serializer_of_type

@@ -20,9 +20,9 @@ from foldflight.fold.aggregate.distinct import Distinct
 from foldflight.fold.aggregate.interpreted import cannot_retract
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.viewed import Viewed
-from foldflight.fold.evaluator import CachedView, Options, Request, Resources
 from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.mode import Mode
+from foldflight.fold.request import CachedView, Options, Request, Resources
 from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
 from foldflight.functions.query.rowkind import RowKind
 from foldflight.functions.registry import Registry

@@ -22,8 +22,8 @@ from foldflight.fold.aggregate.cached import AskView, CachedList, CachedMap, Sou
 from foldflight.fold.aggregate.interpreted import EMPTY, Interpreted, cannot_merge
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.states import unreadable
-from foldflight.fold.evaluator import CachedView
 from foldflight.fold.failures import Failures
+from foldflight.fold.request import CachedView
 from foldflight.fold.rows import Slots
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.context import FunctionContext

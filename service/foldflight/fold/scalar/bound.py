@@ -11,8 +11,8 @@ import pyarrow as pa
 from foldflight.errors import RejectedError
 from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.aggregate.calls import check_fingerprint, demand_instance
-from foldflight.fold.evaluator import Request, Resources
 from foldflight.fold.failures import ERROR, ERROR_TYPE
+from foldflight.fold.request import Request, Resources
 from foldflight.fold.scalar.expressions import OpenExpressions
 from foldflight.functions.author.scalar import BoundScalar, ScalarFunction
 from foldflight.functions.query.step import Step, StepArgument

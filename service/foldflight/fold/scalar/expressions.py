@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError, FunctionError
-from foldflight.fold.evaluator import Request, Resources, Stateless
 from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.mode import Mode
+from foldflight.fold.request import Request, Resources, Stateless
 from foldflight.fold.rows import Column, Rows, Slots
 from foldflight.fold.scalar.evaluation import Scalar
 from foldflight.fold.scalar.scalar import InterpretedScalar, VectorisedScalar

@@ -12,7 +12,9 @@ from typing import Any
 from foldflight import connect
 from tests.spark.killed_query import run_stream, session
 
-ROWS, GROUPS, BATCHES = 60_000, 500, 5
+ROWS, GROUPS, BATCHES_MIN = 60_000, 500, 5
+ENOUGH = "enough"
+"""A file in the folder: batches go on until it is there."""
 
 
 def run_batch(spark: Any, functions: Any) -> bool:
@@ -47,7 +49,9 @@ def main(folder: Path, urls: str) -> None:
     functions = connect(urls, deadline_s=8.0, patience_s=300.0)
     run_stream(spark, folder, functions)
     print("STREAMED", flush=True)
-    agree = [run_batch(spark, functions) for _ in range(BATCHES)]
+    agree: list[bool] = []
+    while len(agree) < BATCHES_MIN or not (folder / ENOUGH).exists():
+        agree.append(run_batch(spark, functions))
     print(f"BATCHES {sum(agree)} of {len(agree)}", flush=True)
     print(f"FAILED TASKS {failed_tasks(spark)}", flush=True)
     spark.stop()

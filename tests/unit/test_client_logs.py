@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -22,19 +24,20 @@ def test_an_event_has_its_fields_twice(caplog: pytest.LogCaptureFixture) -> None
     assert vars(record)["event"] == "an exchange goes on"
 
 
-def test_without_logging_a_line_has_time_and_level(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+UNCONFIGURED = """
+import logging
+from foldflight.client.logs import log_event, set_up
+
+for _ in range(2):
+    logger = set_up("foldflight.client", logging.WARNING)
+    log_event(logger, logging.INFO, "quiet", {})
+    log_event(logger, logging.WARNING, "loud", {"rows": 3})
+"""
+
+
+def test_without_logging_a_line_has_time_and_level() -> None:
     """If logging is not configured, the line on standard error has time, level and logger."""
-    ours = logging.getLogger("foldflight.client")
-    monkeypatch.setattr(ours, "parent", None)
-    monkeypatch.setattr(ours, "handlers", [])
-    monkeypatch.setattr(ours, "level", logging.NOTSET)
-    for _ in range(2):
-        logger = set_up("foldflight.client", logging.WARNING)
-        log_event(logger, logging.INFO, "quiet", {})
-        log_event(logger, logging.WARNING, "loud", {"rows": 3})
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(",")[2].partition(" ")[2] for line in lines] == [
+    run = subprocess.run([sys.executable, "-c", UNCONFIGURED], check=True, capture_output=True, text=True)
+    assert [line.partition(",")[2].partition(" ")[2] for line in run.stderr.splitlines()] == [
         "WARNING foldflight.client: loud rows=3"
     ] * 2

@@ -6,7 +6,10 @@ import datetime as dt
 import decimal
 import importlib.util
 import math
+import os
 import random
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,6 @@ from hypothesis import strategies as st
 from foldflight.client.process import KEY_LOOPS
 from foldflight.compiler import keyloops
 from foldflight.compiler.keytables import KeyLoops, NumberTable, TextTable
-from foldflight.compiler.store import LoopStore
 from foldflight.engine.keys import encoders
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.layout import QueryLayout
@@ -138,15 +140,13 @@ class Hot:
 def test_slots_of_many_keys_are_those_of_a_dict(drawn: tuple[pa.DataType, list[pa.Array]], hot_rows: int) -> None:
     """However keys lie, however many come, and whenever compiled loops take over, slots are those that a dict gives."""
     type_, batches = drawn
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoders, "KEY_LOOPS", Hot(hot_rows))
-        index = KeyIndex(pa.schema([("k", type_)]))
-        found = [index.slots([batch]).to_pylist() for batch in batches]
+    index = KeyIndex(pa.schema([("k", type_)]), Hot(hot_rows))
+    found = [index.slots([batch]).to_pylist() for batch in batches]
     assert found == oracle([[(key,) for key in batch.to_pylist()] for batch in batches])
     assert len(index) == len(index.keys()) == max(map(max, found)) + 1
 
 
-def test_compiled_loops_take_over_when_they_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_loops_take_over_when_they_pay() -> None:
     """A process does not compile for few keys; after many, the hash tables are those of the loops."""
     asked: list[str] = []
 
@@ -156,28 +156,36 @@ def test_compiled_loops_take_over_when_they_pay(monkeypatch: pytest.MonkeyPatch)
             return KEY_LOOPS._store.loop(digest, name)
 
     loops = KeyLoops(Store())
-    monkeypatch.setattr(encoders, "KEY_LOOPS", loops)
-    index = KeyIndex(pa.schema([("k", pa.string())]))
+    index = KeyIndex(pa.schema([("k", pa.string())]), loops)
     keys = pa.array([f"key {number}" for number in range(1 << 11)])
     index.slots([keys])
     assert asked == []
-    loops._rows = 1 << 22
+    loops.when_hot(1 << 22)
     assert index.slots([keys]).to_pylist() == list(range(1 << 11))
     assert sorted(asked) == ["dense", "numbers", "place_numbers", "place_texts", "texts"]
 
 
-def test_keys_are_found_where_loops_cannot_be_compiled(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With NUMBA_DISABLE_JIT, for example: each function is then interpreted, and keys are found with NumPy."""
-    loops = KeyLoops(LoopStore("user"))
-    loops._rows = 1 << 22
-    monkeypatch.setattr(encoders, "KEY_LOOPS", loops)
-    monkeypatch.setattr(keyloops.numba, "njit", lambda **_: lambda loop: loop)
-    index = KeyIndex(pa.schema([("k", pa.int64())]))
-    numbers = pa.array(np.arange(2_000) << 40)
-    assert [index.slots([numbers]).to_pylist() for _ in range(2)] == [list(range(2_000))] * 2
-    assert caplog.text.count("without compiled loops") == 1
+UNCOMPILED = """
+import numpy as np, pyarrow as pa
+from foldflight.compiler.keytables import KeyLoops
+from foldflight.compiler.store import LoopStore
+from foldflight.engine.keys.index import KeyIndex
+
+loops = KeyLoops(LoopStore("user"))
+loops.when_hot(1 << 22)
+index = KeyIndex(pa.schema([("k", pa.int64())]), loops)
+numbers = pa.array(np.arange(2_000) << 40)
+assert [index.slots([numbers]).to_pylist() for _ in range(2)] == [list(range(2_000))] * 2
+"""
+
+
+def test_keys_are_found_where_loops_cannot_be_compiled() -> None:
+    """With NUMBA_DISABLE_JIT each function is interpreted; keys are found with NumPy, and the log says so once."""
+    environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    run = subprocess.run(
+        [sys.executable, "-c", UNCOMPILED], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stderr.count("without compiled loops")) == (0, 1), run.stderr
 
 
 @pytest.mark.parametrize("step", [1, 1 << 20, 1 << 32, 1 << 48, -(1 << 57)])
@@ -205,14 +213,14 @@ def test_lookups_of_texts_stay_short_however_they_differ(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["texts", "numbers"])
-def test_tables_larger_than_a_cache_give_the_same_ids(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_larger_than_a_cache_give_the_same_ids(kind: str) -> None:
     """Large tables read keys ahead. Their ids are those of a dict, with texts of any length, also the empty one."""
-    monkeypatch.setattr(encoders, "KEY_LOOPS", Hot(0))
     drawn = np.random.default_rng(0).integers(0, 3 * keyloops._LARGE, 8 * keyloops._LARGE).tolist()
     keys: list[Any] = [each << 40 for each in drawn]
     if kind == "texts":
         keys = [str(each) * (each % 4) for each in drawn] + [""]
-    index, column = KeyIndex(pa.schema([("k", pa.string() if kind == "texts" else pa.int64())])), pa.array(keys)
+    schema = pa.schema([("k", pa.string() if kind == "texts" else pa.int64())])
+    index, column = KeyIndex(schema, Hot(0)), pa.array(keys)
     known: dict[Any, int] = {}
     expected = [known.setdefault(key, len(known)) for key in keys]
     assert len(known) > keyloops._LARGE
@@ -221,15 +229,14 @@ def test_tables_larger_than_a_cache_give_the_same_ids(kind: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("hot_rows", [0, 1 << 40], ids=["compiled", "not compiled"])
-def test_pairs_keep_their_ids_when_more_values_come(hot_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_keep_their_ids_when_more_values_come(hot_rows: int) -> None:
     """The number that stands for a pair becomes wider with the values of its second column; ids stay."""
-    monkeypatch.setattr(encoders, "KEY_LOOPS", Hot(hot_rows))
     chosen = random.Random(0)
     batches = [
         [(chosen.randrange(40), chosen.randrange(most)) for _ in range(rows)]
         for most, rows in ((1, 5), (3, 300), (200, 3_000), (1 << 20, 6_000), (2, 100))
     ]
-    index = KeyIndex(pa.schema([("a", pa.int64()), ("b", pa.int64())]))
+    index = KeyIndex(pa.schema([("a", pa.int64()), ("b", pa.int64())]), Hot(hot_rows))
     found = [index.slots([pa.array(column) for column in zip(*batch, strict=True)]).to_pylist() for batch in batches]
     assert found == oracle(batches)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -24,13 +26,15 @@ def test_records_become_log_lines(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_a_worker_without_logging_writes_to_standard_error(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+UNCONFIGURED = """
+from foldflight.client.logs import log_records
+from foldflight.functions.author.context import LogRecord
+
+log_records([LogRecord("info", "count", "hello")])
+"""
+
+
+def test_a_worker_without_logging_writes_to_standard_error() -> None:
     """If logging is not configured, lines are written to standard error, which Spark keeps for the executor."""
-    ours = logging.getLogger("foldflight.functions")
-    monkeypatch.setattr(ours, "parent", None)
-    monkeypatch.setattr(ours, "handlers", [])
-    monkeypatch.setattr(ours, "level", logging.NOTSET)
-    log_records([LogRecord("info", "count", "hello")])
-    assert "INFO foldflight.functions.count: hello" in capsys.readouterr().err
+    run = subprocess.run([sys.executable, "-c", UNCONFIGURED], check=True, capture_output=True, text=True)
+    assert "INFO foldflight.functions.count: hello" in run.stderr

@@ -7,7 +7,8 @@ import os
 import resource
 import subprocess
 import sys
-from types import SimpleNamespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -18,15 +19,12 @@ from foldflight.server.ports import connections_max
 from foldflight.server.run import relay
 
 
-def test_what_stays_is_asked_for_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stays_is_asked_for_less_and_less_often() -> None:
     """Much unused memory is returned at once; memory that stays in use is not checked each time."""
     resident = 100 << 20
     now_s = 1000.0
     given: list[float] = []
-    monkeypatch.setattr(memory, "resident_bytes", lambda: resident)
-    monkeypatch.setattr(memory, "give_back", lambda: given.append(now_s))
-    monkeypatch.setattr(memory, "time", SimpleNamespace(monotonic=lambda: now_s))
-    surplus = memory.Surplus()
+    surplus = memory.Surplus(lambda: resident, lambda: given.append(now_s), lambda: now_s)
 
     def looks(count: int) -> list[float]:
         nonlocal now_s
@@ -76,25 +74,32 @@ def test_the_memory_of_messages_is_reused() -> None:
     assert reused < first / 4
 
 
-def test_memory_is_measured_without_a_file() -> None:
-    """A process that may open no more files still knows how much memory it uses: else it would refuse all work."""
-    assert memory.resident_bytes() > 1 << 20
+@contextmanager
+def files_max(count: int) -> Iterator[None]:
+    """Let this process open no more than so many files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
     try:
-        with pytest.raises(OSError, match="Too many open files"):
-            os.open("/proc/self/statm", os.O_RDONLY)
-        assert memory.resident_bytes() > 1 << 20
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_the_ports_of_a_process_leave_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_measured_without_a_file() -> None:
+    """A process that may open no more files still knows how much memory it uses: else it would refuse all work."""
+    assert memory.resident_bytes() > 1 << 20
+    with files_max(3):
+        with pytest.raises(OSError, match="Too many open files"):
+            os.open("/proc/self/statm", os.O_RDONLY)
+        assert memory.resident_bytes() > 1 << 20
+
+
+def test_the_ports_of_a_process_leave_files() -> None:
     """All ports of a server together take three quarters of the files that it may open."""
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1000, 1000))
-    taken = {
-        place.__name__: connections_max(place._FILES_SHARE, files_each=files) * files
-        for place, files in ((flightbase, 1), (relay, 2), (health, 1), (http, 1))
-    }
+    with files_max(1000):
+        taken = {
+            port.__name__: connections_max(port._FILES_SHARE, files_each=files) * files
+            for port, files in ((flightbase, 1), (relay, 2), (health, 1), (http, 1))
+        }
     assert taken["foldflight.server.flightbase"] == taken["foldflight.server.run.relay"]
     assert sum(taken.values()) - taken["foldflight.server.run.relay"] == 750

@@ -22,8 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.client.process import KEY_LOOPS
-from foldflight.compiler.keytables import NumberTable, TextTable
+from foldflight.compiler.keytables import KeyLoops, NumberTable, TextTable
 
 __all__ = ["Chain", "Ids", "KeyEncoder", "Numbers", "Pairs", "Rows", "Texts", "Values", "WithNull"]
 
@@ -84,9 +83,14 @@ class Values:
 
 
 class Numbers:
-    """Ids of numbers of 64 bits: int64, shape (n,)."""
+    """Ids of numbers of 64 bits: int64, shape (n,).
 
-    def __init__(self) -> None:
+    Args:
+        loops: The compiled loops, once they pay.
+    """
+
+    def __init__(self, loops: KeyLoops) -> None:
+        self._loops = loops
         self._few: Values | None = Values()
         self._held = _Growing(np.int64)
         # Either an array of ids, indexed by number minus the least number, or a hash table.
@@ -118,12 +122,12 @@ class Numbers:
         if self._by_number is not None:
             self._reach(int(values.min()), int(values.max()), len(values))
         if self._by_number is not None:
-            loops = KEY_LOOPS.when_hot(-(-len(values) // _DENSE_ROWS))
+            loops = self._loops.when_hot(-(-len(values) // _DENSE_ROWS))
             if loops is not None:
                 return self._placed(loops, self._by_number, values)
             return self._added(values, self._by_number[values - self._base if self._base else values])
         if self._compiled is None:
-            loops = KEY_LOOPS.when_hot(len(values))
+            loops = self._loops.when_hot(len(values))
             if loops is None:
                 return _by_different(self._looked_up, pa.array(values))
             self._compiled = NumberTable(loops, _SEED, self._held.values)
@@ -182,9 +186,14 @@ class Numbers:
 
 
 class Texts:
-    """Ids of texts or bytes: an Arrow array of n values without NULLs."""
+    """Ids of texts or bytes: an Arrow array of n values without NULLs.
 
-    def __init__(self) -> None:
+    Args:
+        loops: The compiled loops, once they pay.
+    """
+
+    def __init__(self, loops: KeyLoops) -> None:
+        self._loops = loops
         self._few: Values | None = Values()
         self._data = _Growing(np.uint8)
         self._ends = _Growing(np.int64)
@@ -209,7 +218,7 @@ class Texts:
         if not len(values):
             return np.zeros(0, np.int32), _NONE
         if self._compiled is None:
-            loops = KEY_LOOPS.when_hot(len(values))
+            loops = self._loops.when_hot(len(values))
             if loops is None:
                 return _by_different(self._looked_up, values)
             self._compiled = TextTable(loops, _SEED)
@@ -295,11 +304,12 @@ class Chain:
 
     Args:
         parts: The encoder of each column.
+        loops: The compiled loops, once they pay.
     """
 
-    def __init__(self, parts: Sequence[KeyEncoder]) -> None:
+    def __init__(self, parts: Sequence[KeyEncoder], loops: KeyLoops) -> None:
         self._parts = parts
-        self._pairs = [Pairs() for _ in parts[1:]]
+        self._pairs = [Pairs(loops) for _ in parts[1:]]
 
     def __len__(self) -> int:
         return len(self._pairs[-1]) if self._pairs else len(self._parts[0])
@@ -313,10 +323,15 @@ class Chain:
 
 
 class Pairs:
-    """Ids of pairs of ids. Pairs become numbers as small as the ids allow, so that few pairs are found in an array."""
+    """Ids of pairs of ids. Pairs become numbers as small as the ids allow, so that few pairs are found in an array.
 
-    def __init__(self) -> None:
-        self._numbers = Numbers()
+    Args:
+        loops: The compiled loops, once they pay.
+    """
+
+    def __init__(self, loops: KeyLoops) -> None:
+        self._loops = loops
+        self._numbers = Numbers(loops)
         self._bits = 0  # of the second id
 
     def __len__(self) -> int:
@@ -326,7 +341,7 @@ class Pairs:
         needed = int(seconds.max(initial=0)).bit_length()
         if needed > self._bits:
             held, narrow = self._numbers.held, self._bits
-            self._numbers, self._bits = Numbers(), needed
+            self._numbers, self._bits = Numbers(self._loops), needed
             self._numbers.ids((held >> narrow << needed) | (held & ((1 << narrow) - 1)))
         pairs = firsts.astype(np.int64)
         pairs <<= self._bits

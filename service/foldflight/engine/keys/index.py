@@ -11,16 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from foldflight.client.process import KEY_LOOPS
 from foldflight.engine.keys.encoders import Chain, KeyEncoder, Numbers, Texts, Values, WithNull
 from foldflight.errors import RejectedError
 from foldflight.fold.rows import frozen
 from foldflight.functions.types.sql import check_plain, has_floats, sql_name
+
+if TYPE_CHECKING:
+    from foldflight.compiler.keytables import KeyLoops
 
 __all__ = ["KeyIndex"]
 
@@ -34,6 +38,7 @@ class KeyIndex:
 
     Args:
         fields: Names and types of the key columns; at least one.
+        loops: The compiled loops that take over once they pay. Default: those of this process.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, if there is no key column, or if a key has a type that arguments may not have
@@ -46,14 +51,14 @@ class KeyIndex:
     [{'city': 'Rome'}, {'city': None}, {'city': 'Oslo'}]
     """
 
-    def __init__(self, fields: pa.Schema) -> None:
+    def __init__(self, fields: pa.Schema, loops: KeyLoops = KEY_LOOPS) -> None:
         if not len(fields):
             raise RejectedError(
                 "SCHEMA_MISMATCH", "keys need at least one column; without keys there is one group, slot 0"
             )
         self.fields = fields
         self._columns = [_column(field) for field in fields]
-        self._encoder = Chain([column.encoder() for column in self._columns])
+        self._encoder = Chain([column.encoder(loops) for column in self._columns], loops)
         self._chunks: list[list[pa.Array]] = [[] for _ in fields]
         self._size = 0
 
@@ -121,12 +126,12 @@ class _KeyColumn(NamedTuple):
 
     Args:
         storage: The storage type.
-        encoder: Returns an encoder for arrays of this type.
+        encoder: Returns an encoder for arrays of this type, with the compiled loops that it uses.
         is_canonical: Whether equal keys have equal bytes in any array: the type is its own storage, without floats.
     """
 
     storage: pa.DataType
-    encoder: Callable[[], KeyEncoder]
+    encoder: Callable[[KeyLoops], KeyEncoder]
     is_canonical: bool
 
 
@@ -138,7 +143,9 @@ def _column(field: pa.Field) -> _KeyColumn:
     except RejectedError as error:
         raise RejectedError(error.code, f"the key {field.name}: {error.message}") from None
     storage = _storage(field.type)
-    return _KeyColumn(storage, lambda: _encoder(storage), storage == field.type and not has_floats(storage))
+    return _KeyColumn(
+        storage, lambda loops: _encoder(storage, loops), storage == field.type and not has_floats(storage)
+    )
 
 
 def _storage(type_: pa.DataType) -> pa.DataType:
@@ -172,17 +179,17 @@ def _canonical_nested(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(type_, len(array), buffers, offset=array.offset, children=[_canonical(array.values)])
 
 
-def _encoder(type_: pa.DataType) -> KeyEncoder:
+def _encoder(type_: pa.DataType, loops: KeyLoops) -> KeyEncoder:
     """Return the encoder for a key column of this storage type."""
     kinds = pa.types
     if kinds.is_decimal128(type_) or kinds.is_decimal256(type_):
         # The bytes of a decimal identify it, because all values of a column have the same scale.
-        return WithNull(Chain([Numbers() for _ in range(type_.byte_width // 8)]), _words)
+        return WithNull(Chain([Numbers(loops) for _ in range(type_.byte_width // 8)], loops), _words)
     if kinds.is_null(type_) or (kinds.is_primitive(type_) and not kinds.is_interval(type_)):
-        return WithNull(Numbers(), _numbers)
+        return WithNull(Numbers(loops), _numbers)
     binary = kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_fixed_size_binary(type_)
     if binary or kinds.is_string(type_) or kinds.is_large_string(type_):
-        return WithNull(Texts(), lambda array: array)
+        return WithNull(Texts(loops), lambda array: array)
     return WithNull(Values(), _identities)
 
 

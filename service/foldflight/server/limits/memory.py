@@ -131,20 +131,31 @@ class Surplus:
     """Gives back what this process has and does not use any more; called now and then when there is nothing to do.
 
     What stays, because it is used, is asked for less and less often.
+
+    Args:
+        resident: Returns the resident memory in bytes.
+        give: Returns freed memory to the system.
+        now: Returns the time in seconds.
     """
 
-    def __init__(self) -> None:
-        self._at_start = resident_bytes()
+    def __init__(
+        self,
+        resident: Callable[[], int] = resident_bytes,
+        give: Callable[[], None] = give_back,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._resident, self._give, self._now = resident, give, now
+        self._at_start = resident()
         self._pause_s = _PAUSE_S_FIRST
         self._not_before_s = 0.0
 
     def __call__(self) -> None:
         """Give it back, if there is much of it."""
-        now_s = time.monotonic()
-        if resident_bytes() <= self._at_start + _SURPLUS_BYTES:
+        now_s = self._now()
+        if self._resident() <= self._at_start + _SURPLUS_BYTES:
             self._pause_s = _PAUSE_S_FIRST
         elif now_s >= self._not_before_s:
-            give_back()
+            self._give()
             self._not_before_s = now_s + self._pause_s
             self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
 

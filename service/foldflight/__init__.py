@@ -9,11 +9,13 @@ The three ways in:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import foldflight.adapters  # noqa: F401 - it registers those of classes
-from foldflight.client import Aggregate, FunctionHandle, Functions, Use, connect
+from foldflight.client import Aggregate, FunctionHandle, Functions, Transport, Use, connect
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
+from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import (
     Applied,
     ExactSum,
@@ -30,12 +32,6 @@ from foldflight.functions import (
     udtf,
 )
 from foldflight.recording import Recordings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from foldflight.client import Transport
-    from foldflight.exchange.frames import FunctionInfo
 
 __version__ = "1.0.0"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import abc
 import functools
 import logging
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,12 +41,8 @@ from foldflight.exchange.ipc import arrays_in
 from foldflight.exchange.machine import Role
 from foldflight.exchange.views import split_entries
 from foldflight.fold import ROW, Mode
+from foldflight.functions.author.context import LogRecord
 from foldflight.functions.types.arrow import concat_batches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from foldflight.functions.author.context import LogRecord
 
 __all__ = ["Connection", "Resolve", "check_resolve"]
 

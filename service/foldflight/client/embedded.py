@@ -12,31 +12,25 @@ import hashlib
 import logging
 import traceback
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from foldflight.client.connection import Connection, check_resolve
-from foldflight.client.exchange import DirectExchange
+from foldflight.client.connection import Connection, Resolve, check_resolve
+from foldflight.client.exchange import DirectExchange, OpenExchange
 from foldflight.client.logs import log_event, set_up
 from foldflight.client.process import PROGRAMS
 from foldflight.errors import FunctionError, RejectedError
-from foldflight.exchange.frames import UNBOUNDED, FunctionInfo, Open, Opened
+from foldflight.exchange.frames import UNBOUNDED, Frame, FunctionInfo, Open, Opened, Wanted
 from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.fold import Mode
 from foldflight.fold.failures import missing_module
 from foldflight.fold.signing import StateSigner
+from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.registry import Registry
 from foldflight.lift import lift_text, listed_lift
+from foldflight.recording import Recordings
 from foldflight.shipping.bundles import unpickled
 from foldflight.shipping.pickling import pickled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from foldflight.client.connection import Resolve
-    from foldflight.client.exchange import OpenExchange
-    from foldflight.exchange.frames import Frame, Wanted
-    from foldflight.fold import Mode
-    from foldflight.functions.author.scalar import AnyFunction
-    from foldflight.recording import Recordings
 
 __all__ = ["EmbeddedTransport", "ShippedFunctions"]
 

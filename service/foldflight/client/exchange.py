@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pyarrow as pa
 
+from foldflight.client.connection import Connection
 from foldflight.errors import RejectedError
-from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, EngineFrame, Entries, Forget, States
-
-if TYPE_CHECKING:
-    from foldflight.client.connection import Connection
-    from foldflight.exchange.answers import Answer, Saved
-    from foldflight.exchange.frames import Open, Opened
-    from foldflight.fold import Mode
-    from foldflight.functions.author.context import LogRecord
+from foldflight.exchange.answers import Answer, Saved
+from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, EngineFrame, Entries, Forget, Open, Opened, States
+from foldflight.fold import Mode
+from foldflight.functions.author.context import LogRecord
 
 __all__ = ["DirectExchange", "OpenExchange", "closed_error"]
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
+from foldflight.client.connection import Connection
 from foldflight.client.exchange import OpenExchange, closed_error
 from foldflight.client.logs import log_event, set_up
 from foldflight.errors import FoldflightError
+from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.steps import (
     CutConnection,
     Deliver,
@@ -20,13 +23,7 @@ from foldflight.exchange.failover.steps import (
     SendFrame,
     Waiting,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from foldflight.client.connection import Connection
-    from foldflight.exchange.failover.coordinator import Coordinator
-    from foldflight.exchange.frames import EngineFrame, Open
+from foldflight.exchange.frames import EngineFrame, Open
 
 __all__ = ["Clock", "SurvivingExchange"]
 

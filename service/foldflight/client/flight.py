@@ -13,13 +13,15 @@ import random
 import threading
 import time
 import warnings
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from foldflight.client.connection import Connection, check_resolve
+from foldflight.client.connection import Connection, Resolve, check_resolve
 from foldflight.client.edge import translated
+from foldflight.client.exchange import OpenExchange
 from foldflight.client.failover import SurvivingExchange
 from foldflight.client.patience import Patience
 from foldflight.client.watchdog import Guard
@@ -32,15 +34,9 @@ from foldflight.exchange.fields import app_metadata_in
 from foldflight.exchange.frames import Frame, FunctionInfo, Open, Opened
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_info
+from foldflight.functions.author.scalar import AnyFunction
 from foldflight.shipping.bundles import REGISTER_ACTION
 from foldflight.shipping.pickling import bundle_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from foldflight.client.connection import Resolve
-    from foldflight.client.exchange import OpenExchange
-    from foldflight.functions.author.scalar import AnyFunction
 
 __all__ = ["FlightTransport", "close_connections"]
 

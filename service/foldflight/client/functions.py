@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
+from foldflight.client.embedded import EmbeddedTransport
+from foldflight.client.transport import Transport
 from foldflight.client.uses import Use
 from foldflight.errors import RejectedError
+from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.frame import ForcedWay, FrameBound, WindowFrame
 from foldflight.functions.query.literals import check_names
 from foldflight.functions.registry import Registry
 
 if TYPE_CHECKING:
-    from foldflight.client.embedded import EmbeddedTransport
     from foldflight.client.flight import FlightTransport
-    from foldflight.client.transport import Transport
-    from foldflight.exchange.frames import FunctionInfo
 
 __all__ = ["Aggregate", "FunctionHandle", "Functions", "OrderKey"]
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from foldflight.functions.author.context import LogRecord
+from foldflight.functions.author.context import LogRecord
 
 __all__ = ["log_event", "log_records", "set_up"]
 

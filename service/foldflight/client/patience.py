@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from foldflight.client.logs import set_up
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from foldflight.errors import RetryableError
+from foldflight.errors import RetryableError
 
 __all__ = ["Patience"]
 

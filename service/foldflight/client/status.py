@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import os
+from typing import Any
 
 import pyarrow.flight as fl
 
 from foldflight.client.connect import check_token, tls_files
 from foldflight.client.edge import translated
 from foldflight.client.urls import server_url
-
-if TYPE_CHECKING:
-    import os
 
 __all__ = ["StatusReader"]
 

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from foldflight.exchange.frames import Barrier, Chunk
-from foldflight.tracing import SHORT_S, ids_of, tracer_of
+from foldflight.client.connection import Connection
+from foldflight.exchange.answers import Answer
+from foldflight.exchange.frames import Barrier, Chunk, EngineFrame, Open
+from foldflight.functions.author.context import LogRecord
+from foldflight.tracing import SHORT_S, TraceContext, ids_of, tracer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from foldflight.client.connection import Connection
-    from foldflight.exchange.answers import Answer
-    from foldflight.exchange.frames import EngineFrame, Open
-    from foldflight.functions.author.context import LogRecord
-    from foldflight.tracing import TraceContext
     from foldflight.tracing.spans import Span, Tracer
 
-    Dial: TypeAlias = Callable[[str, Open], Connection]
-
 __all__ = ["traced_dial"]
+
+Dial: TypeAlias = Callable[[str, Open], Connection]
 
 
 def traced_dial(dial: Dial, endpoint: str, versions: Sequence[str] = ()) -> Dial:

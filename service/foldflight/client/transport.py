@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from foldflight.client.connection import Resolve
-    from foldflight.client.exchange import OpenExchange
-    from foldflight.exchange.frames import FunctionInfo, Open, Opened
+from foldflight.client.connection import Resolve
+from foldflight.client.exchange import OpenExchange
+from foldflight.exchange.frames import FunctionInfo, Open, Opened
 
 __all__ = ["Transport"]
 

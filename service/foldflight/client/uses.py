@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from foldflight.client.transport import Transport
 from foldflight.errors import RejectedError
+from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions.author.spec import FunctionKind
-
-if TYPE_CHECKING:
-    from foldflight.client.transport import Transport
-    from foldflight.exchange.frames import FunctionInfo
 
 __all__ = ["Use", "UseMember", "uses_in"]
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from foldflight.errors import RejectedError
-
-if TYPE_CHECKING:
-    from foldflight.fold.aggregate.accumulators import Accumulators
-    from foldflight.fold.aggregate.interpreted import Interpreted
-    from foldflight.fold.scalar.evaluation import Scalar
-    from foldflight.fold.scalar.scalar import InterpretedScalar
-    from foldflight.functions.author.scalar import BoundScalar
-    from foldflight.functions.author.spec import BoundFunction
+from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.interpreted import Interpreted
+from foldflight.fold.scalar.evaluation import Scalar
+from foldflight.fold.scalar.scalar import InterpretedScalar
+from foldflight.functions.author.scalar import BoundScalar
+from foldflight.functions.author.spec import BoundFunction
 
 __all__ = ["INTERPRETER", "Accelerator"]
 

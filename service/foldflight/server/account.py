@@ -5,23 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Entries, Forget, States
+from foldflight.errors import FoldflightError
+from foldflight.exchange.codec import Message
+from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Entries, Forget, Frame, Open, States, Wanted
+from foldflight.exchange.serving import ServerExchange
 from foldflight.fold import Mode
 from foldflight.functions.query.rowkind import RowKind
+from foldflight.server.ops.metrics import Metrics
+from foldflight.server.spans import FoldSpans
 from foldflight.tracing import SHORT_S, ids_of
-
-if TYPE_CHECKING:
-    from foldflight.errors import FoldflightError
-    from foldflight.exchange.codec import Message
-    from foldflight.exchange.frames import Frame, Open, Wanted
-    from foldflight.exchange.serving import ServerExchange
-    from foldflight.server.ops.metrics import Metrics
-    from foldflight.server.spans import FoldSpans
 
 __all__ = ["Account"]
 

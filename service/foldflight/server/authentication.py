@@ -23,20 +23,17 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow.flight as fl
 
 from foldflight.errors import RejectedError
+from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import Function
 from foldflight.server.edge import to_flight_error
-from foldflight.server.run.settings import SECRET_BYTES_MIN, SETTINGS
-
-if TYPE_CHECKING:
-    from foldflight.functions.author.scalar import AnyFunction
-    from foldflight.server.ops.logs import Logger
-    from foldflight.server.ops.metrics import Metrics
-    from foldflight.server.run.settings import Settings
+from foldflight.server.ops.logs import Logger
+from foldflight.server.ops.metrics import Metrics
+from foldflight.server.run.settings import SECRET_BYTES_MIN, SETTINGS, Settings
 
 __all__ = [
     "SECRET_BYTES_MIN",

@@ -9,19 +9,16 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foldflight.errors import RejectedError
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import Registered
 from foldflight.functions.registry import Registry
 from foldflight.server.authentication import BundleKeys, check_allowed, check_state_keys
-from foldflight.server.run.settings import SETTINGS
+from foldflight.server.ops.logs import Logger
+from foldflight.server.run.settings import SETTINGS, Settings
 from foldflight.shipping.bundles import Bundle, check_made_with, unpickled, unseal
-
-if TYPE_CHECKING:
-    from foldflight.server.ops.logs import Logger
-    from foldflight.server.run.settings import Settings
 
 __all__ = ["Bundles"]
 

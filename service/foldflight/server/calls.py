@@ -18,14 +18,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import grpc
 
-from foldflight.errors import RetryableError
-
-if TYPE_CHECKING:
-    from foldflight.errors import FoldflightError
+from foldflight.errors import FoldflightError, RetryableError
 
 __all__ = ["CallServer", "CallStatus", "IncomingCall", "RefusedError", "ServedMethod", "VanishedError"]
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import uuid
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import pyarrow.flight as fl
 
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RetryableError
 from foldflight.exchange.messages import encode_error
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from foldflight.server.ops.logs import Logger
-    from foldflight.server.ops.metrics import Metrics
+from foldflight.server.ops.logs import Logger
+from foldflight.server.ops.metrics import Metrics
 
 __all__ = ["ERROR_BYTES_MAX", "count", "edge", "to_flight_error"]
 

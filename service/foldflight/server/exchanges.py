@@ -10,22 +10,18 @@ import contextlib
 import operator
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
+from foldflight.exchange.frames import Frame, Open
+from foldflight.exchange.serving import ServerExchange
 from foldflight.server.account import Account
 from foldflight.server.limits.memory import Memory, give_back, memory_limit_of, resident_bytes, trim
 from foldflight.server.limits.watch import GuardedCall, Watch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from foldflight.exchange.frames import Frame, Open
-    from foldflight.exchange.serving import ServerExchange
-    from foldflight.server.ops.logs import Logger
-    from foldflight.server.ops.metrics import Metrics
-    from foldflight.server.run.settings import Settings
-    from foldflight.server.spans import FoldSpans
+from foldflight.server.ops.logs import Logger
+from foldflight.server.ops.metrics import Metrics
+from foldflight.server.run.settings import Settings
+from foldflight.server.spans import FoldSpans
 
 __all__ = ["Exchanges", "Running"]
 

@@ -11,7 +11,8 @@ import json
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -23,17 +24,19 @@ from foldflight.adapters.wire import (
     stateless_call,
     wire_adapter_of,
 )
+from foldflight.compiler import Programs
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Decoder, Encoder, Message, decode, decode_open, encode
 from foldflight.exchange.fields import app_metadata_in
-from foldflight.exchange.frames import Barrier, Chunk, Entries, FunctionInfo, Limits, Log, Open
+from foldflight.exchange.frames import Barrier, Chunk, Entries, Frame, FunctionInfo, Limits, Log, Open, Wanted
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import encode_info
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold import Mode
-from foldflight.functions.author.scalar import ScalarFunction
-from foldflight.functions.registry import unknown_function
+from foldflight.fold.signing import StateSigner
+from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
+from foldflight.functions.registry import Registry, unknown_function
 from foldflight.lift import lift_text, listed_lift
 from foldflight.recording import Recordings
 from foldflight.recording.recorder import Recorder
@@ -44,24 +47,15 @@ from foldflight.server.edge import count, edge, to_flight_error
 from foldflight.server.exchanges import Exchanges, Running
 from foldflight.server.flightbase import FlightBase, flight_info
 from foldflight.server.limits.memory import Surplus
+from foldflight.server.ops.logs import Logger
+from foldflight.server.ops.metrics import Metrics
 from foldflight.server.ops.status import BY_FUNCTION, STATUS_ACTION
 from foldflight.server.ports import authority
+from foldflight.server.run.settings import Settings
+from foldflight.server.spans import FoldSpans
 from foldflight.server.stream import check_columns, received, schema_of, send
 from foldflight.shipping.bundles import REGISTER_ACTION
 from foldflight.tracing import ids_of, tracer_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from foldflight.compiler import Programs
-    from foldflight.exchange.frames import Frame, Wanted
-    from foldflight.fold.signing import StateSigner
-    from foldflight.functions.author.scalar import AnyFunction
-    from foldflight.functions.registry import Registry
-    from foldflight.server.ops.logs import Logger
-    from foldflight.server.ops.metrics import Metrics
-    from foldflight.server.run.settings import Settings
-    from foldflight.server.spans import FoldSpans
 
 __all__ = ["FlightServer"]
 
@@ -344,8 +338,6 @@ class FlightServer(FlightBase):
         """Return the spans of an exchange; None if its engine does not trace it, or this server has no collector."""
         if self._tracer is None or not ids_of(opening.trace_context):
             return None
-        from foldflight.server.spans import FoldSpans
-
         return FoldSpans(self._tracer, opening, server_id=self._server_id)
 
     def _carry(self, running: Running, context: Any, reader: Any, writer: Any, questions: _Questions) -> None:

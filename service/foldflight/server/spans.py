@@ -8,14 +8,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from foldflight.exchange.frames import Barrier, Chunk, States
+from foldflight.errors import FoldflightError
+from foldflight.exchange.codec import Message
+from foldflight.exchange.frames import Barrier, Chunk, Frame, Open, States
+from foldflight.exchange.serving import ServerExchange
 from foldflight.tracing import SHORT_S
 
 if TYPE_CHECKING:
-    from foldflight.errors import FoldflightError
-    from foldflight.exchange.codec import Message
-    from foldflight.exchange.frames import Frame, Open
-    from foldflight.exchange.serving import ServerExchange
     from foldflight.tracing.spans import Tracer
 
 __all__ = ["FoldSpans"]

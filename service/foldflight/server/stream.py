@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -10,9 +11,6 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.codec import Message
 from foldflight.exchange.frames import columns_text
 from foldflight.server.calls import VanishedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 __all__ = ["check_columns", "received", "schema_of", "send"]
 

@@ -10,18 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import cloudpickle
 
 from foldflight.errors import RejectedError
 from foldflight.fold.pickles import named
 from foldflight.functions.author.adapters import Shipped, engines, written_by_author
+from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import Function
 from foldflight.shipping.bundles import Bundle, made_here, seal, unpickled
-
-if TYPE_CHECKING:
-    from foldflight.functions.author.scalar import AnyFunction
 
 __all__ = ["bundle_of", "pickled", "unpickled_copy"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,16 +14,13 @@ import pyarrow.compute as pc
 from foldflight.adapters.wire.adapter import WireAdapter, is_list
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, Forget, Frame, Open, Returns
-from foldflight.functions.author.scalar import ScalarFunction
+from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.call import Call
 from foldflight.functions.query.step import Step, StepArgument
 from foldflight.functions.types.arrow import is_json
 from foldflight.functions.types.sql import check_plain, sql_name
 from foldflight.functions.types.values import CastError, cast_results, to_python
-
-if TYPE_CHECKING:
-    from foldflight.functions.author.scalar import AnyFunction
 
 __all__ = ["StatelessCall", "stateless_call"]
 

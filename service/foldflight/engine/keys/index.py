@@ -11,20 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.client.process import KEY_LOOPS
+from foldflight.compiler.keytables import KeyLoops
 from foldflight.engine.keys.encoders import Chain, KeyEncoder, Numbers, Texts, Values, WithNull
 from foldflight.errors import RejectedError
 from foldflight.fold.rows import frozen
 from foldflight.functions.types.sql import check_plain, has_floats, sql_name
-
-if TYPE_CHECKING:
-    from foldflight.compiler.keytables import KeyLoops
 
 __all__ = ["KeyIndex"]
 

@@ -6,18 +6,14 @@ import ctypes
 import gc
 import os
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from foldflight.server.run.settings import Settings
+from foldflight.server.run.settings import Settings
 
 __all__ = ["Memory", "Surplus", "give_back", "memory_limit_of", "resident_bytes", "reuse_freed", "trim"]
 

@@ -11,15 +11,12 @@ import contextlib
 import ctypes
 import threading
 import time
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from foldflight.errors import FoldflightError, FunctionError
 from foldflight.fold.failures import user_failure
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from foldflight.server.ops.logs import Logger
+from foldflight.server.ops.logs import Logger
 
 __all__ = ["GRACE_S", "GuardedCall", "Watch"]
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 import math
 import os
 import platform
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import Metric as Family
 
 from foldflight.server.ops.metrics import METRICS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from prometheus_client.core import Metric as Family
 
 __all__ = ["BUILD", "PARENT", "ServerCollector", "usable_cpus", "use_cpus"]
 

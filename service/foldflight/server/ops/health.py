@@ -9,18 +9,15 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
 import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
+from foldflight.errors import FoldflightError
 from foldflight.server.calls import CallServer, CallStatus, IncomingCall, ServedMethod
 from foldflight.server.ports import authority, connections_max
 from foldflight.server.run.settings import port_taken
-
-if TYPE_CHECKING:
-    from foldflight.errors import FoldflightError
 
 __all__ = ["LIVENESS", "READINESS", "HealthServer"]
 

@@ -20,22 +20,17 @@ import json
 import logging
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
+from foldflight.server.ops.status import Status
 from foldflight.server.ports import connections_max, listen
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from prometheus_client import CollectorRegistry
-
-    from foldflight.server.ops.status import Status
 
 __all__ = ["HttpServer"]
 

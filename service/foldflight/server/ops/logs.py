@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Iterator, MutableMapping
+from typing import Any, TextIO
 
 import structlog
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableMapping
 
 __all__ = ["Logger", "make_logger", "taking_over"]
 

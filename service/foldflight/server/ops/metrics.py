@@ -13,15 +13,13 @@ from __future__ import annotations
 import contextlib
 import struct
 import time
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from foldflight.errors import CorruptError, FunctionError, RejectedError, RetryableError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["METRICS", "MORE", "Metric", "Metrics", "forget_process", "metrics_table", "shared_registry"]
 

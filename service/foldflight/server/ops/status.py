@@ -19,21 +19,17 @@ import os
 import re
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry
 
 from foldflight.errors import RetryableError
-from foldflight.fold import Mode
+from foldflight.fold import Folding, Mode
+from foldflight.functions.author.scalar import AnyFunction
+from foldflight.functions.registry import Registry
 from foldflight.server.ops.build import BUILD, PARENT
 from foldflight.server.ports import authority
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from prometheus_client import CollectorRegistry
-
-    from foldflight.fold import Folding
-    from foldflight.functions.author.scalar import AnyFunction
-    from foldflight.functions.registry import Registry
 
 __all__ = ["BY_FUNCTION", "FLEET_PATH", "OWN_PATH", "STATUS_ACTION", "Status", "fleet_of"]
 

@@ -27,10 +27,12 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO
+from typing import Any, NoReturn, Self, TextIO
 
 import pyarrow as pa
+from prometheus_client import CollectorRegistry
 
 from foldflight.adapters.java import java_functions, limit_heap
 from foldflight.compiler import Programs
@@ -38,6 +40,7 @@ from foldflight.compiler.store import LoopStore
 from foldflight.errors import RejectedError
 from foldflight.fold import Mode
 from foldflight.fold.signing import StateSigner
+from foldflight.functions.author.spec import Function
 from foldflight.functions.registry import Registry
 from foldflight.server.authentication import check_keys
 from foldflight.server.flight import FlightServer
@@ -45,19 +48,11 @@ from foldflight.server.limits.memory import memory_limit_of, reuse_freed
 from foldflight.server.ops.build import ServerCollector
 from foldflight.server.ops.health import HealthServer
 from foldflight.server.ops.http import HttpServer
-from foldflight.server.ops.logs import make_logger, taking_over
+from foldflight.server.ops.logs import Logger, make_logger, taking_over
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.ops.status import Status
 from foldflight.server.ports import authority
 from foldflight.server.run.settings import SETTINGS, Settings, load_settings, port_taken
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from prometheus_client import CollectorRegistry
-
-    from foldflight.functions.author.spec import Function
-    from foldflight.server.ops.logs import Logger
 
 __all__ = [
     "EXIT_CUT_OFF",

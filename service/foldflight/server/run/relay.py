@@ -13,15 +13,12 @@ import socket
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
+from foldflight.server.ops.logs import Logger
 from foldflight.server.ports import connections_max, listen
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from foldflight.server.ops.logs import Logger
-    from foldflight.server.run.settings import Settings
+from foldflight.server.run.settings import Settings
 
 __all__ = ["Relay", "Target"]
 

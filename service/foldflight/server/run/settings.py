@@ -11,16 +11,14 @@ import dataclasses
 import difflib
 import re
 import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foldflight.errors import RejectedError
 from foldflight.fold.signing import STATE_KEY_BYTES_MIN
 from foldflight.shipping.bundles import BUNDLE_KEY_BYTES_MIN
 from foldflight.tracing import check_endpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 __all__ = [
     "CONFIG_FLAG",

@@ -22,12 +22,16 @@ import sys
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from prometheus_client import CollectorRegistry
 
 from foldflight.errors import RetryableError
 from foldflight.server.limits.memory import memory_limit_of
 from foldflight.server.limits.watch import GRACE_S
 from foldflight.server.ops.build import PARENT, ServerCollector, usable_cpus
+from foldflight.server.ops.logs import Logger
 from foldflight.server.ops.metrics import forget_process, shared_registry
 from foldflight.server.run.lifecycle import (
     EXIT_CUT_OFF,
@@ -42,13 +46,6 @@ from foldflight.server.run.lifecycle import (
 )
 from foldflight.server.run.relay import Relay
 from foldflight.server.run.settings import Settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from prometheus_client import CollectorRegistry
-
-    from foldflight.server.ops.logs import Logger
 
 __all__ = ["run_workers"]
 

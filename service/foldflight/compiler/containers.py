@@ -15,7 +15,6 @@ import numba
 from llvmlite import ir as llvm
 from numba.core import cgutils, types
 from numba.core.datamodel import models
-from numba.core.imputils import RefType, iternext_impl, lower_builtin
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable, register_model
 
@@ -23,7 +22,8 @@ from foldflight.compiler import memory
 from foldflight.compiler.arithmetic import add_int, bound_of, index_of, sub_int
 from foldflight.compiler.heap import HEADER, Holding, Part
 from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, stand_in
-from foldflight.compiler.memory import dict_operations, list_operations, load
+from foldflight.compiler.memory import dict_operations, list_operations, load, word_at
+from foldflight.compiler.walks import Walk, lower_walks
 from foldflight.fold.texts import TEXTS
 
 __all__ = [
@@ -51,7 +51,7 @@ class Held(types.IterableType):
     Args:
         holding: What it holds.
         changeable: Whether code may change it. Parts of others, and what is sorted, cannot be changed.
-        view: `keys`, `values` or `items` for the views of a dict; else empty.
+        view: `keys`, `values` or `items` for the views of a dict; `entries` if its order does not matter; else empty.
         temporary: Whether code has made it, so that it is not an accumulator's.
     """
 
@@ -64,9 +64,9 @@ class Held(types.IterableType):
 
     @property
     def iterator_type(self) -> types.Type:
-        if self.holding.shape == "set":
+        if self.holding.shape == "set" and self.view != "entries":
             raise Refused("it iterates over a set, whose order only Python knows; use update, |=, sorted, min or max")
-        return _Walk(self)
+        return Walk(self, self.yielded)
 
     @property
     def yielded(self) -> types.Type:
@@ -92,30 +92,9 @@ class Held(types.IterableType):
         return dict_operations(holding.key.kinds, holding.stride)
 
 
-class _Walk(types.SimpleIteratorType):
-    """The numba type of an iterator over a container."""
-
-    def __init__(self, held: Held) -> None:
-        self.held = held
-        super().__init__(f"Walk({held})", held.yielded)
-
-
 @register_model(Held)
 class _HeldModel(models.OpaqueModel):
     pass
-
-
-@register_model(_Walk)
-class _WalkModel(models.StructModel):
-    def __init__(self, manager: Any, type_: _Walk) -> None:
-        members = [
-            ("header", types.int64),
-            ("live", types.int64),
-            ("used", types.int64),
-            ("offset", types.int64),
-            ("place", types.EphemeralPointer(types.int64)),
-        ]
-        super().__init__(manager, type_, members)
 
 
 def type_of(part: Part) -> types.Type:
@@ -153,13 +132,13 @@ def seen_as(held: Held) -> Callable[[int], Any]:
     return seen
 
 
-def _word(context: Any, builder: Any, type_: types.Type, value: Any) -> Any:
+def _word(builder: Any, type_: types.Type, value: Any) -> Any:
     if type_ == types.float64:
         return builder.bitcast(value, llvm.IntType(64))
     return builder.zext(value, llvm.IntType(64)) if type_ == types.boolean else value
 
 
-def _value(context: Any, builder: Any, type_: types.Type, word: Any) -> Any:
+def _value(builder: Any, type_: types.Type, word: Any) -> Any:
     if type_ == types.float64:
         return builder.bitcast(word, llvm.DoubleType())
     return builder.trunc(word, llvm.IntType(1)) if type_ == types.boolean else word
@@ -189,7 +168,7 @@ def words_of(part: Part, what: str) -> Any:
                 given = cgutils.unpack_tuple(builder, arguments[0], len(members))
                 sources = list(made.args[0])
             found = [
-                _word(context, builder, member, context.cast(builder, each, source, member))
+                _word(builder, member, context.cast(builder, each, source, member))
                 for each, source, member in zip(given, sources, members, strict=True)
             ]
             return context.make_tuple(builder, made.return_type, found)
@@ -209,9 +188,7 @@ def value_at(part: Part) -> Any:
         def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
             found = []
             for place, kind in enumerate(part.kinds):
-                at = builder.add(arguments[0], llvm.Constant(llvm.IntType(64), 8 * place))
-                word = builder.load(builder.inttoptr(at, llvm.IntType(64).as_pointer()))
-                found.append(_value(context, builder, KINDS[kind], word))
+                found.append(_value(builder, KINDS[kind], word_at(builder, arguments[0], place)))
             return context.make_tuple(builder, result, found) if part.is_tuple else found[0]
 
         return signature(result, types.int64), generate
@@ -219,88 +196,53 @@ def value_at(part: Part) -> Any:
     return value
 
 
-@functools.cache
-def entry_at(held: Held) -> Any:
-    """Return the function that returns what a loop over a container yields for the entry at an address."""
-    key, value = value_at(held.holding.key), value_at(held.holding.value or held.holding.key)
-    ahead = 8 * len(held.holding.key.kinds)
-    if held.view == "items":
-        return register_jitable(lambda address: (key(address), value(address + ahead)))
-    if held.view == "values":
-        return register_jitable(lambda address: value(address + ahead))
-    return register_jitable(lambda address: key(address))
-
-
 # --- loops ------------------------------------------------------------------------------------------------------------
 
 
-def _lower_loops() -> None:
-    @lower_builtin("getiter", Held)
-    def getiter(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        walk = context.make_helper(builder, made.return_type)
-        walk.header = builder.ptrtoint(arguments[0], llvm.IntType(64))
-        for name, offset in (("live", memory.LIVE), ("used", memory.USED), ("offset", memory.OFFSET)):
-            at = builder.add(walk.header, llvm.Constant(llvm.IntType(64), offset))
-            setattr(walk, name, builder.load(builder.inttoptr(at, llvm.IntType(64).as_pointer())))
-        walk.place = cgutils.alloca_once_value(builder, llvm.Constant(llvm.IntType(64), 0))
-        return walk._getvalue()
-
-    @lower_builtin("iternext", _Walk)
-    @iternext_impl(RefType.UNTRACKED)
-    def iternext(context: Any, builder: Any, made: Any, arguments: Any, result: Any) -> None:
-        (type_,) = made.args
-        walk = context.make_helper(builder, type_, value=arguments[0])
-        place = builder.load(walk.place)
-        words = signature(types.int64, types.int64, types.int64, types.int64, types.int64, types.int64)
-        given = [walk.header, walk.live, walk.used, walk.offset, place]
-        found = context.compile_internal(builder, _next_of(type_.held), words, given)
-        valid = builder.icmp_signed(">=", found, llvm.Constant(llvm.IntType(64), 0))
-        result.set_valid(valid)
-        with builder.if_then(valid):
-            at, entry = _address_of(type_.held), entry_at(type_.held)
-            yielded = context.compile_internal(
-                builder,
-                lambda header, found: entry(at(header, found)),
-                signature(type_.yield_type, types.int64, types.int64),
-                [walk.header, found],
-            )
-            result.yield_(yielded)
-            builder.store(builder.add(found, llvm.Constant(llvm.IntType(64), 1)), walk.place)
+@register_jitable
+def _seen(me: Any) -> tuple[int, int, int]:
+    header = header_of(me)
+    return load(header + memory.LIVE), load(header + memory.USED), load(header + memory.OFFSET)
 
 
-_lower_loops()
+def _steps(held: Held) -> tuple[Any, Any]:
+    """Return the next entry of a loop, and what the loop yields for an entry."""
+    holding = held.holding
+    following: Any = (
+        register_jitable(lambda header, place: place if place < load(header + memory.USED) else -1)
+        if holding.shape == "list"
+        else held.operations.next
+    )
+    may_change, seen_of = holding.shape == "list" and holding.made is not deque, _seen
 
-
-@functools.cache
-def _address_of(held: Held) -> Any:
-    stride = held.holding.stride
-    return register_jitable(lambda header, entry: memory.address_of(header, entry * stride))
-
-
-@functools.cache
-def _following(held: Held) -> Any:
-    """Return `following(header, place)`: the first entry from this place on, or -1."""
-    if held.holding.shape != "list":
-        return held.operations.next
-    return register_jitable(lambda header, place: place if place < load(header + memory.USED) else -1)
-
-
-@functools.cache
-def _next_of(held: Held) -> Any:
-    """Return `next(header, live, used, offset, place)`: the next entry of a loop, or -1 at its end."""
-    following, is_deque = _following(held), held.holding.made is deque
-    if held.holding.shape == "list" and not is_deque:
-        return register_jitable(lambda header, live, used, offset, place: following(header, place))
-
-    @register_jitable
-    def next_entry(header, live, used, offset, place):
-        is_same = load(header + memory.LIVE) == live and load(header + memory.USED) == used
-        if not is_same or load(header + memory.OFFSET) != offset:
+    def next_entry(me: Any, seen: Any, last: int) -> int:
+        if not may_change and seen_of(me) != seen:
             # Python raises RuntimeError, or, after as many insertions as deletions, goes on in an order of its own.
             raise ValueError  # `LIVE` of a deque counts its changes
-        return following(header, place)
+        return following(header_of(me), last + 1)
 
-    return next_entry
+    key, value = value_at(holding.key), value_at(holding.value or holding.key)
+    stride, ahead = holding.stride, len(holding.key.kinds)
+    takes_key, takes_value = held.view != "values", held.view in ("values", "items")
+
+    def entry(me: Any, place: int) -> Any:
+        header = header_of(me)
+        if not takes_value:
+            return key(memory.address_of(header, place * stride))
+        found = value(memory.address_of(header, place * stride + ahead))
+        return (key(memory.address_of(header, place * stride)), found) if takes_key else found
+
+    return next_entry, entry
+
+
+lower_walks(Held, _steps, _seen)
+
+
+@stand_in
+def _entries(me: Any) -> Any:
+    """Return what a loop may walk over where the order does not matter."""
+    seen = seen_as(Held(me.holding, changeable=False, view=me.view or "entries"))
+    return lambda me: seen(header_of(me))
 
 
 # --- what the stand-ins need ------------------------------------------------------------------------------------------
@@ -340,69 +282,89 @@ def _whole(what: str, *given: Any) -> None:
 # --- methods ----------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def _changed(holding: Holding, *, at_begin: bool = False) -> Any:
+    """Return what follows a change of a list, which may be one at its begin: only a deque has a limit, and counts."""
+    if holding.made is not deque:
+        return register_jitable(lambda header: None)
+    cut, limit = list_operations(holding.stride).cut, -1 if holding.limit is None else holding.limit
+    start = limit if at_begin else 0
+
+    @register_jitable
+    def changed(header):
+        if 0 <= limit < load(header + memory.USED):
+            cut(header, start, start + 1)
+        memory.store(header + memory.LIVE, load(header + memory.LIVE) + 1)
+
+    return changed
+
+
 @stand_in
 def append(me: Any, item: Any) -> Any:
     """Stand for `list.append`."""
     made = _of(me, "list", "append", changes=True)
-    words, appended = words_of(me.holding.key, "the item of append"), made.appended
-    if me.holding.made is deque:
-        limited = _limited(me.holding)
+    words, appended, changed = words_of(me.holding.key, "the item of append"), made.appended, _changed(me.holding)
 
-        def at_end(me: Any, item: Any) -> None:
-            appended(header_of(me), words(item))
-            limited(header_of(me))
+    def at_end(me: Any, item: Any) -> None:
+        appended(header_of(me), words(item))
+        changed(header_of(me))
 
-        return at_end
-    return lambda me, item: appended(header_of(me), words(item))
+    return at_end
 
 
-@functools.cache
-def _limited(holding: Holding) -> Any:
-    """Return the function that removes the first item of a deque if it is too long, and counts the change."""
-    cut, limit = list_operations(holding.stride).cut, -1 if holding.limit is None else holding.limit
+def _inserting(name: str, *, at_begin: bool) -> Any:
+    """Return the stand-in of `list.insert`, or of `deque.appendleft`."""
 
-    @register_jitable
-    def limited(header):
-        if 0 <= limit < load(header + memory.USED):
-            cut(header, 0, 1)
-        memory.store(header + memory.LIVE, load(header + memory.LIVE) + 1)
+    @stand_in
+    def choose(me: Any, place: Any, item: Any) -> Any:
+        made = _of(me, "list", name, changes=True)
+        _whole(name, place)
+        words, inserted = words_of(me.holding.key, f"the item of {name}"), made.inserted
+        changed = _changed(me.holding, at_begin=at_begin)
 
-    return limited
+        def put(me: Any, place: Any, item: Any) -> None:
+            inserted(header_of(me), bound_of(place, load(header_of(me) + memory.USED)), words(item))
+            changed(header_of(me))
+
+        return put
+
+    return choose
+
+
+insert: Final = _inserting("insert", at_begin=False)
+_insert_first: Final = _inserting("appendleft", at_begin=True)
 
 
 @stand_in
 def append_left(me: Any, item: Any) -> Any:
     """Stand for `deque.appendleft`."""
-    made = _of(me, "list", "appendleft", changes=True)
-    words, inserted, limited = words_of(me.holding.key, "the item of appendleft"), made.inserted, _limited(me.holding)
-    cut, limit = made.cut, -1 if me.holding.limit is None else me.holding.limit
+    return lambda me, item: _insert_first(me, 0, item)
 
-    def at_begin(me: Any, item: Any) -> None:
-        header = header_of(me)
-        inserted(header, 0, words(item))
-        if 0 <= limit < load(header + memory.USED):
-            cut(header, limit, limit + 1)
-        limited(header)
 
-    return at_begin
+@functools.cache
+def _taken(holding: Holding) -> Any:
+    """Return the function that removes an item of a list, and returns it."""
+    value, cut, stride, changed = (
+        value_at(holding.key), list_operations(holding.stride).cut, holding.stride, _changed(holding),
+    )  # fmt: skip
+
+    @register_jitable
+    def taken(header, index):
+        place = index_of(index, load(header + memory.USED))
+        found = value(memory.address_of(header, place * stride))
+        cut(header, place, place + 1)
+        changed(header)
+        return found
+
+    return taken
 
 
 @stand_in
 def pop_left(me: Any) -> Any:
     """Stand for `deque.popleft`."""
-    made = _of(me, "list", "popleft", changes=True)
-    value, cut, limited = value_at(me.holding.key), made.cut, _limited(me.holding)
-
-    def popped(me: Any) -> Any:
-        header = header_of(me)
-        if load(header + memory.USED) == 0:
-            raise ValueError
-        found = value(memory.address_of(header, 0))
-        cut(header, 0, 1)
-        limited(header)
-        return found
-
-    return popped
+    _of(me, "list", "popleft", changes=True)
+    taken = _taken(me.holding)
+    return lambda me: taken(header_of(me), 0)
 
 
 @stand_in
@@ -458,26 +420,31 @@ def clear(me: Any) -> Any:
     return cleared
 
 
+def _otherwise(me: Held, default: Any, what: str) -> Any:
+    """Return the function that returns the default of a method."""
+    return same_as(me.holding.value, what) if _is_given(default) else register_jitable(lambda default: None)
+
+
 @stand_in
 def get(me: Any, key: Any, default: Any = None) -> Any:
     """Stand for `dict.get`."""
     made = _of(me, "dict", "get")
-    words, find, at = words_of(me.holding.key, "the key of get"), made.find, made.at
-    ahead, value = 8 * len(me.holding.key.kinds), value_at(me.holding.value)
-    if not _is_given(default):
+    words, find, value = words_of(me.holding.key, "the key of get"), made.find, _value_of(me.holding)
+    otherwise = _otherwise(me, default, "the default of get")
 
-        def without(me: Any, key: Any, default: Any = None) -> Any:
-            entry = find(header_of(me), words(key))
-            return None if entry < 0 else value(at(header_of(me), entry) + ahead)
-
-        return without
-    same = same_as(me.holding.value, "the default of get")
-
-    def with_default(me: Any, key: Any, default: Any = None) -> Any:
+    def got(me: Any, key: Any, default: Any = None) -> Any:
         entry = find(header_of(me), words(key))
-        return same(default) if entry < 0 else value(at(header_of(me), entry) + ahead)
+        return otherwise(default) if entry < 0 else value(header_of(me), entry)
 
-    return with_default
+    return got
+
+
+@functools.cache
+def _value_of(holding: Holding) -> Any:
+    """Return the function that returns the value of an entry of a dict."""
+    assert holding.value is not None
+    value, stride, ahead = value_at(holding.value), holding.stride, len(holding.key.kinds)
+    return register_jitable(lambda header, entry: value(memory.address_of(header, entry * stride + ahead)))
 
 
 @functools.cache
@@ -501,15 +468,14 @@ def same_as(part: Part, what: str) -> Any:
 def set_default(me: Any, key: Any, default: Any) -> Any:
     """Stand for `dict.setdefault`."""
     made = _of(me, "dict", "setdefault", changes=True)
-    words, find, at, added = words_of(me.holding.key, "the key"), made.find, made.at, made.added
+    words, find, added, value = words_of(me.holding.key, "the key"), made.find, made.added, _value_of(me.holding)
     given = words_of(me.holding.value, "the default of setdefault")
-    ahead, value = 8 * len(me.holding.key.kinds), value_at(me.holding.value)
 
     def found(me: Any, key: Any, default: Any) -> Any:
         entry = find(header_of(me), words(key))
         if entry < 0:
             entry = added(header_of(me), words(key) + given(default))
-        return value(at(header_of(me), entry) + ahead)
+        return value(header_of(me), entry)
 
     return found
 
@@ -519,44 +485,20 @@ def pop(me: Any, key: Any = None, default: Any = None) -> Any:
     """Stand for `list.pop` and `dict.pop`."""
     made = _of(me, "list dict", "pop", changes=True)
     if me.holding.shape == "list":
-        value, cut, stride = value_at(me.holding.key), made.cut, me.holding.stride
-        if _is_given(key):
+        taken, is_last = _taken(me.holding), not _is_given(key)
+        if not is_last:
             _whole("pop", key)
-        is_last, is_deque = not _is_given(key), me.holding.made is deque
-        if is_deque and not is_last:
+        if not is_last and me.holding.made is deque:
             raise Refused("it uses pop of a deque with an argument")
+        return lambda me, key=None, default=None: taken(header_of(me), -1 if is_last else key)
+    words, find, deleted = words_of(me.holding.key, "the key of pop"), made.find, made.deleted
+    value, otherwise = _value_of(me.holding), _otherwise(me, default, "the default of pop")
 
-        def popped(me: Any, key: Any = None, default: Any = None) -> Any:
-            used = load(header_of(me) + memory.USED)
-            place = index_of(-1 if is_last else key, used)
-            found = value(memory.address_of(header_of(me), place * stride))
-            cut(header_of(me), place, place + 1)
-            if is_deque:
-                memory.store(header_of(me) + memory.LIVE, load(header_of(me) + memory.LIVE) + 1)
-            return found
-
-        return popped
-    words, find, at, deleted = words_of(me.holding.key, "the key of pop"), made.find, made.at, made.deleted
-    ahead, value = 8 * len(me.holding.key.kinds), value_at(me.holding.value)
-    if isinstance(default, types.NoneType):  # None is given; no default is Omitted
-
-        def or_none(me: Any, key: Any = None, default: Any = None) -> Any:
-            entry = find(header_of(me), words(key))
-            if entry < 0:
-                return None
-            found = value(at(header_of(me), entry) + ahead)
-            deleted(header_of(me), entry)
-            return found
-
-        return or_none
-    has_default = _is_given(default)
-    same: Any = same_as(me.holding.value, "the default of pop") if has_default else None
-
-    def taken(me: Any, key: Any = None, default: Any = None) -> Any:
+    def or_default(me: Any, key: Any = None, default: Any = None) -> Any:
         entry = find(header_of(me), words(key))
         if entry < 0:
-            return same(default)
-        found = value(at(header_of(me), entry) + ahead)
+            return otherwise(default)
+        found = value(header_of(me), entry)
         deleted(header_of(me), entry)
         return found
 
@@ -564,115 +506,97 @@ def pop(me: Any, key: Any = None, default: Any = None) -> Any:
         entry = find(header_of(me), words(key))
         if entry < 0:
             raise ValueError  # the interpreter raises KeyError
-        found = value(at(header_of(me), entry) + ahead)
+        found = value(header_of(me), entry)
         deleted(header_of(me), entry)
         return found
 
-    return taken if has_default else required
+    # None may be given; no default is Omitted.
+    return or_default if _is_given(default) or isinstance(default, types.NoneType) else required
 
 
-@stand_in
-def insert(me: Any, place: Any, item: Any) -> Any:
-    """Stand for `list.insert`."""
-    made = _of(me, "list", "insert", changes=True)
-    _whole("insert", place)
-    words, inserted = words_of(me.holding.key, "the item of insert"), made.inserted
-
-    def put(me: Any, place: Any, item: Any) -> None:
-        inserted(header_of(me), bound_of(place, load(header_of(me) + memory.USED)), words(item))
-
-    return put
+def _check_same(me: Held, other: Any) -> None:
+    if not isinstance(other, Held) or other.holding != me.holding or other.view:
+        raise Refused(f"it extends a {me.holding.name} by {other}")
 
 
 @stand_in
 def extend(me: Any, other: Any) -> Any:
     """Stand for `list.extend`, and `set.update` and `dict.update` with another of the same type."""
     made = _of(me, "list set dict", "extend or update", changes=True)
-    if not isinstance(other, Held) or other.holding != me.holding or other.view:
-        raise Refused(f"it extends a {me.holding.name} by {other}")
-    if me.holding.made is Counter:
-        return lambda me, other: _add_counts(me, other)
+    _check_same(me, other)
     if me.holding.made is deque:
-        return _extended_deque(me)
+
+        def each(me: Any, other: Any) -> None:
+            for item in other:  # raises if it is the same one
+                append(me, item)
+
+        return each
     if me.holding.shape == "list":
         extended = made.extended
         return lambda me, other: extended(header_of(me), header_of(other), 0, load(header_of(other) + memory.USED))
-    find, added, at, following, key_of = made.find, made.added, made.at, made.next, made.key_of
-    keys, whole, stride = len(me.holding.key.kinds), memory.words_tuple(me.holding.stride), me.holding.stride
+    merged = _merged(me.holding, add_int if me.holding.made is Counter else _last)
+    return lambda me, other: merged(header_of(me), header_of(other))
 
-    def updated(me: Any, other: Any) -> None:
-        entry = following(header_of(other), 0)
+
+@stand_in
+def subtract(me: Any, other: Any) -> Any:
+    """Stand for `Counter.subtract`."""
+    _of(me, "dict", "subtract", changes=True)
+    _check_same(me, other)
+    merged = _merged(me.holding, sub_int)
+    return lambda me, other: merged(header_of(me), header_of(other))
+
+
+@stand_in
+def _add_counts(me: Any, other: Any) -> Any:
+    """Stand for `+=` of two Counters, which leaves positive counts only."""
+    made = _of(me, "dict", "+=", changes=True)
+    _check_same(me, other)
+    merged, following, deleted, count = (
+        _merged(me.holding, add_int), made.next, made.deleted, _value_of(me.holding),
+    )  # fmt: skip
+
+    def counted(me: Any, other: Any) -> Any:
+        header = header_of(me)
+        merged(header, header_of(other))
+        entry = following(header, 0)
         while entry >= 0:
-            address = at(header_of(other), entry)
-            mine = find(header_of(me), key_of(address))
-            if mine < 0:
-                added(header_of(me), whole(address))
-            else:
-                for place in range(keys, stride):
-                    memory.change(load(header_of(me)), at(header_of(me), mine) + 8 * place, load(address + 8 * place))
-            entry = following(header_of(other), entry + 1)
+            if count(header, entry) <= 0:
+                deleted(header, entry)
+            entry = following(header, entry + 1)
+        return me
 
-    return updated
+    return counted
 
 
-def _extended_deque(me: Held) -> Any:
-    """Return the implementation of `deque.extend` with another deque of the same type."""
-    made, limited, whole = (
-        list_operations(me.holding.stride),
-        _limited(me.holding),
-        memory.words_tuple(me.holding.stride),
-    )
-    appended, at = made.appended, _address_of(me)
-
-    def extended(me: Any, other: Any) -> None:
-        if header_of(me) == header_of(other):
-            raise ValueError  # Python copies it first
-        for place in range(load(header_of(other) + memory.USED)):
-            appended(header_of(me), whole(at(header_of(other), place)))
-            limited(header_of(me))
-
-    return extended
+_last: Final = register_jitable(lambda old, new: new)
 
 
-def _counting(what: str, plus: Any, *, keeps_positive: bool = False) -> Any:
-    """Return the stand-in of what adds the counts of another Counter, or subtracts them."""
+@functools.cache
+def _merged(holding: Holding, plus: Any) -> Any:
+    """Return `merged(header, other)`, which puts the entries of another dict or set of the same type into one.
 
-    @stand_in
-    def choose(me: Any, other: Any) -> Any:
-        made = _of(me, "dict", what, changes=True)
-        if not isinstance(other, Held) or other.holding != me.holding or other.view:
-            raise Refused(f"it uses {what} of a Counter with {other}")
-        find, added, deleted, at, following, key_of = (
-            made.find, made.added, made.deleted, made.at, made.next, made.key_of,
-        )  # fmt: skip
+    `plus` makes a word of a value from the one that is there, or 0, and the other's.
+    """
+    made, whole = dict_operations(holding.key.kinds, holding.stride), memory.words_tuple(holding.stride)
+    find, added, at, following, key_of = made.find, made.added, made.at, made.next, made.key_of
+    keys, stride = len(holding.key.kinds), holding.stride
 
-        def counted(me: Any, other: Any) -> None:
-            entry = following(header_of(other), 0)
-            while entry >= 0:
-                address = at(header_of(other), entry)
-                mine = find(header_of(me), key_of(address))
-                count = load(address + 8)
-                if mine < 0:
-                    added(header_of(me), (load(address), plus(0, count)))
-                else:
-                    place = at(header_of(me), mine) + 8
-                    memory.change(load(header_of(me)), place, plus(load(place), count))
-                entry = following(header_of(other), entry + 1)
-            if keeps_positive:
-                entry = following(header_of(me), 0)
-                while entry >= 0:
-                    if load(at(header_of(me), entry) + 8) <= 0:
-                        deleted(header_of(me), entry)
-                    entry = following(header_of(me), entry + 1)
+    @register_jitable
+    def merged(header, other):
+        entry = following(other, 0)
+        while entry >= 0:
+            address = at(other, entry)
+            mine = find(header, key_of(address))
+            is_new = mine < 0
+            if is_new:
+                mine = added(header, whole(address))
+            for place in range(keys, stride):
+                into = at(header, mine) + 8 * place
+                memory.change(load(header), into, plus(0 if is_new else load(into), load(address + 8 * place)))
+            entry = following(other, entry + 1)
 
-        return counted
-
-    return choose
-
-
-_add_counts: Final = _counting("extend or update", add_int)
-_subtract_counts: Final = _counting("subtract", sub_int)
-_add_in_place: Final = _counting("+=", add_int, keeps_positive=True)
+    return merged
 
 
 def _view(name: str) -> Any:
@@ -693,7 +617,7 @@ def sort(me: Any) -> Any:
     whole = memory.words_tuple(stride)
 
     def done(me: Any) -> None:
-        found = ordered(header_of(me))
+        found = ordered(me)
         for place in range(load(found + memory.USED)):
             put(header_of(me), place, whole(memory.address_of(found, place * stride)))
 
@@ -705,21 +629,16 @@ def _sorted_of(me: Held) -> Any:
     part = me.part
     assert part is not None
     _check_order(part)
-    sorting, made = memory.sorting(_floats(part)), list_operations(len(part.kinds))
-    appended, widened, whole = made.appended, made.widened, memory.words_tuple(len(part.kinds))
-    following, at = _following(me), _address_of(me)
-    ahead = 8 * len(me.holding.key.kinds) if me.view == "values" else 0
-    count = memory.USED if me.holding.shape == "list" else memory.LIVE
+    sorting, made, words = memory.sorting(_floats(part)), list_operations(len(part.kinds)), words_of(part, "an item")
+    appended, widened, size_of = made.appended, made.widened, register_jitable(is_full(me))
 
     @register_jitable
-    def ordered(header):
-        found, scratch, size = memory.new_header(header), memory.new_header(header), load(header + count)
-        widened(found, size)
-        widened(scratch, size)
-        entry = following(header, 0)
-        while entry >= 0:
-            appended(found, whole(at(header, entry) + ahead))
-            entry = following(header, entry + 1)
+    def ordered(me):
+        found, scratch = memory.new_header(header_of(me)), memory.new_header(header_of(me))
+        widened(found, size_of(me))
+        widened(scratch, size_of(me))
+        for item in _entries(me):
+            appended(found, words(item))
         sorting(found, scratch)
         return found
 
@@ -750,7 +669,7 @@ METHODS: Final[dict[str, Any]] = {
     "remove": _deleting("remove", "set", must_exist=True),
     "setdefault": set_default,
     "sort": sort,
-    "subtract": _subtract_counts,
+    "subtract": subtract,
     "update": extend,
     "values": _view("values"),
 }
@@ -784,13 +703,12 @@ def get_item(me: Held, index: Any) -> Any:
     """Return the implementation of `me[index]`."""
     made = _of(me, "list dict", "[]")
     if me.holding.shape == "dict":
-        words, find, at = words_of(me.holding.key, "the key of []"), made.find, made.at
-        ahead, value = 8 * len(me.holding.key.kinds), value_at(me.holding.value)
+        words, find, value = words_of(me.holding.key, "the key of []"), made.find, _value_of(me.holding)
         if me.holding.made is Counter:
 
             def counted(me: Any, index: Any) -> Any:
                 entry = find(header_of(me), words(index))
-                return 0 if entry < 0 else value(at(header_of(me), entry) + ahead)
+                return 0 if entry < 0 else value(header_of(me), entry)
 
             return counted
         added, adds = made.added, me.holding.made is defaultdict and me.changeable
@@ -801,7 +719,7 @@ def get_item(me: Held, index: Any) -> Any:
                 if not adds:
                     raise ValueError  # the interpreter raises KeyError
                 entry = added(header_of(me), (*words(index), 0))  # zero, 0.0 and False are the same word
-            return value(at(header_of(me), entry) + ahead)
+            return value(header_of(me), entry)
 
         return found
     if isinstance(index, types.SliceType):
@@ -940,12 +858,7 @@ def in_place(plain: Any, shapes: str, *, plus: bool = False) -> Any:
         if not isinstance(me, Held):
             return lambda me, other: plain(me, other)
         if me.holding.made is Counter and plus:
-
-            def counted(me: Any, other: Any) -> Any:
-                _add_in_place(me, other)
-                return me
-
-            return counted
+            return lambda me, other: _add_counts(me, other)
         _of(me, shapes, "extend or update" if me.holding.made is deque else "an operator in place", changes=True)
 
         def extended(me: Any, other: Any) -> Any:
@@ -984,7 +897,15 @@ def ordered_list(me: Any) -> Any:
     if part is None:
         raise Refused(f"it sorts {me}")
     ordered, seen = _sorted_of(me), seen_as(Held(Holding("list", part), changeable=False))
-    return lambda me: seen(ordered(header_of(me)))
+    return lambda me: seen(ordered(me))
+
+
+def _numbers_of(me: Any, name: str) -> str:
+    """Return the kind of the numbers of a list, set, or the keys or values of a dict. Raises Refused for others."""
+    part = me.part if isinstance(me, Held) else None
+    if part is None or part.is_tuple or part.kinds[0] not in ("int", "float"):
+        raise Refused(f"it calls {name} of {me}")
+    return part.kinds[0]
 
 
 def _extreme(name: str, wins: Any) -> Any:
@@ -993,23 +914,15 @@ def _extreme(name: str, wins: Any) -> Any:
 
     @stand_in
     def choose(me: Any) -> Any:
-        part = me.part if isinstance(me, Held) else None
-        if part is None or part.is_tuple or part.kinds[0] not in ("int", "float"):
-            raise Refused(f"it calls {name} of {me}")
-        following, at, entry = _following(me), _address_of(me), entry_at(me)
+        zero = {"int": 0, "float": 0.0}[_numbers_of(me, name)]
 
         def found(me: Any) -> Any:
-            header = header_of(me)
-            place = following(header, 0)
-            if place < 0:
+            best, is_some = zero, False
+            for each in _entries(me):
+                if not is_some or beats(each, best):
+                    best, is_some = each, True
+            if not is_some:
                 raise ValueError
-            best = entry(at(header, place))
-            place = following(header, place + 1)
-            while place >= 0:
-                value = entry(at(header, place))
-                if beats(value, best):
-                    best = value
-                place = following(header, place + 1)
             return best
 
         return found
@@ -1023,24 +936,17 @@ _COMPENSATED: Final = sys.version_info >= (3, 12)  # since then Python sums floa
 @stand_in
 def total(me: Any) -> Any:
     """Stand for `sum`."""
-    part = me.part if isinstance(me, Held) else None
-    if part is None or part.is_tuple or part.kinds[0] not in ("int", "float"):
-        raise Refused(f"it calls sum of {me}")
-    if part.kinds[0] == "float" and (me.holding.shape == "set" or _COMPENSATED):
+    is_float = _numbers_of(me, "sum") == "float"
+    if is_float and (me.holding.shape == "set" or _COMPENSATED):
         raise Refused("it calls sum of floats in a set, or in a Python that sums with a compensation (3.12)")
-    following, at, entry = _following(me), _address_of(me), entry_at(me)
-    is_float = part.kinds[0] == "float"
-    plus = register_jitable(lambda one, other: one + other) if is_float else add_int
+    plus, zero = (register_jitable(lambda one, other: one + other), 0.0) if is_float else (add_int, 0)
 
     def found(me: Any) -> Any:
-        header = header_of(me)
-        place = following(header, 0)
-        if place < 0 and is_float:
+        summed, is_some = zero, not is_float
+        for each in _entries(me):
+            summed, is_some = plus(summed, each), True
+        if not is_some:
             raise ValueError  # Python's sum is the integer 0
-        summed = 0.0 if is_float else 0
-        while place >= 0:
-            summed = plus(summed, entry(at(header, place)))
-            place = following(header, place + 1)
         return summed
 
     return found
@@ -1055,21 +961,18 @@ def _heap(name: str, pushes: bool, pops: bool) -> Any:
     @stand_in
     def choose(me: Any, item: Any = None) -> Any:
         made = _of(me, "list", name, changes=True)
-        part = me.holding.key
+        part, taken = me.holding.key, _taken(me.holding)
         _check_order(part)
         down, up = _sifts(part)
-        words: Any = words_of(part, f"the item of {name}") if pushes else None
-        value = value_at(part)
-        put, appended, cut, whole = made.put, made.appended, made.cut, memory.words_tuple(len(part.kinds))
-        stride = len(part.kinds)
+        words: Any = words_of(part, f"the item of {name}" if pushes else "an item")
+        value, put, appended = value_at(part), made.put, made.appended
 
         def pushed(me: Any, item: Any = None) -> None:
             header = header_of(me)
             appended(header, words(item))
             down(header, 0, load(header + memory.USED) - 1)
 
-        def replaced(me: Any, item: Any = None) -> Any:
-            header = header_of(me)
+        def replaced(header: int, item: Any) -> Any:
             if load(header + memory.USED) == 0:
                 raise ValueError
             least = value(memory.address_of(header, 0))
@@ -1077,20 +980,15 @@ def _heap(name: str, pushes: bool, pops: bool) -> Any:
             up(header, 0)
             return least
 
-        def popped(me: Any, item: Any = None) -> Any:
-            header = header_of(me)
-            used = load(header + memory.USED)
-            if used == 0:
-                raise ValueError
-            least = value(memory.address_of(header, 0))
-            last = whole(memory.address_of(header, (used - 1) * stride))
-            cut(header, used - 1, used)
-            if used > 1:
-                put(header, 0, last)
-                up(header, 0)
-            return least
+        replace = register_jitable(replaced)
 
-        return (replaced if pops else pushed) if pushes else popped
+        def popped(me: Any, item: Any = None) -> Any:
+            last = taken(header_of(me), -1)
+            return replace(header_of(me), last) if load(header_of(me) + memory.USED) else last
+
+        if pushes and pops:
+            return lambda me, item=None: replace(header_of(me), item)
+        return pushed if pushes else popped
 
     return choose
 
@@ -1098,35 +996,30 @@ def _heap(name: str, pushes: bool, pops: bool) -> Any:
 @functools.cache
 def _sifts(part: Part) -> tuple[Any, Any]:
     """Return heapq's `_siftdown(heap, start, place)` and `_siftup(heap, place)`."""
-    stride, less = len(part.kinds), memory.ordering(_floats(part))
+    stride, is_less = len(part.kinds), memory.ordering(_floats(part))
     put, whole = list_operations(stride).put, memory.words_tuple(stride)
+    at = register_jitable(lambda header, place: memory.address_of(header, place * stride))
+    less = register_jitable(lambda header, one, other: is_less(at(header, one), at(header, other)))
 
     @register_jitable
     def swap(header, one, other):
-        first, second = memory.address_of(header, one * stride), memory.address_of(header, other * stride)
-        item = whole(first)
-        put(header, one, whole(second))
+        item = whole(at(header, one))
+        put(header, one, whole(at(header, other)))
         put(header, other, item)
 
     @register_jitable
     def down(header, start, place):
-        while place > start:
-            parent = (place - 1) >> 1
-            if not less(memory.address_of(header, place * stride), memory.address_of(header, parent * stride)):
-                break
-            swap(header, place, parent)
-            place = parent
+        while place > start and less(header, place, (place - 1) >> 1):
+            swap(header, place, (place - 1) >> 1)
+            place = (place - 1) >> 1
 
     @register_jitable
     def up(header, place):
         end, start = load(header + memory.USED), place
         child = 2 * place + 1
         while child < end:
-            right = child + 1
-            if right < end and not less(
-                memory.address_of(header, child * stride), memory.address_of(header, right * stride)
-            ):
-                child = right
+            if child + 1 < end and not less(header, child, child + 1):
+                child += 1
             swap(header, place, child)
             place = child
             child = 2 * place + 1
@@ -1143,15 +1036,11 @@ def _asking(*, stops_at: bool) -> Any:
         part = me.part if isinstance(me, Held) else None
         if part is None or part.is_tuple or part.kinds[0] not in ("bool", "int", "float", *TEXTS):
             raise Refused(f"it calls any or all of {me}")
-        following, at, entry = _following(me), _address_of(me), entry_at(me)
 
         def found(me: Any) -> bool:
-            header = header_of(me)
-            place = following(header, 0)
-            while place >= 0:
-                if (as_number(entry(at(header, place))) != 0) == stops_at:
+            for each in _entries(me):
+                if (as_number(each) != 0) == stops_at:
                     return stops_at
-                place = following(header, place + 1)
             return not stops_at
 
         return found

@@ -18,6 +18,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_model
 
 from foldflight.compiler.decimals import Scaled
+from foldflight.compiler.walks import Walk
 from foldflight.fold.decimals import DECIMALS, scale_of
 from foldflight.fold.moments import MOMENTS
 from foldflight.fold.texts import TEXTS
@@ -28,7 +29,6 @@ __all__ = [
     "KNOWN",
     "Moment",
     "Refused",
-    "TextWalk",
     "as_moment",
     "as_number",
     "exactly",
@@ -50,15 +50,7 @@ class Moment(types.IterableType):
     def iterator_type(self) -> types.Type:
         if self.kind not in TEXTS:
             raise Refused(f"it iterates over a {self.kind}")
-        return TextWalk(self)
-
-
-class TextWalk(types.SimpleIteratorType):
-    """The numba type of an iterator over the characters of a text, or the numbers that are bytes."""
-
-    def __init__(self, text: Moment) -> None:
-        self.kind = text.kind
-        super().__init__(f"TextWalk({text.kind})", text if text.kind == "text" else types.int64)
+        return Walk(self, self if self.kind == "text" else types.int64)
 
 
 @register_model(Moment)

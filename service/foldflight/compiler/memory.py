@@ -42,6 +42,7 @@ __all__ = [
     "ordering",
     "sorting",
     "store",
+    "word_at",
     "words_tuple",
 ]
 
@@ -63,6 +64,12 @@ def _as_float(typing: Any, word: Any) -> Any:
     return signature(types.float64, types.int64), generate
 
 
+def word_at(builder: Any, address: Any, place: int) -> Any:
+    """Return, in generated code, a word of those at an address."""
+    at = builder.add(address, llvm.Constant(llvm.IntType(64), 8 * place))
+    return builder.load(builder.inttoptr(at, llvm.IntType(64).as_pointer()))
+
+
 @functools.cache
 def words_tuple(count: int) -> Any:
     """Return the function that returns so many words at an address as a tuple."""
@@ -70,10 +77,7 @@ def words_tuple(count: int) -> Any:
     @intrinsic
     def words(typing: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-            found = []
-            for place in range(count):
-                at = builder.add(arguments[0], llvm.Constant(llvm.IntType(64), 8 * place))
-                found.append(builder.load(builder.inttoptr(at, llvm.IntType(64).as_pointer())))
+            found = [word_at(builder, arguments[0], place) for place in range(count)]
             return context.make_tuple(builder, made.return_type, found)
 
         return signature(types.UniTuple(types.int64, count), types.int64), generate

@@ -12,7 +12,7 @@ import numpy as np
 from llvmlite import ir as llvm
 from numba.core import cgutils, types
 from numba.core.datamodel import models
-from numba.core.imputils import RefType, impl_ret_untracked, iternext_impl, lower_builtin
+from numba.core.imputils import impl_ret_untracked
 from numba.core.typing import signature
 from numba.core.typing.templates import AttributeTemplate
 from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, lower_setattr_generic, register_model
@@ -20,6 +20,7 @@ from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, low
 from foldflight.compiler.containers import Held
 from foldflight.compiler.heap import HEADER, Holding
 from foldflight.compiler.kinds import KINDS, Refused, exactly
+from foldflight.compiler.walks import Walk, lower_walks
 from foldflight.fold.aggregate.records import record_dtype
 from foldflight.fold.decimals import DECIMALS
 from foldflight.fold.moments import MOMENTS
@@ -160,21 +161,7 @@ class Items(types.IterableType):
 
     @property
     def iterator_type(self) -> types.Type:
-        return _Walk(self)
-
-
-class _Walk(types.SimpleIteratorType):
-    """The numba type of an iterator over the items of a list of fixed length."""
-
-    def __init__(self, items: Items) -> None:
-        self.items = items
-        super().__init__(f"Walk({items})", items.item)
-
-
-@register_model(_Walk)
-class _WalkModel(models.StructModel):
-    def __init__(self, manager: Any, type_: _Walk) -> None:
-        super().__init__(manager, type_, [("items", type_.items), ("place", types.EphemeralPointer(types.int64))])
+        return Walk(self, self.item)
 
 
 @register_model(Reference)
@@ -190,43 +177,25 @@ def _item(context: Any, builder: Any, items: Items, pointer: Any, index: Any) ->
     return builder.bitcast(builder.gep(pointer, [builder.mul(index, size)]), width.as_pointer())
 
 
-def _item_at(context: Any, builder: Any, items: Items, pointer: Any, index: Any) -> Any:
-    """Return an item."""
-    data = builder.load(_item(context, builder, items, pointer, index))
-    if items.kind == "byte":
-        return builder.zext(data, llvm.IntType(64))
-    return context.data_model_manager[items.item].from_data(builder, data)
-
-
 @intrinsic
 def load_item(typing: Any, items: Any, index: Any) -> Any:
     """Return the item at an index, which must be in range."""
 
     def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        return _item_at(context, builder, items, *arguments)
+        data = builder.load(_item(context, builder, items, *arguments))
+        if items.kind == "byte":
+            return builder.zext(data, llvm.IntType(64))
+        return context.data_model_manager[items.item].from_data(builder, data)
 
     return signature(items.item, items, types.int64), generate
 
 
-@lower_builtin("getiter", Items)
-def _getiter(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-    walk = context.make_helper(builder, made.return_type)
-    walk.items = arguments[0]
-    walk.place = cgutils.alloca_once_value(builder, llvm.Constant(llvm.IntType(64), 0))
-    return walk._getvalue()
+def _steps(items: Items) -> tuple[Any, Any]:
+    length = items.length
+    return lambda items, seen, last: last + 1 if last + 1 < length else -1, lambda items, place: load_item(items, place)
 
 
-@lower_builtin("iternext", _Walk)
-@iternext_impl(RefType.UNTRACKED)
-def _iternext(context: Any, builder: Any, made: Any, arguments: Any, result: Any) -> None:
-    items = made.args[0].items
-    walk = context.make_helper(builder, made.args[0], value=arguments[0])
-    place = builder.load(walk.place)
-    is_more = builder.icmp_signed("<", place, llvm.Constant(llvm.IntType(64), items.length))
-    result.set_valid(is_more)
-    with builder.if_then(is_more):
-        result.yield_(_item_at(context, builder, items, walk.items, place))
-        builder.store(builder.add(place, llvm.Constant(llvm.IntType(64), 1)), walk.place)
+lower_walks(Items, _steps)
 
 
 @intrinsic
@@ -258,10 +227,6 @@ def _member(builder: Any, pointer: Any, layout: RecordLayout, member: str, width
 
 
 @lower_getattr_generic(Reference)
-def _load(context: Any, builder: Any, reference: Reference, pointer: Any, attribute: str) -> Any:
-    return _loaded(context, builder, reference, pointer, attribute)
-
-
 def _loaded(context: Any, builder: Any, reference: Reference, pointer: Any, attribute: str) -> Any:
     field = reference.fields[attribute]
     if field.length or field.held is not None:
@@ -282,12 +247,8 @@ def _loaded(context: Any, builder: Any, reference: Reference, pointer: Any, attr
 
 
 @lower_setattr_generic(Reference)
-def _store(context: Any, builder: Any, made: Any, arguments: Any, attribute: str) -> None:
-    _write(context, builder, made.args, arguments, attribute)
-
-
-def _write(context: Any, builder: Any, given: Any, arguments: Any, attribute: str) -> None:
-    reference, value_type = given
+def _write(context: Any, builder: Any, made: Any, arguments: Any, attribute: str) -> None:
+    reference, value_type = made.args
     pointer, value = arguments
     field = reference.fields[attribute]
     result = reference.type_of(attribute)
@@ -323,7 +284,7 @@ def store_members(typing: Any, record: Any, values: Any) -> Any:
         pointer, given = arguments
         for place, name in enumerate(record.fields):
             value = builder.extract_value(given, place)
-            _write(context, builder, (record, values[place]), (pointer, value), name)
+            _write(context, builder, signature(types.void, record, values[place]), (pointer, value), name)
         return context.get_dummy_value()
 
     return signature(types.void, record, values), generate

@@ -24,11 +24,14 @@ __all__ = [
     "COMPARISONS",
     "METHODS",
     "address_of",
+    "asking",
+    "byte_at",
     "constant_of",
     "contains",
     "cut",
     "includes_at",
     "item_of",
+    "length_of",
     "part_of",
     "size_of",
     "table_of",
@@ -99,7 +102,7 @@ def constant_of(value: str | bytes) -> tuple[Any, str]:
 
 
 @intrinsic
-def _byte(typing: Any, text: Any, index: Any) -> Any:
+def byte_at(typing: Any, text: Any, index: Any) -> Any:
     """Return a byte of a text, at an index that is in range."""
 
     def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
@@ -124,16 +127,16 @@ def _differs(typing: Any, one: Any, other: Any, count: Any) -> Any:
     return signature(types.int64, types.int64, types.int64, types.int64), generate
 
 
-_length: Final = register_jitable(lambda a: a >> ADDRESS_BITS)
+length_of: Final = register_jitable(lambda a: a >> ADDRESS_BITS)
 
 
 def _is_same(a: int, b: int) -> bool:
-    return a == b or (_length(a) == _length(b) and _differs(a, b, _length(a)) == 0)
+    return a == b or (length_of(a) == length_of(b) and _differs(a, b, length_of(a)) == 0)
 
 
 def _compared(a: int, b: int) -> int:
-    found = _differs(a, b, min(_length(a), _length(b)))
-    return found if found != 0 else _length(a) - _length(b)
+    found = _differs(a, b, min(length_of(a), length_of(b)))
+    return found if found != 0 else length_of(a) - length_of(b)
 
 
 _same: Final = register_jitable(_is_same)
@@ -147,16 +150,16 @@ def _cut(a: int, start: int, end: int) -> int:
 
 def _characters(a: int) -> int:
     count = 0
-    for place in range(_length(a)):
-        count += (_byte(a, place) & 0xC0) != 0x80
+    for place in range(length_of(a)):
+        count += (byte_at(a, place) & 0xC0) != 0x80
     return count
 
 
 def _place_of(a: int, index: int) -> int:
     """Return the byte at which a character begins; the length for those beyond the end."""
     place, seen = 0, 0
-    while place < _length(a):
-        if (_byte(a, place) & 0xC0) != 0x80:
+    while place < length_of(a):
+        if (byte_at(a, place) & 0xC0) != 0x80:
             if seen == index:
                 return place
             seen += 1
@@ -165,8 +168,8 @@ def _place_of(a: int, index: int) -> int:
 
 
 def _found_in(a: int, b: int) -> bool:
-    for place in range(_length(a) - _length(b) + 1):  # noqa: SIM110 - numba has no `any`
-        if _differs(a + place, b, _length(b)) == 0:
+    for place in range(length_of(a) - length_of(b) + 1):  # noqa: SIM110 - numba has no `any`
+        if _differs(a + place, b, length_of(b)) == 0:
             return True
     return False
 
@@ -175,10 +178,10 @@ cut: Final = register_jitable(_cut)
 _count: Final = register_jitable(_characters)
 _begin: Final = register_jitable(_place_of)
 _includes: Final = register_jitable(_found_in)
-includes_at: Final = register_jitable(lambda a, b, place: _differs(a + place, b, _length(b)) == 0)
-_starts: Final = register_jitable(lambda a, b: _length(b) <= _length(a) and _differs(a, b, _length(b)) == 0)
+includes_at: Final = register_jitable(lambda a, b, place: _differs(a + place, b, length_of(b)) == 0)
+_starts: Final = register_jitable(lambda a, b: length_of(b) <= length_of(a) and _differs(a, b, length_of(b)) == 0)
 _ends: Final = register_jitable(
-    lambda a, b: _length(b) <= _length(a) and _differs(a + (_length(a) - _length(b)), b, _length(b)) == 0
+    lambda a, b: length_of(b) <= length_of(a) and _differs(a + (length_of(a) - length_of(b)), b, length_of(b)) == 0
 )
 
 # The functions of the integers, by operator.
@@ -208,21 +211,24 @@ def text_kind(name: str, *given: Any) -> str:
 def size_of(a: Any) -> Any:
     """Stand for `len(a)`."""
     kind = text_kind("len()", a)
-    known, count = KNOWN[kind], _count if kind == "text" else _length
+    known, count = KNOWN[kind], _count if kind == "text" else length_of
     return lambda a: count(as_number(known(a)))
 
 
-def _asking(name: str, function: Any) -> Any:
+def asking(name: str, function: Any, *, made: bool = False) -> Any:
+    """Return the stand-in of an operator or method of two texts, whose result may be a text."""
+
     @stand_in
     def choose(a: Any, b: Any) -> Any:
-        known = KNOWN[text_kind(name, a, b)]
-        return lambda a, b: function(as_number(known(a)), as_number(known(b)))
+        kind = text_kind(name, a, b)
+        known, result = KNOWN[kind], as_moment(kind if made else "bool")
+        return lambda a, b: result(function(as_number(known(a)), as_number(known(b))))
 
     return choose
 
 
-contains: Final = _asking("in", _includes)
-METHODS: Final = {"startswith": _asking("startswith", _starts), "endswith": _asking("endswith", _ends)}
+contains: Final = asking("in", _includes)
+METHODS: Final = {"startswith": asking("startswith", _starts), "endswith": asking("endswith", _ends)}
 
 
 @stand_in
@@ -231,12 +237,14 @@ def item_of(a: Any, index: Any) -> Any:
     kind = text_kind("[]", a)
     if kind_of(index) != "int":
         raise Refused(f"[] of {kind} and {index}")
-    known, made, is_text, size = KNOWN[kind], as_moment(kind), kind == "text", _count if kind == "text" else _length
+    known, made, is_text, size = KNOWN[kind], as_moment(kind), kind == "text", _count if kind == "text" else length_of
 
     def item(a, index):
         number = as_number(known(a))
         place = index_of(index, size(number))
-        return made(cut(number, _begin(number, place), _begin(number, place + 1))) if is_text else _byte(number, place)
+        if is_text:
+            return made(cut(number, _begin(number, place), _begin(number, place + 1)))
+        return byte_at(number, place)
 
     return item
 
@@ -247,7 +255,7 @@ def part_of(a: Any, start: Any, stop: Any) -> Any:
     kind = text_kind("[:]", a)
     if any(kind_of(each) not in ("int", "none") for each in (start, stop)):
         raise Refused(f"it takes a part of a {kind} from {start} to {stop}")
-    known, made, is_text, size = KNOWN[kind], as_moment(kind), kind == "text", _count if kind == "text" else _length
+    known, made, is_text, size = KNOWN[kind], as_moment(kind), kind == "text", _count if kind == "text" else length_of
 
     def part(a, start, stop):
         number = as_number(known(a))

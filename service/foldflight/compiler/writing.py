@@ -7,21 +7,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from llvmlite import ir as llvm
-from numba.core import cgutils, types
-from numba.core.datamodel import models
-from numba.core.imputils import RefType, iternext_impl, lower_builtin
-from numba.core.typing import signature
-from numba.extending import register_jitable, register_model
+from numba.core import types
+from numba.extending import register_jitable
 
 from foldflight.compiler import memory
 from foldflight.compiler.containers import Held, header_of, seen_as
-from foldflight.compiler.control import load_byte, store_byte, text_room
+from foldflight.compiler.control import store_byte, text_room
 from foldflight.compiler.heap import Holding, Part
-from foldflight.compiler.kinds import KNOWN, Moment, Refused, TextWalk, as_moment, as_number, kind_of, stand_in
+from foldflight.compiler.kinds import KNOWN, Moment, Refused, as_moment, as_number, kind_of, stand_in
 from foldflight.compiler.memory import list_operations, load
 from foldflight.compiler.records import Items, load_item
-from foldflight.compiler.texts import cut, includes_at, text_kind
+from foldflight.compiler.texts import asking, byte_at, cut, includes_at, length_of, text_kind
+from foldflight.compiler.walks import lower_walks
 from foldflight.fold.texts import ADDRESS_BITS, LENGTH_MAX
 
 __all__ = ["METHODS", "bytes_of", "count_of", "joined", "number_of"]
@@ -31,21 +28,11 @@ _DIGITS_MAX: Final = 18
 
 
 @register_jitable
-def _length(a: int) -> int:
-    return a >> ADDRESS_BITS
-
-
-@register_jitable
-def _at(a: int, place: int) -> int:
-    return load_byte((a & _ADDRESS) + place)
-
-
-@register_jitable
 def _copy(address: int, a: int) -> int:
     """Copy a text to an address, and return the address after it."""
-    for place in range(_length(a)):
-        store_byte(address + place, _at(a, place))
-    return address + _length(a)
+    for place in range(length_of(a)):
+        store_byte(address + place, byte_at(a, place))
+    return address + length_of(a)
 
 
 @register_jitable
@@ -64,17 +51,12 @@ def _written(address: int, length: int) -> int:
 def _plus(a: int, b: int) -> int:
     if a == 0 or b == 0:
         return a + b
-    address = _room(_length(a) + _length(b))
+    address = _room(length_of(a) + length_of(b))
     _copy(_copy(address, a), b)
-    return _written(address, _length(a) + _length(b))
+    return _written(address, length_of(a) + length_of(b))
 
 
-@stand_in
-def joined(a: Any, b: Any) -> Any:
-    """Stand for `a + b` of texts or bytes."""
-    kind = text_kind("+", a, b)
-    known, made = KNOWN[kind], as_moment(kind)
-    return lambda a, b: made(_plus(as_number(known(a)), as_number(known(b))))
+joined: Final = asking("+", _plus, made=True)
 
 
 def _cased(name: str, first: int, change: int) -> Any:
@@ -87,12 +69,12 @@ def _cased(name: str, first: int, change: int) -> Any:
 
         def cased(a: Any) -> Any:
             number = as_number(known(a))
-            length = _length(number)
+            length = length_of(number)
             if length == 0:
                 return made(number)
             address = _room(length)
             for place in range(length):
-                byte = _at(number, place)
+                byte = byte_at(number, place)
                 if is_text and byte >= 0x80:
                     raise ValueError  # the interpreter knows all letters
                 store_byte(address + place, byte + change if first <= byte < first + 26 else byte)
@@ -109,17 +91,17 @@ def _cased(name: str, first: int, change: int) -> Any:
 @register_jitable
 def _space_at(a: int, place: int, end: int, is_text: bool) -> int:
     """Return the number of bytes of the white space that begins at a place; 0 if another character does."""
-    byte = _at(a, place)
+    byte = byte_at(a, place)
     if byte == 0x20 or 0x09 <= byte <= 0x0D or (is_text and 0x1C <= byte <= 0x1F):
         return 1
     if not is_text or byte < 0xC2 or place + 1 >= end:
         return 0
-    second = _at(a, place + 1)
+    second = byte_at(a, place + 1)
     if byte == 0xC2:
         return 2 if second in (0x85, 0xA0) else 0
     if byte not in (0xE1, 0xE2, 0xE3) or place + 2 >= end:
         return 0
-    code = (byte & 0x0F) << 12 | (second & 0x3F) << 6 | (_at(a, place + 2) & 0x3F)
+    code = (byte & 0x0F) << 12 | (second & 0x3F) << 6 | (byte_at(a, place + 2) & 0x3F)
     is_space = code in (0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000) or 0x2000 <= code <= 0x200A
     return 3 if is_space else 0
 
@@ -140,7 +122,7 @@ def _end_of(a: int, start: int, end: int, is_text: bool) -> int:
     """Return the place after the last one that is no white space."""
     while start < end:
         begin = end - 1
-        while is_text and begin > start and (_at(a, begin) & 0xC0) == 0x80:
+        while is_text and begin > start and (byte_at(a, begin) & 0xC0) == 0x80:
             begin -= 1
         if _space_at(a, begin, end, is_text) == 0:
             break
@@ -156,7 +138,7 @@ def _stripped(name: str, *, left: bool, right: bool) -> Any:
 
         def stripped(a: Any) -> Any:
             number = as_number(known(a))
-            end = _length(number)
+            end = length_of(number)
             start = _start_of(number, 0, end, is_text) if left else 0
             return made(cut(number, start, _end_of(number, start, end, is_text) if right else end))
 
@@ -174,18 +156,18 @@ def number_of(a: Any) -> Any:
 
     def number(a: Any) -> int:
         text = as_number(known(a))
-        end = _length(text)
+        end = length_of(text)
         start = _start_of(text, 0, end, True)
         end = _end_of(text, start, end, True)
-        for place in range(_length(text)):
-            if 0x1C <= _at(text, place) <= 0x1F:
+        for place in range(length_of(text)):
+            if 0x1C <= byte_at(text, place) <= 0x1F:
                 raise ValueError  # `strip` removes these separators, and `int` does not
-        is_negative = start < end and _at(text, start) == 0x2D
-        if start < end and _at(text, start) in (0x2B, 0x2D):
+        is_negative = start < end and byte_at(text, start) == 0x2D
+        if start < end and byte_at(text, start) in (0x2B, 0x2D):
             start += 1
         found, digits, may_be_line = 0, 0, False
         for place in range(start, end):
-            byte = _at(text, place)
+            byte = byte_at(text, place)
             if byte == 0x5F and may_be_line:
                 may_be_line = False
                 continue
@@ -212,7 +194,7 @@ def _split(a: Any, b: Any = None) -> Any:
 
     def at_spaces(a: Any, b: Any = None) -> Any:
         number, found = as_number(known(a)), memory.fresh_header()
-        end, begin = _length(number), -1
+        end, begin = length_of(number), -1
         place = 0
         while place < end:
             width = _space_at(number, place, end, is_text)
@@ -230,11 +212,11 @@ def _split(a: Any, b: Any = None) -> Any:
         number, other, found = as_number(known(a)), as_number(known(b)), memory.fresh_header()
         if other == 0:
             raise ValueError
-        end, begin, place = _length(number), 0, 0
-        while place + _length(other) <= end:
+        end, begin, place = length_of(number), 0, 0
+        while place + length_of(other) <= end:
             if includes_at(number, other, place):
                 appended(found, (cut(number, begin, place),))
-                place += _length(other)
+                place += length_of(other)
                 begin = place
             else:
                 place += 1
@@ -258,9 +240,9 @@ def _join(a: Any, parts: Any) -> Any:
     def whole(a: Any, parts: Any) -> Any:
         number, header = as_number(known(a)), header_of(parts)
         count = load(header + memory.USED)
-        length = _length(number) * max(count - 1, 0)
+        length = length_of(number) * max(count - 1, 0)
         for place in range(count):
-            length += _length(load(memory.address_of(header, place)))
+            length += length_of(load(memory.address_of(header, place)))
         if length == 0:
             return made(0)
         address = _room(length)
@@ -274,38 +256,40 @@ def _join(a: Any, parts: Any) -> Any:
     return whole
 
 
+@register_jitable
+def _counted(a: int, b: int) -> int:
+    if b == 0:
+        raise ValueError  # it is between all characters
+    found, place = 0, 0
+    while place + length_of(b) <= length_of(a):
+        if includes_at(a, b, place):
+            found += 1
+            place += length_of(b)
+        else:
+            place += 1
+    return found
+
+
+_count_parts: Final = asking("count", _counted)
+
+
 @stand_in
 def count_of(a: Any, b: Any) -> Any:
     """Stand for `a.count(b)` of texts or bytes; `b` may be an int for bytes."""
     kind = text_kind("count", a)
+    if kind != "bytes" or kind_of(b) != "int":
+        return lambda a, b: _count_parts(a, b)
     known = KNOWN[kind]
-    if kind == "bytes" and kind_of(b) == "int":
 
-        def same_bytes(a: Any, b: Any) -> int:
-            number, found = as_number(known(a)), 0
-            if not 0 <= b <= 255:
-                raise ValueError
-            for place in range(_length(number)):
-                found += _at(number, place) == b
-            return found
-
-        return same_bytes
-    text_kind("count", a, b)
-
-    def parts(a: Any, b: Any) -> int:
-        number, other = as_number(known(a)), as_number(known(b))
-        if other == 0:
-            raise ValueError  # it is between all characters
-        found, place = 0, 0
-        while place + _length(other) <= _length(number):
-            if includes_at(number, other, place):
-                found += 1
-                place += _length(other)
-            else:
-                place += 1
+    def same_bytes(a: Any, b: Any) -> int:
+        if not 0 <= b <= 255:
+            raise ValueError
+        found = 0
+        for each in known(a):
+            found += each == b
         return found
 
-    return parts
+    return same_bytes
 
 
 @stand_in
@@ -357,48 +341,28 @@ METHODS: Final = {
 # --- loops ------------------------------------------------------------------------------------------------------------
 
 
-@register_model(TextWalk)
-class _WalkModel(models.StructModel):
-    def __init__(self, manager: Any, type_: TextWalk) -> None:
-        super().__init__(manager, type_, [("number", types.int64), ("place", types.EphemeralPointer(types.int64))])
-
-
 @register_jitable
 def _end_of_character(a: int, place: int) -> int:
     place += 1
-    while place < _length(a) and (_at(a, place) & 0xC0) == 0x80:
+    while place < length_of(a) and (byte_at(a, place) & 0xC0) == 0x80:
         place += 1
     return place
 
 
-@register_jitable
-def _part(a: int, place: int) -> int:
-    return cut(a, place, _end_of_character(a, place))
+def _steps(of: Moment) -> tuple[Any, Any]:
+    """Return the next place of a loop over a text or bytes, and the character or number that is there."""
+    is_text, made = of.kind == "text", as_moment(of.kind)
+
+    def next_place(a: Any, seen: Any, last: int) -> int:
+        number = as_number(a)
+        place = _end_of_character(number, last) if is_text and last >= 0 else last + 1
+        return place if place < length_of(number) else -1
+
+    def item(a: Any, place: int) -> Any:
+        number = as_number(a)
+        return made(cut(number, place, _end_of_character(number, place))) if is_text else byte_at(number, place)
+
+    return next_place, item
 
 
-@lower_builtin("getiter", Moment)
-def _getiter(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-    walk = context.make_helper(builder, made.return_type)
-    walk.number = arguments[0]
-    walk.place = cgutils.alloca_once_value(builder, llvm.Constant(llvm.IntType(64), 0))
-    return walk._getvalue()
-
-
-@lower_builtin("iternext", TextWalk)
-@iternext_impl(RefType.UNTRACKED)
-def _iternext(context: Any, builder: Any, made: Any, arguments: Any, result: Any) -> None:
-    is_text = made.args[0].kind == "text"
-    walk = context.make_helper(builder, made.args[0], value=arguments[0])
-    place, two = builder.load(walk.place), signature(types.int64, types.int64, types.int64)
-    is_more = builder.icmp_signed("<", place, builder.ashr(walk.number, llvm.Constant(llvm.IntType(64), ADDRESS_BITS)))
-    result.set_valid(is_more)
-    with builder.if_then(is_more):
-        given = [walk.number, place]
-        item, after = (_part, _end_of_character) if is_text else (_at, _following)
-        result.yield_(context.compile_internal(builder, item, two, given))
-        builder.store(context.compile_internal(builder, after, two, given), walk.place)
-
-
-@register_jitable
-def _following(a: int, place: int) -> int:
-    return place + 1
+lower_walks(Moment, _steps)

@@ -1,0 +1,75 @@
+"""Loops of compiled code over lists, containers and texts, which all have places of 64 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from llvmlite import ir as llvm
+from numba.core import cgutils, types
+from numba.core.datamodel import models
+from numba.core.imputils import RefType, iternext_impl, lower_builtin
+from numba.core.typing import signature
+from numba.extending import register_jitable, register_model
+
+__all__ = ["Walk", "lower_walks"]
+
+_SEEN: Final = types.UniTuple(types.int64, 3)
+_STEPS: Final[dict[type, Callable[[Any], tuple[Any, Any]]]] = {}
+
+
+class Walk(types.SimpleIteratorType):
+    """The numba type of an iterator over what has the type `over`."""
+
+    def __init__(self, over: types.Type, item: types.Type) -> None:
+        self.over = over
+        super().__init__(f"Walk({over})", item)
+
+
+@register_model(Walk)
+class _WalkModel(models.StructModel):
+    def __init__(self, manager: Any, type_: Walk) -> None:
+        members = [("over", type_.over), ("seen", _SEEN), ("place", types.EphemeralPointer(types.int64))]
+        super().__init__(manager, type_, members)
+
+
+@register_jitable
+def _nothing(over: Any) -> tuple[int, int, int]:
+    return 0, 0, 0
+
+
+def lower_walks(kind: type, steps: Callable[[Any], tuple[Any, Any]], seen: Any = _nothing) -> None:
+    """Define loops over the types of a class.
+
+    Args:
+        kind: The class.
+        steps: Returns, for a type, `next(over, seen, last)`, which returns the place after the last one (at first -1),
+            or -1 at the end, and `item(over, place)`.
+        seen: Returns three words at the beginning of a loop, which `next` gets.
+    """
+    _STEPS[kind] = steps
+
+    @lower_builtin("getiter", kind)
+    def getiter(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        walk = context.make_helper(builder, made.return_type)
+        walk.over = arguments[0]
+        walk.seen = context.compile_internal(builder, seen, signature(_SEEN, made.args[0]), arguments)
+        walk.place = cgutils.alloca_once_value(builder, llvm.Constant(llvm.IntType(64), -1))
+        return walk._getvalue()
+
+
+@lower_builtin("iternext", Walk)
+@iternext_impl(RefType.UNTRACKED)
+def _iternext(context: Any, builder: Any, made: Any, arguments: Any, result: Any) -> None:
+    (type_,) = made.args
+    over, word = type_.over, types.int64
+    following, item = _STEPS[type(over)](over)
+    walk = context.make_helper(builder, type_, value=arguments[0])
+    given = [walk.over, walk.seen, builder.load(walk.place)]
+    found = context.compile_internal(builder, following, signature(word, over, _SEEN, word), given)
+    is_more = builder.icmp_signed(">=", found, llvm.Constant(llvm.IntType(64), 0))
+    result.set_valid(is_more)
+    with builder.if_then(is_more):
+        builder.store(found, walk.place)
+        yielded = signature(type_.yield_type, over, word)
+        result.yield_(context.compile_internal(builder, item, yielded, [walk.over, found]))

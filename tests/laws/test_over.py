@@ -14,16 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import Applied, Segment, connect, udaf
-from foldflight.client import Functions, OpenExchange, embedded
+from foldflight.client import Functions
 from foldflight.engine.over import folding, task
 from foldflight.engine.over.query import OverQuery
 from foldflight.engine.query import blocks
-from foldflight.engine.query.blocks import BlockBounds
 from foldflight.errors import FunctionError, RejectedError
-from foldflight.exchange.frames import UNBOUNDED
 from foldflight.functions.query.frame import WindowFrame
 from foldflight.testing import over, run_over
 from tests.effort import examples
+from tests.watched import watched
 
 
 @udaf(input_types=["BIGINT"], result_type="STRING", state_type="STRING")
@@ -243,6 +242,16 @@ def windows(draw: st.DrawFn) -> tuple[list[dict[str, Any]], str, bool, WindowFra
     return rows, type_, draw(st.booleans()), draw(frames(st.integers(-20, 20), is_range=False) | ranges)
 
 
+def run_in_steps(
+    calls: Any, rows: list[dict[str, Any]], at_once: int, *, types: Any = None, **options: Any
+) -> list[dict[str, Any]]:
+    """Do the same as `run_over`, for at most `at_once` rows in each step."""
+    resolved = over.Resolved.of(calls, rows, types=types or {}, has_ends=True, **options)
+    fold = task.OverFold(OverQuery.of(resolved.transport, resolved.calls, resolved.layout), rows=at_once)
+    outputs = dict(itertools.chain.from_iterable(map(over.numbered, fold([resolved.sorted_rows()]))))
+    return [{**row, **outputs[index]} for index, row in enumerate(rows)]
+
+
 def equal(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
     return repr(found) == repr(expected)
 
@@ -255,21 +264,14 @@ def test_outputs_are_those_of_the_frames(
     """ROWS and RANGE give what brute force gives, wherever blocks, chunks and files are cut."""
     rows, type_, descending, frame = window
     calls = calls_of(FUNCTIONS, frame)
-    bounds = BlockBounds(rows_max=max(events, 2), bytes_max=bytes_max)
-
-    def cut(query: Any) -> Any:
-        return task.OverFold(dataclasses.replace(query, bounds=bounds), rows=at_once)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(over, "OverFold", cut)
-        patch.setattr(folding, "_EVENTS_MAX", events)
-        found = run_over(
-            calls,
-            rows,
-            keys=["k"],
-            order_by=["at DESC" if descending else "at"],
-            types={"k": "STRING", "at": type_, "v": "BIGINT", "x": "DOUBLE", "ok": "BOOLEAN"},
-        )
+    found = run_in_steps(
+        watched(calls, slots_max=4 * events, exchange_state_bytes_max=4 * bytes_max),
+        rows,
+        at_once,
+        keys=["k"],
+        order_by=["at DESC" if descending else "at"],
+        types={"k": "STRING", "at": type_, "v": "BIGINT", "x": "DOUBLE", "ok": "BOOLEAN"},
+    )
     assert equal(found, brute_force(rows, list(calls), frame, descending=descending))
 
 
@@ -278,35 +280,26 @@ def test_a_long_frame_is_merged_from_nodes() -> None:
     rows = [{"k": "ab"[row > 770], "at": row, "v": row % 13, "x": 0.0, "ok": None} for row in range(900)]
     for frame in (WindowFrame(-650, -7), WindowFrame(-2, None), WindowFrame(-60, 60, is_range=True)):
         calls = {"parts": dataclasses.replace(FUNCTIONS["joined_parts"]("v"), frame=frame)}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(over, "OverFold", lambda query: task.OverFold(query, rows=50))
-            found = run_over(calls, rows, keys=["k"], order_by=["at"])
+        found = run_in_steps(calls, rows, 50, keys=["k"], order_by=["at"])
         assert found == brute_force(rows, ["parts"], frame, descending=False)
 
 
 @pytest.mark.parametrize("frame", [(-4000, 0), (-4000, -60), (0, None)])
-def test_the_cost_of_a_merged_frame_does_not_grow_with_its_length(
-    frame: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cost_of_a_merged_frame_does_not_grow_with_its_length(frame: tuple[Any, Any]) -> None:
     """Frames share the states of their nodes, so a frame costs as few rows and states as one of 40 rows."""
     sent = 0
-    states, chunk = OpenExchange.states, OpenExchange.chunk
 
-    def counted(send: Any) -> Any:
-        def sending(self: Any, batch: Any, **options: Any) -> None:
-            nonlocal sent
-            sent += batch.num_rows
-            send(self, batch, **options)
+    def counted(operation: str, what: Any, _exchange: Any) -> None:
+        nonlocal sent
+        if operation in ("states", "chunk"):
+            sent += what.num_rows
 
-        return sending
-
-    monkeypatch.setattr(OpenExchange, "states", counted(states))
-    monkeypatch.setattr(OpenExchange, "chunk", counted(chunk))
     rows = [{"at": at, "v": at} for at in range(8000)]
     costs = []
     for low, high in ((-40, 0), frame):
         sent = 0
-        run_over({"n": FUNCTIONS["max"]("v").rows(low, high)}, rows, order_by=["at"], types={"v": "BIGINT"})
+        calls = watched({"n": FUNCTIONS["max"]("v").rows(low, high)}, counted)
+        run_over(calls, rows, order_by=["at"], types={"v": "BIGINT"})
         costs.append(sent / len(rows))
     assert costs[1] < 1.2 * costs[0]
 
@@ -409,9 +402,7 @@ class NotEmpty:
 
 @pytest.mark.parametrize("by", [None, "recompute"])
 @pytest.mark.parametrize("order", ["b", "dc"])
-def test_an_error_of_an_empty_frame_names_the_partition_of_its_row(
-    by: Any, order: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_an_empty_frame_names_the_partition_of_its_row(by: Any, order: str) -> None:
     """The frame of a partition's last row begins at the next partition, or after all rows, but is not of that."""
     call = connect("embedded:").register(NotEmpty)["not_empty"]("v").rows(1, 2, by=by)
     rows = [{"k": key, "at": at, "v": 1} for at, key in enumerate("aaaaa")]
@@ -419,46 +410,46 @@ def test_an_error_of_an_empty_frame_names_the_partition_of_its_row(
     with pytest.raises(FunctionError) as raised:
         run_over({"n": call}, rows[-2 * len(order) :], keys=["k"], order_by=["at"])
     assert raised.value.group == {"k": order[0]}
-    monkeypatch.setattr(over, "OverFold", lambda query: task.OverFold(query, rows=1))
     with pytest.raises(FunctionError) as raised:
-        run_over({"n": call}, rows, keys=["k"], order_by=["at"])
+        run_in_steps({"n": call}, rows, 1, keys=["k"], order_by=["at"])
     assert raised.value.group == {"k": "a"}
 
 
 @pytest.mark.parametrize("name", ["total", "parts", "joined"])
-def test_slots_are_within_the_limit_of_a_server(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_are_within_the_limit_of_a_server(name: str) -> None:
     """Each frame begins a new accumulator here, and so needs a slot of its own."""
-    monkeypatch.setattr(embedded, "UNBOUNDED", dataclasses.replace(UNBOUNDED, slots_max=6))
+    slots: set[int] = set()
+
+    def noted(operation: str, what: Any, _exchange: Any) -> None:
+        if operation in ("states", "chunk"):
+            slots.update(what.column("slot").to_pylist())
+
     rows = [{"k": "a", "at": 10 * at, "v": at} for at in range(20)]
     frame = WindowFrame(-11, -9, is_range=True, by="recompute" if name == "joined" else None)
     calls = {name: dataclasses.replace(calls_of(FUNCTIONS, None)[name], frame=frame)}
-    assert run_over(calls, rows, keys=["k"], order_by=["at"]) == brute_force(rows, [name], frame, descending=False)
+    found = run_over(watched(calls, noted, slots_max=6), rows, keys=["k"], order_by=["at"])
+    assert found == brute_force(rows, [name], frame, descending=False)
+    assert 0 < max(slots) < 6
 
 
-def test_every_exchange_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_exchange_is_closed() -> None:
     """An exchange that fails when it is closed does not leave the others open."""
-    closed: list[OpenExchange] = []
+    done: list[str] = []
 
-    def failing(exchange: OpenExchange, *exception: object) -> None:
-        closed.append(exchange)
-        raise RejectedError("LIMIT", "closed")
+    def failing(operation: str, _what: Any, _exchange: Any) -> None:
+        done.append(operation)
+        if operation == "close":
+            raise RejectedError("LIMIT", "closed")
 
-    monkeypatch.setattr(OpenExchange, "__exit__", failing)
     rows = [{"at": at, "v": at} for at in range(40)]
     with pytest.raises(RejectedError, match="closed"):
-        run_over({"n": FUNCTIONS["joined_parts"]("v").rows(-30, 0)}, rows, order_by=["at"])
-    assert len(closed) == 2  # that of the frames and that of the nodes
+        run_over(watched({"n": FUNCTIONS["joined_parts"]("v").rows(-30, 0)}, failing), rows, order_by=["at"])
+    assert done.count("open") == 2  # that of the frames and that of the nodes
+    assert done.count("close") + done.count("cut") == 2
 
 
-def test_calls_share_exchanges_by_frame_and_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_share_exchanges_by_frame_and_way() -> None:
     """The reasons for a way may differ. The description has everything that a call has."""
-    queries: list[OverQuery] = []
-
-    def kept(query: OverQuery) -> task.OverFold:
-        queries.append(query)
-        return task.OverFold(query)
-
-    monkeypatch.setattr(over, "OverFold", kept)
     calls = {
         "some": FUNCTIONS["count"]("v").where("ok").rows(-1, 0),
         "oldest": FUNCTIONS["oldest"]("v").rows(-1, 0),
@@ -469,7 +460,8 @@ def test_calls_share_exchanges_by_frame_and_way(monkeypatch: pytest.MonkeyPatch)
     row = {"at": 1, "v": 2, "ok": None}
     values = {"some": 0, "oldest": 2, "again": 2, "kinds": 1, "last": ""}
     assert run_over(calls, [row], order_by=["at"]) == [{**row, **values}]
-    (query,) = queries
+    resolved = over.Resolved.of(calls, [row], keys=[], order_by=["at"], types={}, has_ends=True)
+    query = OverQuery.of(resolved.transport, resolved.calls, resolved.layout)
     assert len(query.parts) == 1
     for text in (
         "count(v) FILTER (ok)",
@@ -636,45 +628,34 @@ class Wide:
 
 
 @pytest.mark.parametrize("low", [None, -99])
-def test_large_outputs_and_states_are_bounded_by_bytes(low: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_outputs_and_states_are_bounded_by_bytes(low: int | None) -> None:
     """Less is asked for at once where it is large: outputs, nodes, and the states that frames are merged from."""
     sizes: list[int] = []
-    states, row_outputs, results = OpenExchange.states, OpenExchange.row_outputs, OpenExchange.results
 
-    def measured(answer: Any) -> Any:
-        sizes.append(answer.nbytes)
-        return answer
+    def measured(operation: str, what: Any, _exchange: Any) -> None:
+        if operation in ("states", "row_outputs", "results"):
+            sizes.append(what.nbytes)
 
-    monkeypatch.setattr(BlockBounds, "within", lambda bounds, *_: dataclasses.replace(bounds, bytes_max=50_000))
-    monkeypatch.setattr(blocks, "_FIRST_ITEMS", 4)
-    monkeypatch.setattr(OpenExchange, "states", lambda self, batch: states(self, measured(batch)))
-    monkeypatch.setattr(OpenExchange, "row_outputs", lambda self: measured(row_outputs(self)))
-    monkeypatch.setattr(OpenExchange, "results", lambda self, epoch: measured(results(self, epoch)))
-    rows = [{"at": at, "v": at} for at in range(400)]
+    rows = [{"at": at, "v": at} for at in range(4000)]
     call = connect("embedded:").register(Wide)["wide"]("v").rows(low, 0)
-    found = run_over({"n": call}, rows, order_by=["at"])
-    assert [row["n"][:2] for row in found] == ["abcdefghij"[at % 10] * 2 for at in range(400)]
-    assert len(sizes) > 10
-    assert max(sizes) < 130_000, "the number at once at most doubles"
+    calls = watched({"n": call}, measured, exchange_state_bytes_max=4 * 500_000)
+    found = run_over(calls, rows, order_by=["at"])
+    assert [row["n"][:2] for row in found] == ["abcdefghij"[at % 10] * 2 for at in range(4000)]
+    assert len(sizes) > 8
+    assert max(sizes) < 1_300_000, "the number at once at most doubles"
 
 
-def test_frames_that_are_folded_anew_are_bounded_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_that_are_folded_anew_are_bounded_by_rows() -> None:
     """Their accumulators may keep all rows, so those that exist at once get the rows of one chunk."""
     rows_at_once = [0]
-    chunk, results = OpenExchange.chunk, OpenExchange.results
 
-    def counted(self: Any, batch: Any) -> None:
-        rows_at_once[-1] += batch.num_rows
-        chunk(self, batch)
+    def counted(operation: str, what: Any, _exchange: Any) -> None:
+        if operation == "chunk":
+            rows_at_once[-1] += what.num_rows
+        elif operation == "results":
+            rows_at_once.append(0)
 
-    def answered(self: Any, epoch: int) -> Any:
-        rows_at_once.append(0)
-        return results(self, epoch)
-
-    monkeypatch.setattr(folding, "_EVENTS_MAX", 100)
-    monkeypatch.setattr(OpenExchange, "chunk", counted)
-    monkeypatch.setattr(OpenExchange, "results", answered)
-    calls = {"joined": FUNCTIONS["joined"]("v").rows(-9, 0)}
+    calls = watched({"joined": FUNCTIONS["joined"]("v").rows(-9, 0)}, counted, slots_max=400)
     found = run_over(calls, [{"at": at, "v": at} for at in range(200)], order_by=["at"])
     assert found[-1]["joined"] == "".join(f",{value}" for value in range(190, 200))
     assert sum(rows_at_once) == 1955
@@ -691,12 +672,11 @@ def test_nodes_of_long_frames_are_bounded_by_bytes(low: int, high: int | None, m
         make(self, *frames)
         held.append(sum(column.nbytes for _, states in self._known for column in states))
 
-    monkeypatch.setattr(BlockBounds, "within", lambda bounds, *_: dataclasses.replace(bounds, bytes_max=25_000))
     monkeypatch.setattr(blocks, "_FIRST_ITEMS", 4)
     monkeypatch.setattr(folding._Nodes, "_make", measured)
     rows = [{"at": at, "v": at} for at in range(1000)]
     call = connect("embedded:").register(Wide)["wide"]("v").rows(low, high)
-    found = run_over({"n": call}, rows, order_by=["at"])
+    found = run_over(watched({"n": call}, exchange_state_bytes_max=4 * 25_000), rows, order_by=["at"])
     last = [at if high == 0 else 999 for at in range(1000)]
     assert [row["n"][:2] for row in found] == ["abcdefghij"[at % 10] * 2 for at in last]
     assert max(held) < 125_000, "all nodes would have 375,000 bytes and more"

@@ -15,12 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import connect, udaf
-from foldflight.engine.over import accumulating, lastrows
 from foldflight.engine.over import bucket as over_bucket
+from foldflight.engine.over import lastrows
 from foldflight.engine.over.bucket import OverBucket, StreamFolds
 from foldflight.engine.over.stored import StoredOver, sizes_of
 from foldflight.engine.over.stream import StreamedOver
-from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.state.manifest import TableBounds
 from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore
@@ -30,6 +29,7 @@ from foldflight.functions.types.sql import parse_type
 from foldflight.testing import over, overstream, run_over, run_over_epochs
 from tests.effort import examples
 from tests.laws.test_over import FUNCTIONS
+from tests.watched import watched
 
 START = dt.datetime(2013, 1, 1, 12)
 MINUTE = dt.timedelta(minutes=1)
@@ -137,7 +137,7 @@ def shown(rows: Rows) -> list[str]:
     streams(),
     st.sampled_from([0, 3, 12]),
     st.booleans(),
-    st.sampled_from([3, 1000]),
+    st.sampled_from([3, 8, 1000]),
     st.booleans(),
     st.sampled_from([None, 2, 6]),
 )
@@ -151,19 +151,16 @@ def test_outputs_are_those_of_a_batch(
     calls = ordered_calls() if kind == "ordered" else distant_calls()
     order = ["at", "id DESC"] if kind == "ordered" else ["at"]
     keys = ["k"] if has_keys else []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BlockBounds, "within", lambda bounds, *_: dataclasses.replace(bounds, rows_max=slots))
-        patch.setattr(accumulating, "_EVENTS_MAX", 4 if is_small else 1 << 17)
-        found = run_over_epochs(
-            calls,
-            epochs,
-            keys=keys,
-            order_by=order,
-            delay_s=60 * delay,
-            idle=None if idle is None else f"{idle} minutes",
-            bounds=SMALL if is_small else None,
-            types={"at": "TIMESTAMP", "v": "BIGINT", "x": "DOUBLE", "k": "STRING", "ok": "BOOLEAN", "id": "BIGINT"},
-        )
+    found = run_over_epochs(
+        watched(calls, slots_max=2 * slots),
+        epochs,
+        keys=keys,
+        order_by=order,
+        delay_s=60 * delay,
+        idle=None if idle is None else f"{idle} minutes",
+        bounds=SMALL if is_small else None,
+        types={"at": "TIMESTAMP", "v": "BIGINT", "x": "DOUBLE", "k": "STRING", "ok": "BOOLEAN", "id": "BIGINT"},
+    )
     due, late = expected_of(epochs, delay * MINUTE)
     assert [each.late_rows for each in found] == late
     came: Rows = []
@@ -311,22 +308,20 @@ def test_times_that_python_does_not_know_are_in_order() -> None:
     assert np.argsort(over_bucket.ranks_of(column, Order("value", False, True))).tolist() == [2, 3, 1, 0]
 
 
-def test_due_rows_are_in_memory_a_piece_of_each_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_due_rows_are_in_memory_a_piece_of_each_run_at_once() -> None:
     """Blocks that arrived with all their rows in one time range come out in steps, and not together."""
-    sizes = []
-    step = OverBucket._step
-
-    def counted(self: Any, until: int) -> Any:
-        rows = step(self, until)
-        sizes.append(rows.num_rows)
-        return rows
-
-    monkeypatch.setattr(OverBucket, "_step", counted)
-    monkeypatch.setattr(over_bucket, "_PIECE_ROWS", 4)
-    epochs = [[at(3 * minute + epoch) for minute in range(20)] for epoch in range(3)]
-    found = run_over_epochs({"n": FUNCTIONS["count"]()}, [*epochs, [at(999)]], order_by=["at"], delay_s=60 * 99)
-    assert [row["n"] for row in found[-1].rows] == list(range(1, 61))
-    assert max(sizes) <= 3 * 4
+    given = [at(3 * minute + epoch) for epoch in range(3) for minute in range(20)]
+    resolved = over.Resolved.of({"n": FUNCTIONS["count"]()}, given, keys=[], order_by=["at"], types={}, has_ends=False)
+    streamed = StreamedOver.of(resolved.transport, resolved.calls, resolved.layout)
+    stores: dict[str, MemoryStore] = {}
+    bounds = TableBounds(piece_rows_max=4)
+    with StreamFolds(streamed) as folds:
+        bucket = OverBucket(folds, lambda name: Storage(stores.setdefault(name, MemoryStore()), bounds=bounds))
+        for start in range(0, 60, 20):
+            bucket.arrive([resolved.rows.slice(start, 20)], -(1 << 62))
+        steps = list(bucket.outputs(1 << 62))
+    assert [row["n"] for step in steps for _, row in over.numbered(step)] == list(range(1, 61))
+    assert max(step.num_rows for step in steps) <= 3 * 4
 
 
 def test_kept_rows_are_in_memory_for_some_groups_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,11 +334,9 @@ def test_kept_rows_are_in_memory_for_some_groups_at_once(monkeypatch: pytest.Mon
         return store(self, step, rows, owners, starts)
 
     monkeypatch.setattr(lastrows.RowsFold, "_store", counted)
-    monkeypatch.setattr(
-        BlockBounds, "within", lambda bounds, *_: dataclasses.replace(bounds, rows_max=200, bytes_max=2000)
-    )
     epochs = [[at(10 * epoch + minute, k=k, v=1) for k in range(40) for minute in range(10)] for epoch in range(3)]
-    found = run_over_epochs({"n": FUNCTIONS["sum"]("v").rows(-19, 0)}, epochs, keys=["k"], order_by=["at"])
+    calls = watched({"n": FUNCTIONS["sum"]("v").rows(-19, 0)}, slots_max=400, exchange_state_bytes_max=8000)
+    found = run_over_epochs(calls, epochs, keys=["k"], order_by=["at"])
     assert {row["n"] for row in found[2].rows} == {20}
     assert sum(len(epoch.rows) for epoch in found) == 1200
     assert max(sizes) < 400  # of 1,200 rows in a step

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +12,9 @@ import pytest
 from foldflight import connect
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.task import OverFold
-from foldflight.engine.query.blocks import BlockBounds
 from foldflight.functions import Call
 from foldflight.functions.query.frame import WindowFrame
+from tests.watched import Watched
 
 BYTES_MAX = 1 << 19
 BATCH_ROWS = 1 << 9
@@ -68,12 +67,10 @@ def peak_of(fold: OverFold, count: int) -> int:
     ],
     ids=str,
 )
-def test_the_memory_of_a_task_does_not_grow_with_a_partition(
-    function: str, frame: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_memory_of_a_task_does_not_grow_with_a_partition(function: str, frame: Any) -> None:
     """Neither below the limit from which a partition lies in a file nor above it."""
-    monkeypatch.setattr(BlockBounds, "within", lambda bounds, *_: dataclasses.replace(bounds, bytes_max=BYTES_MAX))
-    query = OverQuery.of(connect("embedded:").transport, {"o": Framed(Call(function, ("v",)), frame)}, LAYOUT)
+    transport = Watched(connect("embedded:").transport, exchange_state_bytes_max=4 * BYTES_MAX)
+    query = OverQuery.of(transport, {"o": Framed(Call(function, ("v",)), frame)}, LAYOUT)
     fold = OverFold(query, rows=1 << 10)
     peak_of(fold, BATCH_ROWS)  # imports and caches
     counts = [int(BYTES_MAX * share / ROW_BYTES) for share in (0.2, 0.9, 2)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tempfile
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foldflight import FunctionError, connect, udaf
-from foldflight.client import OpenExchange
 from foldflight.engine.batch import tasks
 from foldflight.engine.batch.tasks import FinalFold, PartialFold
 from foldflight.engine.keys import overflow
@@ -29,6 +29,7 @@ from foldflight.functions import Call
 from foldflight.functions.types.arrow import with_column
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.worker import use_local_folders
+from tests.watched import Watched
 
 TRANSPORT = connect("embedded:examples.weighted_avg").transport
 KEYS = pa.schema([("key_0", pa.string()), ("key_1", pa.float64())])
@@ -230,19 +231,18 @@ def test_groups_that_do_not_fit_are_passed_on() -> None:
     assert states + unfolded == 200_000
 
 
-def test_no_epoch_starts_after_the_last_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_epoch_starts_after_the_last_rows() -> None:
     """A server is asked to forget the groups of an epoch only if rows of another one follow."""
     forgotten: list[int] = []
-    forget = OpenExchange.forget
 
-    def noting(exchange: OpenExchange, slots: pa.Int32Array) -> None:
-        forgotten.append(len(slots))
-        forget(exchange, slots)
+    def noted(operation: str, what: Any, _exchange: Any) -> None:
+        if operation == "forget":
+            forgotten.append(len(what))
 
-    monkeypatch.setattr(OpenExchange, "forget", noting)
-    partial_of(np.array([1, 2, 1]), TRANSPORT, "sum")
+    transport = Watched(TRANSPORT, noted)
+    partial_of(np.array([1, 2, 1]), transport, "sum")
     assert forgotten == []
-    partial_of(np.arange(20_000) % 3, TRANSPORT, "sum", folded_bytes_max=1)
+    partial_of(np.arange(20_000) % 3, transport, "sum", folded_bytes_max=1)
     assert forgotten == [3, 3]  # after the first and the second of three epochs
 
 
@@ -310,18 +310,13 @@ def test_states_are_merged_in_any_order(room: int, monkeypatch: pytest.MonkeyPat
 
 def test_files_are_in_the_folders_that_spark_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system's folder may be small. The files have no names, so nothing is left of a task that is killed."""
-    used = []
-    monkeypatch.setattr(overflow, "_folders", [])
-    monkeypatch.setattr(overflow.tempfile, "TemporaryFile", lambda **options: used.append(options["dir"]))
-    for folders, expected in ((f"{tmp_path}/gone,{tmp_path}", str(tmp_path)), (f"{tmp_path}/gone", None), ("", None)):
+    gone, system = tmp_path / "gone", Path(tempfile.gettempdir())
+    for folders, expected in ((f"{gone},{tmp_path}", tmp_path), (str(gone), system), ("", system)):
         monkeypatch.setenv("SPARK_LOCAL_DIRS", folders)
         use_local_folders()
-        overflow.temporary_file()
-        assert used[-1] == expected
-    monkeypatch.undo()
-    monkeypatch.setattr(overflow, "_folders", [str(tmp_path)])
-    with overflow.temporary_file():
-        assert not list(tmp_path.iterdir())
+        with overflow.temporary_file() as file:
+            assert Path(f"/proc/self/fd/{file.fileno()}").readlink().parent == expected
+            assert not list(tmp_path.iterdir())
 
 
 def test_states_that_grow_are_merged_in_order() -> None:

@@ -14,7 +14,6 @@ import pytest
 from foldflight import connect
 from foldflight.client import EmbeddedTransport, FlightTransport, Functions, OpenExchange, close_connections
 from foldflight.client.failover import SurvivingExchange
-from foldflight.engine.over import accumulating, folding
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
@@ -23,6 +22,7 @@ from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import EXIT_DRAINED, serving
 from foldflight.testing import run_over, run_over_epochs
+from tests.watched import Seen, watched
 from tests.wire import wire_functions
 from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess, end_epoch, eventually, opening, pause, rows
 from tests.wire.test_lifecycle import free_port
@@ -298,7 +298,7 @@ def test_the_error_tells_the_story(fork: Fork, caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_over_goes_on_when_a_server_is_killed(fork: Fork, monkeypatch: pytest.MonkeyPatch, is_stream: bool) -> None:
+def test_over_goes_on_when_a_server_is_killed(fork: Fork, is_stream: bool) -> None:
     """Outputs after some rows, and states of frames, are the same although servers die between two chunks."""
     servers = [fork() for _ in range(3)]
     given = [
@@ -306,27 +306,25 @@ def test_over_goes_on_when_a_server_is_killed(fork: Fork, monkeypatch: pytest.Mo
         for at in range(40)
     ]
 
-    def over(functions: Functions) -> Any:
+    def over(functions: Functions, seen: Seen = lambda *_: None) -> Any:
         average, most = functions["weighted_avg"]("value", "weight"), functions["max"]("value")
         kinds = functions["count"]("value").distinct()
         calls = {"last": average.rows(-4, 0), "far": most.rows(-20, 0), "kinds": kinds.rows(-5, 0)}
         if is_stream:
             calls |= {"hour": average.range("-9 minutes", 0), "so_far": average.rows(None, 0)}
+        calls = watched(calls, seen, slots_max=28)  # so a chunk has seven rows
+        if is_stream:
             return run_over_epochs(calls, [given[:25], given[25:]], keys=["key"], order_by=["at"], delay_s=300)
         return run_over(calls, given, keys=["key"], order_by=["at"])
 
     expected = over(connect(wire_functions))
-    chunk, sent = OpenExchange.chunk, count()
+    sent = count()
     killed: list[ServerProcess] = []
 
-    def strike(exchange: OpenExchange, batch: pa.RecordBatch) -> None:
-        chunk(exchange, batch)
-        if next(sent) in (3, 9):
+    def strike(operation: str, _what: Any, exchange: OpenExchange) -> None:
+        if operation == "chunk" and next(sent) in (3, 9):
             killed.append(holder(servers, exchange))
             kill(killed[-1])
 
-    monkeypatch.setattr(folding, "_EVENTS_MAX", 7)
-    monkeypatch.setattr(accumulating, "_EVENTS_MAX", 7)
-    monkeypatch.setattr(OpenExchange, "chunk", strike)
-    assert over(connect(",".join(each.url for each in servers))) == expected
+    assert over(connect(",".join(each.url for each in servers)), strike) == expected
     assert len({each.url for each in killed}) == 2

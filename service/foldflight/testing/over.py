@@ -78,7 +78,7 @@ def run_over(
     resolved = Resolved.of(aggregates, given, keys=keys, order_by=order_by, types=types or {}, has_ends=True)
     query = OverQuery.of(resolved.transport, resolved.calls, resolved.layout)
     outputs: list[dict[str, Any]] = [{} for _ in given]
-    for block in OverFold(query)([resolved.rows.take(_sorted(resolved.rows, resolved.layout, resolved.order))]):
+    for block in OverFold(query)([resolved.sorted_rows()]):
         for index, output in numbered(block):
             outputs[index] = output
     return [{**row, **output} for row, output in zip(given, outputs, strict=True)]
@@ -146,6 +146,10 @@ class Resolved(NamedTuple):
         # Functions arrive pickled in Spark's workers.
         transport = pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport))  # noqa: S301 - made here
         return cls(transport, framed, layout, order, batch)
+
+    def sorted_rows(self) -> pa.RecordBatch:
+        """Return the rows by key and order."""
+        return self.rows.take(_sorted(self.rows, self.layout, self.order))
 
 
 def numbered(block: pa.RecordBatch) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +24,6 @@ from foldflight.functions.types.arrow import concat_batches, with_column
 
 __all__ = ["AccumulatorFold"]
 
-_EVENTS_MAX: Final = 1 << 17
-"""Rows of a chunk."""
-
 
 class AccumulatorFold(CallsFold):
     """Keeps accumulators: for frames that only grow, and for RANGE frames, whose rows leave with the watermark."""
@@ -38,7 +35,7 @@ class AccumulatorFold(CallsFold):
         self.push(self.exchange)
         self._distance = distance_us(part.frame)
         self._rows_max = query.bounds.rows_max
-        self._pace = Pace(_EVENTS_MAX, query.bounds.bytes_max)
+        self._pace = Pace(query.bounds.chunk_rows_max, query.bounds.bytes_max)
         self._migration = Migration(
             query.transport,
             query.opening_for(states=True, outputs=False),

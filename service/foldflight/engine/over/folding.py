@@ -42,7 +42,6 @@ from foldflight.functions.types.arrow import with_column
 
 __all__ = ["FrameFold", "fold_of"]
 
-_EVENTS_MAX: Final = 1 << 17
 """Rows of a chunk."""
 
 _NODE_ROWS: Final = 8
@@ -64,6 +63,7 @@ class FrameFold(ExitStack, ABC):
         super().__init__()
         self._part = part
         self._layout = part.query.layout
+        self._chunk_rows_max = part.query.bounds.chunk_rows_max
         self._slot_rows = _NONE  # for each slot in use, the position of a row of its partition
         self._store: Store | None = None
 
@@ -161,8 +161,8 @@ class _Running(FrameFold):
         slots = self._numbered(is_new, low)
         totals = leaving + entering
         ends = np.cumsum(totals)
-        for start in range(0, int(ends[-1]), _EVENTS_MAX):
-            events: Positions = np.arange(start, min(start + _EVENTS_MAX, int(ends[-1])), dtype=np.int64)
+        for start in range(0, int(ends[-1]), self._chunk_rows_max):
+            events: Positions = np.arange(start, min(start + self._chunk_rows_max, int(ends[-1])), dtype=np.int64)
             frames = _owners(ends, start, start + len(events))
             offsets = events - (ends[frames] - totals[frames])
             retracts = offsets < leaving[frames]
@@ -232,7 +232,7 @@ class _Separate(FrameFold):
             if self._nodes is None:
                 # An accumulator may grow with its rows, so all of them together get those of one chunk.
                 before = int(ends[start - 1]) if start else 0
-                fitting = int(np.searchsorted(ends, before + _EVENTS_MAX, side="right"))
+                fitting = int(np.searchsorted(ends, before + self._chunk_rows_max, side="right"))
                 end = min(end, max(fitting, start + 1))
             outputs, merged_bytes = self._fold(rows[start:end], low[start:end], high[start:end])
             self._pace.made(end - start, outputs.nbytes + merged_bytes)
@@ -267,8 +267,8 @@ class _Separate(FrameFold):
     def rows(self, exchange: GroupedExchange, low: Positions, high: Positions) -> None:
         """Fold the rows from `low` to `high` into slots 0 to n - 1."""
         ends = np.cumsum(high - low)
-        for start in range(0, int(ends[-1]) if len(ends) else 0, _EVENTS_MAX):
-            events: Positions = np.arange(start, min(start + _EVENTS_MAX, int(ends[-1])), dtype=np.int64)
+        for start in range(0, int(ends[-1]) if len(ends) else 0, self._chunk_rows_max):
+            events: Positions = np.arange(start, min(start + self._chunk_rows_max, int(ends[-1])), dtype=np.int64)
             slots = _owners(ends, start, start + len(events))
             positions = (high[slots] - ends[slots] + events).astype(np.int64)
             exchange.chunk(slots.astype(np.int32), self._rows(positions))
@@ -276,8 +276,8 @@ class _Separate(FrameFold):
     def states(self, exchange: GroupedExchange, slots: Positions, states: Sequence[pa.Array]) -> None:
         """Merge n states of each call into n slots, in order."""
         with exchange.exchanging() as opened:
-            for start in range(0, len(slots), _EVENTS_MAX):
-                chosen = slots[start : start + _EVENTS_MAX].astype(np.int32)
+            for start in range(0, len(slots), self._chunk_rows_max):
+                chosen = slots[start : start + self._chunk_rows_max].astype(np.int32)
                 parts = [column.slice(start, len(chosen)) for column in states]
                 opened.states(self._layout.states_of(chosen, parts))
 

@@ -44,6 +44,11 @@ class BlockBounds:
     unfolded_groups_min: int = 1 << 14
     folded_bytes_max: int = 256 << 20
 
+    @property
+    def chunk_rows_max(self) -> int:
+        """Rows of a chunk that has rows of blocks again, as the frames of OVER do."""
+        return max(self.rows_max // 2, 1)
+
     def within(self, slots_max: int, state_bytes_max: int) -> BlockBounds:
         """Return bounds that also respect a server's limits for one exchange."""
         rows = max(min(self.rows_max, slots_max // 2), 1)

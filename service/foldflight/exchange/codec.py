@@ -41,7 +41,7 @@ from foldflight.exchange.frames import (
 )
 from foldflight.exchange.ipc import read_batches
 from foldflight.exchange.machine import Role
-from foldflight.exchange.messages import parse_message, utf8
+from foldflight.exchange.messages import parse_message, same, utf8
 from foldflight.fold.mode import Mode
 from foldflight.functions.author.context import LogRecord
 from foldflight.functions.query.call import Call, Order
@@ -64,6 +64,10 @@ _T = TypeVar("_T")
 # Values of a batch inside of lists and maps that need not have a byte in the message.
 _SIZELESS_MAX: Final = 1 << 20
 _LITERALS_BYTES_MAX: Final = 1 << 20
+# What a message and its value have alike.
+_OPEN: Final = ("initial_outputs", "row_outputs", "emits", "isolate_errors", "keeps_views", "protocol_version")
+_CALL: Final = ("function", "distinct", "materialize", "fingerprint")
+_OPENED_CALL: Final = ("fingerprint", "can_retract", "can_merge", "is_invertible", "can_migrate", "is_ordered")
 # The metadata of every chunk.
 _CHUNK: Final = pb.EngineFrame(chunk=pb.Chunk()).SerializeToString()
 
@@ -86,31 +90,17 @@ class Message:
 def encode_open(opening: Open) -> bytes:
     """Encode Open, for the command of a descriptor."""
     message = pb.Open(
-        protocol_version=opening.protocol_version,
+        **same(opening, (*_OPEN, "job_parameters", "trace_context", "bundles", "outputs")),
         columns=opening.columns.serialize().to_pybytes(),
         return_states=opening.returns.states,
         return_outputs=opening.returns.outputs,
-        initial_outputs=opening.initial_outputs,
-        row_outputs=opening.row_outputs,
-        emits=opening.emits,
-        job_parameters=opening.job_parameters,
-        trace_context=opening.trace_context,
-        isolate_errors=opening.isolate_errors,
-        bundles=opening.bundles,
         steps=map(_encode_step, opening.steps),
-        outputs=opening.outputs,
-        keeps_views=opening.keeps_views,
     )
     for call in opening.calls:
         message.calls.append(
             pb.Call(
-                function=call.function,
-                arguments=call.arguments,
-                filter=call.filter,
-                distinct=call.distinct,
-                materialize=call.materialize,
+                **same(call, (*_CALL, "arguments", "filter")),
                 literals=_encode_literals(call),
-                fingerprint=call.fingerprint,
                 order=[pb.Order(**dataclasses.asdict(each)) for each in call.order],
             )
         )
@@ -146,17 +136,12 @@ def decode_open(command: bytes) -> Open:
         calls=tuple(_decode_call(call) for call in message.calls),
         columns=columns,
         returns=Returns(message.return_states, message.return_outputs),
-        initial_outputs=message.initial_outputs,
-        row_outputs=message.row_outputs,
-        emits=message.emits,
         job_parameters=dict(message.job_parameters),
         trace_context=dict(message.trace_context),
-        isolate_errors=message.isolate_errors,
         bundles=tuple(message.bundles),
-        protocol_version=message.protocol_version,
         steps=tuple(map(_decode_step, message.steps)),
         outputs=tuple(message.outputs),
-        keeps_views=message.keeps_views,
+        **same(message, _OPEN),
     )
 
 
@@ -218,13 +203,10 @@ def _decode_step(step: pb.Step) -> Step:
 
 def _decode_call(call: pb.Call) -> Call:
     return Call(
-        function=call.function,
+        **same(call, _CALL),
         arguments=tuple(call.arguments),
         filter=call.filter if call.HasField("filter") else None,
-        distinct=call.distinct,
-        materialize=call.materialize,
         literals=_decode_literals(call),
-        fingerprint=call.fingerprint,
         order=tuple(Order(each.column, each.descending, each.nulls_first) for each in call.order),
     )
 
@@ -412,13 +394,8 @@ def _encode_opened(frame: Opened) -> pb.Opened:
         inputs = pa.schema([pa.field(str(place), type_) for place, type_ in enumerate(call.input_types)])
         calls.append(
             pb.OpenedCall(
-                fingerprint=call.fingerprint,
-                can_retract=call.can_retract,
-                can_merge=call.can_merge,
-                is_invertible=call.is_invertible,
+                **same(call, _OPENED_CALL),
                 input_types=inputs.serialize().to_pybytes(),
-                can_migrate=call.can_migrate,
-                is_ordered=call.is_ordered,
                 views=map(_encode_view, call.views),
                 folded=str(call.mode or ""),
                 lift=utf8(call.lift),
@@ -456,13 +433,8 @@ def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
         protocol_version=opened.protocol_version,
         calls=tuple(
             OpenedCall(
-                fingerprint=call.fingerprint,
-                can_retract=call.can_retract,
-                can_merge=call.can_merge,
-                is_invertible=call.is_invertible,
+                **same(call, _OPENED_CALL),
                 input_types=_decode_input_types(call),
-                can_migrate=call.can_migrate,
-                is_ordered=call.is_ordered,
                 views=tuple(map(_decode_view, call.views)),
                 mode=Mode.from_text(call.folded),  # None for a mode that only newer servers have
                 lift=call.lift,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
@@ -14,9 +15,20 @@ from foldflight.exchange.frames import FunctionInfo, ParameterInfo
 from foldflight.fold.mode import Folding
 from foldflight.functions.author.spec import FunctionKind
 
-__all__ = ["decode_error", "decode_info", "encode_error", "encode_info", "parse_message", "utf8"]
+__all__ = ["decode_error", "decode_info", "encode_error", "encode_info", "parse_message", "same", "utf8"]
 
 _Parsed = TypeVar("_Parsed", bound=Protobuf)
+
+# What a message and its value have alike.
+_ERROR_TEXTS: Final = ("function", "row", "trace", "recorded")
+_PARAMETER: Final = ("name", "required", "default", "annotation")
+_CAPABILITIES: Final = ("retract", "merge", "invertible", "deterministic", "codec", "codec_reason")
+_INFO: Final = ("name", "version", "signature", "doc", *_CAPABILITIES, "vectorised")
+
+
+def same(source: object, names: Sequence[str]) -> dict[str, Any]:
+    """Return these attributes of a message or of its value, which both have alike, by name."""
+    return {name: getattr(source, name) for name in names}
 
 
 def parse_message(cls: type[_Parsed], data: bytes, what: str) -> _Parsed:
@@ -34,17 +46,15 @@ def utf8(text: str) -> str:
 
 def encode_error(error: FoldflightError) -> bytes:
     """Return an error as bytes, for the extra info of a Flight error."""
+    texts = {name: text and utf8(text) for name, text in same(error, _ERROR_TEXTS).items()}
     return pb.Error(
         error_class=type(error).__name__,
         code=error.code,
         message=utf8(error.message),
-        function=error.function and utf8(error.function),
         slot=error.slot,
-        row=error.row and utf8(error.row),
-        trace=error.trace and utf8(error.trace),
         story=[utf8(step) for step in error.story],
         repeats=error.repeats,
-        recorded=error.recorded and utf8(error.recorded),
+        **texts,
     ).SerializeToString()
 
 
@@ -57,43 +67,21 @@ def decode_error(extra_info: bytes) -> FoldflightError | None:
     cls = getattr(errors, message.error_class, None)
     if not (isinstance(cls, type) and issubclass(cls, FoldflightError)) or message.code not in cls.codes:
         return None
-    return cls(
-        message.code,
-        message.message,
-        function=message.function if message.HasField("function") else None,
-        slot=message.slot if message.HasField("slot") else None,
-        row=message.row if message.HasField("row") else None,
-        trace=message.trace if message.HasField("trace") else None,
-        story=tuple(message.story),
-        repeats=message.repeats,
-        recorded=message.recorded if message.HasField("recorded") else None,
-    )
+    optional = {name: getattr(message, name) for name in (*_ERROR_TEXTS, "slot") if message.HasField(name)}
+    return cls(message.code, message.message, story=tuple(message.story), repeats=message.repeats, **optional)
 
 
 def encode_info(info: FunctionInfo) -> bytes:
     """Encode the description of a function, for the metadata of its FlightInfo."""
     return pb.FunctionInfo(
-        name=info.name,
-        version=info.version,
-        signature=info.signature,
-        doc=info.doc,
-        retract=info.retract,
-        merge=info.merge,
-        invertible=info.invertible,
-        deterministic=info.deterministic,
-        codec=info.codec,
-        codec_reason=info.codec_reason,
-        parameters=[
-            pb.Parameter(name=p.name, required=p.required, default=p.default, annotation=p.annotation)
-            for p in info.parameters
-        ],
+        **same(info, _INFO),
+        parameters=[pb.Parameter(**same(each, _PARAMETER)) for each in info.parameters],
         input_names=info.input_names,
         input_types=None if info.input_types is None else pb.Types(names=info.input_types),
         result_type=info.result_type or "",
         folded=utf8(info.folded),
         inputs_min=info.inputs_min,
         kind="" if info.kind is FunctionKind.AGGREGATE else info.kind,
-        vectorised=info.vectorised,
         zoned_types=None if info.zoned_types is None else pb.Types(names=info.zoned_types),
         zoned_result=info.zoned_result or "",
         lift=utf8(info.lift),
@@ -105,24 +93,14 @@ def decode_info(metadata: bytes) -> FunctionInfo:
     message = parse_message(pb.FunctionInfo, metadata, "the description of a function")
     inputs_min = len(message.input_names) if message.HasField("input_types") else 0
     return FunctionInfo(
-        name=message.name,
-        version=message.version,
-        signature=message.signature,
-        doc=message.doc,
-        retract=message.retract,
-        merge=message.merge,
-        invertible=message.invertible,
-        deterministic=message.deterministic,
-        codec=message.codec,
-        codec_reason=message.codec_reason,
-        parameters=tuple(ParameterInfo(p.name, p.required, p.default, p.annotation) for p in message.parameters),
+        **same(message, _INFO),
+        parameters=tuple(ParameterInfo(**same(each, _PARAMETER)) for each in message.parameters),
         input_names=tuple(message.input_names),
         input_types=tuple(message.input_types.names) if message.HasField("input_types") else None,
         result_type=message.result_type or None,
         folding=Folding.from_text(message.folded),
         inputs_min=message.inputs_min if message.HasField("inputs_min") else inputs_min,
         kind=_kind(message.kind),
-        vectorised=message.vectorised,
         zoned_types=tuple(message.zoned_types.names) if message.HasField("zoned_types") else None,
         zoned_result=message.zoned_result or None,
         lift=message.lift,

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from foldflight.client import FlightTransport, OpenExchange
-from foldflight.client.status import StatusReader
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.functions.query.call import Call
 from tests.wire.kit import end_epoch, opening, rows
@@ -102,11 +101,7 @@ class Fleet:
 
     def status(self) -> list[dict[str, Any]]:
         """Return the status that the servers behind the balancer report."""
-        reader = StatusReader(self.url, deadline_s=10)
-        try:
-            servers: list[dict[str, Any]] = reader.read()["servers"]
-        finally:
-            reader.close()
+        servers: list[dict[str, Any]] = FlightTransport([self.url], deadline_s=10).status()["servers"]
         return servers
 
     def are_balanced(self, number: int) -> bool:

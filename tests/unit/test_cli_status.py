@@ -98,12 +98,12 @@ def test_who_raised_and_what_memory_there_is_are_shown():
 class Reader:
     """Returns answers one after the other, and raises exceptions among them."""
 
-    url = "grpc://somewhere"
+    urls = ("grpc://somewhere",)
 
     def __init__(self, *answers):
         self.answers = list(answers)
 
-    def read(self):
+    def status(self):
         answer = self.answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer

@@ -18,7 +18,7 @@ import trustme
 
 from foldflight import RejectedError, RetryableError, connect
 from foldflight.client import close_connections
-from foldflight.client.status import StatusReader
+from foldflight.client.connect import credentials
 from foldflight.functions.query.call import Call
 from foldflight.server import calls
 from foldflight.server.run.lifecycle import serving
@@ -275,7 +275,7 @@ def test_certificates_that_tls_cannot_use_are_named(certificates: Certificates, 
 @pytest.mark.parametrize("token", ["a token with a line break\n", b"a token of bytes", "a token with ü"])
 def test_a_token_that_cannot_be_sent_is_refused(token: Any) -> None:
     """GRPC would say of the text of a file, which ends with a line break, that metadata are invalid."""
-    for ask in (connect, lambda url, token: StatusReader(url, deadline_s=1, token=token)):
+    for ask in (connect, lambda url, token: credentials([url], token=token)):
         with pytest.raises(RejectedError, match="printable ASCII characters; of a file's text remove") as caught:
             ask("grpc://127.0.0.1:1", token=token)
         assert caught.value.code == "SIGNATURE"

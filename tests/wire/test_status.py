@@ -17,7 +17,6 @@ from click.testing import CliRunner
 
 from foldflight.cli.main import cli
 from foldflight.client import FlightTransport, OpenExchange
-from foldflight.client.status import StatusReader
 from foldflight.compiler import Programs
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.fold.mode import Folding
@@ -35,11 +34,7 @@ Spawn = Callable[..., ServerProcess]
 
 def read(url: str, **more: Any) -> list[dict[str, Any]]:
     """Return the servers of one status."""
-    reader = StatusReader(url, deadline_s=20, **more)
-    try:
-        servers: list[dict[str, Any]] = reader.read()["servers"]
-    finally:
-        reader.close()
+    servers: list[dict[str, Any]] = FlightTransport([url], deadline_s=20, **more).status()["servers"]
     return servers
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from foldflight.cli.target import target_options
-from foldflight.client.connect import tls_files
+from foldflight.client.connect import credentials
 from foldflight.client.urls import server_url
 from foldflight.errors import RejectedError
 
@@ -45,9 +45,7 @@ def conform() -> None:
 @click.option("--function", default="sum", show_default=True, help="A function with one BIGINT argument for the tests.")
 @click.option("--rule", "rules", multiple=True, metavar="NAME", help="Test this rule only. Repeat it for several.")
 @target_options
-def server(
-    url: str, *, function: str, rules: tuple[str, ...], token: str | None, deadline_s: float, **tls: Any
-) -> None:
+def server(url: str, *, function: str, rules: tuple[str, ...], deadline_s: float, **connection: Any) -> None:
     """Test the server at URL against the rules for servers. Exits with 1 if one is broken.
 
     The function must return different values for different rows, as a sum does. Rules that need more (to retract, to
@@ -56,14 +54,8 @@ def server(
     from foldflight.testing.conformance import check_server
 
     url = server_url(url)
-    certificates = tls_files(
-        (url,), tls_root_certs=tls["tls_ca"], cert_chain=tls["tls_cert"], private_key=tls["tls_key"]
-    )
-    _report(
-        check_server(
-            url, function=function, only=frozenset(rules), deadline_s=deadline_s, token=token, tls=certificates
-        )
-    )
+    given = credentials((url,), **connection)
+    _report(check_server(url, function=function, only=frozenset(rules), deadline_s=deadline_s, **given))
 
 
 @conform.command(context_settings={"ignore_unknown_options": True})

@@ -6,7 +6,6 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
 from typing import Any
 
 import click
@@ -17,7 +16,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from foldflight.cli.target import target_options
-from foldflight.client.status import StatusReader
+from foldflight.client.connect import credentials
+from foldflight.client.flight import FlightTransport
 from foldflight.client.urls import server_urls
 from foldflight.errors import FoldflightError
 
@@ -41,7 +41,9 @@ Placed = dict[str, dict[str, list[str]]]
 @click.option("--interval-s", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Interval of --watch.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 @target_options
-def status(urls: tuple[str, ...], *, watch: bool, interval_s: float, as_json: bool, **connection: Any) -> None:
+def status(
+    urls: tuple[str, ...], *, watch: bool, interval_s: float, as_json: bool, deadline_s: float, **connection: Any
+) -> None:
     """Show the status of the servers at each URL. A URL may belong to a server or to a load balancer.
 
     Several URLs are separate arguments, or separated by commas as for `connect`.
@@ -49,16 +51,16 @@ def status(urls: tuple[str, ...], *, watch: bool, interval_s: float, as_json: bo
     A server also shows the other servers of its fleet if its setting `peers` names them. Rates are computed from two
     answers, one second apart. The exit code is 1 if a URL or a server of the fleet does not answer.
     """
-    with ExitStack() as stack:
-        each = server_urls(",".join(urls))
-        readers = [stack.enter_context(closing(StatusReader(url, **connection))) for url in each]
-        if watch:
-            _watch(readers, interval_s)
-            return
-        before = _ask(readers)
-        time.sleep(_SAMPLE_S)
-        after = _ask(readers)
-    servers = rates(before, after)
+    transports = [
+        FlightTransport([url], deadline_s=deadline_s, **credentials([url], **connection))
+        for url in server_urls(",".join(urls))
+    ]
+    if watch:
+        _watch(transports, interval_s)
+        return
+    before = _ask(transports)
+    time.sleep(_SAMPLE_S)
+    servers = rates(before, _ask(transports))
     if as_json:
         click.echo(json.dumps(servers, indent=2))
     else:
@@ -68,27 +70,27 @@ def status(urls: tuple[str, ...], *, watch: bool, interval_s: float, as_json: bo
         click.get_current_context().exit(EXIT_NO_ANSWER)
 
 
-def _watch(readers: Sequence[StatusReader], interval_s: float) -> None:
-    before = _ask(readers)
+def _watch(transports: Sequence[FlightTransport], interval_s: float) -> None:
+    before = _ask(transports)
     console = Console()
     with Live(Text("asking"), console=console, auto_refresh=False) as live:
         try:
             while True:
                 time.sleep(interval_s)
-                after = _ask(readers)
+                after = _ask(transports)
                 live.update(status_view(rates(before, after), wide=console.width >= _WIDE_CHARS), refresh=True)
                 before = after
         except KeyboardInterrupt:
             return
 
 
-def _ask(readers: Sequence[StatusReader]) -> list[Answer]:
+def _ask(transports: Sequence[FlightTransport]) -> list[Answer]:
     answers: list[Answer] = []
-    for reader in readers:
+    for transport in transports:
         try:
-            found = reader.read()
+            found = transport.status()
         except FoldflightError as error:
-            found = {"servers": [{"address": reader.url, "problem": f"{error.code}: {error.message}"}]}
+            found = {"servers": [{"address": transport.urls[0], "problem": f"{error.code}: {error.message}"}]}
         answers.append((time.monotonic(), found))
     return answers
 

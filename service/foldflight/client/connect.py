@@ -8,7 +8,7 @@ from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foldflight.adapters.java import java_functions
 from foldflight.client.embedded import EmbeddedTransport
@@ -26,7 +26,7 @@ from foldflight.tracing import check_endpoint, tracer_of
 if TYPE_CHECKING:
     from foldflight.client.flight import FlightTransport
 
-__all__ = ["EMBEDDED", "NO_STATE_KEY", "check_token", "connect", "tls_files"]
+__all__ = ["EMBEDDED", "NO_STATE_KEY", "connect", "credentials"]
 
 EMBEDDED = "embedded:"
 _DEADLINE_S = 60.0
@@ -119,15 +119,13 @@ def connect(
             raise RejectedError(
                 "SIGNATURE", "record is for embedded functions only; start the servers with `--record DIR` instead"
             )
-        check_token(token)
-        tls = tls_files(urls, tls_root_certs=tls_ca, cert_chain=tls_cert, private_key=tls_key)
+        transport_class = _flight_transport(target)
         functions = Functions(
-            _flight_transport(target)(
+            transport_class(
                 urls,
                 deadline_s=deadline_s,
                 bounds=FailoverBounds(patience_s=patience_s),
-                token=token,
-                tls=tls,
+                **credentials(urls, token=token, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key),
                 job_parameters=job_parameters,
                 bundle_key=_bundle_key(bundle_key),
                 otlp_endpoint=otlp_endpoint,
@@ -198,8 +196,26 @@ def _bundle_key(given: object) -> str | None:
     raise RejectedError("SIGNATURE", f"bundle_key must be a str of at least {BUNDLE_KEY_BYTES_MIN} bytes")
 
 
-def tls_files(urls: Sequence[str], **files: str | os.PathLike[str] | None) -> dict[str, bytes]:
-    """Read PEM files as the TLS arguments of pyarrow's client. Raises RejectedError SIGNATURE or SETTINGS."""
+def credentials(
+    urls: Sequence[str],
+    *,
+    token: str | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+    tls_cert: str | os.PathLike[str] | None = None,
+    tls_key: str | os.PathLike[str] | None = None,
+) -> dict[str, Any]:
+    """Return `token`, and as `tls` the contents of PEM files, by the names of the TLS arguments of pyarrow's client.
+
+    Raises:
+        RejectedError: SIGNATURE or SETTINGS, as for `connect`.
+    """
+    if token is not None and not (isinstance(token, str) and token.isascii() and token.isprintable()):
+        raise RejectedError(
+            "SIGNATURE",
+            "token must be a str of printable ASCII characters; of a file's text remove the line break at its end: "
+            "token=Path(...).read_text().strip()",
+        )
+    files = {"tls_root_certs": tls_ca, "cert_chain": tls_cert, "private_key": tls_key}
     given = {name: file for name, file in files.items() if file is not None}
     if given and not all(url.startswith("grpc+tls://") for url in urls):
         raise RejectedError("SIGNATURE", "certificates require TLS; use grpc+tls://host:port for all servers")
@@ -210,7 +226,7 @@ def tls_files(urls: Sequence[str], **files: str | os.PathLike[str] | None) -> di
     except OSError as error:
         raise RejectedError("SETTINGS", f"cannot read {error.filename}: {error.strerror}") from None
     _check_certificates(given)
-    return read
+    return {"token": token, "tls": read}
 
 
 def _check_certificates(files: Mapping[str, str | os.PathLike[str]]) -> None:
@@ -234,17 +250,6 @@ def _check_certificates(files: Mapping[str, str | os.PathLike[str]]) -> None:
             context.load_cert_chain(certificate, key, password="")  # gRPC does not accept encrypted keys
     except ssl.SSLError:
         raise RejectedError("SETTINGS", problem) from None
-
-
-def check_token(token: object) -> None:
-    """Raise RejectedError SIGNATURE for a token that cannot be sent with a call."""
-    if token is None or (isinstance(token, str) and token.isascii() and token.isprintable()):
-        return
-    raise RejectedError(
-        "SIGNATURE",
-        "token must be a str of printable ASCII characters; of a file's text remove the line break at its end: "
-        "token=Path(...).read_text().strip()",
-    )
 
 
 def _sources(target: object) -> list[object]:

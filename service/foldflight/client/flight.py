@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import os
 import random
 import threading
@@ -156,6 +157,21 @@ class FlightTransport:
             return _check_opened(decode(Message(metadata, _empty_batch(flight.schema)), Role.SERVER), url)
 
         return self._ask_servers(ask, patience_s=self._bounds.patience_s)
+
+    def status(self) -> dict[str, Any]:
+        """Return the status of the fleet, which `foldflight.server.ops.status` documents.
+
+        Raises:
+            RetryableError: UNREACHABLE or DEADLINE.
+            RejectedError: UNAUTHENTICATED; BAD_FRAME if the server does not have this action.
+        """
+
+        def ask(client: Any, options: Any, _url: str) -> dict[str, Any]:
+            answers = list(client.do_action(fl.Action("status", b""), options))
+            found: dict[str, Any] = json.loads(answers[0].body.to_pybytes())
+            return found
+
+        return self._ask_servers(ask)
 
     def open(self, open: Open, *, resolve: Resolve | None = None) -> OpenExchange:  # noqa: A002
         """Open an exchange on the next server in turn, or on the first one after it that accepts the exchange.

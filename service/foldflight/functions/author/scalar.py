@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions.author.context import FunctionContext
-from foldflight.functions.author.spec import Declared, Function, FunctionKind, Parameter, Registered, literal_texts
+from foldflight.functions.author.spec import Function, FunctionKind, Registered, literal_texts
 from foldflight.functions.types.sql import sql_name
 
 __all__ = ["AnyFunction", "BoundScalar", "ScalarFunction", "ScalarMethods", "Vectorised"]
@@ -34,44 +34,22 @@ class ScalarMethods:
     close: Callable[[], None] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ScalarFunction(Registered):
-    """A registered scalar or table function.
+    """A registered scalar or table function. The result of a table function is a struct, whose fields are the columns.
 
     Args:
-        name: Its name in queries.
         is_table: Whether it is a table function; otherwise it is a scalar function.
-        declared_version: The author's version, or a callable from the input types.
-        doc: The docstring of the author's code.
         target: The author's function, or a class with `eval`.
-        input_names: Names of the arguments, from the signature.
-        declared_inputs: The types of the arguments, or a callable from the actual types to the declared ones.
-        declared_result: Type of the result, or a callable from the input types. For a table function it is a struct,
-            whose fields are the columns.
-        skip_nulls: Whether rows with a NULL argument get the result NULL (or no row) without a call.
         deterministic: Whether equal arguments always give the same result.
         vectorised: The form of the columns of a vectorised function; None if it takes one row at a time.
-        parameters: Its direct arguments.
-        compile: Whether it is compiled to machine code; `auto`: if possible and worthwhile.
-        zoned: The same function with a zone in each `datetime` of an annotation, if an argument has such an annotation.
-        defaults: Defaults of its last arguments, by name, which a call may leave out.
     """
 
-    name: str
     is_table: bool
-    declared_version: str | Callable[..., str]
-    doc: str
     target: type | FunctionType
-    input_names: tuple[str, ...]
-    declared_inputs: tuple[str | pa.DataType, ...] | Callable[..., Sequence[Any]]
-    declared_result: Declared
-    skip_nulls: bool = False
     deterministic: bool = True
     vectorised: Vectorised | None = None
-    parameters: tuple[Parameter, ...] = ()
-    compile: bool | Literal["auto"] = "auto"
     zoned: ScalarFunction | None = field(default=None, compare=False, repr=False)
-    defaults: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def source(self) -> type | FunctionType:

@@ -190,16 +190,18 @@ class FunctionKind(StrEnum):
     TABLE = "table"
 
 
+@dataclass(frozen=True, kw_only=True)
 class Registered(ABC):
     """The base class of all registered functions: a name, typed arguments and a typed result.
 
-    Attributes:
+    Args:
         name: Its name in queries.
         declared_version: The author's version, or a callable from the input types.
         doc: The docstring of the author's code.
         input_names: Names of the arguments.
         declared_inputs: The types of the arguments, or a callable from the actual types to the declared ones.
         declared_result: Type of the result, or a callable from the input types.
+        skip_nulls: Whether rows with a NULL argument are skipped: they are not folded, get the result NULL, or no row.
         parameters: Its direct arguments.
         compile: Whether it is compiled to machine code; `auto`: if possible and worthwhile.
         zoned: The same function with a zone in each `datetime` of an annotation, if an argument has such an annotation.
@@ -212,10 +214,11 @@ class Registered(ABC):
     input_names: tuple[str, ...]
     declared_inputs: tuple[str | pa.DataType, ...] | Callable[..., Sequence[Any]]
     declared_result: Declared
-    parameters: tuple[Parameter, ...]
-    compile: bool | Literal["auto"]
-    zoned: Registered | None
-    defaults: Mapping[str, Any]
+    skip_nulls: bool = False
+    parameters: tuple[Parameter, ...] = ()
+    compile: bool | Literal["auto"] = "auto"
+    zoned: Registered | None = field(default=None, compare=False, repr=False)
+    defaults: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     @abstractmethod
@@ -383,32 +386,22 @@ class Registered(ABC):
         return RejectedError("SCHEMA_MISMATCH", f"{self.name} {wrong}: {self.signature}", function=self.name)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Function(Registered):
-    """A registered aggregate function.
+    """A registered aggregate function. States of another version are converted by `migrate`, or else refused.
 
     Args:
-        name: Its name in queries.
-        declared_version: The author's version, or a callable from the input types. States of another version are
-            converted by `migrate`, and refused if the class does not define it.
-        doc: The class's docstring.
         cls: The author's class.
         instantiate: Creates a new instance with the direct arguments and returns its methods.
-        input_names: Names of the arguments, from the signature of `accumulate`.
-        declared_inputs: The types of the arguments, or a callable from the actual types to the declared ones.
-        declared_result: Type of the result, or a callable from the input types.
         declared_state: Type of the state if the author declares it, or a callable from the input types.
         serializer: The typed layout of the accumulator, if its annotation defines one.
         accumulator_class: The class of the accumulator, if its annotation names one.
         accumulator_hints: The annotations of its attributes, or of the members f0, f1... of a tuple; empty if they
             cannot be resolved. They are resolved where the class is declared: where it is shipped to, the module of its
             names is missing.
-        skip_nulls: Whether rows with a NULL argument are skipped.
         capabilities: Its capabilities.
-        parameters: Its direct arguments.
         returns: What `accumulate`, `retract` and `merge` return. `always`: the accumulator, which may be None. `some`:
             an accumulator that is not None. `may`: an accumulator, or None after changing it in place.
-        compile: Whether it is compiled to machine code; `auto`: if possible and worthwhile.
         vectorised: Whether its class has the vectorised methods.
         adapter: The name of the engine from which its class is adapted; empty for a class of foldflight's own form.
         language: The language of its class: `python` or `java`.
@@ -417,26 +410,15 @@ class Function(Registered):
             that a row uses.
         own: For a shipped function, the classes and functions that were shipped as code with it, by module and
             qualified name. Pickled states refer to them by these names.
-        zoned: The same function with a zone in each `datetime` of an annotation, if an argument has such an annotation.
-        defaults: Defaults of its last arguments, by name, which a call may leave out.
     """
 
-    name: str
-    declared_version: str | Callable[..., str]
-    doc: str
     cls: type
     instantiate: Callable[[Mapping[str, Any]], Methods]
-    input_names: tuple[str, ...]
-    declared_inputs: tuple[str | pa.DataType, ...] | Callable[..., Sequence[Any]]
-    declared_result: Declared
     declared_state: Declared | None
     serializer: StateSerializer | None
     accumulator_class: type | None
-    skip_nulls: bool
     capabilities: Capabilities
-    parameters: tuple[Parameter, ...] = ()
     returns: Literal["always", "some", "may"] = "may"
-    compile: bool | Literal["auto"] = "auto"
     vectorised: bool = False
     adapter: str = ""
     language: Literal["python", "java"] = "python"
@@ -445,7 +427,6 @@ class Function(Registered):
     accumulator_hints: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     own: Mapping[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
     zoned: Function | None = field(default=None, compare=False, repr=False)
-    defaults: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def kind(self) -> FunctionKind:

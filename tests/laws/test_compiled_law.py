@@ -46,6 +46,23 @@ class Tried:
         return self.total
 
 
+@udaf(input_types=["ARRAY<BIGINT>", "ARRAY<STRING>"], result_type="BIGINT")
+class Positions:
+    """An argument that is an array, with errors where it is empty or has a NULL."""
+
+    total: int = 0
+
+    def accumulate(self, values: list[int] | None, texts: list[str]) -> None:
+        if values is not None and "a" in texts:
+            self.total += values[-1] - min(values)
+
+    def merge(self, other: "Positions") -> None:
+        self.total += other.total
+
+    def get_value(self) -> int:
+        return self.total
+
+
 @pytest.fixture(scope="module")
 def once() -> Programs:
     """Compiled code that is not kept."""
@@ -66,6 +83,7 @@ def found(once: Programs, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_compiled_code_is_compared(found: Any) -> None:
     """The law holds for a compiled class, and does not apply to an interpreted one, with the reason."""
     assert found(Quotients) == LawResult(LAW, True)
+    assert found(Positions) == LawResult(LAW, True)
     other = found(Tried)
     assert other.passed is None
     assert other.detail.startswith("it is interpreted: ")

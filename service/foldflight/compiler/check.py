@@ -188,6 +188,9 @@ def _check_type(type_: types.Type) -> None:
         for each in type_:
             _check_type(each)
         return
+    if isinstance(type_, types.Optional):
+        _check_type(type_.type)
+        return
     if isinstance(type_, types.Pair):
         _check_type(type_.first_type)
         _check_type(type_.second_type)

@@ -15,24 +15,25 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from foldflight.compiler.columns import columns_of
 from foldflight.compiler.heap import CONTROLS, MARK, Heap, Part, held, room
 from foldflight.compiler.program import Program, Uncompiled
 from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge
 from foldflight.fold.aggregate.migration import StateOrigin
-from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, filled, struct_of, taken
+from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, struct_of, taken
 from foldflight.fold.aggregate.states import Unfit
-from foldflight.fold.decimals import DECIMALS, from_words, to_words
+from foldflight.fold.decimals import DECIMALS, from_words
 from foldflight.fold.mode import Mode
-from foldflight.fold.moments import MOMENTS, from_numbers, moment_of, to_numbers
+from foldflight.fold.moments import from_numbers, moment_of
 from foldflight.fold.rows import Mask, Rows, Slots, room_for
-from foldflight.fold.texts import TEXTS, from_addresses, text_of, to_addresses, too_long
+from foldflight.fold.texts import from_addresses, text_of, to_addresses
 
 if TYPE_CHECKING:
     from foldflight.compiler.records import RecordField  # brings numba
 
-__all__ = ["RAISED", "Compiled", "columns_of", "results_of"]
+__all__ = ["RAISED", "Compiled", "results_of"]
 
 RAISED: Final = (ArithmeticError, ValueError, TypeError)
 """Exceptions of compiled code. The interpreter repeats the row, and raises Python's exception if there is one."""
@@ -639,40 +640,3 @@ def results_of(values: Any, known: Mask, type_: pa.DataType) -> pa.Array:
         return from_words(values, mask, type_)
     found = pa.array(values, mask=mask)
     return found.cast(type_) if moment_of(type_) is None else from_numbers(found, type_)
-
-
-def columns_of(
-    rows: Rows, arguments: Sequence[tuple[Any, str]]
-) -> tuple[tuple[Any, ...] | None, tuple[Any, ...], Mask | None]:
-    """Return the argument columns as arrays of n values, and n flags each; no flags where there is no NULL.
-
-    The last value tells which rows have a text that is too long for compiled code; None if there are none. There are no
-    columns where one holds a date or timestamp that Python does not have, or a decimal of 39 digits. Decimals are
-    arrays of shape (n, 2).
-
-    Args:
-        rows: The rows.
-        arguments: The NumPy type and the kind of each argument.
-    """
-    arrays: list[Any] = [column.array for column in rows.arguments]
-    nulls = any(array.null_count for array in arrays)
-    values, valid, unfit = [], [], None
-    for array, (dtype, kind) in zip(arrays, arguments, strict=True):
-        if nulls:
-            valid.append(array.is_valid().to_numpy(zero_copy_only=False))
-        if kind in MOMENTS or kind in TEXTS or kind in DECIMALS:
-            numbers = to_addresses(array) if kind in TEXTS else None
-            if kind in TEXTS and numbers is None and (long := too_long(array)) is not None:
-                unfit = long if unfit is None else unfit | long
-                numbers = to_addresses(array, long)
-            numbers = to_words(array) if kind in DECIMALS else numbers
-            numbers = to_numbers(array, kind) if kind in MOMENTS else numbers
-            if numbers is None:
-                return None, (), None
-            values.append(np.require(numbers, dtype, ["C", "A"]))
-            continue
-        whole = filled(array) if array.null_count else array
-        numbers = whole.to_numpy(zero_copy_only=False)
-        is_fit = numbers.dtype == dtype and numbers.flags.aligned and numbers.flags.c_contiguous
-        values.append(numbers if is_fit else np.require(numbers, dtype, ["C", "A"]))
-    return tuple(values), tuple(valid), unfit

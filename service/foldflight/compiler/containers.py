@@ -21,7 +21,7 @@ from numba.extending import intrinsic, register_jitable, register_model
 from foldflight.compiler import memory
 from foldflight.compiler.arithmetic import add_int, bound_of, index_of, sub_int
 from foldflight.compiler.heap import HEADER, Holding, Part
-from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, stand_in
+from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, present, stand_in
 from foldflight.compiler.memory import dict_operations, list_operations, load, word_at
 from foldflight.compiler.walks import Walk, lower_walks
 from foldflight.fold.texts import TEXTS
@@ -694,8 +694,12 @@ EMPTIES: Final[set[Any]] = set()
 @stand_in
 def contains(me: Any, key: Any) -> Any:
     """Stand for `key in me`."""
-    made = _of(me, "dict set", "in")
-    words, find = words_of(me.holding.key, "the key of in"), made.find
+    made = _of(me, "list dict set", "in")
+    words = words_of(me.holding.key, "the key of in")
+    if me.holding.shape == "list":
+        search = memory.search_of(me.holding.key.kinds)
+        return lambda me, key: search(header_of(me), words(key))
+    find = made.find
     return lambda me, key: find(header_of(me), words(key)) >= 0
 
 
@@ -726,12 +730,12 @@ def get_item(me: Held, index: Any) -> Any:
         if me.holding.made is not None:
             raise Refused(f"it takes a slice of a {me.holding.name}")
         return _slice(me, index)
-    _whole("[]", index)
+    _whole("[]", index.type if isinstance(index, types.Optional) else index)
     item, stride = value_at(me.holding.key), me.holding.stride
 
     def at_place(me: Any, index: Any) -> Any:
         header = header_of(me)
-        return item(memory.address_of(header, index_of(index, load(header + memory.USED)) * stride))
+        return item(memory.address_of(header, index_of(present(index), load(header + memory.USED)) * stride))
 
     return at_place
 

@@ -15,6 +15,7 @@ from numba.extending import intrinsic, register_jitable
 from foldflight.compiler import heap
 
 __all__ = [
+    "address_of_array",
     "current",
     "enter",
     "load",
@@ -77,7 +78,9 @@ def _key_of_thread(typing: Any) -> Any:
 
 
 @intrinsic
-def _address_of_array(typing: Any, array: Any) -> Any:
+def address_of_array(typing: Any, array: Any) -> Any:
+    """Return the address of an array's first item."""
+
     def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
         data = context.make_array(made.args[0])(context, builder, arguments[0]).data
         return builder.ptrtoint(data, llvm.IntType(64))
@@ -88,7 +91,7 @@ def _address_of_array(typing: Any, array: Any) -> Any:
 @register_jitable
 def enter(progress: Any) -> None:
     """Tell the thread the control words of the loop that it begins."""
-    _set_of_thread(_key_of_thread(), _address_of_array(progress))
+    _set_of_thread(_key_of_thread(), address_of_array(progress))
 
 
 @register_jitable

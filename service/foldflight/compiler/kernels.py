@@ -14,13 +14,16 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba.core import types
+from llvmlite import ir as llvm
+from numba.core import cgutils, types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
-from foldflight.compiler import containers, decimals, operators
-from foldflight.compiler.control import enter
+from foldflight.compiler import containers, decimals, memory, operators
+from foldflight.compiler.columns import Kind
+from foldflight.compiler.control import address_of_array, enter
+from foldflight.compiler.heap import HEADER, Holding
 from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, number_type, stand_in
 from foldflight.compiler.records import (
     Items,
@@ -69,7 +72,7 @@ class Plan:
     accumulator_class: type | None
     accumulator: RecordLayout
     arguments: tuple[np.dtype[Any], ...]
-    kinds: tuple[str, ...]
+    kinds: tuple[Kind, ...]
     result: str
     result_bits: int
     unresolved: str = ""
@@ -103,6 +106,7 @@ _FLAGS = _vector(types.boolean)
 _MASK = _vector(types.boolean, readonly=True)
 _SLOTS = _vector(types.int32, readonly=True)
 _PLACE = _vector(types.int64)
+_WORDS = _vector(types.int64, readonly=True)
 _TABLE = (_BYTES, _FLAGS, _BYTES)
 
 
@@ -231,7 +235,9 @@ class Kernels:
 
     def _columns(self, nulls: bool) -> tuple[types.Type, ...]:
         columns = [
-            _vector(numba.from_dtype(dtype), readonly=True, pairs=kind in DECIMALS)
+            types.UniTuple(_WORDS, 2)
+            if isinstance(kind, Holding)
+            else _vector(numba.from_dtype(dtype), readonly=True, pairs=kind in DECIMALS)
             for dtype, kind in zip(self.plan.arguments, self.plan.kinds, strict=True)
         ]
         flags = [_MASK] * (len(columns) if nulls else 0)
@@ -381,9 +387,18 @@ def _second(pairs: Any, index: int) -> int:
     return pairs[index, 1]
 
 
-def _row_of(kinds: tuple[str, ...]) -> Any:
-    """Return `row_of(columns, valid, index)`, which returns the values of one row, with None for NULL."""
-    given = [KINDS[kind] for kind in kinds]
+def _view_at(header: int, column: Any, row: int) -> None:
+    """Write the header of the array in one row of a column of arrays."""
+    offsets, words = column
+    memory.view_of_words(header, address_of_array(words), offsets[row], offsets[row + 1] - offsets[row])
+
+
+def _row_of(kinds: tuple[Kind, ...]) -> Any:
+    """Return `row_of(columns, valid, index)`, which returns the values of one row, with None for NULL.
+
+    An array is a header in the caller's frame, whose items are where the column has them.
+    """
+    given = [containers.Held(kind, changeable=False) if isinstance(kind, Holding) else KINDS[kind] for kind in kinds]
 
     @intrinsic
     def row_of(typing: Any, columns: Any, valid: Any, index: Any) -> Any:
@@ -403,14 +418,20 @@ def _row_of(kinds: tuple[str, ...]) -> Any:
                 )
 
             members = []
-            for place, column in enumerate(columns):
-                # A moment is an integer in memory already.
-                wide = number_type(kinds[place])
-                if kinds[place] in DECIMALS:
+            for place, (column, kind) in enumerate(zip(columns, kinds, strict=True)):
+                if isinstance(kind, Holding):
+                    value = cgutils.alloca_once(builder, llvm.ArrayType(llvm.IntType(64), HEADER))
+                    found = [builder.extract_value(arguments[0], place), where]
+                    of_header = signature(types.void, types.int64, column, types.intp)
+                    found.insert(0, builder.ptrtoint(value, llvm.IntType(64)))
+                    context.compile_internal(builder, _view_at, of_header, found)
+                    value = builder.bitcast(value, cgutils.voidptr_t)
+                elif kind in DECIMALS:
                     low, high = (at(place, 0, word) for word in (_first, _second))
                     value = decimals.joined(builder, low, high)
                 else:
-                    value = context.cast(builder, at(place, 0), column.dtype, wide)
+                    # A moment is an integer in memory already.
+                    value = context.cast(builder, at(place, 0), column.dtype, number_type(kind))
                 if nulls:
                     optional = context.make_helper(builder, types.Optional(given[place]))
                     optional.data, optional.valid = value, at(place, 1)

@@ -34,6 +34,7 @@ __all__ = [
     "exactly",
     "kind_of",
     "number_type",
+    "present",
     "stand_in",
     "takes",
 ]
@@ -95,6 +96,17 @@ def _convert(kind: str) -> Callable[..., Any]:
         return signature(KINDS[kind], types.unliteral(value)), generate
 
     return converted
+
+
+@intrinsic
+def present(typing: Any, value: Any) -> Any:
+    """Return a value that must not be None, without this possibility in its type. Raises for None."""
+    result = value.type if isinstance(value, types.Optional) else value
+
+    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        return context.cast(builder, arguments[0], made.args[0], made.return_type)
+
+    return signature(result, value), generate
 
 
 # The functions that convert values of a kind, or values that may be None but must not, to the kind.

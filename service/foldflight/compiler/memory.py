@@ -40,8 +40,10 @@ __all__ = [
     "load",
     "new_header",
     "ordering",
+    "search_of",
     "sorting",
     "store",
+    "view_of_words",
     "word_at",
     "words_tuple",
 ]
@@ -131,9 +133,7 @@ def emptied(header: int) -> None:
 
 
 @register_jitable
-def fresh_header() -> int:
-    """Return the address of the header of an empty container that code makes."""
-    control = current()
+def _header_made(control: int) -> int:
     mark = load(control + _MARK)
     if mark >= -1 and mark != load(control + _ROW):  # no accumulator has containers, so the memory is free at each row
         store(control + _MARK, load(control + _ROW))
@@ -146,13 +146,27 @@ def fresh_header() -> int:
 
 
 @register_jitable
+def fresh_header() -> int:
+    """Return the address of the header of an empty container that code makes."""
+    return _header_made(current())
+
+
+@register_jitable
 def new_header(header: int) -> int:
     """Return the address of the header of an empty temporary container, in the arena of another one."""
-    control = load(header)
-    made = load(control + _ARENA) + 8 * allocate(control, heap.HEADER)
-    store(made, control)
-    emptied(made)
-    return made
+    return _header_made(load(header))
+
+
+@register_jitable
+def view_of_words(header: int, words: int, place: int, count: int) -> None:
+    """Write the header of a list of so many words from a place on, at any address. It must not be changed."""
+    control = current()
+    store(header, control)
+    store(header + OFFSET, (words - load(control + _ARENA)) // 8 + place)
+    store(header + USED, count)
+    store(header + CAPACITY, count)
+    store(header + LIVE, 0)
+    store(header + INDEXED, 0)
 
 
 @functools.cache
@@ -334,6 +348,23 @@ def _comparing(kinds: tuple[str, ...], place: int = 0) -> SimpleNamespace:
             check_after(words)
 
     return SimpleNamespace(hashed=hashed, is_same=is_same, check=check)
+
+
+@functools.cache
+def search_of(kinds: tuple[str, ...]) -> Any:
+    """Return `found(header, words)`: whether a list has an item. Raises ValueError for NaN."""
+    keys, stride = _comparing(kinds), len(kinds)
+    is_same, check = keys.is_same, keys.check
+
+    @register_jitable
+    def found(header, words):
+        check(words)
+        for place in range(load(header + USED)):  # noqa: SIM110 - numba has no `any`
+            if is_same(address_of(header, place * stride), words):
+                return True
+        return False
+
+    return found
 
 
 @functools.cache

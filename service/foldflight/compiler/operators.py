@@ -14,7 +14,7 @@ from numba.core import types
 from numba.extending import register_jitable
 
 from foldflight.compiler import arithmetic, containers, decimals, moments, texts, writing
-from foldflight.compiler.kinds import ENCODED, KNOWN, Refused, as_moment, as_number, kind_of, stand_in
+from foldflight.compiler.kinds import ENCODED, KNOWN, Refused, as_moment, as_number, kind_of, present, stand_in
 from foldflight.compiler.records import Items, load_item, store_item
 from foldflight.fold.decimals import DECIMALS, scale_of
 from foldflight.fold.moments import MOMENTS
@@ -200,6 +200,8 @@ def _plain(function: Any) -> Any:
 def truth(a: Any) -> Any:
     """Stand for `bool(a)`."""
     kind = kind_of(a)
+    if isinstance(a, types.Optional) and kind is None:
+        return lambda a: a is not None and truth(present(a))
     if isinstance(a, types.BaseTuple):
         full = len(a) > 0
         return lambda a: full
@@ -234,10 +236,10 @@ def is_none(a: Any) -> Any:
     kind = kind_of(a)
     if isinstance(a, containers.Held):
         return lambda a: False
+    if isinstance(a, types.Optional):
+        return lambda a: a is None
     if kind is None:
         raise Refused(f"{a} is compared with None")
-    if kind.endswith("?"):
-        return lambda a: a is None
     answer = kind == "none"
     return lambda a: answer
 

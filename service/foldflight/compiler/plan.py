@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.compiler.certain import CONTAINERS, Certain, certain_of, class_named, why_untyped
+from foldflight.compiler.columns import Kind
 from foldflight.compiler.decimals import constant_of
 from foldflight.compiler.heap import Holding, Part
 from foldflight.compiler.kernels import Plan
@@ -165,8 +166,8 @@ def _names(bound: BoundFunction) -> list[str]:
     return [names[place] if place < len(names) else str(place + 1) for place in range(len(bound.input_types))]
 
 
-def argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], str]:
-    """Return the NumPy type of an argument's column and the kind of its values. Raises Refused."""
+def argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], Kind]:
+    """Return the NumPy type of an argument's column, or of its words, and the kind of its values. Raises Refused."""
     moment = moment_of(type_)
     if moment is not None:
         return np.dtype(np.int64), moment
@@ -179,6 +180,10 @@ def argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], str]:
     found = text_of(type_) or decimal_of(type_)
     if found is not None:
         return np.dtype(np.int64), found
+    if pa.types.is_list(type_):
+        _, kind = argument_kind(name, type_.value_type)
+        if isinstance(kind, str) and kind not in DECIMALS:
+            return np.dtype(np.int64), Holding("list", Part((kind,)))
     raise Refused(f"its argument {name} has the type {sql_name(type_)}")
 
 

@@ -25,7 +25,7 @@ from numba.core.untyped_passes import IRProcessing
 
 from foldflight.compiler import containers, decimals, moments, operators, texts, writing
 from foldflight.compiler.check import Check
-from foldflight.compiler.kinds import Refused, as_moment, kind_of, takes
+from foldflight.compiler.kinds import Refused, as_moment, kind_of, present, takes
 from foldflight.compiler.making import EMPTY, Fill, inline_comprehensions
 from foldflight.compiler.records import EXACTLY, Items, Reference
 
@@ -53,6 +53,8 @@ _CHAINED_MAX: Final = 8  # so many numbers are compared one by one
 # The methods of texts, bytes, numbers, dates and times.
 _OF_VALUES: Final = {**moments.METHODS, **texts.METHODS, **writing.METHODS, **operators.METHODS}
 _BUILT_IN: Final = python.BuiltinMethodType
+# What takes containers that are None. All else raises for them, and the interpreter folds the row.
+_TAKING_NONE: Final = (present, operators.is_none, operators.truth, operators.OPERATORS[operator.not_])
 _NAMES: Final = {"build_string": "text", "make_function": "a generator or a function", "yield": "yield"}
 
 
@@ -360,9 +362,10 @@ class _Rewriter:
         elif expr.op in ("build_list", "build_set", "build_map"):
             self.container(statement, expr.op.removeprefix("build_").replace("map", "dict"), expr.items)
         elif expr.op == "getiter":
-            root = self.root(expr.value)
-            if isinstance(root, ir.Arg) and isinstance(self.arguments[root.index], types.Optional):
-                expr = ir.Expr.getiter(self.call(operators.walked, (expr.value,), loc), loc)
+            given = self.argument(expr.value)
+            if isinstance(given, types.Optional):
+                known = operators.walked if kind_of(given) else present
+                expr = ir.Expr.getiter(self.call(known, (expr.value,), loc), loc)
             self.made.append(ir.Assign(expr, target, loc))
         elif expr.op in _ALLOWED:
             self.made.append(statement)
@@ -574,15 +577,18 @@ class _Rewriter:
             found = definitions[0]
         return found
 
-    def reference(self, var: ir.Var) -> Reference | None:
+    def argument(self, var: ir.Var) -> types.Type | None:
+        """Return the type of a variable that is an argument; None for others."""
         root = self.root(var)
-        type_ = self.arguments[root.index] if isinstance(root, ir.Arg) else None
+        return self.arguments[root.index] if isinstance(root, ir.Arg) else None
+
+    def reference(self, var: ir.Var) -> Reference | None:
+        type_ = self.argument(var)
         return type_ if isinstance(type_, Reference) else None
 
     def is_member(self, expr: ir.Expr) -> bool:
         """Return whether code takes a member of an accumulator that is a tuple, by a number that it has."""
-        root, index = self.root(expr.value), self.constants.get(expr.index.name)
-        type_ = self.arguments[root.index] if isinstance(root, ir.Arg) else None
+        type_, index = self.argument(expr.value), self.constants.get(expr.index.name)
         return isinstance(type_, types.BaseTuple) and type(index) is int and -len(type_) <= index < len(type_)
 
     def length(self, var: ir.Var) -> int:
@@ -600,7 +606,8 @@ class _Rewriter:
         """Return whether a variable is a list of fixed length, a container, or what a call returned."""
         root = self.root(var)
         if isinstance(root, ir.Arg):
-            return isinstance(self.arguments[root.index], (Items, containers.Held))
+            type_ = self.arguments[root.index]
+            return isinstance(getattr(type_, "type", type_), (Items, containers.Held))
         if isinstance(root, ir.Expr) and root.op == "getattr":
             reference = self.reference(root.value)
             field = None if reference is None else reference.fields.get(root.attr)
@@ -621,9 +628,17 @@ class _Rewriter:
         self.emit_call(target, function, arguments, loc)
         return target
 
+    def known(self, var: ir.Var, loc: Any) -> ir.Var:
+        """Return a container that is an argument and may be None as one that must not be; other variables unchanged."""
+        type_ = self.argument(var)
+        is_container = isinstance(type_, types.Optional) and kind_of(type_) is None
+        return self.call(present, (var,), loc) if is_container else var
+
     def emit_call(
         self, target: ir.Var, function: Any, arguments: tuple[ir.Var, ...], loc: Any, like: ir.Expr | None = None
     ) -> None:
+        if function not in _TAKING_NONE and not hasattr(function, "py_func"):
+            arguments = tuple(self.known(each, loc) for each in arguments)
         callee = self.fresh(loc)
         self.made.append(ir.Assign(ir.Global(callee.name, function, loc), callee, loc))
         kws = () if like is None else like.kws

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from foldflight.compiler.compiled import RAISED, columns_of, results_of
+from foldflight.compiler.columns import columns_of
+from foldflight.compiler.compiled import RAISED, results_of
 from foldflight.compiler.heap import CONTROLS, MARK, Heap
 from foldflight.compiler.program import Uncompiled, room_for_results, why_not
 from foldflight.fold.mode import Mode

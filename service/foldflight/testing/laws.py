@@ -308,6 +308,10 @@ def _hostile(type_: pa.DataType) -> st.SearchStrategy[Any]:
     if kinds.is_duration(type_):
         days = datetime.timedelta(days=(1 << 63) // 86_400_000_000)
         return st.sampled_from([-days, days, datetime.timedelta(microseconds=-1)]) | _values(type_)
+    if kinds.is_list(type_):
+        return st.lists(_hostile(type_.value_type), max_size=3) | st.lists(
+            st.none() | _hostile(type_.value_type), max_size=2
+        )
     return _values(type_)
 
 

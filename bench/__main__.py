@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -66,35 +67,56 @@ PARTS = Path(__file__).parents[1] / "build" / "bench"
 def main() -> None:
     """Run the suites, print the figures, and write the report."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # SystemExit ends the server, too
-    parser = _parser()
-    arguments = parser.parse_args()
-    is_whole = arguments == parser.parse_args([])
     console = Console()
     if not console.is_terminal:
         console.width = 160
-    name = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    figures: list[Figure] = []
+    arguments = parser().parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder,
         server_process(Path(folder) / "server.log") as url,
     ):
-        sizes = Sizes(arguments.rows, arguments.groups, arguments.stream_groups, url)
-        for suite in arguments.only:
-            start = time.perf_counter()
-            try:
-                for each in SUITES[suite](sizes):
-                    console.print(f"[dim]{report.line_of(each)}[/]", highlight=False)
-                    figures.append(each)
-            except NotInstalledError as error:
-                console.print(f"not measured: {error}")
-            console.print(f"{suite} took {time.perf_counter() - start:,.0f} s")
-            records = report.records_of(figures)
-            for grid in report.grids_of(suite, records):
-                console.print(grid.for_console())
-            # After each suite, so that a run that is interrupted leaves the figures of those before.
-            written = report.write(arguments.results or PARTS, name, records, _machine())
+        run(arguments, url, console)
+
+
+def run(
+    arguments: argparse.Namespace,
+    url: str,
+    console: Console,
+    *,
+    suites: Mapping[str, Callable[[Sizes], Iterable[Figure]]] = SUITES,
+    results: Path = RESULTS,
+    parts: Path = PARTS,
+) -> None:
+    """Run the suites that the command line asks for.
+
+    Args:
+        arguments: The result of `parser`.
+        url: The URL of a server with `examples.weighted_avg`.
+        console: Where figures are printed.
+        suites: The suites by name.
+        results: The folder for whole runs.
+        parts: The folder for all others.
+    """
+    is_whole = arguments == parser().parse_args([])
+    name = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    figures: list[Figure] = []
+    sizes = Sizes(arguments.rows, arguments.groups, arguments.stream_groups, url)
+    for suite in arguments.only:
+        start = time.perf_counter()
+        try:
+            for each in suites[suite](sizes):
+                console.print(f"[dim]{report.line_of(each)}[/]", highlight=False)
+                figures.append(each)
+        except NotInstalledError as error:
+            console.print(f"not measured: {error}")
+        console.print(f"{suite} took {time.perf_counter() - start:,.0f} s")
+        records = report.records_of(figures)
+        for grid in report.grids_of(suite, records):
+            console.print(grid.for_console())
+        # After each suite, so that a run that is interrupted leaves the figures of those before.
+        written = report.write(arguments.results or parts, name, records, _machine())
     if is_whole:
-        written = report.write(RESULTS, name, records, _machine())
+        written = report.write(results, name, records, _machine())
     console.print(report.goals_of(records).for_console())
     for path in written:
         console.print(f"written: {path}")
@@ -110,26 +132,27 @@ def _machine() -> str:
     return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the data (default: %(default)s)")
-    parser.add_argument(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    made.add_argument("--rows", type=int, default=2_000_000, help="rows of the data (default: %(default)s)")
+    made.add_argument(
         "--groups", type=_numbers, default="100,10000,1000000", help="numbers of keys (default: %(default)s)"
     )
-    parser.add_argument("--only", nargs="+", choices=SUITES, default=list(SUITES), help="suites (default: all)")
-    parser.add_argument(
+    made.add_argument("--only", nargs="+", choices=SUITES, default=list(SUITES), help="suites (default: all)")
+    made.add_argument(
         "--stream-groups",
         type=_numbers,
         default="100000,1000000,5000000",
         help="numbers of groups of streams (default: %(default)s)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--results",
         type=Path,
         help="where records, tables and pictures go (default: bench/results after a run of all suites with the default "
         "sizes, otherwise build/bench)",
     )
-    return parser
+    return made
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -15,7 +15,18 @@ from pathlib import Path
 
 from bench.data import Figure, Sizes, table
 from bench.environments import beside
-from bench.spark_batch import BUILT_IN, EMBEDDED, LIFTED, TIMES_ROWS, built_in, ours, seconds_of, session, written
+from bench.spark_batch import (
+    BUILT_IN,
+    EMBEDDED,
+    LIFTED,
+    TIMES_ROWS,
+    Query,
+    built_in,
+    ours,
+    seconds_of,
+    session,
+    written,
+)
 from foldflight.client import connect
 
 SUITE = "sail"
@@ -39,18 +50,22 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
         }
         found = _in_sail(packages, list(paths.values()))
         with session(shuffle) as spark:
-            functions = connect("embedded:examples.weighted_avg")
-            ways = {
-                BUILT_IN: built_in("k"),
-                LIFTED: ours(functions, "k", plan="lifted"),
-                EMBEDDED: ours(functions, "k", plan="fold"),
-            }
             for case, path in paths.items():
-                in_spark = seconds_of(spark, spark.read.parquet(str(path)), ways)
+                in_spark = seconds_of(spark, spark.read.parquet(str(path)), ways())
                 names = {OURS: EMBEDDED, LIFTED_OURS: LIFTED, SQL: BUILT_IN}
                 in_sail = {name: found[str(path)][way] for name, way in names.items()}
                 for way, seconds in {**in_spark, **in_sail}.items():
                     yield Figure(SUITE, case, way, rows / seconds, "rows/s")
+
+
+def ways() -> dict[str, Query]:
+    """Return the query in the ways of Spark."""
+    functions = connect("embedded:examples.weighted_avg")
+    return {
+        BUILT_IN: built_in("k"),
+        LIFTED: ours(functions, "k", plan="lifted"),
+        EMBEDDED: ours(functions, "k", plan="fold"),
+    }
 
 
 def _in_sail(packages: Path, files: list[Path]) -> dict[str, dict[str, float]]:

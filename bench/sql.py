@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.data import Figure, Sizes, table
-from bench.spark_batch import PEERS, for_peers, ours, python_peers, rates_of, session
-from foldflight.client import connect
+from bench.spark_batch import PEERS, Query, for_peers, ours, python_peers, rates_of, session
+from foldflight.client import Functions, connect
 from foldflight.spark import register, sql
 from tests.sql import tpch
 from tests.sql.conftest import NAMES
@@ -38,19 +38,25 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
     shuffle = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
     with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder, session(shuffle) as spark:
         register(spark, functions)
-        ways = {
-            GROUP_BY: ours(functions, "k", plan="fold"),
-            FOLD: lambda frame: _query(spark, frame, "fold"),
-            GROUP_BY_LIFTED: ours(functions, "k", plan="lifted"),
-            LIFTED: lambda frame: _query(spark, frame, "lifted"),
-            LISTS: lambda frame: _query(spark, frame, "lists"),
-        }
         peers = dict(zip(GROUPED_PEERS, python_peers("k"), strict=False))
         for groups in sizes.groups:
             data = table(sizes.rows, groups)
             tables = data, for_peers(data, groups)
-            yield from rates_of(spark, Path(folder), (SUITE, f"{groups:,} groups"), tables, (ways, peers))
+            yield from rates_of(
+                spark, Path(folder), (SUITE, f"{groups:,} groups"), tables, (ways(spark, functions), peers)
+            )
         yield from _planning(spark)
+
+
+def ways(spark: Any, functions: Functions) -> dict[str, Query]:
+    """Return the query in our ways, each with its plan."""
+    return {
+        GROUP_BY: ours(functions, "k", plan="fold"),
+        FOLD: partial(_query, spark, plan="fold"),
+        GROUP_BY_LIFTED: ours(functions, "k", plan="lifted"),
+        LIFTED: partial(_query, spark, plan="lifted"),
+        LISTS: partial(_query, spark, plan="lists"),
+    }
 
 
 def _query(spark: Any, frame: Any, plan: Any) -> Any:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import html
+import io
 import itertools
 import json
-import sys
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
+from rich.console import Console
 
 from bench import __main__ as program
 from bench import figures, report, sail, spark_batch, sql
 from bench.data import Figure, Sizes
+from foldflight import connect
 from foldflight.server.run.lifecycle import serving
 
 FIGURES = [
@@ -55,23 +53,16 @@ def test_each_figure_stands_beside_the_base_of_its_case() -> None:
     ]
 
 
-def test_a_way_that_is_slow_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_way_that_is_slow_is_measured_once() -> None:
     """Ways alternate, each gives its median, and one that is slow at first is not repeated."""
     taken = {"fast": iter([3.0, 1.0, 2.0]), "slow": iter([40.0])}
     order: list[str] = []
 
-    def time_of(_spark: Any, way: str) -> float:
+    def seconds_of(way: str) -> float:
         order.append(way)
         return next(taken[way])
 
-    class Frame:
-        def limit(self, _rows: int) -> Frame:
-            return self
-
-    monkeypatch.setattr(spark_batch, "_limited", time_of)
-    monkeypatch.setattr(spark_batch, "consume", lambda _frame: None)
-    ways = {way: (lambda _frame, way=way: way) for way in taken}
-    assert spark_batch.seconds_of(None, Frame(), ways) == {"fast": 2.0, "slow": 40.0}
+    assert spark_batch.medians({way: partial(seconds_of, way) for way in taken}) == {"fast": 2.0, "slow": 40.0}
     assert order == ["fast", "slow", "fast", "fast"]
 
 
@@ -152,22 +143,18 @@ def test_the_page_about_performance_has_a_line_for_each_goal() -> None:
     ("options", "is_whole"),
     [([], True), (["--only", "spark"], False), (["--rows", "1000"], False), (["--groups", "7"], False)],
 )
-def test_a_run_of_a_part_leaves_the_results_of_whole_runs(
-    options: list[str], is_whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_a_part_leaves_the_results_of_whole_runs(options: list[str], is_whole: bool, tmp_path: Path) -> None:
     """The documents show the results of whole runs, so a run of some suites, or of little data, writes elsewhere."""
-    for name in ("RESULTS", "PARTS"):
-        monkeypatch.setattr(program, name, tmp_path / name)
-    for suite in program.SUITES:
-        found = [each for each in FIGURES if each.suite == suite]
-        monkeypatch.setitem(program.SUITES, suite, lambda _sizes, found=found: iter(found))
-    monkeypatch.setattr(program, "server_process", lambda _log: nullcontext("grpc://nowhere"))
-    monkeypatch.setattr(program.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(program.report, "draw", lambda *_, **__: None)
-    monkeypatch.setattr(sys, "argv", ["bench", *options])
-    program.main()
-    assert (tmp_path / "RESULTS").exists() == is_whole
-    assert list((tmp_path / "PARTS").glob("*.json"))
+    suites = {
+        suite: lambda _, suite=suite: [each for each in FIGURES if each.suite == suite] for suite in program.SUITES
+    }
+    results, parts = tmp_path / "results", tmp_path / "parts"
+    console = Console(file=io.StringIO())
+    program.run(
+        program.parser().parse_args(options), "grpc://nowhere", console, suites=suites, results=results, parts=parts
+    )
+    assert results.exists() == is_whole
+    assert list(parts.glob("*.json"))
 
 
 def test_the_table_of_the_readme_names_the_fastest_peer() -> None:
@@ -186,39 +173,18 @@ def test_the_table_of_the_readme_names_the_fastest_peer() -> None:
     )
 
 
-def test_a_batch_has_the_plan_that_its_name_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_has_the_plan_that_its_name_says() -> None:
     """Without a plan `group_by` chooses one, and the figure would be of another way than its name says."""
-    plans: dict[str, Any] = {}
-
-    def seconds_of(_spark: Any, _frame: Any, ways: dict[str, Any]) -> dict[str, float]:
-        plans.update(ways)
-        return dict.fromkeys(ways, 1.0)
-
-    def rates_of(_spark: Any, _folder: Path, _place: Any, _data: Any, ways: tuple[Any, Any]) -> Iterator[Figure]:
-        plans.update(ways[0])
-        return iter(())
-
-    for suite in (sail, sql):
-        monkeypatch.setattr(suite, "ours", lambda _functions, *_keys, **options: options["plan"])
-        monkeypatch.setattr(suite, "session", lambda _settings: nullcontext(MagicMock()))
-    monkeypatch.setattr(sail, "beside", lambda _requirements: Path())
-    monkeypatch.setattr(sail, "_in_sail", lambda *_: defaultdict(lambda: defaultdict(lambda: 1.0)))
-    monkeypatch.setattr(sail, "seconds_of", seconds_of)
-    monkeypatch.setattr(sql, "register", lambda *_: None)
-    monkeypatch.setattr(sql, "python_peers", lambda *_: ())
-    monkeypatch.setattr(sql, "rates_of", rates_of)
-    monkeypatch.setattr(sql, "_planning", lambda _spark: iter(()))
-    for suite in (sail, sql):
-        list(suite.measure(Sizes(rows=10, groups=(1,), stream_groups=(), url="")))
-    assert (
-        plans.items()
-        >= {
-            spark_batch.LIFTED: "lifted",
-            spark_batch.EMBEDDED: "fold",
-            sql.GROUP_BY: "fold",
-            sql.GROUP_BY_LIFTED: "lifted",
-        }.items()
-    )
+    ways = sail.ways() | sql.ways(None, connect("embedded:examples.weighted_avg"))
+    assert {name: way.keywords["plan"] for name, way in ways.items() if name != spark_batch.BUILT_IN} == {
+        spark_batch.LIFTED: "lifted",
+        spark_batch.EMBEDDED: "fold",
+        sql.GROUP_BY: "fold",
+        sql.GROUP_BY_LIFTED: "lifted",
+        sql.FOLD: "fold",
+        sql.LIFTED: "lifted",
+        sql.LISTS: "lists",
+    }
 
 
 @pytest.mark.parametrize("suite", ["fold", "builtins", "numeric", "views"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -40,6 +42,16 @@ def java_options() -> str:
     # If the file that is named does not exist, a JVM uses no archive at all, not even the one that comes with Java.
     archive = (NO_ARCHIVE_LOG, f'"-XX:SharedArchiveFile={ARCHIVE}"') if ARCHIVE.exists() else ()
     return " ".join((*JAVA_OPTIONS, *archive))
+
+
+def lend(monkeypatch: pytest.MonkeyPatch, command: ModuleType, session: Callable[[], Any]) -> None:
+    """Let a command use a session of the tests: stopping one of its own would stop theirs."""
+
+    @contextmanager
+    def lent(*_arguments: Any, **_options: Any) -> Iterator[Any]:
+        yield session()
+
+    monkeypatch.setattr(command, "local_spark", lent)
 
 
 def local_builder(folder: Path) -> Any:

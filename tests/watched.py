@@ -27,7 +27,8 @@ class Watched:
     Args:
         transport: The transport.
         seen: Called after each operation of an exchange with its name, with what the engine gives or, if the operation
-            returns something, gets, and with the exchange. Also called before `describe`, with the Open and None.
+            returns something, gets, and with the exchange. Also called before `describe`, with the Open and None, and
+            for `wanted`, the entries of views that the server asks for.
         limits: Limits that are smaller than those of the server, by name.
     """
 
@@ -45,6 +46,8 @@ class Watched:
         return self._limited(self._transport.describe(open))
 
     def open(self, open: Open, **options: Any) -> OpenExchange:  # noqa: A002 (the frame's name)
+        if options.get("resolve") is not None:
+            options["resolve"] = self._asking(options["resolve"])
         exchange: Any = self._transport.open(open, **options)
         self._seen("open", open, exchange)
         exchange.opened = self._limited(exchange.opened)
@@ -86,6 +89,13 @@ class Watched:
             self._seen(name, None, exchange)
 
         return ending
+
+    def _asking(self, resolve: Any) -> Any:
+        def asking(wanted: Any) -> Any:
+            self._seen("wanted", wanted, None)
+            return resolve(wanted)
+
+        return asking
 
     def __reduce__(self) -> Any:
         return _of, (id(self),)

@@ -632,9 +632,9 @@ def test_migrated_states_stay_compiled(hot: Programs) -> None:
     assert accumulators.outputs(slots[:2]).to_pylist() == [124, 62]
 
 
-def test_texts_outlive_the_memory_of_their_rows(hot: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("texts_are_copied_soon")
+def test_texts_outlive_the_memory_of_their_rows(hot: Programs) -> None:
     """Texts of accumulators are copied, and the memory of their rows is freed, when most of it is not used."""
-    monkeypatch.setattr("foldflight.compiler.compiled._KEPT_BYTES_MIN", 1000)
     accumulators = hot.accumulators(interpreted(bound_of("last_text", [pa.string()], {})))
     slots = np.zeros(100, np.int32)
     for number in range(50):

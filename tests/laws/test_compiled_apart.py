@@ -146,9 +146,9 @@ def test_a_state_that_does_not_fit_leaves_an_error_as_the_interpreter_has_it(pro
     agree(one, other, lambda target: target.outputs(SLOTS))
 
 
-def test_texts_of_rows_after_an_interpreted_one_are_kept(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("texts_are_copied_soon")
+def test_texts_of_rows_after_an_interpreted_one_are_kept(programs: Programs) -> None:
     """The texts that accumulators refer to stay in memory when older ones are copied in the middle of a chunk."""
-    monkeypatch.setattr("foldflight.compiler.compiled._KEPT_BYTES_MIN", 1000)
     one, other = both(programs)
     names = ["A first", LONG, *(f"A {row:05}" for row in range(200))]
     slots = np.array([0, 1, *(row % 4 for row in range(200))], np.int32)

@@ -1,7 +1,6 @@
 """`foldflight check` compares compiled code with the interpreter, and finds mistakes in compiled code."""
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +9,7 @@ import pytest
 from foldflight import udaf
 from foldflight.compiler import Programs, compiled
 from foldflight.compiler.compiled import RAISED, Compiled
-from foldflight.testing import LawResult, check_laws, laws
+from foldflight.testing import LawResult, check_laws
 
 LAW = "the compiled form agrees"
 
@@ -70,9 +69,9 @@ def once() -> Programs:
 
 
 @pytest.fixture
-def found(once: Programs, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def found(once: Programs, laws_compile_with: Any) -> Any:
     """Check the law for a class."""
-    monkeypatch.setattr(laws, "PROGRAMS_AT_ONCE", once)
+    laws_compile_with(once)
 
     def check(cls: Any) -> LawResult:
         return next(each for each in check_laws(cls, examples=40) if each.law == LAW)

@@ -26,11 +26,11 @@ from foldflight.engine.state.table import MemoryStore
 from foldflight.engine.state.versions import CurrentViews
 from foldflight.engine.state.viewtable import ViewTable
 from foldflight.engine.stream.epoch import BucketEpoch
-from foldflight.engine.stream.views import EpochViews
 from foldflight.functions import Call, Order
 from foldflight.testing import Epoch, run_epochs
 from tests.effort import examples
 from tests.laws.stream_engine import BucketState, Rows, StreamEngine
+from tests.watched import watched
 
 SMALL = TableBounds(
     piece_rows_max=3, fan_in=2, merge_rows_max=4, merge_share=2, inline_entries_max=2, inline_bytes_max=60
@@ -156,11 +156,14 @@ def test_an_epoch_looks_up_the_entries_of_its_rows(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(EntryTable, "lookup", counted)
     monkeypatch.setattr(EntryTable, "page", lambda *_: pytest.fail("a page was read"))
-    monkeypatch.setattr(EpochViews, "resolve", lambda *_: pytest.fail("the server asked"))
-    n = connect("embedded:")["count"]("v").distinct()
+    operations: set[str] = set()
+    calls = {"n": connect("embedded:")["count"]("v").distinct()}
+    calls = watched(calls, lambda operation, *_: operations.add(operation))
     many = [{"v": f"text {number}"} for number in range(300)]
     touched = [{"v": "text 7"}, {"v": "text 299"}, {"v": "new"}, {"v": "newer"}, {"v": "text 7"}, {"v": None}]
-    first, second = run_epochs({"n": n}, [many, touched])
+    first, second = run_epochs(calls, [many, touched])
+    assert "entries" in operations
+    assert "wanted" not in operations, "the server asked"
     assert first.changelog[-1] == ("+I", {"n": 300})
     assert second.changelog == [("-U", {"n": 300}), ("+U", {"n": 302})]
     assert sizes == [5]

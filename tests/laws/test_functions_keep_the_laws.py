@@ -11,23 +11,18 @@ from examples.largest import Largest
 from examples.weighted_avg import WeightedAvg
 from examples.weighted_mean import WeightedMean
 from foldflight import RejectedError, udaf
-from foldflight.compiler import Programs
 from foldflight.functions import Function, Registry
-from foldflight.testing import check_laws, laws
+from foldflight.testing import check_laws
 from foldflight.testing.laws import LAWS
 from tests.effort import examples_of
 
 FUNCTIONS = Registry.load([WeightedAvg, WeightedMean, Percentile, Largest, TotalInEuros])
 
+pytestmark = pytest.mark.usefixtures("no_compiler")
+
 
 # They differ from `var_pop` in what they make of the state only.
 OF_MOMENTS = {"stddev", "stddev_pop", "stddev_samp", "var_samp", "variance"}
-
-
-@pytest.fixture(autouse=True)
-def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile nothing for the law of compiled code, which takes seconds: slow tests check it for many classes."""
-    monkeypatch.setattr(laws, "PROGRAMS_AT_ONCE", Programs(hot_rows=1 << 62))
 
 
 @pytest.mark.hypothesis

@@ -20,9 +20,8 @@ import pytest
 from examples.gallery import geographic_centroid, hyperloglog, percentile, t_digest, top_k
 from examples.gallery import weighted_median as weighted_median_of
 from foldflight import FunctionError, connect
-from foldflight.compiler import Programs
 from foldflight.functions import Registry
-from foldflight.testing import check_laws, laws, run_epochs
+from foldflight.testing import check_laws, run_epochs
 from tests.effort import examples_of
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +36,9 @@ LITERALS: dict[str, dict[str, Any]] = {
 # It refuses bytes that are not sketches, such as those that the checker generates. It has a test of its own below.
 REFUSES = ["hll_union"]
 FUNCTIONS = {name: function for name, function in Registry.load(NAMES).items() if name not in {*Registry(), *REFUSES}}
+
+pytestmark = pytest.mark.usefixtures("no_compiler")
+
 EPOCH = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
 WITHIN_S = 40.0
 HALF_LIFE_S = 30.0
@@ -59,12 +61,6 @@ def test_the_examples_are_correct(module: str) -> None:
     failed, attempted = doctest.testmod(importlib.import_module(module))
     assert attempted > 3
     assert failed == 0
-
-
-@pytest.fixture(autouse=True)
-def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile nothing for the law of compiled code, which takes seconds: slow tests check it for many classes."""
-    monkeypatch.setattr(laws, "PROGRAMS_AT_ONCE", Programs(hot_rows=1 << 62))
 
 
 @pytest.mark.hypothesis

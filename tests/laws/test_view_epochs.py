@@ -17,10 +17,10 @@ from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state.manifest import TableBounds
 from foldflight.engine.stream.epoch import BucketEpoch
-from foldflight.engine.stream.views import EpochViews
 from foldflight.functions import Call
 from foldflight.testing import Epoch, run_epochs
 from tests.effort import examples
+from tests.watched import Seen, watched
 
 SMALL = TableBounds(
     piece_rows_max=3, fan_in=2, merge_rows_max=4, merge_share=2, inline_entries_max=2, inline_bytes_max=60
@@ -149,11 +149,13 @@ ROW = st.tuples(st.sampled_from(["+I", "+I", "-D"]), st.sampled_from(["p", "q", 
 EPOCHS = st.lists(st.lists(ROW, max_size=10), min_size=1, max_size=5)
 
 
-def stream(epochs: list[list[tuple[str, Any, Any]]], keys: list[str], names: list[str]) -> list[Epoch]:
+def stream(
+    epochs: list[list[tuple[str, Any, Any]]], keys: list[str], names: list[str], seen: Seen = lambda *_: None
+) -> list[Epoch]:
     """Run calls of some functions over epochs."""
     functions = connect(FUNCTIONS)
     rows = [[(kind, {"k": key, "v": value, "used": key != value}) for kind, key, value in epoch] for epoch in epochs]
-    calls = {name: functions[name]("v") for name in names}
+    calls = watched({name: functions[name]("v") for name in names}, seen)
     # Views of three entries are rows of their table, and epochs of a few rows merge runs.
     types = {"k": "VARCHAR", "v": "VARCHAR", "used": "BOOLEAN"}
     return run_epochs(calls, rows, keys=keys, types=types, bounds=SMALL)
@@ -183,26 +185,20 @@ def test_views_are_dicts_and_lists(epochs: list[list[tuple[str, Any, Any]]], key
 
 
 @pytest.mark.parametrize(("name", "asks"), [("different", False), ("asked", True)])
-def test_prefetched_entries_are_not_asked_for(name: str, asks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefetched_entries_are_not_asked_for(name: str, asks: bool) -> None:
     """With prefetch a server asks for nothing; a large view is neither sent nor returned as a whole."""
     questions: list[int] = []
     sent: list[int] = []
-    resolve, entries_for = EpochViews.resolve, EpochViews.entries_for
 
-    def resolved(views: EpochViews, wanted: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        questions.append(wanted.num_rows)
-        return resolve(views, wanted)
+    def noted(operation: str, what: Any, _exchange: Any) -> None:
+        if operation == "wanted":
+            questions.append(what.num_rows)
+        elif operation == "entries":
+            sent.append(len(what.column("state_0").field("times").field("entries").flatten()))
 
-    def given_entries(views: EpochViews, *rows: Any) -> Iterator[pa.RecordBatch]:
-        for batch in entries_for(views, *rows):
-            sent.append(len(batch.column("state_0").field("times").field("entries").flatten()))
-            yield batch
-
-    monkeypatch.setattr(EpochViews, "resolve", resolved)
-    monkeypatch.setattr(EpochViews, "entries_for", given_entries)
     texts = [f"text {each}" for each in range(200)]
     epochs = [[("+I", "p", text) for text in texts], [("+I", "p", text) for text in [*texts[:3], "new"]]]
-    first, second = stream(epochs, ["k"], [name])
+    first, second = stream(epochs, ["k"], [name], noted)
     assert bool(questions) == asks
     assert sum(sent) == (0 if asks else 4)
     assert len(second.states[("p",)][name]["times"]) == 201
@@ -211,15 +207,18 @@ def test_prefetched_entries_are_not_asked_for(name: str, asks: bool, monkeypatch
         assert second.changelog == [("-U", {"k": "p", name: 200}), ("+U", {"k": "p", name: 201})]
 
 
-def test_keys_of_several_parts_are_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_several_parts_are_prefetched() -> None:
     """Two arguments make up a key; NaN is one key, and so are 0.0 and -0.0, whichever rows have."""
-    monkeypatch.setattr(EpochViews, "resolve", lambda *_: pytest.fail("the server asked"))
+    operations: set[str] = set()
+    calls = watched({"n": connect(FUNCTIONS)["pairs"]("t", "n")}, lambda operation, *_: operations.add(operation))
     numbers = [float(each) for each in range(9)] + [float("nan")]
     epochs = [
         [{"t": "a", "n": number} for number in numbers],
         [{"t": "a", "n": number} for number in (float("nan"), -0.0, 3.0, 9.0)],
     ]
-    _, last = run_epochs({"n": connect(FUNCTIONS)["pairs"]("t", "n")}, epochs, types={"n": "DOUBLE"}, bounds=SMALL)
+    _, last = run_epochs(calls, epochs, types={"n": "DOUBLE"}, bounds=SMALL)
+    assert "entries" in operations
+    assert "wanted" not in operations, "the server asked"
     assert last.changelog[-1] == ("+U", {"n": 11})
     assert last.states[()]["n"]["times"]["a", 0.0] == 2
 

@@ -65,11 +65,17 @@ def test_the_rows_of_a_batch_follow_their_width(classic: Any, row_bytes: int, ro
     assert session.conf.get(BATCH_ROWS) == str(rows)
 
 
+@pytest.fixture
+def untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has been told nothing yet, whatever ran before."""
+    for told in ("_advised", "_widened"):
+        monkeypatch.setattr(settings, told, [])
+
+
 def test_a_session_that_measures_is_told_once(
-    fresh: Any, embedded: Functions, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    fresh: Any, untold: None, embedded: Functions, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A query in a session that measures batches logs the call that helps, once, and changes no setting."""
-    monkeypatch.setattr(settings, "_advised", [])
     rows = fresh.range(3)
     fresh.conf.set(BATCH_BYTES, "64MB")
     before = [fresh.conf.get(name) for name in (BATCH_BYTES, BATCH_ROWS)]
@@ -82,10 +88,9 @@ def test_a_session_that_measures_is_told_once(
 
 
 def test_a_configured_session_is_told_nothing(
-    fresh: Any, embedded: Functions, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    fresh: Any, untold: None, embedded: Functions, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After the call, nothing is logged."""
-    monkeypatch.setattr(settings, "_advised", [])
     configure(fresh)
     group_by(fresh.range(3), "id").agg(n=embedded["count"]())
     assert not caplog.records
@@ -101,10 +106,9 @@ def test_numbers_that_are_none_are_refused(classic: Any, wrong: dict[str, Any]) 
 
 
 def test_rows_wider_than_configured_are_told_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    untold: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that gets a batch far beyond the bound logs the width to configure, once, and goes on."""
-    monkeypatch.setattr(settings, "_widened", [])
     monkeypatch.setattr(settings, "_BATCH_BYTES_WIDE", 1 << 20)
     narrow = pa.RecordBatch.from_pydict({"text": ["x" * 100] * 100})
     wide = pa.RecordBatch.from_pydict({"text": ["x" * 9_996] * 200})

@@ -7,8 +7,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from foldflight.spark.stored import StoredTable
 from tests.spark import spark_functions
 from tests.spark.test_stream import Model, Stream
 from tests.spark.test_stream_windows import START, Clicks
+from tests.spark_sessions import lend
 
 Rows = list[dict[str, Any]]
 
@@ -109,12 +108,7 @@ def several(classic: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture
 def run(classic: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run the command in the session of the tests, because stopping its own session would stop theirs."""
-
-    @contextmanager
-    def local_spark(*_arguments: Any, **_options: Any) -> Iterator[SparkSession]:
-        yield classic
-
-    monkeypatch.setattr(command, "local_spark", local_spark)
+    lend(monkeypatch, command, lambda: classic)
 
     def invoke(*arguments: str) -> Result:
         return CliRunner(env={"COLUMNS": "160"}).invoke(cli, ["state", *arguments])

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -20,6 +17,7 @@ from foldflight.spark import group_by, state_table, tumble
 from foldflight.spark.stored import StoredTable
 from tests.spark.test_stream import Stream
 from tests.spark.test_stream_windows import Clicks
+from tests.spark_sessions import lend
 
 
 @pytest.mark.slow
@@ -63,11 +61,7 @@ def test_views_of_a_stream_survive_restarts_and_can_be_read(
 
 
 def _command_prints(classic: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def local_spark(*_arguments: Any, **_options: Any) -> Iterator[SparkSession]:
-        yield classic
-
-    monkeypatch.setattr(command, "local_spark", local_spark)
+    lend(monkeypatch, command, lambda: classic)
     run = CliRunner(env={"COLUMNS": "160"}).invoke
     arguments = ["state", checkpoint, "--view", "n.times", "--group", "customer=bob"]
     shown = run(cli, arguments)

@@ -10,6 +10,7 @@ import pytest
 
 from foldflight import Functions, connect
 from foldflight.spark import register
+from foldflight.sql.analysis import Analysis
 from tests.spark import spark_functions
 from tests.spark_sessions import leave_to_ci, let_pass
 
@@ -48,6 +49,15 @@ NAMES = {
     "string_agg": "my_string_agg",
 }
 """Functions of foldflight by their names in these statements, beside the names of Spark's aggregates."""
+
+
+@pytest.fixture
+def questions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What Spark is asked to analyse."""
+    asked: list[str] = []
+    frame = Analysis.frame
+    monkeypatch.setattr(Analysis, "frame", lambda self, text: asked.append(text) or frame(self, text))
+    return asked
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

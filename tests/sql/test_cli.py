@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,8 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from foldflight.cli import sql as command
 from foldflight.cli.main import cli
 from foldflight.cli.sql import _run_complete, _words
+from tests.spark_sessions import lend
 
 MODULE = "tests.sql.sql_functions"
 
@@ -26,12 +27,7 @@ def run(db: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     pq.write_table(
         pa.table({"k": ["a", "b", "a"], "v": [1, 2, 3], "w": pa.array([1, 1, 3], pa.int32())}), tmp_path / "t.parquet"
     )
-
-    @contextmanager
-    def shared(*_: Any, **__: Any) -> Iterator[Any]:
-        yield db.newSession()
-
-    monkeypatch.setattr("foldflight.cli.sql.local_spark", shared)
+    lend(monkeypatch, command, db.newSession)
     monkeypatch.chdir(tmp_path)
     return lambda *arguments, **options: CliRunner().invoke(
         cli, ["sql", "--table", "t=t.parquet", *arguments], **options

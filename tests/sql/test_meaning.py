@@ -16,7 +16,6 @@ from foldflight import Functions, RejectedError, connect, udaf
 from foldflight.spark import column, enable, register, sql
 from foldflight.spark.errors import error_of
 from foldflight.sql import SqlError
-from foldflight.sql.analysis import Analysis
 from tests.spark_sessions import since_spark
 from tests.sql.test_statements import MODULE, SOURCE, values
 
@@ -119,24 +118,21 @@ $$""",
         sql(db, f"SELECT my_sum(above_zero(1 / x)) FROM {rows}").collect()
 
 
-def test_a_chain_of_common_tables_is_planned_link_by_link(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chain_of_common_tables_is_planned_link_by_link(db: Any, questions: list[str]) -> None:
     """Spark is given the links that a block reads, so twice as many links are twice as much text, not four times."""
-    asked: list[str] = []
-    frame = Analysis.frame
-    monkeypatch.setattr(Analysis, "frame", lambda self, text: asked.append(text) or frame(self, text))
 
     def characters(links: int) -> int:
         tables = ["c0 AS (SELECT k, my_sum(v) AS s FROM hav GROUP BY k)"]
         tables += [f"c{n} AS (SELECT k, my_sum(s) AS s FROM c{n - 1} GROUP BY k)" for n in range(1, links)]
-        asked.clear()
+        questions.clear()
         found = sql(db, f"WITH {', '.join(tables)} SELECT * FROM c{links - 1}", plan="fold")
         assert found.columns == ["k", "s"]
-        return sum(map(len, asked))
+        return sum(map(len, questions))
 
     assert characters(6) < 2.6 * characters(3)
     # The plan of a link has those of all before it. c1 is not read by what reads c10.
     characters(12)
-    assert max(text.count("foldflight_result_") for text in asked) == 1
+    assert max(text.count("foldflight_result_") for text in questions) == 1
 
 
 def test_a_folded_common_table_may_be_read_many_times_or_never(db: Any) -> None:

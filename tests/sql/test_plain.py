@@ -10,19 +10,9 @@ import pytest
 from foldflight import Functions
 from foldflight.spark import sql
 from foldflight.sql import SqlError
-from foldflight.sql.analysis import Analysis
 from tests.sql.test_corpus import rows, types
 
 CREATE = "CREATE OR REPLACE AGGREGATE {}({}) RETURNS {} AS '{}'"
-
-
-@pytest.fixture
-def questions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What Spark is asked to analyse."""
-    asked: list[str] = []
-    frame = Analysis.frame
-    monkeypatch.setattr(Analysis, "frame", lambda self, text: asked.append(text) or frame(self, text))
-    return asked
 
 
 @pytest.mark.parametrize(

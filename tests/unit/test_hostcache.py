@@ -82,14 +82,21 @@ def test_a_damaged_file_is_dropped(tmp_path: Path, damage: object) -> None:
     assert file.read_bytes() == good
 
 
-def test_mapped_runs_take_no_memory_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The runs whose checksums are checked, by name."""
+    names: list[str] = []
+    unsealed = runs.unsealed
+    monkeypatch.setattr(runs, "unsealed", lambda magic, data, what: names.append(what) or unsealed(magic, data, what))
+    return names
+
+
+def test_mapped_runs_take_no_memory_of_the_cache(tmp_path: Path, checked: list[str]) -> None:
     """Runs of a table that is larger than the cache are mapped and checked once, and are in memory no more."""
     store, host = CountingStore(), HostCache(tmp_path, bytes_max=1 << 20)
     for start in range(0, 400, 40):
         put(table(store, host), {key: -key for key in range(start, start + 40)})
-    checked: list[str] = []
-    unsealed = runs.unsealed
-    monkeypatch.setattr(runs, "unsealed", lambda magic, data, what: checked.append(what) or unsealed(magic, data, what))
+    checked.clear()
     cache = RunCache(bytes_max=0, shared=host)
     subject = StateTable(LAYOUT, Storage(store, cache))
     for _ in range(3):
@@ -101,13 +108,11 @@ def test_mapped_runs_take_no_memory_of_the_cache(tmp_path: Path, monkeypatch: py
     assert cache.mapped_bytes == 0
 
 
-def test_the_address_space_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_space_is_bounded(tmp_path: Path, checked: list[str]) -> None:
     """The least recently used runs are unmapped beyond the limit; those that return are not checked again."""
     store, host = CountingStore(), HostCache(tmp_path, bytes_max=1 << 20)
     put(table(store, host), {key: -key for key in range(80)})
-    checked: list[str] = []
-    unsealed = runs.unsealed
-    monkeypatch.setattr(runs, "unsealed", lambda magic, data, what: checked.append(what) or unsealed(magic, data, what))
+    checked.clear()
     cache = RunCache(bytes_max=0, shared=host, mapped_bytes_max=1_000)
     subject = StateTable(LAYOUT, Storage(store, cache))
     for key in [*range(80), *range(80)]:

@@ -139,7 +139,7 @@ def test_without_a_stream_names_are_unique(task: type[Task]) -> None:
     assert len({*named(b"one"), *named(b"one")}) == 2
 
 
-def test_rows_come_in_the_order_of_their_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_come_in_the_order_of_their_partitions() -> None:
     """Also within a partition, whose rows must not pass each other; and few blobs are held at a time."""
     places = [(partition, place) for partition in (2, 4, 10) for place in range(4)]
     rows = [{"partition": part, "place": place, "blob": b"%d %d" % (part, place)} for part, place in places]
@@ -148,7 +148,6 @@ def test_rows_come_in_the_order_of_their_partitions(monkeypatch: pytest.MonkeyPa
     arrived = [row["blob"] for row in rows]
     assert arrived != wanted
     assert list(in_order(iter(rows))) == wanted
-    monkeypatch.setattr(bucketed, "_IN_ORDER_BYTES_MAX", 10)
-    few = list(in_order(iter(rows)))
+    few = list(in_order(iter(rows), bytes_max=10))
     assert sorted(few) == sorted(wanted)
     assert few[:4] == [blob for blob in wanted if blob in arrived[:4]]

@@ -42,9 +42,15 @@ Run = Callable[..., list[int]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run one attempt of a task that raises. Return its output, or raise its error."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which errors are stored."""
     monkeypatch.setattr(attempts, "private_folder", lambda: tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run one attempt of a task that raises. Return its output, or raise its error."""
     monkeypatch.setenv(HIDDEN, "")  # so that it is put back
     monkeypatch.delenv(HIDDEN)
     done: list[int] = []
@@ -143,13 +149,12 @@ def test_damaged_and_missing_files_hold_nothing(run: Any, tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == [kept]
 
 
-def test_outside_a_task_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_task_nothing_is_stored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outside a task, in the driver or a test, nothing is stored."""
-    monkeypatch.setattr(attempts, "private_folder", lambda: tmp_path)
     monkeypatch.delenv(HIDDEN, raising=False)
     with pytest.raises(RejectedError), attempt("one"):
         raise RejectedError("SIGNATURE", "wrong")
-    assert not list(tmp_path.iterdir())
+    assert not list(folder.iterdir())
     assert HIDDEN not in os.environ
 
 

@@ -52,11 +52,17 @@ class Memory(InMemorySpanExporter):
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
     """The exporter of the tracer for ENDPOINT."""
+    exporter = memory_of(monkeypatch)
+    yield exporter
+    exporter.tracer.close()
+
+
+def memory_of(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    """Return an exporter that the tracer for ENDPOINT has from here on."""
     exporter = Memory()
     exporter.tracer = Tracer("foldflight", exporter)
     monkeypatch.setattr(Tracer, "_known", {(os.getpid(), ENDPOINT, "foldflight"): exporter.tracer})
-    yield exporter
-    exporter.tracer.close()
+    return exporter
 
 
 def query_of(**more: Any) -> Query:
@@ -158,9 +164,7 @@ def test_the_query_belongs_to_the_span_of_the_application(memory: Memory) -> Non
 def test_a_trace_that_is_not_sampled_has_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sampler of the environment decides; the exchange is then not even watched, and logs have no ids."""
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
-    exporter = Memory()
-    exporter.tracer = Tracer("foldflight", exporter)
-    monkeypatch.setattr(Tracer, "_known", {(os.getpid(), ENDPOINT, "foldflight"): exporter.tracer})
+    exporter = memory_of(monkeypatch)
     query = query_of()
     assert query.opening.trace_context["traceparent"]
     assert ids_of(query.opening.trace_context) == {}

@@ -117,8 +117,11 @@ def test_the_demos_server_ends_with_the_demo(tmp_path):
         socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 5)
 
 
-def test_the_demo_says_why_its_server_did_not_start(tmp_path, monkeypatch):
+def test_the_demo_says_why_its_server_did_not_start(tmp_path):
     """The log of a server that did not start is part of the error."""
-    monkeypatch.setattr(demo, "MODULE", "no_such_module_anywhere")
-    with pytest.raises(demo.RejectedError, match="no_such_module_anywhere"), demo.server_process(tmp_path / "log"):
+    wrong = ("--tls-cert-file", "certificate.pem")
+    with (
+        pytest.raises(demo.RejectedError, match="set both"),
+        demo.server_process(tmp_path / "log", *wrong),
+    ):
         pass

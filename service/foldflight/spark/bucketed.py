@@ -80,18 +80,18 @@ _CACHE_BYTES_MAX: Final = 256 << 20
 _HOST_BYTES_MAX: Final = 1 << 30
 
 
-def in_order(rows: Iterator[Row]) -> Iterator[bytes]:
+def in_order(rows: Iterator[Row], bytes_max: int = _IN_ORDER_BYTES_MAX) -> Iterator[bytes]:
     """Yield the blobs of one bucket and epoch in the order of their partitions, not in that of the network.
 
     So an epoch that Spark repeats has its rows in the same order, and states that depend on it have the same bytes.
-    About 64 MiB are held; only the blobs held together are in order.
+    Not much more than `bytes_max` are held; only the blobs held together are in order.
     """
     held: list[tuple[int, int, bytes]] = []
     size = 0
     for row in rows:
         held.append((row[_PARTITION], row[PLACE], bytes(row[BLOB])))
         size += len(held[-1][2])
-        if size > _IN_ORDER_BYTES_MAX:
+        if size > bytes_max:
             yield from (blob for _, _, blob in sorted(held))
             held, size = [], 0
     yield from (blob for _, _, blob in sorted(held))

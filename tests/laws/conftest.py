@@ -1,0 +1,28 @@
+"""What the tests of laws and of compiled code replace in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from foldflight.compiler import Programs, compiled
+from foldflight.testing import laws
+
+
+@pytest.fixture
+def laws_compile_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Programs], None]:
+    """Set what compiles functions for the law of compiled code, instead of what the process shares and stores."""
+    return lambda programs: monkeypatch.setattr(laws, "PROGRAMS_AT_ONCE", programs)
+
+
+@pytest.fixture
+def no_compiler(laws_compile_with: Callable[[Programs], None]) -> None:
+    """Compile nothing for the law of compiled code, which takes seconds: slow tests check it for many classes."""
+    laws_compile_with(Programs(hot_rows=1 << 62))
+
+
+@pytest.fixture
+def texts_are_copied_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copy the texts of accumulators as soon as a thousand bytes of rows are not used any more."""
+    monkeypatch.setattr(compiled, "_KEPT_BYTES_MIN", 1000)

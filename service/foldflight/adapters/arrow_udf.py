@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from foldflight.functions.author.adapters import Adapter, Method
 
-__all__ = ["ARROW_UDF"]
-
 
 class _ArrowUdf(Adapter):
     """The conventions of arrow-udf."""

@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from foldflight.functions.author.adapters import Adapter, Method
 
-__all__ = ["BEAM", "CombineFn"]
-
 
 class CombineFn:
     """Replaces Beam's base class in shipped code."""

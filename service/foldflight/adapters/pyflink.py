@@ -23,8 +23,6 @@ from foldflight.functions.author.context import Counter, Distribution, FunctionC
 from foldflight.functions.types.serializer import StateSerializer, list_of, map_of, record_of, serializer_of_type
 from foldflight.functions.types.sql import parse_type
 
-__all__ = ["PYFLINK", "AggregateFunction", "DataTypes", "ListView", "MapView", "Row"]
-
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")

@@ -11,8 +11,6 @@ from foldflight.functions.author.adapters import Adapter, Method, in_place
 from foldflight.functions.types.serializer import Nullable, StateSerializer
 from foldflight.functions.types.values import CastError
 
-__all__ = ["SNOWFLAKE", "Handled"]
-
 
 class Handled:
     """An accumulator of the Snowflake adapter: the handler of a group, or the state from which it is made when needed.

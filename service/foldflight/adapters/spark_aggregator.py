@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from foldflight.functions.author.adapters import Adapter, Method
 
-__all__ = ["SPARK_AGGREGATOR", "Aggregator"]
-
 
 class Aggregator:
     """Replaces the base class of Spark's aggregators in shipped code."""

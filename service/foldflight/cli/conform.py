@@ -20,7 +20,6 @@ from foldflight.errors import RejectedError
 if TYPE_CHECKING:
     from foldflight.testing.conformance import Outcome
 
-__all__ = ["conform"]
 
 EXIT_BROKEN = 1
 _URL = "{url}"

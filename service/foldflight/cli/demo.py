@@ -38,7 +38,6 @@ from foldflight.errors import RejectedError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["demo", "differences", "server_process", "timed_warm", "warm_copies"]
 
 EXIT_DIFFERENT = 1
 MODULE = "examples.weighted_avg"

@@ -17,8 +17,6 @@ import pyarrow.parquet
 
 from foldflight.errors import RejectedError
 
-__all__ = ["FLIGHTS_ROWS", "flights_table", "write_flights"]
-
 FLIGHTS_ROWS = 336_776
 
 _TEXTS = ("carrier", "tailnum", "origin", "dest")

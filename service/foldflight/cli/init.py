@@ -10,8 +10,6 @@ import click
 
 from foldflight.errors import RejectedError
 
-__all__ = ["init"]
-
 _PROJECT = Path(__file__).parent / "project"
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.pyc")
 

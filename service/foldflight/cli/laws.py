@@ -23,7 +23,6 @@ from foldflight.functions import AnyFunction, Registry, ScalarFunction
 if TYPE_CHECKING:
     from foldflight.testing import LawResult  # imports Hypothesis, which a server does not need
 
-__all__ = ["check", "literals_in"]
 
 EXIT_BROKEN = 1
 _BAR = (

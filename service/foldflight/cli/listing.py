@@ -19,8 +19,6 @@ from foldflight.functions import Registry
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.lift import lifted_of
 
-__all__ = ["functions"]
-
 
 @click.command()
 @click.argument("target")

@@ -25,8 +25,6 @@ from foldflight.cli.state import state
 from foldflight.cli.status import status
 from foldflight.errors import FoldflightError
 
-__all__ = ["cli", "main"]
-
 EXIT_ERROR = 1
 
 

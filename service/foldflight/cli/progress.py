@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pyspark import StatusTracker
     from pyspark.sql import SparkSession
 
-__all__ = ["StageCounts", "spark_progress"]
 
 _INTERVAL_S = 0.2
 

@@ -13,8 +13,6 @@ from foldflight.server.ops.build import usable_cpus, use_cpus
 from foldflight.server.run.lifecycle import leave_process, run_server
 from foldflight.server.run.settings import CONFIG_FLAG, CONFIG_VARIABLE, SETTINGS, Setting, load_settings
 
-__all__ = ["serve"]
-
 
 @click.pass_context
 def _serve(_: click.Context, /, modules: tuple[str, ...], **flags: str | None) -> None:

@@ -15,7 +15,6 @@ import click
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["errors_as_text", "local_spark"]
 
 _LOG4J = """\
 rootLogger.level = {level}

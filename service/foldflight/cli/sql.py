@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery  # type: ignore[attr-defined, unused-ignore]
 
-__all__ = ["sql"]
 
 EXIT_REFUSED = 1
 _T = TypeVar("_T")

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from foldflight.spark.stored import StateFigures, StoredTable
 
-__all__ = ["state", "state_as_text"]
 
 EXIT_NO_GROUP = 1
 _TIME_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"

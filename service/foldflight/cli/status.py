@@ -21,8 +21,6 @@ from foldflight.client.flight import FlightTransport
 from foldflight.client.urls import server_urls
 from foldflight.errors import FoldflightError
 
-__all__ = ["merged", "rates", "status", "status_view"]
-
 EXIT_NO_ANSWER = 1
 _SAMPLE_S = 1.0
 _NUMBERS = ("up", "workers", "open", "rows/s", "rows", "groups", "states", "memory")

@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["target_options"]
-
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 # These variables have a prefix of their own, because a server refuses to start with an unknown variable.

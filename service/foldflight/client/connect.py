@@ -26,7 +26,6 @@ from foldflight.tracing import check_endpoint, tracer_of
 if TYPE_CHECKING:
     from foldflight.client.flight import FlightTransport
 
-__all__ = ["EMBEDDED", "NO_STATE_KEY", "connect", "credentials"]
 
 EMBEDDED = "embedded:"
 _DEADLINE_S = 60.0

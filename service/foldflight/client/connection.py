@@ -44,8 +44,6 @@ from foldflight.fold import ROW, Mode
 from foldflight.functions.author.context import LogRecord
 from foldflight.functions.types.arrow import concat_batches
 
-__all__ = ["Connection", "Resolve", "check_resolve"]
-
 Resolve: TypeAlias = "Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]"
 """Answers a question for entries of views: `slot` and the states with keys, to states with the entries."""
 

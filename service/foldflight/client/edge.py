@@ -8,8 +8,6 @@ import pyarrow.flight as fl
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.messages import decode_error
 
-__all__ = ["translated"]
-
 _LOST = (fl.FlightUnavailableError, fl.FlightCancelledError, fl.FlightInternalError, pa.ArrowCancelled)
 _TEXT_MAX = 300
 _TLS = "grpc+tls://"

@@ -32,8 +32,6 @@ from foldflight.recording import Recordings
 from foldflight.shipping.bundles import unpickled
 from foldflight.shipping.pickling import pickled
 
-__all__ = ["EmbeddedTransport", "ShippedFunctions"]
-
 SERVER_ID = "embedded"
 _RESTORED_MAX = 16
 _restored: dict[str, Registry] = {}

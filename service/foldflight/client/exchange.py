@@ -15,8 +15,6 @@ from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, EngineFrame, 
 from foldflight.fold import Mode
 from foldflight.functions.author.context import LogRecord
 
-__all__ = ["DirectExchange", "OpenExchange", "closed_error"]
-
 
 class OpenExchange(abc.ABC):
     """One open exchange, for an engine. It is a context manager that closes the exchange.

@@ -25,8 +25,6 @@ from foldflight.exchange.failover.steps import (
 )
 from foldflight.exchange.frames import EngineFrame, Open
 
-__all__ = ["Clock", "SurvivingExchange"]
-
 _LOGGER = "foldflight.client"
 
 

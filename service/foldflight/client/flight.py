@@ -39,8 +39,6 @@ from foldflight.functions.author.scalar import AnyFunction
 from foldflight.shipping.bundles import REGISTER_ACTION
 from foldflight.shipping.pickling import bundle_of
 
-__all__ = ["FlightTransport", "close_connections"]
-
 _GONE = frozenset({"UNREACHABLE", "DEADLINE"})
 
 R = TypeVar("R")

@@ -26,7 +26,6 @@ from foldflight.functions.registry import Registry
 if TYPE_CHECKING:
     from foldflight.client.flight import FlightTransport
 
-__all__ = ["Aggregate", "FunctionHandle", "Functions", "OrderKey"]
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 _SHOWN_CHARS_MAX: Final = 80

@@ -10,8 +10,6 @@ from typing import Any
 
 from foldflight.functions.author.context import LogRecord
 
-__all__ = ["log_event", "log_records", "set_up"]
-
 _LEVELS = {
     "debug": 10,
     "info": 20,

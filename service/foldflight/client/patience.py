@@ -9,8 +9,6 @@ from typing import Final, Protocol
 from foldflight.client.logs import set_up
 from foldflight.errors import RetryableError
 
-__all__ = ["Patience"]
-
 _LOGGER: Final = "foldflight.client"
 _FIRST_S: Final = 3.0  # most waits are shorter, and need no word
 _NEXT_S: Final = 10.0

@@ -8,8 +8,6 @@ from foldflight.compiler import Programs
 from foldflight.compiler.keytables import KeyLoops
 from foldflight.compiler.store import LoopStore
 
-__all__ = ["KEY_LOOPS", "PROGRAMS", "PROGRAMS_AT_ONCE"]
-
 _STORE: Final = LoopStore("user")
 PROGRAMS: Final = Programs(_STORE)
 """Compiled functions."""

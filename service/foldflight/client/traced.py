@@ -16,7 +16,6 @@ from foldflight.tracing import SHORT_S, TraceContext, ids_of, tracer_of
 if TYPE_CHECKING:
     from foldflight.tracing.spans import Span, Tracer
 
-__all__ = ["traced_dial"]
 
 Dial: TypeAlias = Callable[[str, Open], Connection]
 

@@ -8,8 +8,6 @@ from foldflight.client.connection import Resolve
 from foldflight.client.exchange import OpenExchange
 from foldflight.exchange.frames import FunctionInfo, Open, Opened
 
-__all__ = ["Transport"]
-
 
 class Transport(Protocol):
     """A connection to functions. It can be pickled, so that the workers of an engine can use it.

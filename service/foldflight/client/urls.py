@@ -6,8 +6,6 @@ from urllib.parse import urlsplit
 
 from foldflight.errors import RejectedError
 
-__all__ = ["server_url", "server_urls"]
-
 _SCHEMES = frozenset({"grpc", "grpc+tls"})
 
 

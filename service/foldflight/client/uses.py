@@ -12,8 +12,6 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions.author.spec import FunctionKind
 
-__all__ = ["Use", "UseMember", "uses_in"]
-
 
 @dataclass(frozen=True, eq=False)
 class Use:

@@ -11,8 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["Guard"]
-
 _LOOKS_PER_DEADLINE = 8
 _PAUSE_S_MAX = 1.0
 _PAUSE_S_MIN = 0.01

@@ -18,8 +18,6 @@ from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
 from foldflight.functions.types.arrow import is_binary_view, is_string_view
 
-__all__ = ["DELETE", "Target", "is_key", "missing_columns", "netted", "offsets_name", "shown_key"]
-
 DELETE: Final = RowKind.DELETE.short
 _SETS: Final = (RowKind.INSERT.short, RowKind.UPDATE_AFTER.short)
 _TAKES: Final = (RowKind.UPDATE_BEFORE.short, DELETE)

@@ -21,8 +21,6 @@ from foldflight.exchange.frames import (
 from foldflight.exchange.machine import Exchange, Role
 from foldflight.fold import ROW
 
-__all__ = ["Answer", "EngineExchange", "Saved"]
-
 
 @dataclass(frozen=True)
 class Saved:

@@ -50,16 +50,6 @@ from foldflight.functions.types.arrow import to_pylist
 from foldflight.functions.types.sql import check_plain
 from foldflight.functions.types.views import ViewSpec
 
-__all__ = [
-    "Decoder",
-    "Encoder",
-    "Message",
-    "decode",
-    "decode_open",
-    "encode",
-    "encode_open",
-]
-
 _T = TypeVar("_T")
 # Values of a batch inside of lists and maps that need not have a byte in the message.
 _SIZELESS_MAX: Final = 1 << 20
@@ -458,6 +448,7 @@ def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def write_batch(batch: pa.RecordBatch) -> bytes:
+    """Return a batch as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -465,6 +456,7 @@ def write_batch(batch: pa.RecordBatch) -> bytes:
 
 
 def read_batch(data: bytes, what: str) -> pa.RecordBatch:
+    """Return the batch of an Arrow IPC stream, validated in full. Raises RejectedError BAD_FRAME, LIMIT."""
     def read() -> pa.RecordBatch:
         schema, parts = read_batches(data, _check_schema)
         for part in parts:

@@ -9,8 +9,6 @@ from typing import Final
 
 from foldflight.errors import RejectedError
 
-__all__ = ["HEAD_MAX", "Places", "app_metadata_in", "fields_of", "head", "part", "places_of", "with_app_metadata"]
-
 _VARINT, _EIGHT_BYTES, _COUNTED, _FOUR_BYTES = 0, 1, 2, 5
 _VARINT_BYTES_MAX: Final = 10
 # FlightData has four fields; a later version may have more.

@@ -22,38 +22,6 @@ from foldflight.functions.author.spec import Function, FunctionKind
 from foldflight.functions.types.sql import needs_zone, parse_type, sql_name
 from foldflight.functions.types.views import ViewSpec
 
-__all__ = [
-    "PROTOCOL_VERSION",
-    "SLOT_BYTES",
-    "UNBOUNDED",
-    "Barrier",
-    "Checkpoint",
-    "Chunk",
-    "EngineFrame",
-    "Entries",
-    "Folded",
-    "Forget",
-    "Frame",
-    "FunctionInfo",
-    "InitialOutputs",
-    "Limits",
-    "Log",
-    "Mapped",
-    "Open",
-    "Opened",
-    "OpenedCall",
-    "ParameterInfo",
-    "Results",
-    "Returns",
-    "RowOutputs",
-    "SavedStates",
-    "ServerFrame",
-    "States",
-    "Wanted",
-    "columns_text",
-    "sliced_to",
-]
-
 PROTOCOL_VERSION = 1
 # Least number of bytes that a row of a chunk counts for: its slot. The server adds the slot if the chunk has none.
 SLOT_BYTES = 4

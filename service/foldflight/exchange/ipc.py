@@ -16,8 +16,6 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 
-__all__ = ["BatchReader", "arrays_in", "read_batches", "split"]
-
 # Places of fields in their tables, and kinds of headers, from Message.fbs.
 _VERSION, _HEADER_KIND, _HEADER, _CUSTOM_METADATA = 0, 1, 2, 4
 _BATCH: Final = 3

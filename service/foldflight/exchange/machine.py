@@ -41,8 +41,6 @@ from foldflight.exchange.frames import (
     Wanted,
 )
 
-__all__ = ["TABLES", "Exchange", "Role", "State", "check_epoch", "check_none_due"]
-
 _STORY_STEPS: Final = 20
 
 

@@ -15,8 +15,6 @@ from foldflight.exchange.frames import FunctionInfo, ParameterInfo
 from foldflight.fold.mode import Folding
 from foldflight.functions.author.spec import FunctionKind
 
-__all__ = ["decode_error", "decode_info", "encode_error", "encode_info", "parse_message", "same", "utf8"]
-
 _Parsed = TypeVar("_Parsed", bound=Protobuf)
 
 # What a message and its value have alike.

@@ -55,8 +55,6 @@ from foldflight.functions import Call, LogRecord, MetricSink, Registry, Step
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.sql import check_plain
 
-__all__ = ["ExchangeStats", "Recorder", "ServerExchange", "describe"]
-
 _LOG_RECORDS_MAX: Final = 1000
 _CALLS_MAX: Final = 1024
 _BOUND_MAX: Final = 8

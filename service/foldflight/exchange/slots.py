@@ -11,8 +11,6 @@ import pyarrow as pa
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open, columns_text
 
-__all__ = ["NO_SLOTS", "ONE_SLOT", "SlotSet", "Slots", "check_chunk", "check_slots", "check_states"]
-
 Slots = npt.NDArray[np.int32]
 NO_SLOTS: Final[Slots] = np.zeros(0, np.int32)
 ONE_SLOT: Final[Slots] = np.zeros(1, np.int32)

@@ -12,8 +12,6 @@ import pyarrow as pa
 from foldflight.functions.types.arrow import with_column
 from foldflight.functions.types.views import ViewSpec
 
-__all__ = ["asking", "kept_states", "split_entries"]
-
 
 def asking(states: pa.Array, views: Sequence[ViewSpec]) -> pa.Array:
     """Return n states whose views have no entries, so that a server asks for those that it needs.

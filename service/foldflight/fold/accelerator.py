@@ -12,8 +12,6 @@ from foldflight.fold.scalar.scalar import InterpretedScalar
 from foldflight.functions.author.scalar import BoundScalar
 from foldflight.functions.author.spec import BoundFunction
 
-__all__ = ["INTERPRETER", "Accelerator"]
-
 
 class Accelerator:
     """Evaluates calls faster than the interpreter, with the same states, outputs and errors.

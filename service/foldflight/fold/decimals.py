@@ -8,8 +8,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["DECIMALS", "DIGITS_MAX", "decimal_of", "from_words", "scale_of", "to_words", "words_of"]
-
 DIGITS_MAX: Final = 38
 _PREFIX: Final = "decimal"
 DECIMALS: Final = tuple(f"{_PREFIX}{scale}" for scale in range(DIGITS_MAX + 1))

@@ -10,8 +10,6 @@ from foldflight.fold.request import Request
 from foldflight.fold.scalar.bound import BoundExpressions
 from foldflight.functions.registry import Registry
 
-__all__ = ["BoundRequest", "bind"]
-
 BoundRequest: TypeAlias = BoundAggregates | BoundExpressions
 
 

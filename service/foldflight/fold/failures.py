@@ -17,8 +17,6 @@ import pyarrow as pa
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.rows import Mask, Slots
 
-__all__ = ["ERROR", "ERROR_TYPE", "Failures", "missing_module", "user_failure"]
-
 ERROR: Final = "error"
 _TEXTS: Final = ("code", "function", "message", "row", "trace")
 ERROR_TYPE: Final = pa.struct([pa.field(name, pa.string()) for name in _TEXTS])

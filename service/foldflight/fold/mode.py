@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Folding", "Mode"]
-
 
 class Mode(StrEnum):
     """The way in which a function, or one of its calls, is folded.

@@ -8,8 +8,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["MOMENTS", "from_numbers", "moment_of", "to_numbers"]
-
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _FIRST, _LAST = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
 _DAY: Final = 86_400_000_000

@@ -18,8 +18,6 @@ from typing import Any, Final
 
 from foldflight.functions.author.adapters import ADAPTERS
 
-__all__ = ["Pickles", "UnknownName", "named"]
-
 _PROTOCOL: Final = 5
 # Modules of classes that authors' accumulators may contain, by the names that pickles of earlier releases have.
 _MOVED: Final = {

@@ -18,16 +18,6 @@ from foldflight.functions.author.context import LogRecord, MetricSink
 from foldflight.functions.query.call import Call
 from foldflight.functions.query.step import Step
 
-__all__ = [
-    "Asking",
-    "CachedView",
-    "Options",
-    "Request",
-    "Resources",
-    "Stateless",
-    "Unanswered",
-]
-
 
 class Unanswered(BaseException):
     """The engine did not answer a question for entries, so the function that needs them cannot go on.

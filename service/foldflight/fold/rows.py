@@ -17,8 +17,6 @@ from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.values import cast_arguments, to_python
 
-__all__ = ["Column", "Mask", "Rows", "Slots", "frozen", "room_for"]
-
 # The exceptions of Arrow and of the JSON parser for values without a Python object; RecursionError for deep JSON.
 _NO_VALUE: Final = (ValueError, TypeError, OverflowError, KeyError, RecursionError, pa.ArrowException)
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from foldflight.errors import RejectedError
 
-__all__ = ["STATE_KEY_BYTES_MIN", "StateSigner"]
-
 STATE_KEY_BYTES_MIN = 16
 _SIGNATURE_BYTES = 32
 

@@ -12,8 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["ADDRESS_BITS", "LENGTH_MAX", "TEXTS", "from_addresses", "text_of", "to_addresses", "too_long"]
-
 TEXTS: Final = ("text", "bytes")
 ADDRESS_BITS: Final = 48
 LENGTH_MAX: Final = (1 << 15) - 1  # the integer has a sign

@@ -16,8 +16,6 @@ from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
 from foldflight.functions.author.spec import Function
 from foldflight.functions.author.udaf import function_of
 
-__all__ = ["Registry", "import_module"]
-
 
 class Registry(Mapping[str, AnyFunction]):
     """Functions by name. The built-in functions are always included.

@@ -45,8 +45,6 @@ from foldflight.lift.tree import (
     scale_of,
 )
 
-__all__ = ["lift_of"]
-
 
 def lift_of(bound: BoundFunction) -> Lift:
     """Return what a function does for one row.

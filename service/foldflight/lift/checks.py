@@ -16,8 +16,6 @@ from foldflight.functions.types.exact import EXACT
 from foldflight.lift.source import Refused
 from foldflight.lift.tree import Expr, Field, Lift, arg, const, is_decimal, kind_of, scale_of
 
-__all__ = ["check_lift", "check_outcome", "fits", "holds_whole", "member_types"]
-
 _ONE_VALUE: Final = ""
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from foldflight.lift.tree import Expr
 
-__all__ = ["evaluate"]
-
 _END = 1 << 63
 
 

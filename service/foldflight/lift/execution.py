@@ -42,8 +42,6 @@ from foldflight.lift.tree import (
     scale_of,
 )
 
-__all__ = ["Instance", "Raised", "Record", "Run", "Tuple", "runs"]
-
 _RUNS_MAX: Final = 128
 _STEPS_MAX: Final = 5_000
 _DEPTH_MAX: Final = 16

@@ -15,8 +15,6 @@ from foldflight.lift.plan import Plan
 from foldflight.lift.source import Refused
 from foldflight.lift.tree import DEPTH_MAX, TEXT_MAX, Lift
 
-__all__ = ["lift_text", "lifted_of", "listed_lift"]
-
 _UNKNOWN: Final = "the server does not tell; it is of an older version"
 
 

@@ -38,8 +38,6 @@ from foldflight.lift.tree import (
     scale_of,
 )
 
-__all__ = ["Aggregate", "Overflowed", "Plan", "Unfit"]
-
 _LIMB: Final = 32
 _END: Final = 1 << 63
 # No state holds amounts beyond this. The expressions of a product grow with the power of its factors: those of

@@ -8,8 +8,6 @@ from typing import TypeAlias
 
 from foldflight.lift.tree import Expr, is_decimal
 
-__all__ = ["same_sum"]
-
 # A monomial is the sorted texts of its factors; a polynomial is the coefficient of each.
 _Polynomial: TypeAlias = Counter[tuple[str, ...]]
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 
-__all__ = ["Refused", "Source", "source_of"]
-
 _KEPT_MAX = 256
 
 

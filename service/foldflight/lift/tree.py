@@ -17,42 +17,6 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 
-__all__ = [
-    "DEPTH_MAX",
-    "FALSE",
-    "NONE",
-    "SIGN",
-    "TEXT_MAX",
-    "TRUE",
-    "Expr",
-    "Failure",
-    "Field",
-    "Lift",
-    "Monoid",
-    "Outcome",
-    "Part",
-    "add",
-    "all_of",
-    "arg",
-    "as_float",
-    "as_int",
-    "compare",
-    "const",
-    "digits_of",
-    "divide",
-    "field",
-    "high_bits",
-    "is_decimal",
-    "kind_of",
-    "low_bits",
-    "multiply",
-    "negate",
-    "not_",
-    "null",
-    "quotient",
-    "scale_of",
-]
-
 Monoid: TypeAlias = Literal["sum", "min", "max", "set", "keep"]
 
 _FORMAT: Final = 1

@@ -19,8 +19,6 @@ from foldflight.server.ops.metrics import Metrics
 from foldflight.server.spans import FoldSpans
 from foldflight.tracing import SHORT_S, ids_of
 
-__all__ = ["Account"]
-
 
 class Account:
     """Counts one exchange on the metrics of the server.

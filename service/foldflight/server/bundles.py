@@ -20,8 +20,6 @@ from foldflight.server.ops.logs import Logger
 from foldflight.server.run.settings import SETTINGS, Settings
 from foldflight.shipping.bundles import Bundle, check_made_with, unpickled, unseal
 
-__all__ = ["Bundles"]
-
 _LOADED_MAX = 64
 
 

@@ -24,8 +24,6 @@ import grpc
 
 from foldflight.errors import FoldflightError, RetryableError
 
-__all__ = ["CallServer", "CallStatus", "IncomingCall", "RefusedError", "ServedMethod", "VanishedError"]
-
 _logger = logging.getLogger("foldflight.server")
 
 _HANDSHAKE_S_MAX: Final = 5.0

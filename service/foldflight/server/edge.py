@@ -19,8 +19,6 @@ from foldflight.exchange.messages import encode_error
 from foldflight.server.ops.logs import Logger
 from foldflight.server.ops.metrics import Metrics
 
-__all__ = ["ERROR_BYTES_MAX", "count", "edge", "to_flight_error"]
-
 # gRPC sends the details twice, base64-encoded, next to the message, and clients start to drop trailers above 8 KiB.
 ERROR_BYTES_MAX = 2400
 _MESSAGE_CHARS_MAX = 700

@@ -23,8 +23,6 @@ from foldflight.server.ops.metrics import Metrics
 from foldflight.server.run.settings import Settings
 from foldflight.server.spans import FoldSpans
 
-__all__ = ["Exchanges", "Running"]
-
 _MEMORY_LOOK_S = 0.1
 # Pause after an exchange was ended for its memory, which is free only when its thread has released it.
 _RELIEF_S = 2.0

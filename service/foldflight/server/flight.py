@@ -57,8 +57,6 @@ from foldflight.server.stream import check_columns, received, schema_of, send
 from foldflight.shipping.bundles import REGISTER_ACTION
 from foldflight.tracing import ids_of, tracer_of
 
-__all__ = ["FlightServer"]
-
 # Time for the last engines to be told how their exchanges ended.
 _ENDS_S_MAX = 2.0
 _SERVICE = "foldflight-server"

@@ -23,8 +23,6 @@ from foldflight.exchange.ipc import BatchReader, split
 from foldflight.server.calls import CallServer, CallStatus, IncomingCall, RefusedError, ServedMethod
 from foldflight.server.ports import connections_max
 
-__all__ = ["FlightBase"]
-
 _SERVICE: Final = "/arrow.flight.protocol.FlightService/"
 # Concurrent calls of each method except DoExchange, and of DoExchange streams without an Open yet.
 _CALLS_MAX: Final = 64

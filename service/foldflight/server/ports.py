@@ -8,8 +8,6 @@ from typing import Final
 
 from foldflight.server.run.settings import port_taken
 
-__all__ = ["authority", "connections_max", "listen"]
-
 _CONNECTIONS_MAX: Final = 4096
 _BACKLOG: Final = 128
 

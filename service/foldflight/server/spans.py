@@ -17,8 +17,6 @@ from foldflight.tracing import SHORT_S
 if TYPE_CHECKING:
     from foldflight.tracing.spans import Tracer
 
-__all__ = ["FoldSpans"]
-
 
 class FoldSpans:
     """The spans of one exchange.

@@ -12,8 +12,6 @@ from foldflight.exchange.codec import Message
 from foldflight.exchange.frames import columns_text
 from foldflight.server.calls import VanishedError
 
-__all__ = ["check_columns", "received", "schema_of", "send"]
-
 _COLUMNS_CHARS_MAX = 400
 
 

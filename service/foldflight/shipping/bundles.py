@@ -20,17 +20,6 @@ from typing import Any
 
 from foldflight.errors import RejectedError
 
-__all__ = [
-    "BUNDLE_KEY_BYTES_MIN",
-    "REGISTER_ACTION",
-    "Bundle",
-    "check_made_with",
-    "made_here",
-    "seal",
-    "unpickled",
-    "unseal",
-]
-
 REGISTER_ACTION = "register"
 BUNDLE_KEY_BYTES_MIN = 16
 _PURPOSE = b"foldflight.v1.BundleContent\0"

@@ -21,8 +21,6 @@ from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import Function
 from foldflight.shipping.bundles import Bundle, made_here, seal, unpickled
 
-__all__ = ["bundle_of", "pickled", "unpickled_copy"]
-
 # The set of modules that cloudpickle pickles by value is global to the process. Without a lock, one thread could remove
 # modules that another still needs. The lock is reentrant because a class may refer to a transport.
 _pickling = threading.RLock()

@@ -23,8 +23,6 @@ from foldflight.spark.versions import is_spark, nullable, spark_type
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 from foldflight.tracing import Traced
 
-__all__ = ["ArrowFunction", "arrow_function", "hash_of", "spark_schema", "step_name", "step_of", "together"]
-
 ArrowFunction = Callable[[Iterator[Any]], Iterator[Any]]
 """A plain function for mapInArrow."""
 

@@ -23,8 +23,6 @@ from foldflight.engine.state.hostcache import private_folder
 from foldflight.errors import FoldflightError
 from foldflight.spark.worker import hide_traceback
 
-__all__ = ["attempt"]
-
 _SUFFIX: Final = ".failed"
 _KEPT_S: Final = 86_400
 _TEXTS: Final = ("code", "message", "function", "row", "trace", "slot")

@@ -28,8 +28,6 @@ from foldflight.engine.query.query import Query
 from foldflight.spark.arrow import arrow_function, hash_of, spark_schema, step_of, together
 from foldflight.spark.lifted import lifted_result
 
-__all__ = ["batch_result"]
-
 
 def batch_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
     """Return the result of a batch query.

@@ -33,22 +33,6 @@ from foldflight.spark.versions import StatefulProcessor, transform_with_state
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 from foldflight.tracing import Traced
 
-__all__ = [
-    "DATA",
-    "FIGURES",
-    "OPERATOR",
-    "RUN_ID",
-    "BucketOperator",
-    "BucketStore",
-    "aggregation_of",
-    "blobs_of",
-    "bucket_row",
-    "bucketed",
-    "in_order",
-    "run_cache",
-    "stored_name",
-]
-
 OPERATOR: Final = "_foldflight_operator"
 """The attribute of a stream's result that holds its stateful operator."""
 

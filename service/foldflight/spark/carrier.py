@@ -18,8 +18,6 @@ from foldflight.engine.query.query import HostTypes
 from foldflight.errors import RejectedError
 from foldflight.functions.types.sql import sql_name
 
-__all__ = ["SPARK", "carrier_type", "result_carrier", "result_types"]
-
 _DIRECT: Final = frozenset(
     {
         pa.bool_(),

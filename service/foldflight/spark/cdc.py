@@ -31,8 +31,6 @@ from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
 from foldflight.spark.columns import column_of, rejecting
 
-__all__ = ["DELTA_CHANGES", "from_canal", "from_debezium", "from_maxwell", "split_changes"]
-
 DELTA_CHANGES: Final = {"insert": "+I", "update_preimage": "-U", "update_postimage": "+U", "delete": "-D"}
 """The values of `_change_type` in Delta's change data feed, for `group_by(..., row_kinds=DELTA_CHANGES)`."""
 

@@ -27,20 +27,6 @@ from foldflight.functions.types.arrow import is_json
 from foldflight.spark.types import check_compared, result_type
 from foldflight.spark.versions import arrow_type, message_of, quiet, spark_type
 
-__all__ = [
-    "Columns",
-    "by_text",
-    "column_named",
-    "column_of",
-    "key_name",
-    "kind_of",
-    "quoted",
-    "rejecting",
-    "sort_key",
-    "spark_name",
-    "text_of",
-]
-
 spark_name = functools.partial(sql_name, zoneless="TIMESTAMP_NTZ", zoned="TIMESTAMP_LTZ")
 """Return the name of an Arrow type in Spark SQL."""
 

@@ -18,9 +18,6 @@ from foldflight.engine.query.layout import DEAD_LETTER, QueryLayout
 from foldflight.errors import RejectedError
 from foldflight.spark.columns import column_named
 
-__all__ = ["OnError", "dead_letters", "is_isolated", "letter_type", "results"]
-
-
 OnError = Literal["fail", "isolate"]
 
 

@@ -10,8 +10,6 @@ from pyspark.errors import PySparkException
 from foldflight import errors
 from foldflight.errors import FoldflightError, pointer
 
-__all__ = ["error_of"]
-
 _CLASSES = {
     f"{cls.__module__}.{cls.__qualname__}": cls
     for cls in vars(errors).values()

@@ -23,8 +23,6 @@ from foldflight.functions import sql_name
 from foldflight.lift import Expr, Field, Plan
 from foldflight.spark.expressions import Quotient, constant, error_end, expression, named, quotient_key, text
 
-__all__ = ["finished"]
-
 _HIGH_MAX: Final = 1 << 60
 _MOST: Final = {8: 2.0**7, 16: 2.0**15, 32: 2.0**31, 64: 2.0**63}
 

@@ -27,16 +27,6 @@ from foldflight.spark.types import arrow_fields, check_keys
 from foldflight.spark.versions import check_workers, estimated_rows, is_spark
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 
-__all__ = [
-    "GroupedFrame",
-    "check_buckets",
-    "group_by",
-    "listed",
-    "named_outputs",
-    "one_transport",
-    "refuse_doubles",
-]
-
 _BUCKETS_MAX = 1 << 15
 
 

@@ -20,8 +20,6 @@ from pathlib import Path
 
 from foldflight.errors import RejectedError
 
-__all__ = ["JAVA_VERSION_MIN", "java_home", "prepare_local"]
-
 JAVA_VERSION_MIN = 17
 
 _WRAPPER = """\

@@ -33,8 +33,6 @@ from foldflight.spark.scalar import (
 from foldflight.spark.types import arrow_fields
 from foldflight.spark.versions import spark_type
 
-__all__ = ["join_lateral"]
-
 
 def join_lateral(
     df: DataFrame,

@@ -35,8 +35,6 @@ from foldflight.spark.finishing import finished
 from foldflight.spark.types import is_collated
 from foldflight.spark.versions import exact_sum, exact_wide_sum
 
-__all__ = ["lifted_result"]
-
 
 def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
     """Return the result of a batch query that is lifted.

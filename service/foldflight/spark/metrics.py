@@ -19,8 +19,6 @@ from pyspark.sql.streaming import StreamingQueryListener  # type: ignore[attr-de
 
 from foldflight.spark.bucketed import FIGURES, aggregation_of
 
-__all__ = ["StreamMetrics", "stream_metrics_table"]
-
 _LABELS = ("query", "aggregation")
 
 

@@ -48,8 +48,6 @@ from foldflight.spark.types import arrow_fields, check_keys
 from foldflight.spark.versions import arrow_type, check_workers, nullable, spark_type
 from foldflight.spark.windows import WATERMARK
 
-__all__ = ["OverFrame", "over"]
-
 _MEASURED: Final = (st.NumericType, st.DateType, st.TimestampType, st.TimestampNTZType)
 
 

@@ -30,8 +30,6 @@ from foldflight.spark.bucketed import (
     bucketed,
 )
 
-__all__ = ["over_stream"]
-
 
 def over_stream(over: StreamedOver, rows: DataFrame, schema: st.StructType) -> DataFrame:
     """Return the rows of a stream with their outputs.

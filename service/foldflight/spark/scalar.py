@@ -46,17 +46,6 @@ from foldflight.spark.types import arrow_fields, check_udf
 from foldflight.spark.versions import ARROW_UDFS, arrow_udf, check_workers, nullable, spark_type
 from foldflight.spark.worker import freeze_garbage_collector
 
-__all__ = [
-    "check_frame",
-    "check_kinds",
-    "declared_udf",
-    "letter_beside",
-    "named_uses",
-    "rows_with",
-    "spark_udf",
-    "with_columns",
-]
-
 _MAPPED: Final = "__foldflight_mapped"
 _PART_ROWS: Final = 1 << 14
 _HISTORY: Final = "_foldflight_mapped"

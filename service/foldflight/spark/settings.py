@@ -19,8 +19,6 @@ from foldflight.client.logs import set_up
 from foldflight.errors import RejectedError
 from foldflight.spark.versions import FILE_MANAGER, is_spark
 
-__all__ = ["advise", "check_provider", "configure", "session_table", "watched"]
-
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _BATCH_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"

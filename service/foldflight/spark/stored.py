@@ -36,8 +36,6 @@ from foldflight.spark.carrier import carrier_type
 from foldflight.spark.overstream import OverProcessor
 from foldflight.spark.versions import STREAMS, check_operators, require, spark_type, state_reader
 
-__all__ = ["LIVE_ROWS", "StateFigures", "StoredTable", "check_checkpoint", "state_table"]
-
 LIVE_ROWS, WAITING_ROWS = "live_rows", "waiting_rows"
 
 _NAME, _RUN, _DATA = "name", "run_id", "data"

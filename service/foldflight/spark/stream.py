@@ -42,8 +42,6 @@ from foldflight.spark.bucketed import (
     bucketed,
 )
 
-__all__ = ["stream_result"]
-
 # If most rows of an epoch belong to different groups, merging their states costs more than folding the rows.
 _UNFOLDED_GROUPS_MIN = 1 << 10
 _OUTPUT_ROWS_MAX = 1 << 16

@@ -16,8 +16,6 @@ from pyspark import TaskContext
 
 from foldflight.tracing import Traced, tracer_of
 
-__all__ = ["TRACEPARENT", "TaskSpan", "in_task"]
-
 TRACEPARENT: Final = "traceparent"
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"

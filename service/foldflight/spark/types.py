@@ -17,8 +17,6 @@ from foldflight.exchange.frames import FunctionInfo
 from foldflight.spark.carrier import result_carrier
 from foldflight.spark.versions import UNCOMPARABLE, arrow_type, collates_by_bytes, nullable, spark_type, type_named
 
-__all__ = ["arrow_fields", "check_compared", "check_keys", "check_udf", "is_collated", "result_type"]
-
 _COMPARING: Final = frozenset({"min", "max"})
 """The built-in functions that compare their argument."""
 

@@ -15,18 +15,6 @@ from pyspark.sql.window import Window as SparkWindow
 from foldflight.errors import RejectedError
 from foldflight.spark.columns import column_named, rejecting, text_of
 
-__all__ = [
-    "PROCESSING_TIME",
-    "WATERMARK",
-    "WINDOW_END",
-    "WINDOW_START",
-    "Window",
-    "cumulate",
-    "hop",
-    "session",
-    "tumble",
-]
-
 PROCESSING_TIME = "foldflight_processing_time"
 """For `tumble(PROCESSING_TIME, "1 minute")`: the time of the epoch in which a row arrives.
 

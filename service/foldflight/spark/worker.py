@@ -10,8 +10,6 @@ from pyspark import TaskContext
 
 from foldflight.engine.keys.overflow import keep_files_in
 
-__all__ = ["freeze_garbage_collector", "hide_traceback", "use_local_folders"]
-
 _modules_frozen = [0]  # number of loaded modules at the last freeze
 
 

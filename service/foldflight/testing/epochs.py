@@ -48,18 +48,6 @@ from foldflight.functions.types.arrow import to_pylist
 from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.views import normal_key
 
-__all__ = [
-    "Epoch",
-    "Row",
-    "calls_of",
-    "check_calls",
-    "column_of",
-    "conditions_of",
-    "name_in_chunks",
-    "run_epochs",
-    "types_of",
-]
-
 _UNFIT = (pa.ArrowException, OverflowError, ValueError, TypeError)
 
 Row = Mapping[str, Any] | tuple[str, Mapping[str, Any]]

@@ -34,8 +34,6 @@ from foldflight.shipping.pickling import unpickled_copy
 from foldflight.testing.scalarlaws import SCALAR_LAWS, ScalarSubject
 from foldflight.testing.views import CachedViews
 
-__all__ = ["LAWS", "LawResult", "check_laws", "hostile_rows", "iterate_laws", "rows_of"]
-
 _SIGNER = StateSigner([b"the key of the law checks only!!"])
 _RESOURCES = Resources(_SIGNER, accelerator=PROGRAMS)
 _SCALE = 1000

@@ -45,8 +45,6 @@ from foldflight.testing.epochs import (
     values_of,
 )
 
-__all__ = ["Resolved", "numbered", "run_over"]
-
 
 def run_over(
     aggregates: Mapping[str, Aggregate],

@@ -37,8 +37,6 @@ from foldflight.functions.query.call import Order
 from foldflight.testing.epochs import values_of
 from foldflight.testing.over import Resolved, numbered
 
-__all__ = ["OverEpoch", "run_over_epochs"]
-
 _SMALLEST_US = -(1 << 62)
 
 

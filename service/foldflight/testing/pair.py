@@ -41,8 +41,6 @@ from foldflight.exchange.slots import check_chunk
 from foldflight.fold import StateSigner
 from foldflight.functions import Registry
 
-__all__ = ["LIMITS", "ExchangePair"]
-
 LIMITS = Limits(
     message_bytes_max=2**24,
     slots_max=2**20,

@@ -17,8 +17,6 @@ from foldflight.fold import ERROR, INTERPRETER, ROW, Accelerator, Mode, Request,
 from foldflight.functions import Registry, ScalarFunction, Step, StepArgument
 from foldflight.shipping.pickling import unpickled_copy
 
-__all__ = ["SCALAR_LAWS", "ScalarLaw", "ScalarSubject"]
-
 Rows = Sequence[Any]
 
 

@@ -12,8 +12,6 @@ from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE, Target
 from foldflight.testing.laws import LawResult
 
-__all__ = ["TARGET_COLUMNS", "TARGET_KEYS", "check_target"]
-
 TARGET_COLUMNS: Final = pa.schema(
     [("name", pa.string()), ("number", pa.int64()), ("total", pa.int64()), ("note", pa.string())]
 )

@@ -21,8 +21,6 @@ from foldflight.recording.file import Pair, Recording
 from foldflight.recording.places import module_of
 from foldflight.recording.replay import Difference, slots_in
 
-__all__ = ["test_text"]
-
 _WIDTH: Final = 84
 _ROWS_MAX: Final = 1000
 

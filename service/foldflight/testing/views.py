@@ -11,8 +11,6 @@ import pyarrow as pa
 from foldflight.exchange.views import asking
 from foldflight.functions.types.views import ViewSpec
 
-__all__ = ["CachedViews"]
-
 
 @dataclass
 class _Group:

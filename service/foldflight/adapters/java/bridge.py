@@ -21,8 +21,6 @@ from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots
 
-__all__ = ["Bridged", "bridged", "has_loop"]
-
 _NUMBERS: Final[dict[pa.DataType, Any]] = {
     pa.bool_(): np.uint8,
     pa.int8(): np.int8,

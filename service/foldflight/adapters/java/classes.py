@@ -25,8 +25,6 @@ from foldflight.functions.author.spec import Capabilities, Function, Methods, Pa
 from foldflight.functions.types.serializer import StateSerializer, serializer_of_type
 from foldflight.functions.types.values import CastError
 
-__all__ = ["JavaClass", "JavaForm", "function_in", "function_name", "loaded"]
-
 _METHODS: Final = ("accumulate", "retract", "merge", "getValue", "createAccumulator", "open", "close", "serialize")
 _ITERABLE: Final = "java.lang.Iterable"
 _FLINK: Final = "org.apache.flink."

@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from foldflight.errors import RejectedError
 
-__all__ = ["Jar", "Loaders", "java", "limit_heap", "loaders"]
-
 _logger: Final = logging.getLogger(__name__)
 _LOOPS: Final = Path(__file__).parent / "compiled"
 _starting: Final = threading.RLock()

@@ -12,8 +12,6 @@ from foldflight.adapters.java.machine import Jar
 from foldflight.errors import RejectedError
 from foldflight.functions.author.spec import Function
 
-__all__ = ["java_functions"]
-
 _SEPARATOR: Final = "::"
 
 

@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from foldflight.functions.types.sql import parse_type, sql_name
 
-__all__ = ["PRIMITIVES", "UnknownType", "Value", "hint_of", "into_object", "value_of"]
-
 PRIMITIVES: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),
     "byte": pa.int8(),

@@ -9,8 +9,6 @@ import pyarrow as pa
 
 from foldflight.functions import AnyFunction, FunctionKind, can_widen
 
-__all__ = ["EXTENSION", "WireAdapter", "is_list"]
-
 EXTENSION: Final = b"ARROW:extension:name"
 """The metadata of a field with the name of its extension type."""
 

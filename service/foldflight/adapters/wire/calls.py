@@ -22,8 +22,6 @@ from foldflight.functions.types.arrow import is_json
 from foldflight.functions.types.sql import check_plain, sql_name
 from foldflight.functions.types.values import CastError, cast_results, to_python
 
-__all__ = ["StatelessCall", "stateless_call"]
-
 _ONE: Final = "one"
 _COUNTS: Final = "counts"
 

@@ -8,8 +8,6 @@ from foldflight.adapters.wire.adapter import WireAdapter
 from foldflight.functions import AnyFunction, FunctionKind
 from foldflight.functions.types.arrow import is_json
 
-__all__ = ["Databend"]
-
 
 class Databend(WireAdapter):
     """A scalar function answers with its result; a table function with its columns. A row that fails ends the call."""

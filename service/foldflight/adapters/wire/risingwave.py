@@ -13,8 +13,6 @@ from foldflight.fold import ERROR, ROW
 from foldflight.functions import AnyFunction, FunctionKind
 from foldflight.functions.types.arrow import is_json
 
-__all__ = ["RisingWave"]
-
 
 class RisingWave(WireAdapter):
     """The types of RisingWave and of arrow-udf.

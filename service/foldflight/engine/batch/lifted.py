@@ -14,8 +14,6 @@ from foldflight.engine.query.layout import LIVE
 from foldflight.errors import FunctionError
 from foldflight.lift import Overflowed, Plan, Unfit
 
-__all__ = ["OVERFLOWED", "ROWS", "LiftedFold", "aggregate_name"]
-
 ROWS: Final = "rows"
 """The number of rows of the one group of a query without keys, which may have none."""
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["Reduction", "groups_expected"]
-
 # The least number of rows of a state for which folding pays: seen so far, or expected when the memory is full.
 _ROWS_SEEN_MIN = 2.0
 _ROWS_EXPECTED_MIN = 1.5

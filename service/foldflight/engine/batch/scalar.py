@@ -22,8 +22,6 @@ from foldflight.exchange.frames import Open
 from foldflight.functions import Step, StepArgument
 from foldflight.tracing import Traced, planning
 
-__all__ = ["ScalarQuery", "Steps", "transport_of"]
-
 # A block that is remote travels while another one is evaluated. More exchanges gain little and take up servers' places.
 _REMOTE_EXCHANGES: Final = 2
 _BLOCK_ROWS: Final = 1 << 16

@@ -33,8 +33,6 @@ from foldflight.engine.query.layout import BUCKET, FOLDED, HASH, LIVE, REAL, SLO
 from foldflight.engine.query.query import Query
 from foldflight.fold import Mode
 
-__all__ = ["FinalFold", "Folding", "PartialFold"]
-
 # The modes in which accumulators are numbers in a table.
 _TABLES = (Mode.COMPILED, Mode.VECTORISED)
 _GC_THRESHOLD = 10_000

@@ -16,8 +16,6 @@ from foldflight.engine.query.layout import KIND, SLOT, QueryLayout
 from foldflight.fold import ERROR
 from foldflight.functions import RowKind
 
-__all__ = ["Failed", "HeldRows", "split_failed"]
-
 _HELD_BYTES_MAX: Final = 64 << 20
 
 

@@ -30,8 +30,6 @@ from foldflight.exchange.frames import Open, Opened
 from foldflight.fold import Mode
 from foldflight.functions.types.arrow import with_column
 
-__all__ = ["GroupedExchange", "Groups", "SlotNames"]
-
 Clock = Callable[[], float]
 
 

@@ -13,8 +13,6 @@ import pyarrow as pa
 
 from foldflight.engine.keys.index import KeyIndex
 
-__all__ = ["Hashes", "key_hashes", "text_hashes"]
-
 _SEED: Final = np.uint64(0x9E3779B97F4A7C15)
 _NULL_BYTES: Final = b"\xff<NULL>\xff"
 _HASHED_BYTES_MAX: Final = 256

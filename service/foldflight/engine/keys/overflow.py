@@ -18,8 +18,6 @@ import pyarrow.compute as pc
 
 from foldflight.engine.query.layout import HASH
 
-__all__ = ["LEVELS", "Overflow", "keep_files_in", "temporary_file"]
-
 _BITS: Final = 4
 LEVELS: Final = 64 // _BITS
 """The number of times that rows can be divided by bits of their hash."""

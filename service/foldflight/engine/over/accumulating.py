@@ -22,8 +22,6 @@ from foldflight.engine.state.timelog import TIME, TimeLog
 from foldflight.functions import RowKind
 from foldflight.functions.types.arrow import concat_batches, with_column
 
-__all__ = ["AccumulatorFold"]
-
 
 class AccumulatorFold(CallsFold):
     """Keeps accumulators: for frames that only grow, and for RANGE frames, whose rows leave with the watermark."""

@@ -33,8 +33,6 @@ from foldflight.engine.stream.epoch import EpochStats
 from foldflight.errors import RejectedError
 from foldflight.functions.query.call import Order
 
-__all__ = ["OverBucket", "StreamFolds"]
-
 _PIECE_ROWS: Final = 1 << 16
 """Rows of a piece of a time log. A step reads one piece of each run, so they are smaller than blocks that arrive."""
 

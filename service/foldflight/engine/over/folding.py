@@ -40,8 +40,6 @@ from foldflight.exchange.frames import Open
 from foldflight.functions import RowKind
 from foldflight.functions.types.arrow import with_column
 
-__all__ = ["FrameFold", "fold_of"]
-
 """Rows of a chunk."""
 
 _NODE_ROWS: Final = 8

@@ -20,8 +20,6 @@ from foldflight.engine.query.layout import REAL
 from foldflight.engine.state.table import StateTable
 from foldflight.functions.types.arrow import concat_batches
 
-__all__ = ["RowsFold"]
-
 _ROWS: Final = 1 << 15
 """Rows whose frames are folded at once in ROWS frames."""
 

@@ -20,8 +20,6 @@ from foldflight.engine.over.positions import Codes, OrderOf, Positions, codes_of
 from foldflight.engine.query.changelog import equal_rows
 from foldflight.functions.types.arrow import concat_batches
 
-__all__ = ["Ordering", "Partitions", "Store"]
-
 
 @dataclass(frozen=True)
 class Ordering:

@@ -19,8 +19,6 @@ import pyarrow as pa
 from foldflight.errors import RejectedError
 from foldflight.functions.query.frame import WindowFrame
 
-__all__ = ["Codes", "OrderOf", "Positions", "codes_of", "distance_of", "end_type", "positions_of"]
-
 Positions = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int64]
 

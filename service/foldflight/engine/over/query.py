@@ -21,8 +21,6 @@ from foldflight.functions.query.frame import WindowFrame
 from foldflight.functions.types.sql import has_floats
 from foldflight.tracing import Traced
 
-__all__ = ["Framed", "OverLayout", "OverQuery", "Part", "Way"]
-
 RECOMPUTED_ROWS_MAX: Final = 1000
 """The largest frame that is folded anew for each row, unless the user insists."""
 

@@ -24,8 +24,6 @@ from foldflight.engine.state.manifest import TableLayout
 from foldflight.engine.state.table import StateTable
 from foldflight.engine.state.timelog import TIME, TimeLog
 
-__all__ = ["LAST_TIME", "StateTtl", "remove", "ttl_log", "ttl_table"]
-
 LAST_TIME: Final = "state_0"
 """The column of the time of the last row of each group, in microseconds since 1970."""
 

@@ -21,8 +21,6 @@ from foldflight.engine.state.table import Conversion, StateTable
 from foldflight.engine.state.timelog import TIME, TimeLog
 from foldflight.functions.query.frame import WindowFrame
 
-__all__ = ["CallsFold", "Kept", "Mask", "Slots", "Step", "columns_of"]
-
 Slots = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 

@@ -19,8 +19,6 @@ from foldflight.engine.state.table import StateTable
 from foldflight.engine.state.timelog import TimeLog, is_time_log, read_manifest
 from foldflight.engine.state.versions import VersionColumns, with_older
 
-__all__ = ["StoredOver", "sizes_of"]
-
 _LATEST: Final = np.iinfo(np.int64).max
 
 

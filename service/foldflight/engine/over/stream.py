@@ -35,19 +35,6 @@ from foldflight.errors import RejectedError
 from foldflight.functions.query.call import Order
 from foldflight.functions.query.frame import Interval, WindowFrame, interval_of
 
-__all__ = [
-    "CALLS",
-    "FRAMES",
-    "GROUPS",
-    "WAITING",
-    "FrameCalls",
-    "StreamedOver",
-    "distance_us",
-    "kept_rows",
-    "stays",
-    "ttl_us_of",
-]
-
 _FRAME_ROWS_MAX: Final = 10_000
 """Rows before the current one that ROWS may have. The last rows of each touched group are written in each epoch."""
 

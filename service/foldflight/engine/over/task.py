@@ -16,8 +16,6 @@ from foldflight.engine.over.positions import positions_of
 from foldflight.engine.over.query import OverQuery
 from foldflight.engine.query.blocks import Pace, gather
 
-__all__ = ["OverFold"]
-
 _ROWS: Final = 1 << 15
 
 

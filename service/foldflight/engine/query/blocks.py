@@ -16,9 +16,6 @@ import pyarrow.compute as pc
 
 from foldflight.functions.types.arrow import is_binary_view
 
-__all__ = ["BlockBounds", "Pace", "convert", "gather", "one_batch", "without_nullability"]
-
-
 _FIRST_ITEMS: Final = 1 << 9
 
 

@@ -17,8 +17,6 @@ import pyarrow.compute as pc
 from foldflight.functions.query.rowkind import RowKind
 from foldflight.functions.types.arrow import concat_batches
 
-__all__ = ["changelog", "equal_rows", "live_rows"]
-
 Mask = npt.NDArray[np.bool_]
 
 

@@ -15,23 +15,6 @@ from foldflight.fold import ERROR, ERROR_TYPE
 from foldflight.functions import RowKind
 from foldflight.functions.types.views import ViewSpec
 
-__all__ = [
-    "BUCKET",
-    "DEAD_LETTER",
-    "EMIT",
-    "FOLDED",
-    "HASH",
-    "KIND",
-    "LIVE",
-    "REAL",
-    "RETRACTING",
-    "ROW_KIND",
-    "SLOT",
-    "CallView",
-    "QueryLayout",
-    "retracts",
-]
-
 BUCKET, FOLDED, HASH, KIND, LIVE, REAL, SLOT = "bucket", "folded", "hash", "kind", "live", "real", "slot"
 EMIT = "emit"
 

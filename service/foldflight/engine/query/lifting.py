@@ -16,7 +16,6 @@ from foldflight.lift import Expr, Lift, Plan, Refused, check_lift, lifted_of
 if TYPE_CHECKING:
     from foldflight.engine.query.query import Query
 
-__all__ = ["GROUPS_MANY", "BatchPlan", "Groups", "Lifting"]
 
 BatchPlan: TypeAlias = Literal["auto", "fold", "lifted"]
 """How a batch is computed: rows are folded in Python, or lifted; `auto` decides."""

@@ -23,8 +23,6 @@ from foldflight.fold import Mode, key_type
 from foldflight.functions import Call, sql_name
 from foldflight.tracing import Traced, planning
 
-__all__ = ["ARROW", "Choice", "Emit", "HostTypes", "Query", "StreamOptions", "mode_of", "refuse_views", "written"]
-
 Emit = Literal["update", "changelog", "append"]
 
 

@@ -25,8 +25,6 @@ from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import StateTable
 from foldflight.functions.types.views import ViewSpec
 
-__all__ = ["ENTRY", "GENERATION", "VALUE", "EntryTable", "Page"]
-
 GENERATION, ENTRY, VALUE = "generation", "entry", "value"
 
 Mask = npt.NDArray[np.bool_]

@@ -19,8 +19,6 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["HostCache", "private_folder"]
-
 _FILE: Final = ".run"
 
 

@@ -18,26 +18,6 @@ from foldflight.engine.query.layout import HASH, LIVE
 from foldflight.engine.state.runs import sealed, unsealed
 from foldflight.errors import CorruptError, RejectedError
 
-__all__ = [
-    "FORMAT_OF_SEVERAL",
-    "MAGIC",
-    "Committed",
-    "Found",
-    "Manifest",
-    "Merge",
-    "PieceMeta",
-    "RunStore",
-    "SortedRun",
-    "StoredPiece",
-    "TableBounds",
-    "TableLayout",
-    "calls_of",
-    "check_format",
-    "manifests_of",
-    "naming_bucket",
-    "other_query",
-]
-
 MAGIC: Final = b"FFM1"
 _FORMAT: Final = 2
 FORMAT_OF_SEVERAL: Final = 3

@@ -23,8 +23,6 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open, sliced_to
 from foldflight.functions import sql_name
 
-__all__ = ["Migration"]
-
 
 @dataclass(frozen=True)
 class Migration:

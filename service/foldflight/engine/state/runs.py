@@ -19,8 +19,6 @@ import pyarrow as pa
 from foldflight.engine.state.hostcache import HostCache
 from foldflight.errors import CorruptError
 
-__all__ = ["Piece", "RunCache", "decode_piece", "encode_piece", "sealed", "unsealed"]
-
 _MAGIC: Final = b"FFR1"
 _CHECKED_MAX: Final = 1 << 16
 

@@ -13,8 +13,6 @@ from foldflight.engine.state.manifest import RunStore, StoredPiece, TableBounds
 from foldflight.engine.state.runs import Piece, RunCache, decode_piece, encode_piece
 from foldflight.errors import CorruptError
 
-__all__ = ["Storage"]
-
 
 @dataclass(frozen=True)
 class Storage:

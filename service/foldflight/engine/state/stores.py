@@ -14,8 +14,6 @@ from typing import Any, Final
 from foldflight.engine.state.manifest import FORMAT_OF_SEVERAL, MAGIC, RunStore, manifests_of
 from foldflight.engine.state.runs import sealed
 
-__all__ = ["GROUPS", "TableStores"]
-
 GROUPS: Final = ""
 """The name of the table of groups."""
 

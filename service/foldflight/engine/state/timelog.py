@@ -25,8 +25,6 @@ from foldflight.engine.state.manifest import SortedRun, StoredPiece, check_forma
 from foldflight.engine.state.runs import Piece, sealed, unsealed
 from foldflight.engine.state.storage import Storage
 
-__all__ = ["TIME", "StoredLog", "TimeLog", "is_time_log", "read_manifest"]
-
 TIME: Final = "time"
 """The first column of the rows: int64 without NULLs."""
 

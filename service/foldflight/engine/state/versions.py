@@ -9,8 +9,6 @@ import pyarrow as pa
 
 from foldflight.engine.state.manifest import TableLayout, calls_of
 
-__all__ = ["CurrentViews", "VersionColumns", "with_older"]
-
 
 def with_older(layout: TableLayout, generations: Iterable[pa.Schema]) -> TableLayout:
     """Return a layout with additional columns for the states of other versions of each call."""

@@ -33,8 +33,6 @@ from foldflight.engine.state.table import Conversion, StateTable
 from foldflight.functions.types.arrow import with_column
 from foldflight.functions.types.views import ViewSpec
 
-__all__ = ["FoundViews", "ViewTable", "one_row_each", "stored_views", "table_of"]
-
 ITEMS: Final = "items"
 """The member of a stored list with the number of its items."""
 

@@ -25,8 +25,6 @@ from foldflight.engine.stream.views import EpochViews
 from foldflight.errors import RejectedError
 from foldflight.functions.types.arrow import concat_batches
 
-__all__ = ["BucketEpoch", "ClosedWindows", "EpochStats", "changes_of"]
-
 
 @dataclass
 class EpochStats:

@@ -15,8 +15,6 @@ import pyarrow as pa
 from foldflight.engine.query.blocks import BlockBounds, convert, gather
 from foldflight.engine.query.layout import BUCKET
 
-__all__ = ["BLOB", "PACKED", "PLACE", "Pack", "Unpack", "blob_of", "rows_of"]
-
 BLOB = "blob"
 PLACE = "place"
 PACKED = pa.schema([(BUCKET, pa.int32()), (PLACE, pa.int32()), (BLOB, pa.binary())])

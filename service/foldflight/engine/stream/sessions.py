@@ -31,8 +31,6 @@ from foldflight.engine.state.table import StateTable
 from foldflight.engine.stream.epoch import EpochStats, changes_of
 from foldflight.fold import ERROR
 
-__all__ = ["SessionEpoch", "chains"]
-
 Numbers = npt.NDArray[np.int64]
 
 

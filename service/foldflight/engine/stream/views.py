@@ -20,8 +20,6 @@ from foldflight.engine.query.layout import SLOT, CallView, QueryLayout
 from foldflight.engine.state.viewtable import FoundViews, ViewTable
 from foldflight.errors import RejectedError
 
-__all__ = ["EpochViews"]
-
 Slots = npt.NDArray[np.int32]
 
 

@@ -13,8 +13,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Circuits"]
-
 _REST_S_MIN: Final = 0.1
 _REST_S_MAX: Final = 5.0
 _DOUBLINGS_MAX: Final = 10

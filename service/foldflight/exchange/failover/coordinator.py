@@ -64,8 +64,6 @@ from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, check_chunk, ch
 from foldflight.exchange.views import kept_states
 from foldflight.functions.author.context import LogRecord
 
-__all__ = ["Coordinator"]
-
 _STORY_STEPS: Final = 30
 _TOLD_AFTER_S: Final = 3.0  # most waits for a server are shorter, and need no word
 _WITHOUT_CONTENT: Final = (None, Folded)

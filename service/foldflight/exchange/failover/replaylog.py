@@ -21,8 +21,6 @@ from foldflight.exchange.frames import SLOT_BYTES, Barrier, Checkpoint, Chunk, E
 from foldflight.exchange.slots import NO_SLOTS, Slots, SlotSet
 from foldflight.fold import ERROR
 
-__all__ = ["KeptStates", "ReplayEntry", "ReplayLog"]
-
 # Number of stale rows that is tolerated, in addition to one for each live row, before the batches are compacted.
 _STALE_ROWS_MIN: Final = 1024
 # Bytes that the replay log needs for a frame besides its data, and for each column of a batch. Many small chunks, or

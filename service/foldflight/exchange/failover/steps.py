@@ -10,22 +10,6 @@ from foldflight.errors import FoldflightError
 from foldflight.exchange.frames import EngineFrame, Open
 from foldflight.functions.author.context import LogRecord
 
-__all__ = [
-    "AwaitAnswer",
-    "CutConnection",
-    "Deliver",
-    "FailoverBounds",
-    "FailoverStats",
-    "GiveUp",
-    "Instruction",
-    "LeaveConnection",
-    "LogEvent",
-    "OpenConnection",
-    "Rest",
-    "SendFrame",
-    "Waiting",
-]
-
 
 @dataclass(frozen=True)
 class FailoverBounds:

@@ -10,8 +10,6 @@ from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots
 
-__all__ = ["Accumulators"]
-
 
 class Accumulators(ABC):
     """The accumulators of one call, by slot.

@@ -26,8 +26,6 @@ from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.values import exact_types
 
-__all__ = ["Bundled"]
-
 
 class Bundled(Interpreted):
     """Accumulators as Python objects, each with its value if that is known. It has the arguments of `Interpreted`."""

@@ -14,8 +14,6 @@ from foldflight.functions.types.serializer import ViewSerializer
 from foldflight.functions.types.values import CastError
 from foldflight.functions.types.views import MISSING, ListView, MapView, ViewPart
 
-__all__ = ["UNREADABLE", "AskView", "CachedList", "CachedMap", "Source", "entries_of", "largest_of", "no_state"]
-
 UNREADABLE: Final = (ValueError, TypeError, OverflowError, KeyError, pa.ArrowException)
 """What reading states or entries that were damaged or forged raises."""
 

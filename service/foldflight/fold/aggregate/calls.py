@@ -33,8 +33,6 @@ from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.values import exact_types
 from foldflight.functions.types.views import ViewSpec
 
-__all__ = ["BoundCall", "bind_calls", "check_fingerprint", "demand_instance", "result_schema", "written_by"]
-
 _KIND: Final = "kind"
 
 

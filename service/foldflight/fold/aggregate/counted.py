@@ -24,8 +24,6 @@ from foldflight.functions.query.call import Order
 from foldflight.functions.types.serializer import StateSerializer, list_of_tuples
 from foldflight.functions.types.values import CastError, exact_types
 
-__all__ = ["Counted", "counted_serializer"]
-
 _COUNT: Final = "times"
 
 

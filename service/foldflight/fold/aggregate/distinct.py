@@ -31,8 +31,6 @@ from foldflight.functions.types.serializer import StateSerializer, ViewSerialize
 from foldflight.functions.types.values import CastError
 from foldflight.functions.types.views import MISSING, ViewPart, normal_key
 
-__all__ = ["ROWS", "Distinct", "RowsSerializer", "key_type"]
-
 ROWS: Final = "rows"
 """The name of the view of the rows."""
 STATE: Final = "state"

@@ -27,8 +27,6 @@ from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
 from foldflight.functions.query.rowkind import RowKind
 from foldflight.functions.registry import Registry
 
-__all__ = ["BoundAggregates", "Fold"]
-
 _DEFAULTS, _NOTHING = Options(), Resources()
 _SLOT, _KIND, _EMIT = "slot", "kind", "emit"
 # Marks of a slot: changed since results were last returned, and changed since states were last returned.

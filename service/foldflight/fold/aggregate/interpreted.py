@@ -26,8 +26,6 @@ from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.values import CastError, cast_results, exact_types
 
-__all__ = ["EMPTY", "Interpreted", "Method"]
-
 _UNCHANGEABLE: Final = (
     int,
     float,

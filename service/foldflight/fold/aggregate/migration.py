@@ -14,8 +14,6 @@ from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.spec import Function
 from foldflight.functions.types.values import to_python
 
-__all__ = ["StateOrigin"]
-
 
 @dataclass(frozen=True)
 class StateOrigin:

@@ -15,19 +15,6 @@ from foldflight.fold.moments import from_numbers, moment_of, to_numbers
 from foldflight.fold.texts import from_addresses, text_of, to_addresses
 from foldflight.functions.types.values import narrowed
 
-__all__ = [
-    "Member",
-    "bytes_of",
-    "column_of",
-    "fill_member",
-    "filled",
-    "record_dtype",
-    "records_of",
-    "states_of",
-    "struct_of",
-    "taken",
-]
-
 
 class Member(Protocol):
     """One attribute of an accumulator.

@@ -26,8 +26,6 @@ from foldflight.functions.types.serializer import StateSerializer
 from foldflight.functions.types.values import CastError
 from foldflight.functions.types.views import ListView, MapView
 
-__all__ = ["StateCodec", "Unfit", "custom_payload", "pickled_object", "state_codec", "typed_values", "unreadable"]
-
 _CUSTOM: Final = b"FFC1"
 _PICKLE: Final = b"FFP1"
 _HEADER_BYTES: Final = 12

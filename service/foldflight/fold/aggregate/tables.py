@@ -16,8 +16,6 @@ from foldflight.functions.types.columns import AttributeColumn, number_format
 from foldflight.functions.types.serializer import Nullable, may_be_none, members_of
 from foldflight.functions.types.sql import sql_name
 
-__all__ = ["Table", "fresh_table"]
-
 
 @dataclass(frozen=True)
 class _Member:

@@ -27,8 +27,6 @@ from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.columns import number_format
 from foldflight.functions.types.values import CastError, cast_results, narrowed, to_python
 
-__all__ = ["Vectorised", "vectorised"]
-
 _logger: Final = logging.getLogger(__name__)
 _NO_SLOTS: Final = np.zeros(0, np.intp)
 

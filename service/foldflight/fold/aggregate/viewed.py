@@ -31,8 +31,6 @@ from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.serializer import Attributes, views_in
 from foldflight.functions.types.views import ListView, MapView, PlainMap, ViewPart
 
-__all__ = ["Viewed"]
-
 
 class Viewed(Interpreted):
     """Accumulators with views, as Python objects.

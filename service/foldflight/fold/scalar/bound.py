@@ -19,8 +19,6 @@ from foldflight.functions.query.step import Step, StepArgument
 from foldflight.functions.registry import Registry, unknown_function
 from foldflight.functions.types.sql import is_larger_than
 
-__all__ = ["ROW", "BoundExpressions", "BoundStep"]
-
 ROW: Final = "row"
 """The column of answers with the number of the row of the chunk. Answers have it if a step is a table function."""
 

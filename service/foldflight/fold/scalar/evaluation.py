@@ -18,8 +18,6 @@ from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.scalar import BoundScalar
 from foldflight.functions.types.values import CastError, cast_results
 
-__all__ = ["Instance", "Scalar", "cast", "cast_around", "null_rows"]
-
 _WINDOW: Final = 256
 
 

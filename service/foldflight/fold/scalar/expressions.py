@@ -25,8 +25,6 @@ from foldflight.functions.author.scalar import BoundScalar
 from foldflight.functions.query.step import Step, StepArgument
 from foldflight.functions.types.values import exact_types
 
-__all__ = ["OpenExpressions"]
-
 # As for aggregates, the precision of decimals suffices for a product of two DECIMAL(38).
 _EXACT: Final = decimal.Context(prec=76)
 

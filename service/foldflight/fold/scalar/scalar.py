@@ -19,8 +19,6 @@ from foldflight.functions.types.columns import number_format
 from foldflight.functions.types.sql import can_widen, sql_name
 from foldflight.functions.types.values import cast_arguments, to_python
 
-__all__ = ["InterpretedScalar", "VectorisedScalar"]
-
 # They may have a length, and are not a column.
 _NO_COLUMN: Final = (str, bytes, Mapping, AbstractSet, pa.Scalar)
 

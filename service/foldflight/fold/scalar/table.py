@@ -19,8 +19,6 @@ from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.scalar import BoundScalar
 from foldflight.functions.types.values import CastError
 
-__all__ = ["ROWS_MAX", "Part", "TableInstance"]
-
 ROWS_MAX: Final = 1 << 20
 """The largest number of rows for one row of a chunk. It stops endless generators before they use up the memory."""
 _BYTES_MAX: Final = 1 << 30

@@ -25,19 +25,6 @@ from foldflight.functions.author.spec import Methods
 from foldflight.functions.types.serializer import StateSerializer, record_of, serializer_of_type
 from foldflight.functions.types.sql import parse_type
 
-__all__ = [
-    "ADAPTERS",
-    "AdaptedForm",
-    "Adapter",
-    "Method",
-    "Shipped",
-    "adapter_of",
-    "engines",
-    "in_place",
-    "register",
-    "written_by_author",
-]
-
 # How a method takes the arguments of a row: each as a parameter, all as one tuple, or one argument as itself and
 # several as one tuple.
 RowForm = Literal["each", "tuple", "element"]

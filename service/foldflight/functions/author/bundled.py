@@ -9,8 +9,6 @@ from typing import Any, Generic, TypeVar
 
 from foldflight.functions.author.spec import Methods
 
-__all__ = ["Applied", "BundledForm", "Segment", "arguments_of"]
-
 A = TypeVar("A")
 V = TypeVar("V")
 

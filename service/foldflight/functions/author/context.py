@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Protocol
 
-__all__ = ["Counter", "Distribution", "FunctionContext", "Gauge", "LogRecord", "Meter", "MetricSink", "NullMetrics"]
-
-
 _LEVELS: Final = {"exception": "error", "fatal": "critical", "warn": "warning", "msg": "info"}
 
 

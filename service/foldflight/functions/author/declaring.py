@@ -20,8 +20,6 @@ from foldflight.functions.query.literals import names_values
 from foldflight.functions.types.serializer import StateSerializer, Untyped, serializer_of_annotation
 from foldflight.functions.types.sql import is_spark_type, parse_type, type_variables
 
-__all__ = ["REGISTERED", "Decorator", "Inputs", "SignatureBuilder", "registering", "snake_case"]
-
 REGISTERED: Final = "__foldflight_function__"
 F = TypeVar("F", Function, ScalarFunction)
 T = TypeVar("T")

@@ -17,8 +17,6 @@ from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import Function, FunctionKind, Registered, literal_texts
 from foldflight.functions.types.sql import sql_name
 
-__all__ = ["AnyFunction", "BoundScalar", "ScalarFunction", "ScalarMethods", "Vectorised"]
-
 Vectorised = Literal["arrow", "numpy", "pandas"]
 
 

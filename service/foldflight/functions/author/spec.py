@@ -25,22 +25,6 @@ from foldflight.functions.types.serializer import StateSerializer, serializer_of
 from foldflight.functions.types.sql import can_widen, needs_zone, parse_type, sql_name, type_variables
 from foldflight.functions.types.views import ViewSpec
 
-__all__ = [
-    "METHODS",
-    "AccumulatorForm",
-    "BoundFunction",
-    "Capabilities",
-    "ClassForm",
-    "Declared",
-    "Function",
-    "FunctionKind",
-    "Methods",
-    "Parameter",
-    "Registered",
-    "literal_texts",
-    "spelled",
-]
-
 Declared: TypeAlias = str | pa.DataType | Callable[..., Any]
 
 

@@ -35,8 +35,6 @@ from foldflight.functions.types.serializer import (
 )
 from foldflight.functions.types.views import ListView, MapView
 
-__all__ = ["aggregate_of", "function_of", "udaf"]
-
 Adapt: TypeAlias = Literal["flink", "arrow-udf", "spark-aggregator", "snowflake", "beam"]
 Prefetch: TypeAlias = Mapping[str, Sequence[str]]
 

@@ -18,8 +18,6 @@ from foldflight.functions.author.scalar import ScalarFunction, Vectorised
 from foldflight.functions.author.spec import Declared
 from foldflight.functions.types.sql import parse_type, sql_name, type_variables
 
-__all__ = ["udf", "udtf"]
-
 Columns = Mapping[str, Declared] | Callable[..., Mapping[str, Any]]
 
 _ROWS: Final = (

@@ -7,8 +7,6 @@ from typing import Any
 from foldflight.functions.author.udaf import udaf
 from foldflight.functions.builtin.numeric import Extreme
 
-__all__ = ["First", "Last", "StringAgg"]
-
 
 class _Picked:
     """The common part of `first` and `last`. The engine decides the order of rows, so they are not deterministic."""

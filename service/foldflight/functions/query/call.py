@@ -8,8 +8,6 @@ from typing import Any
 
 from foldflight.functions.types.ranking import is_nan, rank
 
-__all__ = ["Call", "Order"]
-
 
 @dataclass(frozen=True)
 class Order:

@@ -10,8 +10,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from foldflight.errors import RejectedError
 
-__all__ = ["ForcedWay", "FrameBound", "Interval", "WindowFrame", "interval_of"]
-
 FrameBound: TypeAlias = int | float | decimal.Decimal | str | None
 """One end of a frame: negative for preceding, 0 for the current row, positive for following, None for unbounded. A text
 is an interval, such as "-1 hour"."""

@@ -14,8 +14,6 @@ import numpy as np
 
 from foldflight.errors import RejectedError
 
-__all__ = ["Described", "check_names", "fits", "names_values"]
-
 # Annotation -> the accepted types of values. As in SQL, an integer is accepted for a DOUBLE or a decimal.
 _VALUES: Final[dict[Any, tuple[type, ...]]] = {
     bool: (bool,),

@@ -6,8 +6,6 @@ from enum import IntEnum
 
 from foldflight.errors import RejectedError
 
-__all__ = ["RowKind"]
-
 
 class RowKind(IntEnum):
     """The kind of a row. The values are those of Flink's `RowKind`.

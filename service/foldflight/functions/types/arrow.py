@@ -10,18 +10,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-__all__ = [
-    "JSON",
-    "concat_batches",
-    "is_binary_view",
-    "is_json",
-    "is_large_list_view",
-    "is_list_view",
-    "is_string_view",
-    "to_pylist",
-    "with_column",
-]
-
 # Arrow 19 and newer. Older ones have no type for JSON, so its names are refused there.
 JSON: Final[pa.DataType | None] = pa.json_() if hasattr(pa, "json_") else None
 

@@ -7,8 +7,6 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-__all__ = ["AttributeColumn", "number_format"]
-
 
 def number_format(type_: pa.DataType) -> str | None:
     """Return the widest NumPy format for values of an Arrow type, or None if NumPy has none."""

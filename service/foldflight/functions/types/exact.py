@@ -15,8 +15,6 @@ import pyarrow as pa
 
 from foldflight.functions.types.columns import AttributeColumn
 
-__all__ = ["EXACT", "UNIT_BITS", "ExactSum", "ExactSums", "products_of", "ratio"]
-
 # The product of the two smallest floats is 2**-2148; 2176 is the next multiple of 32, the bits of a digit.
 UNIT_BITS: Final = 2176
 _ONE: Final = 1 << UNIT_BITS

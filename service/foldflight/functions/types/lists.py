@@ -9,8 +9,6 @@ import pyarrow as pa
 
 from foldflight.functions.types.columns import AttributeColumn
 
-__all__ = ["Lists"]
-
 # Minimum number of pending rows before they are inserted: each insertion copies all lists.
 _PENDING_MIN = 1 << 18
 

@@ -8,8 +8,6 @@ import pyarrow as pa
 
 from foldflight.functions.types.arrow import is_json
 
-__all__ = ["is_nan", "is_ordered", "rank"]
-
 
 def is_nan(value: Any) -> bool:
     """Return whether a value is the float NaN, which is greater than all other numbers."""

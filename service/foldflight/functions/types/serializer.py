@@ -32,25 +32,6 @@ from foldflight.functions.types.sql import parse_type
 from foldflight.functions.types.values import CastError, cast_results, exact_types, to_python
 from foldflight.functions.types.views import LIST_KEY, ListView, MapView, PlainMap, ViewPart, normal_key, view_type
 
-__all__ = [
-    "Attributes",
-    "Nullable",
-    "StateSerializer",
-    "Untyped",
-    "ViewSerializer",
-    "annotated_scalars",
-    "check_views",
-    "list_of",
-    "list_of_tuples",
-    "map_of",
-    "may_be_none",
-    "members_of",
-    "record_of",
-    "serializer_of_annotation",
-    "serializer_of_type",
-    "views_in",
-]
-
 
 class Untyped(Exception):  # noqa: N818 - not a failure: the state falls back to another codec, with this reason
     """The annotation is not specific enough for a typed state."""

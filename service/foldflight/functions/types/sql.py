@@ -29,19 +29,6 @@ from foldflight.functions.types.arrow import (
     is_string_view,
 )
 
-__all__ = [
-    "can_widen",
-    "check_plain",
-    "has_floats",
-    "is_larger_than",
-    "is_spark_type",
-    "needs_zone",
-    "parse_type",
-    "spellings",
-    "sql_name",
-    "type_variables",
-]
-
 _UTC: Final = pa.timestamp("us", tz="UTC")
 _INTERVAL: Final = pa.month_day_nano_interval()
 _JSON_NAMES: Final = ("JSON", "JSONB", "VARIANT")

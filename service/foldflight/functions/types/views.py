@@ -15,18 +15,6 @@ from typing import Any, Final, Generic, Self, TypeVar, overload
 import numpy as np
 import pyarrow as pa
 
-__all__ = [
-    "LIST_KEY",
-    "MISSING",
-    "ListView",
-    "MapView",
-    "PlainMap",
-    "ViewPart",
-    "ViewSpec",
-    "normal_key",
-    "view_type",
-]
-
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")

@@ -15,8 +15,6 @@ import pyarrow as pa
 from foldflight.errors import RejectedError
 from foldflight.server.run.settings import Settings
 
-__all__ = ["Memory", "Surplus", "give_back", "memory_limit_of", "resident_bytes", "reuse_freed", "trim"]
-
 _CGROUP = Path("/sys/fs/cgroup")
 _STATM_BYTES_MAX = 256
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

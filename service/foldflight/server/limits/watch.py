@@ -18,8 +18,6 @@ from foldflight.errors import FoldflightError, FunctionError
 from foldflight.fold.failures import user_failure
 from foldflight.server.ops.logs import Logger
 
-__all__ = ["GRACE_S", "GuardedCall", "Watch"]
-
 # Time for which a function may run after it was interrupted. A process without heartbeats for this time counts as hung.
 GRACE_S = 5.0
 _AGAIN_S = 1.0

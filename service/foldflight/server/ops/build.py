@@ -16,8 +16,6 @@ from prometheus_client.core import Metric as Family
 
 from foldflight.server.ops.metrics import METRICS
 
-__all__ = ["BUILD", "PARENT", "ServerCollector", "usable_cpus", "use_cpus"]
-
 BUILD: Mapping[str, str] = {
     "version": version("foldflight"),
     "python": platform.python_version(),

@@ -19,8 +19,6 @@ from foldflight.server.calls import CallServer, CallStatus, IncomingCall, Served
 from foldflight.server.ports import authority, connections_max
 from foldflight.server.run.settings import port_taken
 
-__all__ = ["LIVENESS", "READINESS", "HealthServer"]
-
 LIVENESS = "liveness"
 READINESS = "readiness"
 _READY_SERVICES = ("", READINESS, "arrow.flight.protocol.FlightService")

@@ -32,8 +32,6 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from foldflight.server.ops.status import Status
 from foldflight.server.ports import connections_max, listen
 
-__all__ = ["HttpServer"]
-
 _logger = logging.getLogger("foldflight.server")
 
 _CONNECTIONS_MAX: Final = 256

@@ -12,9 +12,6 @@ from typing import Any, TextIO
 
 import structlog
 
-__all__ = ["Logger", "make_logger", "taking_over"]
-
-
 Logger = structlog.typing.FilteringBoundLogger
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}

@@ -21,8 +21,6 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from foldflight.errors import CorruptError, FunctionError, RejectedError, RetryableError
 
-__all__ = ["METRICS", "MORE", "Metric", "Metrics", "forget_process", "metrics_table", "shared_registry"]
-
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _BYTES = tuple(float(4**power) for power in range(5, 14))  # 1 KiB to 64 MiB
 _DISTRIBUTION = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e9)

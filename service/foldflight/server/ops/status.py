@@ -31,8 +31,6 @@ from foldflight.functions.registry import Registry
 from foldflight.server.ops.build import BUILD, PARENT
 from foldflight.server.ports import authority
 
-__all__ = ["BY_FUNCTION", "FLEET_PATH", "OWN_PATH", "STATUS_ACTION", "Status", "fleet_of"]
-
 STATUS_ACTION = "status"
 FLEET_PATH = "/status"
 OWN_PATH = "/status/own"

@@ -54,21 +54,6 @@ from foldflight.server.ops.status import Status
 from foldflight.server.ports import authority
 from foldflight.server.run.settings import SETTINGS, Settings, load_settings, port_taken
 
-__all__ = [
-    "EXIT_CUT_OFF",
-    "EXIT_DRAINED",
-    "EXIT_SPENT",
-    "Probes",
-    "Server",
-    "announce",
-    "check_before_start",
-    "leave_process",
-    "load_registry",
-    "programs_of",
-    "run_server",
-    "serving",
-]
-
 EXIT_DRAINED = 0
 EXIT_CUT_OFF = 3
 EXIT_SPENT = 4

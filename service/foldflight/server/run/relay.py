@@ -20,8 +20,6 @@ from foldflight.server.ops.logs import Logger
 from foldflight.server.ports import connections_max, listen
 from foldflight.server.run.settings import Settings
 
-__all__ = ["Relay", "Target"]
-
 _BYTES_MAX: Final = 256 * 1024
 _PAUSE_S: Final = 0.1
 _FILES_SHARE: Final = 1 / 2

@@ -20,18 +20,6 @@ from foldflight.fold.signing import STATE_KEY_BYTES_MIN
 from foldflight.shipping.bundles import BUNDLE_KEY_BYTES_MIN
 from foldflight.tracing import check_endpoint
 
-__all__ = [
-    "CONFIG_FLAG",
-    "CONFIG_VARIABLE",
-    "SECRET_BYTES_MIN",
-    "SETTINGS",
-    "Setting",
-    "Settings",
-    "load_settings",
-    "port_taken",
-    "settings_table",
-]
-
 PREFIX = "FOLDFLIGHT_"
 _CLIENT_PREFIX = "FOLDFLIGHT_CLIENT_"  # options of the commands that call servers
 CONFIG_FLAG = "--config"

@@ -47,8 +47,6 @@ from foldflight.server.run.lifecycle import (
 from foldflight.server.run.relay import Relay
 from foldflight.server.run.settings import Settings
 
-__all__ = ["run_workers"]
-
 _LOOK_S = 0.5
 _BEATS_MAX = 1024
 _START_S_MAX = 60.0

@@ -7,8 +7,6 @@ from urllib.parse import unquote
 
 from foldflight.errors import RejectedError
 
-__all__ = ["Address"]
-
 KINDS = "duckdb:///path?table=t, postgresql://user@host/db?table=t or delta:///path"
 _TABLE: Final = "table="
 

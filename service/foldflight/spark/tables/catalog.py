@@ -16,8 +16,6 @@ from foldflight.errors import RejectedError
 from foldflight.spark.tables.statements import merge_statement, quoted
 from foldflight.spark.versions import quiet
 
-__all__ = ["CatalogTable"]
-
 
 class CatalogTable:
     """A table that Spark's executors change themselves.

@@ -9,8 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-__all__ = ["ZERO", "copy_text", "postgres_type", "type_of"]
-
 ZERO: Final = "\x00"
 """The one character that a text in PostgreSQL cannot have."""
 

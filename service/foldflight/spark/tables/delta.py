@@ -14,8 +14,6 @@ from foldflight.engine.targets import DELETE, missing_columns, offsets_name
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.spark.tables.statements import quoted
 
-__all__ = ["DeltaTable"]
-
 _APPLICATION: Final = "foldflight-"
 
 

@@ -17,7 +17,6 @@ from foldflight.spark.tables.statements import merge_statement, quoted
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["DuckDBTable"]
 
 _NO_DATABASE: Final = "not a valid DuckDB database file"
 _CHANGES: Final = "foldflight_changes"

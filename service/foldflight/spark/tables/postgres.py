@@ -20,7 +20,6 @@ from foldflight.spark.tables.statements import quoted
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["PostgresTable"]
 
 _NEW, _GONE = '"foldflight_new"', '"foldflight_gone"'
 _NULLS_NOT_DISTINCT: Final = 150000  # UNIQUE NULLS NOT DISTINCT came with PostgreSQL 15

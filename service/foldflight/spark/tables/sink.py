@@ -35,8 +35,6 @@ from foldflight.spark.tables.postgres import PostgresTable
 from foldflight.spark.tables.statements import quoted
 from foldflight.spark.versions import TABLES, arrow_type, is_remote, require
 
-__all__ = ["Sink", "write_table"]
-
 AVAILABLE_NOW: Final = "available now"
 _PART_ROWS: Final = 500_000
 _PAUSE_S: Final = (0.1, 5.0)  # the first pause after a lost connection, and the longest

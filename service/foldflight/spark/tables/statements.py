@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from foldflight.engine.query.layout import ROW_KIND
 
-__all__ = ["merge_statement", "quoted"]
-
 
 def quoted(name: str | tuple[str, ...], quote: str = '"') -> str:
     """Return a name, or one in parts, for use in SQL."""

@@ -18,22 +18,6 @@ from pyspark.sql import types as st
 
 from foldflight.errors import RejectedError
 
-__all__ = [
-    "ARROW_UDFS",
-    "CONNECT",
-    "FEATURES",
-    "PLAIN_AGGREGATES",
-    "PLAIN_TABLES",
-    "STREAMS",
-    "TABLES",
-    "VERSIONS",
-    "Feature",
-    "here",
-    "newer_grammar",
-    "require",
-    "versions_table",
-]
-
 VERSIONS: Final = ("3.5", "4.0", "4.1", "4.2", "4.3")
 """The versions on which tests run."""
 

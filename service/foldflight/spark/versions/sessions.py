@@ -20,21 +20,6 @@ from pyspark.sql.sql_formatter import SQLStringFormatter
 
 from foldflight.errors import RejectedError
 
-__all__ = [
-    "check_workers",
-    "condition_of",
-    "contexts_of",
-    "estimated_rows",
-    "exact_sum",
-    "exact_wide_sum",
-    "formatted",
-    "is_remote",
-    "is_spark",
-    "message_of",
-    "quiet",
-    "same_plan",
-]
-
 # What workers run unless PYSPARK_PYTHON names another Python.
 _WORKER_PYTHON: Final = "python3"
 # The logger to which PySpark 4 writes each error of a query, with the stack trace of the JVM.

@@ -14,8 +14,6 @@ from pyspark.sql import types as st
 from foldflight.errors import RejectedError
 from foldflight.spark.versions.facts import here
 
-__all__ = ["UNCOMPARABLE", "arrow_type", "collates_by_bytes", "nullable", "spark_type", "type_named"]
-
 _PAIRS: Final[dict[type[st.DataType], pa.DataType]] = {
     st.NullType: pa.null(),
     st.BooleanType: pa.bool_(),

@@ -19,8 +19,6 @@ from pyspark.sql import types as st
 from foldflight.errors import RejectedError
 from foldflight.spark.versions.facts import ARROW_UDFS, here
 
-__all__ = ["arrow_udf"]
-
 
 def arrow_udf(
     function: Callable[..., Any], type_: st.DataType, inputs: Sequence[pa.DataType | None] | None = None

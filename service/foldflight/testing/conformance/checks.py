@@ -9,8 +9,6 @@ from typing import Final
 from foldflight.testing.conformance.raw import RawServer
 from foldflight.testing.conformance.rules import Rule
 
-__all__ = ["SERVER_CHECKS", "ServerCheck", "rule"]
-
 Try = Callable[[RawServer], None]
 
 

@@ -16,8 +16,6 @@ from foldflight.testing.conformance.checks import rule
 from foldflight.testing.conformance.raw import COLUMNS, RawServer, opening, refused
 from foldflight.testing.conformance.rules import BrokenError, NotTriedError, expect
 
-__all__: list[str] = []
-
 
 def _info_of(flight: Any) -> pb.FunctionInfo:
     try:

@@ -30,8 +30,6 @@ from foldflight.testing.conformance.rules import BrokenError, NotTriedError, Out
 from foldflight.testing.conformance.strict import LostError, Provocation, StrictServer
 from foldflight.testing.conformance.watching import ENGINE_FRAME_RULES, Record
 
-__all__ = ["ENGINE_RULES", "check_engine"]
-
 _MARK: Final = "deliberately refused by the conformance kit"
 _SIGNER: Final = StateSigner([b"the key of the conformance kit only"])
 # A smaller bound on messages cannot be tested, because headers alone need some of it.

@@ -12,8 +12,6 @@ from foldflight.testing.conformance.checks import rule
 from foldflight.testing.conformance.raw import COLUMNS, RawExchange, RawServer, refused, rows_of, stream_of
 from foldflight.testing.conformance.rules import BrokenError, NotTriedError, expect
 
-__all__: list[str] = []
-
 # The largest bounds for which the kit sends messages that exceed them, and requests results that need several messages.
 _MESSAGE_BYTES_TRIED = 128 * 2**20
 _RESULT_BYTES_TRIED = 4 * 2**20

@@ -12,8 +12,6 @@ from foldflight.testing.conformance.checks import rule
 from foldflight.testing.conformance.raw import COLUMNS, RawServer, opening, refused, rows_of, stream_of
 from foldflight.testing.conformance.rules import expect
 
-__all__: list[str] = []
-
 # Field 1000, a varint: stands for a field of a later version of the protocol.
 _UNKNOWN: Final = b"\xc0\x3e\x07"
 _ERROR: Final = pa.struct([pa.field(name, pa.string()) for name in ("code", "function", "message", "row", "trace")])

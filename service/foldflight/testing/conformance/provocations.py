@@ -12,19 +12,6 @@ from foldflight.functions import LogRecord
 from foldflight.testing.conformance.strict import LIMITS, LostError, Provocation
 from foldflight.testing.conformance.watching import Observed, Record
 
-__all__ = [
-    "Failing",
-    "Logging",
-    "LosingBarrier",
-    "LosingChunk",
-    "Parts",
-    "Refusing",
-    "Reopening",
-    "Silent",
-    "Small",
-    "Unknown",
-]
-
 # Field 1000, a varint: stands for a field of a later version of the protocol.
 _UNKNOWN: Final = b"\xc0\x3e\x07"
 

@@ -19,8 +19,6 @@ from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.fields import app_metadata_in
 from foldflight.testing.conformance.rules import BrokenError, expect
 
-__all__ = ["COLUMNS", "CallOf", "RawExchange", "RawServer", "Row", "opening", "refused", "rows_of", "stream_of"]
-
 # The columns of the kit's chunks. A row is (slot, kind, value, wanted); missing values are 0, 0, NULL and true.
 COLUMNS: Final = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("value", pa.int64()), ("wanted", pa.bool_())])
 _FILLING: Final = (0, 0, None, True)

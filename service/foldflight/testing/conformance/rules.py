@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["BrokenError", "NotTriedError", "Outcome", "Rule", "expect", "rules_table"]
-
 
 @dataclass(frozen=True)
 class Rule:

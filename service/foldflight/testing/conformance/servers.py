@@ -15,8 +15,6 @@ from foldflight.testing.conformance.checks import SERVER_CHECKS, ServerCheck
 from foldflight.testing.conformance.raw import RawServer
 from foldflight.testing.conformance.rules import BrokenError, NotTriedError, Outcome
 
-__all__ = ["SERVER_RULES", "check_server"]
-
 # Importing these modules has added their checks to the table. The table in proto/README.md has the same order.
 _MODULES = (discovery, opening, epochs, states)
 SERVER_RULES = tuple(check.rule for check in SERVER_CHECKS)

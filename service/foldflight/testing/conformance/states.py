@@ -10,8 +10,6 @@ from foldflight.testing.conformance.checks import rule
 from foldflight.testing.conformance.raw import COLUMNS, RawExchange, RawServer, refused, rows_of
 from foldflight.testing.conformance.rules import NotTriedError, expect
 
-__all__: list[str] = []
-
 
 def _saved_by(server: RawServer, rows: list[tuple[object, ...]]) -> tuple[RawExchange, pa.Table]:
     """Return an exchange that has ended, and its results for these rows."""

@@ -31,8 +31,6 @@ from foldflight.server.edge import to_flight_error
 from foldflight.server.flightbase import flight_info
 from foldflight.testing.conformance.watching import HungUpError, Observed, Record
 
-__all__ = ["LIMITS", "LostError", "Provocation", "StrictServer"]
-
 LIMITS: Final = Limits(
     message_bytes_max=64 * 2**20,
     slots_max=2**20,

@@ -15,8 +15,6 @@ from foldflight.exchange.frames import Barrier, Chunk, Forget, Frame, Open, Open
 from foldflight.functions import RowKind
 from foldflight.testing.conformance.rules import Rule
 
-__all__ = ["ENGINE_FRAME_RULES", "HungUpError", "Observed", "Record"]
-
 # If a write takes longer, the engine does not read.
 _BLOCKED_S: Final = 3.0
 _SETTLE_S: Final = 2.0

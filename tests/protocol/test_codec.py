@@ -149,6 +149,7 @@ def test_the_mode_of_a_call_is_a_hint(text: str, mode: Mode | None) -> None:
 def test_open_round_trips_with_the_types_of_literals() -> None:
     """Open is decoded to an equal one; direct arguments keep their types."""
     assert decode_open(encode_open(OPEN)) == OPEN
+    assert decode_open(encode_open(OPEN)).trace_context == OPEN.trace_context, "which has no part in equality"
 
 
 def test_literals_without_an_arrow_type_are_refused() -> None:

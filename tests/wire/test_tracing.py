@@ -66,9 +66,9 @@ def test_a_server_tells_where_the_time_went(collector: Collector) -> None:
             logged = exchange.take_logs()
         tracer_of(collector.url).send(wait=True)
         tracer_of(collector.url, "foldflight-server").send(wait=True)
-        opened, barrier, fold, wait = collector.named("exchange", "barrier", "fold", "wait")
+        opened, fold, wait = collector.named("exchange", "fold", "wait")
         pages = {accept: scraped(server.probes.http_port, accept) for accept in ("*/*", "application/openmetrics-text")}
-    assert {(each.trace, each.parent) for each in (barrier, fold, wait)} == {(opened.trace, opened.id)}
+    assert {(each.trace, each.parent) for each in (fold, wait)} == {(opened.trace, opened.id)}
     assert [each.service for each in (opened, fold)] == ["foldflight", "foldflight-server"]
     assert (opened.kind, fold.kind) == (CLIENT, SERVER)
     assert opened.attributes["server.address"] == server.url
@@ -106,17 +106,17 @@ def check_exemplars(pages: dict[str, tuple[str, str]], trace: str) -> None:
 
 
 def test_many_short_epochs_have_few_spans(collector: Collector) -> None:
-    """Only the first of many short epochs has spans, so a span never costs more than a hundredth of what it tells."""
+    """Only the first of many short epochs has spans on the server, and no barrier: a span costs as much as it tells."""
     with serving(traced_functions, otlp_endpoint=collector.url) as server:
         with exchange_with(collector, server.url) as exchange:
             for epoch in range(1, 31):
                 end_epoch(exchange, epoch)
         tracer_of(collector.url).send(wait=True)
     collector.named("exchange")
-    for name in ("barrier", "fold", "wait"):
+    for name, most in (("barrier", 0), ("fold", 1), ("wait", 1)):
         found = [each for each in collector.spans if each.name == name]
         short = [each for each in found if each.ended_ns - each.began_ns < 20_000_000]
-        assert len(short) <= 1, name
+        assert len(short) <= most, name
 
 
 def test_a_trace_goes_through_a_failover_to_the_authors_line(

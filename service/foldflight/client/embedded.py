@@ -110,9 +110,9 @@ class EmbeddedTransport:
 
             recorder = Recorder(self._record, complete, self._registry, SERVER_ID, _tell)
 
-        def serve(opening: Open, ask: Callable[[Wanted], Iterable[Frame]]) -> ServerExchange:
+        def serve(ask: Callable[[Wanted], Iterable[Frame]]) -> ServerExchange:
             return ServerExchange(
-                opening,
+                complete,
                 self._registry,
                 limits=UNBOUNDED,
                 server_id=SERVER_ID,
@@ -124,12 +124,12 @@ class EmbeddedTransport:
             )
 
         if self.otlp_endpoint is None:
-            connection: Connection = EmbeddedConnection(complete, functools.partial(serve, complete), resolve)
+            connection: Connection = EmbeddedConnection(complete, serve, resolve)
         else:
             from foldflight.client.traced import traced_dial
 
-            def dial(_: str, opening: Open) -> Connection:
-                return EmbeddedConnection(opening, functools.partial(serve, opening), resolve)
+            def dial(*_: object) -> Connection:
+                return EmbeddedConnection(complete, serve, resolve)
 
             versions = [self._registry[name].version for name in complete.functions if name in self._registry]
             connection = traced_dial(dial, self.otlp_endpoint, versions)(SERVER_ID, complete)

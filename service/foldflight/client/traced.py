@@ -1,11 +1,11 @@
-"""Connections with spans: `exchange` for the first one of an exchange, `reopen` for later ones, and `barrier`."""
+"""Connections with spans: `exchange` for the first one of an exchange, `reopen` for later ones, and long `barrier`s."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from foldflight.client.connection import Connection
 from foldflight.exchange.answers import Answer
@@ -14,7 +14,7 @@ from foldflight.functions.author.context import LogRecord
 from foldflight.tracing import SHORT_S, TraceContext, ids_of, tracer_of
 
 if TYPE_CHECKING:
-    from foldflight.tracing.spans import Span, Tracer
+    from foldflight.tracing.spans import Attributes, Tracer
 
 
 Dial: TypeAlias = Callable[[str, Open], Connection]
@@ -34,39 +34,41 @@ def traced_dial(dial: Dial, endpoint: str, versions: Sequence[str] = ()) -> Dial
 
     def traced(url: str, opening: Open) -> Connection:
         nonlocal before
-        span = tracer.span(
-            "reopen" if before else "exchange",
-            opening.trace_context,
-            {"server.address": url, "foldflight.functions": list(opening.functions), **known},
-            kind="CLIENT",
-            links=tracer.link_to(before) if before else (),
-        )
+        name, links = ("reopen", tracer.link_to(before)) if before else ("exchange", [])
+        parent, context = tracer.below(opening.trace_context)
+        began_ns = time.time_ns()
+
+        def end(facts: Attributes, error: BaseException | None = None) -> None:
+            about = {"server.address": url, "foldflight.functions": opening.functions, **known, **facts}
+            ended_ns = time.time_ns()
+            tracer.past(
+                name, parent, about, began_ns, ended_ns, context=context, kind="CLIENT", links=links, error=error
+            )
+
         try:
-            connection = dial(url, replace(opening, trace_context=span.context))
+            connection = dial(url, replace(opening, trace_context=context))
         except BaseException as error:
-            span.fail(error)
-            span.end()
+            end({}, error)
             raise
-        if not span.is_recording:
+        if not ids_of(context):  # it is not sampled
             return connection
-        before = span.context
-        return cast("Connection", _TracedConnection(connection, span, tracer))
+        before = context
+        return cast("Connection", _TracedConnection(connection, tracer, context, end))
 
     return traced
-
-
-_SHORT_NS: Final = int(SHORT_S * 1e9)
 
 
 class _TracedConnection:
     """A connection that records what passes through it. An epoch may take 100 us, so it does little for each frame."""
 
-    def __init__(self, connection: Connection, span: Span, tracer: Tracer) -> None:
+    def __init__(self, connection: Connection, tracer: Tracer, context: TraceContext, end: Callable[..., None]) -> None:
         self._connection = connection
-        self._send, self._answer, self._take_logs = connection.send, connection.answer, connection.take_logs
-        self._span = span
+        self._send, self._answer = connection.send, connection.answer
         self._tracer = tracer
-        self._rows = self._chunks = self._groups = self._barriers = self._busy_ns = 0
+        self._context = context
+        self._tell: Callable[..., None] | None = end
+        self._rows = self._chunks = self._groups = self._barriers = 0
+        self._busy_s = 0.0
         self._due: Barrier | None = None  # the barrier whose answer is due
         self._due_ns = 0  # when it was sent
 
@@ -75,82 +77,76 @@ class _TracedConnection:
 
     def send(self, frame: EngineFrame) -> bool:
         """Send a frame, as `Connection.send`."""
-        began_ns = time.time_ns()
-        if isinstance(frame, Chunk):
+        began_s = time.perf_counter()
+        if type(frame) is Chunk:
             self._chunks += 1
             self._rows += frame.batch.num_rows
-        elif isinstance(frame, Barrier):
-            self._due, self._due_ns = frame, began_ns
+        elif type(frame) is Barrier:
+            self._due, self._due_ns = frame, time.time_ns()
         try:
             has_answer = self._send(frame)
         except BaseException as error:
-            self._fail(error)
+            self._end(error)
             raise
-        self._busy_ns += time.time_ns() - began_ns
+        self._busy_s += time.perf_counter() - began_s
         return has_answer
 
     def answer(self) -> Answer:
         """Wait for an answer, as `Connection.answer`."""
-        began_ns = time.time_ns()
+        began_s = time.perf_counter()
         try:
             answer: Any = self._answer()
         except BaseException as error:
-            self._fail(error)
+            self._end(error)
             raise
-        ended_ns = time.time_ns()
-        self._busy_ns += ended_ns - began_ns
+        self._busy_s += time.perf_counter() - began_s
         if self._due is not None:
             barrier, self._due = self._due, None
             self._barriers += 1
             self._groups += answer.num_rows
-            if self._barriers == 1 or ended_ns - self._due_ns >= _SHORT_NS:
+            ended_ns = time.time_ns()
+            if ended_ns - self._due_ns >= SHORT_S * 1e9:
                 facts = {"foldflight.epoch": barrier.epoch, "foldflight.groups": answer.num_rows}
-                self._tracer.past("barrier", self._span.context, facts, self._due_ns, ended_ns)
+                self._tracer.past("barrier", self._context, facts, self._due_ns, ended_ns)
         return answer
 
     def take_logs(self) -> list[LogRecord]:
         """Return the log records since the last call, with the ids of the trace and of this span."""
-        records = self._take_logs()
+        records = self._connection.take_logs()
         if not records:
             return records
-        ids = ids_of(self._span.context)
+        ids = ids_of(self._context)
         return [replace(record, fields={**record.fields, **ids}) for record in records]
 
     def close(self) -> None:
-        """End the exchange, as `Connection.close`."""
-        self._count()
+        """End the exchange, as `Connection.close`. An embedded fold tells its modes until it is closed."""
+        facts = self._facts()
         try:
             self._connection.close()
         except BaseException as error:
-            self._fail(error)
+            self._end(error, facts)
             raise
-        self._span.end()
+        self._end(None, facts)
 
     def cut(self) -> None:
         """End the exchange at once, as `Connection.cut`."""
-        self._count()
-        self._span.end()
+        self._end(None)
         self._connection.cut()
 
-    def _fail(self, error: BaseException) -> None:
-        """End the span with an error."""
-        if self._span.is_recording:
-            self._span.fail(error)
-            self._count()
-            self._span.end()
+    def _end(self, error: BaseException | None, facts: Attributes | None = None) -> None:
+        """Record the span, once."""
+        tell, self._tell = self._tell, None
+        if tell is not None:
+            tell(self._facts() if facts is None else facts, error)
 
-    def _count(self) -> None:
-        """Set what passed through the connection. An embedded fold tells its modes until it is closed."""
-        if self._span.is_recording:
-            opened = self._connection.opened
-            self._span.set(
-                {
-                    "foldflight.server_id": opened.server_id,
-                    "foldflight.modes": [str(mode) for mode in self._connection.modes if mode is not None],
-                    "foldflight.rows": self._rows,
-                    "foldflight.chunks": self._chunks,
-                    "foldflight.barriers": self._barriers,
-                    "foldflight.groups": self._groups,
-                    "foldflight.seconds": self._busy_ns / 1e9,
-                }
-            )
+    def _facts(self) -> Attributes:
+        """Return what passed through the connection."""
+        return {
+            "foldflight.server_id": self._connection.opened.server_id,
+            "foldflight.modes": [str(mode) for mode in self._connection.modes if mode is not None],
+            "foldflight.rows": self._rows,
+            "foldflight.chunks": self._chunks,
+            "foldflight.barriers": self._barriers,
+            "foldflight.groups": self._groups,
+            "foldflight.seconds": self._busy_s,
+        }

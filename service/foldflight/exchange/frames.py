@@ -50,7 +50,7 @@ class Open(Request):
         returns: What Results carry.
         initial_outputs: Whether the server answers each States frame with the outputs of its slots. A frame with
             `unanswered` is the exception.
-        trace_context: W3C trace context of the caller, for logs.
+        trace_context: W3C trace context of the caller. Exchanges that differ only in it are equal, and bound once.
         bundles: Shipped functions, each a signed bundle (`shipping.bundles`).
         protocol_version: The protocol version of the engine.
     """
@@ -58,7 +58,7 @@ class Open(Request):
     returns: Returns = field(default_factory=Returns)
     _: KW_ONLY
     initial_outputs: bool = False
-    trace_context: Mapping[str, str] = field(default_factory=dict)
+    trace_context: Mapping[str, str] = field(default_factory=dict, compare=False)
     bundles: tuple[bytes, ...] = field(default=(), repr=False)
     protocol_version: int = PROTOCOL_VERSION
 

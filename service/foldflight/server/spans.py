@@ -95,7 +95,4 @@ class FoldSpans:
                 "foldflight.groups": self.exchange.groups,
                 "foldflight.groups_isolated": self.exchange.stats.isolated.total(),
             }
-        span = self._tracer.span("fold", parent, facts, began_ns=began_ns, kind="SERVER")
-        if error is not None:
-            span.fail(error)
-        span.end(ended_ns)
+        self._tracer.past("fold", parent, facts, began_ns, ended_ns, kind="SERVER", error=error)

@@ -2,8 +2,8 @@
 
 A trace has the spans `query` (the driver plans it), `task` or `epoch` (a task of the engine), `exchange` or, after the
 loss of a server, `reopen`, `barrier`, and on the server `fold` and `wait`. None of them stands for a row or a frame. An
-exchange has one `barrier`, `fold` and `wait` at least, and others if they took `SHORT_S`: a span costs about as much as
-a short barrier. The context of a parent travels in `Open.trace_context`.
+exchange on a server has one `fold` and `wait` at least; others, and barriers, have one if they took `SHORT_S`: a span
+costs about as much as a short barrier. The context of a parent travels in `Open.trace_context`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from foldflight.errors import RejectedError
 if TYPE_CHECKING:
     from foldflight.tracing.spans import Tracer
 
-__all__ = ["SHORT_S", "TraceContext", "Traced", "check_endpoint", "ids_of", "planning", "tracer_of"]
+__all__ = ["SHORT_S", "TRACEPARENT", "TraceContext", "Traced", "check_endpoint", "ids_of", "planning", "tracer_of"]
 
 TraceContext = Mapping[str, str]
 """A W3C trace context: `traceparent`, and perhaps `tracestate`."""
 
 SHORT_S: Final = 0.02
 _SERVICE: Final = "foldflight"
-_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]([0-9a-f])(-.*)?")
+TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]([0-9a-f])(-.*)?")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def tracer_of(endpoint: str, service: str = _SERVICE) -> Tracer:
 
 def ids_of(context: TraceContext) -> dict[str, str]:
     """Return `trace_id` and `span_id` of a context for logs and exemplars; nothing if it is not sampled or invalid."""
-    found = _TRACEPARENT.fullmatch(context.get("traceparent", ""))
+    found = TRACEPARENT.fullmatch(context.get("traceparent", ""))
     if found is None or not int(found[3], 16) & 1:
         return {}
     return {"trace_id": found[1], "span_id": found[2]}

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, Final, Literal, Self, TypeVar
 
 from opentelemetry import trace
@@ -17,10 +17,11 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from foldflight.errors import FoldflightError
-from foldflight.tracing import TraceContext
+from foldflight.tracing import TRACEPARENT, TraceContext
 
 __all__ = ["Attributes", "Span", "Tracer"]
 
@@ -36,6 +37,7 @@ _PAUSE_S: Final = 5.0
 _GATHER_S: Final = 0.1
 _REST_FOR_CPU: Final = 400.0
 _W3C: Final = TraceContextTextMapPropagator()
+_RANDOM: Final = RandomIdGenerator()
 _FRAME: Final = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _JAVA_FRAME: Final = re.compile(r"^\s*at ([\w.$<>]+)\(([\w$]+\.java):(\d+)\)", re.MULTILINE)
 _RAISED: Final = re.compile(r"([A-Za-z_][\w.]*)(:|$)")
@@ -46,7 +48,7 @@ T = TypeVar("T")
 
 
 class Span:
-    """A span; a context manager that ends it, with the error that leaves the block.
+    """A span that is the current one while items are made; a context manager that ends it, with the error that leaves.
 
     Args:
         span: The span of OpenTelemetry.
@@ -55,34 +57,12 @@ class Span:
     def __init__(self, span: trace.Span) -> None:
         self._span = span
         self._current = trace.set_span_in_context(span)
-        self.context: dict[str, str] = {}
-        _W3C.inject(self.context, self._current)
+        self.context = _written(self._current)
 
-    @property
-    def is_recording(self) -> bool:
-        """Whether the trace is sampled and the span has not ended."""
-        return self._span.is_recording()
-
-    def set(self, attributes: Attributes) -> None:
-        """Set attributes."""
-        self._span.set_attributes(attributes)
-
-    def fail(self, error: BaseException) -> None:
-        """Record an error: for one of a function, its exception with the file and line of the author."""
-        said = error.message if isinstance(error, FoldflightError) else str(error)
-        code = error.code if isinstance(error, FoldflightError) else type(error).__name__
-        event: dict[str, str | int] = {"exception.type": type(error).__name__, "exception.message": said}
-        if isinstance(error, FoldflightError) and error.trace:
-            event |= _place_of(error.trace)
-            event["exception.stacktrace"] = error.trace
-        self._span.add_event("exception", event)
-        self._span.set_attribute("error.type", code)
-        self._span.set_status(trace.StatusCode.ERROR, f"{code}: {said}")
-
-    def end(self, at_ns: int | None = None) -> None:
+    def end(self) -> None:
         """End the span. Repeated calls have no effect."""
         if self._span.is_recording():
-            self._span.end(at_ns)
+            self._span.end()
 
     def within(self, items: Iterator[T]) -> Iterator[T]:
         """Yield items, each of which is made with this span as the current one; record the error that ends them.
@@ -96,7 +76,7 @@ class Span:
             except StopIteration:
                 return
             except Exception as error:
-                self.fail(error)
+                _fail(self._span, _event_of(error))
                 raise
             finally:
                 detach(token)
@@ -107,12 +87,15 @@ class Span:
 
     def __exit__(self, _: object, error: BaseException | None, *rest: object) -> None:
         if isinstance(error, Exception):
-            self.fail(error)
+            _fail(self._span, _event_of(error))
         self.end()
 
 
 class Tracer:
     """Makes spans, and sends them to a collector.
+
+    A span of an exchange is made when it has ended, by the thread that sends it: between the rows of a fold that costs
+    several times as much, because nothing of OpenTelemetry is in the caches of the processor.
 
     Args:
         service: The name of the service, unless the environment of OpenTelemetry has one.
@@ -146,35 +129,74 @@ class Tracer:
         parent: TraceContext,
         attributes: Attributes,
         *,
-        kind: Literal["INTERNAL", "CLIENT", "SERVER"] = "INTERNAL",
         links: Sequence[trace.Link] = (),
-        began_ns: int | None = None,
         trace_id: int | None = None,
     ) -> Span:
-        """Start a span.
+        """Start a span below the current one, or else below its parent.
 
         Args:
             name: Its name.
-            parent: The context of its parent, unless a span is the current one. Empty: none.
-            attributes: Its first attributes.
-            kind: Its kind.
-            links: Links to spans of other traces, or to what it repeats.
-            began_ns: When it began, as Unix time. Default: now.
-            trace_id: The id of the trace, if it has no parent. Default: a random one.
+            parent: The context of its parent. Empty: none.
+            attributes: Its attributes.
+            links: Links to spans of other traces.
+            trace_id: The id of a trace that it begins. Default: it is below the current span, or its parent.
         """
-        context = None if trace_id is None else Context()
-        if context is None and not trace.get_current_span().get_span_context().is_valid:
-            context = _W3C.extract(parent, Context())
-        self._ids.given = trace_id
-        started = self._tracer.start_span(
-            name, context, kind=trace.SpanKind[kind], attributes=attributes, links=links, start_time=began_ns
-        )
-        return Span(started)
+        is_within = trace_id is None and trace.get_current_span().get_span_context().is_valid
+        self._ids.given = trace_id, None
+        above = None if is_within else _W3C.extract(parent if trace_id is None else {}, Context())
+        return Span(self._tracer.start_span(name, above, attributes=attributes, links=links))
 
-    def past(self, name: str, parent: TraceContext, attributes: Attributes, began_ns: int, ended_ns: int) -> None:
-        """Record a span that has ended, whatever the current one is."""
-        context = _W3C.extract(parent, Context())
-        self._tracer.start_span(name, context, attributes=attributes, start_time=began_ns).end(ended_ns)
+    def below(self, parent: TraceContext) -> tuple[TraceContext, TraceContext]:
+        """Return the context of the current span, or else the parent, and that of a span below, for `past`."""
+        if trace.get_current_span().get_span_context().is_valid:
+            parent = _written(None)
+        found = TRACEPARENT.fullmatch(parent.get("traceparent", ""))
+        span_id = f"{_RANDOM.generate_span_id():016x}"
+        if found is not None:
+            return parent, {**parent, "traceparent": f"00-{found[1]}-{span_id}-0{found[3]}"}
+        trace_id = _RANDOM.generate_trace_id()
+        decision = self._provider.sampler.should_sample(None, trace_id, "exchange").decision
+        return {}, {"traceparent": f"00-{trace_id:032x}-{span_id}-0{decision == Decision.RECORD_AND_SAMPLE:d}"}
+
+    def past(
+        self,
+        name: str,
+        parent: TraceContext,
+        attributes: Attributes,
+        began_ns: int,
+        ended_ns: int,
+        *,
+        context: TraceContext | None = None,
+        kind: Literal["INTERNAL", "CLIENT", "SERVER"] = "INTERNAL",
+        links: Sequence[trace.Link] = (),
+        error: BaseException | None = None,
+    ) -> None:
+        """Record a span that has ended, whatever the current one is.
+
+        Args:
+            name: Its name.
+            parent: The context of its parent.
+            attributes: Its attributes.
+            began_ns: When it began, as Unix time.
+            ended_ns: When it ended.
+            context: Its own context, as `below` made it. Default: a new one.
+            kind: Its kind.
+            links: Links to what it repeats.
+            error: The error with which it ended.
+        """
+        event = None if error is None else _event_of(error)
+
+        def make() -> None:
+            ids = () if context is None else context["traceparent"].split("-")[1:3]
+            self._ids.given = tuple(int(each, 16) for each in ids) or (None, None)
+            span = self._tracer.start_span(
+                name, _W3C.extract(parent, Context()), trace.SpanKind[kind], attributes, links, start_time=began_ns
+            )
+            if event is not None:
+                _fail(span, event)
+            span.end(ended_ns)
+
+        self._outbox.due.append(make)
 
     def link_to(self, context: TraceContext) -> list[trace.Link]:
         """Return a link to the span of a context, if it has one."""
@@ -196,18 +218,22 @@ class Tracer:
 
 
 class _Ids(threading.local, RandomIdGenerator):
-    """Random ids, except for a trace whose id this thread has given: several processes may then begin it."""
+    """Random ids, except those of a trace and span that this thread has given for the span that it starts next."""
 
-    given: int | None = None
+    given: tuple[int | None, ...] = (None, None)
 
     def generate_trace_id(self) -> int:
-        return self.given or super().generate_trace_id()
+        return self.given[0] or super().generate_trace_id()
+
+    def generate_span_id(self) -> int:
+        return self.given[1] or super().generate_span_id()
 
 
 class _Outbox(SpanProcessor):
     """Sends spans in a thread: when it is told to, as a worker of Spark may be killed soon, or after five seconds."""
 
     def __init__(self, exporter: SpanExporter) -> None:
+        self.due: deque[Callable[[], None]] = deque(maxlen=_SPANS_MAX)  # make spans that have ended
         self._exporter = exporter
         self._spans: deque[ReadableSpan] = deque(maxlen=_SPANS_MAX)
         self._sending = threading.Lock()
@@ -226,6 +252,8 @@ class _Outbox(SpanProcessor):
 
     def force_flush(self, timeout_millis: int = 0) -> bool:  # noqa: ARG002 - the exporter has the deadline
         with self._sending:
+            while self.due:
+                self.due.popleft()()
             while self._spans:
                 count = min(len(self._spans), _BATCH_MAX)
                 self._exporter.export([self._spans.popleft() for _ in range(count)])
@@ -246,6 +274,34 @@ class _Outbox(SpanProcessor):
             began_s = time.thread_time()
             self.force_flush()
             next_s = time.monotonic() + _REST_FOR_CPU * (time.thread_time() - began_s)
+
+
+def _written(context: Context | None) -> dict[str, str]:
+    """Return a context, or the current one, as it is sent."""
+    written: dict[str, str] = {}
+    _W3C.inject(written, context)
+    return written
+
+
+def _event_of(error: BaseException) -> dict[str, str | int]:
+    """Return what a span tells of an error; for one of a function, the file and line of its author, too."""
+    said = error.message if isinstance(error, FoldflightError) else str(error)
+    code = error.code if isinstance(error, FoldflightError) else type(error).__name__
+    event: dict[str, str | int] = {
+        "error.type": code,
+        "exception.type": type(error).__name__,
+        "exception.message": said,
+    }
+    if isinstance(error, FoldflightError) and error.trace:
+        event |= {**_place_of(error.trace), "exception.stacktrace": error.trace}
+    return event
+
+
+def _fail(span: trace.Span, event: dict[str, str | int]) -> None:
+    code = str(event["error.type"])
+    span.add_event("exception", {name: value for name, value in event.items() if name != "error.type"})
+    span.set_attribute("error.type", code)
+    span.set_status(trace.StatusCode.ERROR, f"{code}: {event['exception.message']}")
 
 
 def _place_of(text: str) -> dict[str, str | int]:

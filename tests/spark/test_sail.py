@@ -16,7 +16,7 @@ from foldflight import connect, udaf, udf, udtf
 from foldflight.client import Functions
 from foldflight.errors import RejectedError
 from foldflight.spark import configure, group_by, join_lateral, over, register, sql, with_columns
-from foldflight.spark.versions import exact_wide_sum
+from foldflight.spark.versions import exact_sum, exact_wide_sum
 from foldflight.testing import run_over
 from tests.laws import lifted_functions
 from tests.spark import spark_functions
@@ -233,19 +233,22 @@ def test_a_sum_that_wraps_around_is_an_error(classic: Any, capsys: Any) -> None:
 
 
 def test_sums_of_64_bits_are_exact_or_null(classic: Any) -> None:
-    """At both ends of BIGINT, and where a part of the rows leaves it."""
+    """At both ends of BIGINT, where a part of the rows leaves it, for NULLs, and for too many rows."""
     end = 2**63
     cases = [[end - 1], [-end], [end // 2] * 2, [end // 2, end // 2 - 1], [-end // 2] * 2, [-end // 2, -end // 2, -1]]
     cases += [[end - 1, end - 1, -end, 5], [-1, 1], [-1] * 3, [0], [2**32 - 1, 1], [-(2**32), -1], [None], [None, -7]]
     df = classic.createDataFrame(
         [(place, each) for place, case in enumerate(cases) for each in case], "k int, x bigint"
     )
-    limb = "CASE WHEN x IS NOT NULL THEN x ELSE 0L END"
-    found = df.groupBy("k").agg(sf.expr(exact_wide_sum(classic).format(limb)).alias("o"))
     totals = [sum(each or 0 for each in case) for case in cases]
     expected = [(place, total if -end <= total < end else None) for place, total in enumerate(totals)]
-    assert sorted(found.collect()) == expected
+    for limb, count in (("CASE WHEN x IS NOT NULL THEN x ELSE 0L END", "count(1)"), ("x", "count(x)")):
+        found = df.groupBy("k").agg(sf.expr(exact_wide_sum(classic).format(limb, rows=count)).alias("o"))
+        assert sorted(found.collect()) == expected
     assert None in dict(expected).values()
+    for sum_ in (exact_sum(classic), exact_wide_sum(classic)):
+        many = (sf.expr(sum_.format("x", rows=f"{few}L")).alias(f"o{few}") for few in (2**31 - 1, 2**31))
+        assert df.where("k = 9").agg(*many).collect() == [(0, None)]
 
 
 def test_an_error_of_a_function_names_its_line(classic: Any, ours: Functions) -> None:

@@ -33,7 +33,7 @@ from foldflight.spark.arrow import arrow_function, spark_schema, step_of
 from foldflight.spark.expressions import SIGN, error_end, expression, text
 from foldflight.spark.finishing import finished
 from foldflight.spark.types import is_collated
-from foldflight.spark.versions import exact_sum, exact_wide_sum
+from foldflight.spark.versions import exact_sum, exact_wide_sum, is_spark
 
 
 def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
@@ -64,6 +64,7 @@ def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     ]
     parts = _parts(calls)
     session = rows.sparkSession
+    skips_null = not is_spark(session)
     rows = _by_bytes(rows)
     aggregations = {**_AGGREGATIONS, "sum": exact_sum(session), "wide sum": exact_wide_sum(session)}
     aggregations["decimal sum"] = aggregations["wide sum"]
@@ -77,8 +78,9 @@ def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     for number, call in enumerate(calls):
         raising = call.raising
         for place, aggregate in enumerate(call.plan.aggregates):
-            limb = call.limb(aggregate, parts, raises=place == raising and bool(call.plan.lift.failures))
-            aggregated = aggregations[aggregate.kind].format(limb)
+            raises = place == raising and bool(call.plan.lift.failures)
+            limb = call.limb(aggregate, parts, raises=raises, skips_null=skips_null)
+            aggregated = aggregations[aggregate.kind].format(limb, rows=call.rows(aggregate))
             if aggregate.kind == "decimal sum":
                 aggregated = f"CAST({aggregated} AS DECIMAL(38, {aggregate.scale}))"
             aggregates.append(sf.expr(aggregated).alias(aggregate_name(number, place)))
@@ -134,19 +136,27 @@ class _Call:
         sums = (place for place, each in enumerate(self.plan.aggregates) if each.sums)
         return next(sums, 0)
 
-    def limb(self, aggregate: Aggregate, parts: Mapping[str, str], *, raises: bool) -> str:
+    def rows(self, aggregate: Aggregate) -> str:
+        """Return the number of rows that a sum adds, or a greater one, as SQL: the call may have that count already."""
+        for each in self.plan.aggregates:
+            if each.kind == "count" and [case.when for case in each.cases] == [case.when for case in aggregate.cases]:
+                return f"count({self.limb(each, {}, raises=False)})"
+        return "count(1)"
+
+    def limb(self, aggregate: Aggregate, parts: Mapping[str, str], *, raises: bool, skips_null: bool = False) -> str:
         """Return what is aggregated of each row, as SQL.
 
         Args:
             aggregate: The aggregate.
             parts: The columns that are computed before, by their texts.
             raises: Whether this column raises the errors of the author's method, if it has any.
+            skips_null: Whether NULL is nothing for sums.
         """
         zero = f"CAST(0 AS {_sql_of(aggregate.cases[0].value.kind)})" if aggregate.kind == "decimal sum" else "0L"
         rest = zero if aggregate.sums else ""
         if not raises and self.filter is None and (plain := _of_present(aggregate)) is not None:
             value = self.text(plain, parts)
-            return f"coalesce({value}, {zero})" if aggregate.sums else value
+            return f"coalesce({value}, {zero})" if aggregate.sums and not skips_null else value
         cases = []
         if raises:
             fails = " OR ".join(self._when(each, parts) for each in self.plan.raising)

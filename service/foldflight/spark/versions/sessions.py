@@ -102,27 +102,30 @@ def estimated_rows(frame: DataFrame) -> int | None:
 
 
 def exact_sum(session: SparkSession) -> str:
-    """Return how to sum 32-bit integers, as SQL around `{}`. A sum that overflows is NULL or an error.
+    """Return how to sum 32-bit integers, as SQL around `{0}`. A sum that overflows is NULL or an error.
 
     It is for a query that is made now: Spark reads the setting when it analyses a query, at once, but over Spark
     Connect with each action. Sail's `sum` wraps around, which takes 2**31 rows, and its `try_sum` is slow where groups
-    are many.
+    are many. There, `{rows}` is the number of rows that are added, and a group with NULLs alone has the sum 0.
     """
-    if not is_spark(session):
-        return "CASE WHEN count(1) < 2147483648L THEN sum({}) END"
-    return _spark_sum(session)
+    return _spark_sum(session) if is_spark(session) else f"CASE WHEN {_FEW} THEN {_zero_of_none('{0}')} END"
 
 
 def exact_wide_sum(session: SparkSession) -> str:
-    """Return how to sum 64-bit integers, as SQL around `{}`. A sum that overflows is NULL or an error."""
+    """Return how to sum 64-bit integers, as SQL like that of `exact_sum`."""
     return _spark_sum(session) if is_spark(session) else _SAIL_WIDE_SUM
 
 
+def _zero_of_none(value: str) -> str:
+    return f"coalesce(sum({value}), 0L)"
+
+
+_FEW: Final = "{rows} < 2147483648L"
 # Two sums of 32-bit halves, which hold 2**31 rows, put together if they fit. A sum of DECIMALs takes longer.
-_LOW: Final = "sum({0} & 4294967295L)"
-_UPPER: Final = f"(sum(shiftright({{0}}, 32)) + shiftright({_LOW}, 32))"
+_LOW: Final = _zero_of_none("{0} & 4294967295L")
+_UPPER: Final = f"({_zero_of_none('shiftright({0}, 32)')} + shiftright({_LOW}, 32))"
 _SAIL_WIDE_SUM: Final = (
-    f"CASE WHEN count(1) < 2147483648L AND {_UPPER} BETWEEN -2147483648L AND 2147483647L "
+    f"CASE WHEN {_FEW} AND {_UPPER} BETWEEN -2147483648L AND 2147483647L "
     f"THEN shiftleft({_UPPER}, 32) | ({_LOW} & 4294967295L) END"
 )
 
@@ -130,7 +133,7 @@ _SAIL_WIDE_SUM: Final = (
 def _spark_sum(session: SparkSession) -> str:
     """Return the faster `sum` where it is checked when the query is executed, too."""
     is_checked = not is_remote(session) and session.conf.get("spark.sql.ansi.enabled") == "true"
-    return "sum({})" if is_checked else "try_sum({})"
+    return "sum({0})" if is_checked else "try_sum({0})"
 
 
 def is_remote(one: SparkSession | DataFrame) -> bool:

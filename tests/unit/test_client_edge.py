@@ -46,13 +46,15 @@ def test_flight_errors_are_sorted(error: Exception, kind: type[Exception], code:
     [
         ("grpc://h:1", "UNAVAILABLE: ipv4:1.2.3.4:1: Socket closed", "--tls-ca"),
         ("grpc+tls://h:1", "UNAVAILABLE: ipv4:1.2.3.4:1: Socket closed", "--tls-cert"),
+        ("grpc://h:1", "Failed to connect to remote host: Connection refused", "/readyz"),
+        ("grpc+tls://h:1", "Failed to connect to remote host: Connection refused", "20 s"),
         ("grpc+tls://h:1", "SSL_ERROR_SSL: error:0A000086:SSL routines::certificate verify failed", "--tls-ca"),
         ("grpc+tls://h:1", "Peer name h is not in peer certificate", "other names"),
         ("grpc+tls://h:1", "SSL_ERROR_SSL: error:0A00010B:SSL routines::wrong version number", "grpc://"),
     ],
 )
-def test_what_fails_in_tls_names_the_option(url: str, said: str, remedy: str) -> None:
-    """Each failure of a handshake says which option to change, and the preamble of Flight is left out."""
+def test_what_fails_to_connect_says_what_to_do(url: str, said: str, remedy: str) -> None:
+    """A failed handshake says which option to change, a refused connection what to wait for. No preamble of Flight."""
     error = fl.FlightUnavailableError(f"Flight returned unavailable error, with message: {said}")
     known = translated(error, url=url, deadline_s=1)
     assert isinstance(known, RetryableError)

@@ -98,12 +98,13 @@ def test_taken_port_is_a_clear_error(foldflight):
 
 
 def test_unreachable_server_is_a_clear_error(foldflight):
-    """For a port without a server, `functions` prints URL and code without a traceback."""
+    """For a port without a server, `functions` prints URL, code and what to wait for, without a traceback."""
     process = foldflight("functions", "grpc://127.0.0.1:1", "--deadline-s", "5")
     _, errors = process.communicate(timeout=START_S)
     assert process.returncode == 1
     assert "UNREACHABLE" in errors
     assert "grpc://127.0.0.1:1" in errors
+    assert "/readyz" in errors
     assert "Traceback" not in errors
 
 

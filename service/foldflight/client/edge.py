@@ -42,6 +42,14 @@ _REMEDIES = (
         ),
     ),
     (
+        "Connection refused",
+        "grpc",
+        (
+            "nothing listens there; a server that starts does so after it has compiled its functions, which takes up "
+            "to 20 s each: wait until it logs `ready`, or until /readyz of its HTTP port answers 200"
+        ),
+    ),
+    (
         "Socket closed",
         "grpc://",
         "if the server uses TLS, write grpc+tls:// and name its authority with tls_ca=... (--tls-ca in commands)",

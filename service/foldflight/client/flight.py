@@ -166,8 +166,8 @@ class FlightTransport:
 
         def ask(client: Any, options: Any, _url: str) -> dict[str, Any]:
             answers = list(client.do_action(fl.Action("status", b""), options))
-            found: dict[str, Any] = json.loads(answers[0].body.to_pybytes())
-            return found
+            status: dict[str, Any] = json.loads(answers[0].body.to_pybytes())
+            return status
 
         return self._ask_servers(ask)
 

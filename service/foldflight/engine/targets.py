@@ -96,8 +96,8 @@ def netted(changes: pa.Table, keys: Sequence[str], table: str) -> pa.Table:
     new = changes.filter(setting).cast(schema)
     # Numbers as names, since a key may have any name but that of the row kind.
     numbers = [str(number) for number in range(len(keys))]
-    found = changes.select(keys).rename_columns(numbers).append_column(ROW_KIND, pc.cast(setting, pa.int32()))
-    counts = found.group_by(numbers, use_threads=False).aggregate([(ROW_KIND, "sum")])
+    numbered = changes.select(keys).rename_columns(numbers).append_column(ROW_KIND, pc.cast(setting, pa.int32()))
+    counts = numbered.group_by(numbers, use_threads=False).aggregate([(ROW_KIND, "sum")])
     sums = counts[f"{ROW_KIND}_sum"]
     counts = counts.select(numbers).rename_columns(list(keys))
     several = pc.greater(sums, 1)
@@ -129,7 +129,7 @@ def shown_key(rows: pa.Table, keys: Sequence[str], row: int) -> dict[str, Any]:
 
 
 def missing_columns(
-    table: str, wanted: pa.Schema, found: Mapping[str, pa.DataType | str], *, add_columns: bool
+    table: str, wanted: pa.Schema, columns: Mapping[str, pa.DataType | str], *, add_columns: bool
 ) -> list[pa.Field]:
     """Return the columns of a query that a table lacks, after a check of the others.
 
@@ -138,26 +138,26 @@ def missing_columns(
     Args:
         table: The name of the table, for errors.
         wanted: The columns of the query.
-        found: The columns of the table, as Arrow types; the name of a type that has none.
+        columns: The columns of the table, as Arrow types; the name of a type that has none.
         add_columns: Whether the table may get new columns.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, if a column has another type, or lacks without `add_columns`.
     """
     for field in wanted:
-        type_ = found.get(field.name)
+        type_ = columns.get(field.name)
         if type_ is not None and (isinstance(type_, str) or not _holds(type_, field.type)):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
                 f"table {table}: the column {field.name} has the type {type_}, which does not hold the query's "
                 f"{field.type}. Cast the column in the query, or change its type in the table; nothing was written",
             )
-    missing = [field for field in wanted if field.name not in found]
+    missing = [field for field in wanted if field.name not in columns]
     if missing and not add_columns:
         raise RejectedError(
             "SCHEMA_MISMATCH",
             f"table {table} has no column {', '.join(field.name for field in missing)}, which the query has; it has "
-            f"{', '.join(found)}. Add it, give add_columns=True, or leave it out of the query; nothing was written",
+            f"{', '.join(columns)}. Add it, give add_columns=True, or leave it out of the query; nothing was written",
         )
     return missing
 

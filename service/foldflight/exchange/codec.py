@@ -489,11 +489,11 @@ def _check_sizeless(batch: pa.RecordBatch) -> None:
     Raises:
         RejectedError: LIMIT.
     """
-    found = sum(map(_sizeless, batch.columns))
-    if found > _SIZELESS_MAX:
+    values = sum(map(_sizeless, batch.columns))
+    if values > _SIZELESS_MAX:
         raise RejectedError(
             "LIMIT",
-            f"lists and maps have {found} values of types without bytes, such as null, and a batch may have at most "
+            f"lists and maps have {values} values of types without bytes, such as null, and a batch may have at most "
             f"{_SIZELESS_MAX}; send smaller batches, or lists of another type",
             limit="sizeless_values",
         )

@@ -31,7 +31,7 @@ def places_of(message: bytes) -> Places:
     protobuf's own parser would copy each field, and one field of a chunk has megabytes.
     """
     at, count = 0, 0
-    found: Places = {}
+    places: Places = {}
     try:
         while at < len(message):
             count += 1
@@ -43,7 +43,7 @@ def places_of(message: bytes) -> Places:
                 size, at = _varint(message, at)
                 if size > len(message) - at:
                     raise ValueError("a field is longer than the message")
-                found[tag >> 3] = at, at + size
+                places[tag >> 3] = at, at + size
                 at += size
             elif kind == _VARINT:
                 _, at = _varint(message, at)
@@ -53,7 +53,7 @@ def places_of(message: bytes) -> Places:
                 raise ValueError(f"a field has the unknown kind {kind}")
     except (ValueError, IndexError) as error:
         raise RejectedError("BAD_FRAME", f"a message is not a valid message of Arrow Flight: {error}") from None
-    return found
+    return places
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:

@@ -81,9 +81,9 @@ class Open(Request):
         """Return the same Open that expects these fingerprints of its calls or steps, so that others are refused."""
         if self.maps:
             steps = zip(self.steps, fingerprints, strict=True)
-            return replace(self, steps=tuple(replace(step, fingerprint=found) for step, found in steps))
+            return replace(self, steps=tuple(replace(step, fingerprint=fingerprint) for step, fingerprint in steps))
         calls = zip(self.calls, fingerprints, strict=True)
-        return replace(self, calls=tuple(replace(call, fingerprint=found) for call, found in calls))
+        return replace(self, calls=tuple(replace(call, fingerprint=fingerprint) for call, fingerprint in calls))
 
     @cached_property
     def _answers(self) -> dict[type[Frame], type[Frame] | None]:

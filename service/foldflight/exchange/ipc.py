@@ -213,11 +213,13 @@ def _buffers(header: bytes | memoryview, table: int, most: int) -> list[tuple[in
     count = struct.unpack_from("<I", header, start)[0]
     if count > most:
         raise ValueError(f"it has {count} buffers, and its columns have at most {most}")
-    found: list[tuple[int, int]] = [struct.unpack_from("<qq", header, start + 4 + 16 * place) for place in range(count)]
-    if any(length < 0 for _, length in found):
+    buffers: list[tuple[int, int]] = [
+        struct.unpack_from("<qq", header, start + 4 + 16 * place) for place in range(count)
+    ]
+    if any(length < 0 for _, length in buffers):
         # Arrow does not look at each of them, and a sum would hide buffers that overlap.
         raise ValueError("a buffer has a negative length")
-    return found
+    return buffers
 
 
 def _batch_in(header: bytes | memoryview) -> int:

@@ -487,9 +487,9 @@ def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
     It raises the errors of `describe`.
     """
     known = registry.bound
-    for before, found in known:
+    for before, match in known:
         if before == opening and _literals(before) == _literals(opening):
-            bound: BoundRequest = found
+            bound: BoundRequest = match
             return bound
     bound = _newly_bound(opening, registry, server_id)
     registry.bound = ((opening, bound), *known[: _BOUND_MAX - 1])
@@ -499,8 +499,8 @@ def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
 def _literals(opening: Open) -> str:
     """Return the direct arguments as text, in which 1, 1.0 and True differ."""
     uses: tuple[Call | Step, ...] = (*opening.calls, *opening.steps)
-    found = [each.literals for each in uses if each.literals]
-    return repr(found) if found else ""
+    literals = [each.literals for each in uses if each.literals]
+    return repr(literals) if literals else ""
 
 
 def _newly_bound(opening: Open, registry: Registry, server_id: str) -> BoundRequest:

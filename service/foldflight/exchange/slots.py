@@ -33,8 +33,8 @@ def check_slots(slots: pa.Array, slots_max: int) -> Slots:
         RejectedError: SCHEMA_MISMATCH if they are not int32 without NULLs; LIMIT if one is out of bounds.
     """
     if slots.type != pa.int32() or slots.null_count:
-        found = f"{slots.type}" + (f" with {slots.null_count} NULLs" if slots.null_count else "")
-        raise RejectedError("SCHEMA_MISMATCH", f"slots are int32 without NULLs, and these are {found}")
+        given = f"{slots.type}" + (f" with {slots.null_count} NULLs" if slots.null_count else "")
+        raise RejectedError("SCHEMA_MISMATCH", f"slots are int32 without NULLs, and these are {given}")
     values: Slots = slots.to_numpy(zero_copy_only=False)
     # As a number without a sign, a negative slot is larger than every valid one.
     if len(values) and int(np.maximum.reduce(values.view(np.uint32))) >= slots_max:
@@ -49,9 +49,9 @@ def check_slots(slots: pa.Array, slots_max: int) -> Slots:
 
 def check_states(batch: pa.RecordBatch, slots_max: int) -> Slots:
     """Check the slots of a batch of states, and return them. Raises RejectedError SCHEMA_MISMATCH, LIMIT."""
-    found = batch.schema.names.count("slot")
-    if found != 1:
-        raise RejectedError("SCHEMA_MISMATCH", f"States must have one column `slot`, and this batch has {found}")
+    columns = batch.schema.names.count("slot")
+    if columns != 1:
+        raise RejectedError("SCHEMA_MISMATCH", f"States must have one column `slot`, and this batch has {columns}")
     return check_slots(batch.column("slot"), slots_max)
 
 

@@ -53,12 +53,12 @@ class Registry(Mapping[str, AnyFunction]):
             RejectedError: MODULE, if a module cannot be imported or has no function; SIGNATURE, if an object has no
                 decorator or two functions have the same name.
         """
-        found: dict[str, AnyFunction] = {}
+        by_name: dict[str, AnyFunction] = {}
         for source in sources:
             for function in _functions_in(source):
-                if found.setdefault(function.name, function) is not function:
-                    return cls([*found.values(), function])
-        return cls(found.values())
+                if by_name.setdefault(function.name, function) is not function:
+                    return cls([*by_name.values(), function])
+        return cls(by_name.values())
 
     def only(self, names: Collection[str]) -> Registry:
         """Return a registry of those functions that have one of these names. It lacks the other built-in functions."""

@@ -75,10 +75,10 @@ class _Reread(Generic[T]):
     def __call__(self) -> Sequence[T]:
         """Return the current entries."""
         with self._lock:
-            found = _version(self._path)
-            if found != self._version:
+            version = _version(self._path)
+            if version != self._version:
                 # Stored first, so that an unreadable file is logged once and not at every call.
-                self._version = found
+                self._version = version
                 self._look_again()
             return self._held
 
@@ -313,11 +313,11 @@ def _digest(token: str) -> bytes:
 def _version(path: Path) -> tuple[int, ...] | None:
     """Return values that change when the file or its permissions change; None if there is no file."""
     try:
-        found = path.stat()
+        facts = path.stat()
     except OSError:
         return None
     # The modification time is not enough: copying a file may preserve an older one.
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def _read_tokens(path: Path) -> list[_Token]:
@@ -357,7 +357,7 @@ def _lines(path: Path, what: str) -> list[tuple[str, str]]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise RejectedError("SETTINGS", f"cannot read the {what}s file {path}: {error}") from None
-    found = []
+    entries = []
     for number, line in enumerate(lines, 1):
         secret, *rest = line.split(None, 1) or [""]
         if not secret or secret.startswith("#"):
@@ -366,7 +366,7 @@ def _lines(path: Path, what: str) -> list[tuple[str, str]]:
             raise RejectedError(
                 "SETTINGS", f"the {what} in line {number} of {path} is shorter than {SECRET_BYTES_MIN} bytes"
             )
-        found.append((secret, rest[0] if rest else ""))
-    if not found:
+        entries.append((secret, rest[0] if rest else ""))
+    if not entries:
         raise RejectedError("SETTINGS", f"the {what}s file {path} holds no {what}")
-    return found
+    return entries

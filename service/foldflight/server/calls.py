@@ -451,8 +451,8 @@ def _refusing(status: CallStatus, answer: bytes) -> Callable[[Any, Any], bytes]:
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
     """The handlers of a server, for gRPC."""
 
-    def __init__(self, found: Callable[[Any], Any]) -> None:
-        self._found = found
+    def __init__(self, handler_of: Callable[[Any], Any]) -> None:
+        self._found = handler_of
 
     def service(self, handler_call_details: Any) -> Any:
         """Return the handler of a call."""

@@ -17,11 +17,11 @@ _COLUMNS_CHARS_MAX = 400
 
 def check_columns(reader: Any, context: Any, columns: pa.Schema) -> None:
     """Raise SCHEMA_MISMATCH if the schema of the stream differs from the columns in Open."""
-    found = _reading(lambda: reader.schema, context)
-    if found.equals(columns):
+    given = _reading(lambda: reader.schema, context)
+    if given.equals(columns):
         return
     try:
-        shown = columns_text(found)[:_COLUMNS_CHARS_MAX]
+        shown = columns_text(given)[:_COLUMNS_CHARS_MAX]
     except UnicodeDecodeError as error:
         raise RejectedError("BAD_FRAME", f"the stream has a column whose name is not UTF-8: {error}") from None
     raise RejectedError(

@@ -99,17 +99,17 @@ def _column_names(declared: str) -> list[str]:
 
 def transport_of(uses: Mapping[str, Use]) -> Transport:
     """Return the transport of all functions in uses and their arguments. Raises RejectedError SIGNATURE."""
-    found: dict[int, tuple[str, Transport]] = {}
+    transports: dict[int, tuple[str, Transport]] = {}
     for use in uses_in(uses.values()):
-        found.setdefault(id(use.transport), (use.function.name, use.transport))
-    names = [name for name, _ in found.values()]
-    if len(found) > 1:
+        transports.setdefault(id(use.transport), (use.function.name, use.transport))
+    names = [name for name, _ in transports.values()]
+    if len(transports) > 1:
         raise RejectedError(
             "SIGNATURE",
             f"{names[0]} and {names[1]} come from two connections; take all functions from one connect(...), which "
             "takes several modules and servers",
         )
-    return next(iter(found.values()))[1]
+    return next(iter(transports.values()))[1]
 
 
 @dataclass(frozen=True)

@@ -147,11 +147,11 @@ class Numbers:
         values = array.to_numpy()
         return self._added(values, self._table.find(_mixed(values.view(np.uint64))))
 
-    def _added(self, values: Codes, found: Ids) -> tuple[Ids, Rows]:
+    def _added(self, values: Codes, ids: Ids) -> tuple[Ids, Rows]:
         """Assign ids to the values without one (-1), and return the ids of all n values."""
-        unknown = np.flatnonzero(found < 0)
+        unknown = np.flatnonzero(ids < 0)
         if not len(unknown):
-            return found, _NONE
+            return ids, _NONE
         encoded = pa.array(values[unknown]).dictionary_encode()
         places, fresh = encoded.indices.to_numpy(), encoded.dictionary.to_numpy()
         known = len(self._held)
@@ -160,8 +160,8 @@ class Numbers:
             self._by_number[fresh - self._base] = np.arange(known, len(self._held), dtype=np.int32)
         else:
             self._table.extend(_mixed(fresh.view(np.uint64)))
-        found[unknown] = places + known
-        return found, _firsts(places, len(fresh), unknown)
+        ids[unknown] = places + known
+        return ids, _firsts(places, len(fresh), unknown)
 
     def _reach(self, least: int, most: int, rows: int) -> None:
         """Extend the array to the numbers from `least` to `most`, or replace it by a hash table."""
@@ -228,21 +228,21 @@ class Texts:
 
     def _looked_up(self, texts: pa.Array) -> tuple[Ids, Rows]:
         hashes = _hashed(texts)
-        found = self._table.find(hashes)
-        held = np.flatnonzero(found >= 0)
+        ids = self._table.find(hashes)
+        held = np.flatnonzero(ids >= 0)
         those = texts if len(held) == len(texts) else texts.take(pa.array(held))
-        same = pc.equal(self._texts().take(pa.array(found[held])), those)
+        same = pc.equal(self._texts().take(pa.array(ids[held])), those)
         for row in held[~same.to_numpy(zero_copy_only=False)].tolist():
-            found[row] = self._doubles.get(texts[row].as_py(), -1)
-        unknown = np.flatnonzero(found < 0)
+            ids[row] = self._doubles.get(texts[row].as_py(), -1)
+        unknown = np.flatnonzero(ids < 0)
         if not len(unknown):
-            return found, _NONE
+            return ids, _NONE
         encoded = texts.take(pa.array(unknown)).dictionary_encode()
         places, fresh = encoded.indices.to_numpy(), encoded.dictionary
         first = _firsts(places, len(fresh), unknown)
-        found[unknown] = places + len(self)
+        ids[unknown] = places + len(self)
         self._extend(fresh, hashes[first])
-        return found, first
+        return ids, first
 
     def _extend(self, fresh: pa.Array, hashes: Words) -> None:
         before = self._table.find(hashes)
@@ -401,9 +401,9 @@ class _Table:
             further = places[pending] + 1
             further &= len(self._ids) - 1
             places[pending] = further
-            found = self._ids[further]
-            ids[pending] = found
-            pending = pending[(held[found] != hashes[pending]) & (found >= 0)]
+            probed = self._ids[further]
+            ids[pending] = probed
+            pending = pending[(held[probed] != hashes[pending]) & (probed >= 0)]
         return ids
 
     def extend(self, hashes: Words) -> None:

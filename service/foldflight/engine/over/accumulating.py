@@ -58,21 +58,21 @@ class AccumulatorFold(CallsFold):
         touched, group_of = np.unique(events.slots, return_inverse=True)
         keys = step.groups.keys(touched)
         hashes = step.groups.stored_hashes(touched)
-        found = kept.table.lookup(keys, hashes)
+        stored = kept.table.lookup(keys, hashes)
         is_first = np.diff(group_of, prepend=-1) != 0
         is_stored = _running_sums(events.anew.astype(np.int64), group_of) == 0
         live = _running_sums(np.where(events.leaves, -1, 1), np.cumsum(is_first | events.anew))
-        live += np.where(is_stored, found.live[group_of], 0)
+        live += np.where(is_stored, stored.live[group_of], 0)
         # An accumulator without rows is not used any more, so the event that empties it is left out.
         empties = live == 0
         begins = is_first | events.anew
         begins[1:] |= empties[:-1]
         turns = np.cumsum(begins) - 1
         loaded = np.full(int(turns[-1]) + 1, -1, np.int64)
-        present = is_first & is_stored & found.present[group_of]
+        present = is_first & is_stored & stored.present[group_of]
         loaded[turns[present]] = group_of[present]
         owners = events.slots[begins]
-        states, outputs = self._fold(step.groups, owners, events.kept(~empties), turns[~empties], found.states, loaded)
+        states, outputs = self._fold(step.groups, owners, events.kept(~empties), turns[~empties], stored.states, loaded)
         is_last = np.append(is_first[1:], True)
         left = live[is_last]
         chosen = pa.array(turns[is_last], mask=left == 0)
@@ -158,13 +158,13 @@ class AccumulatorFold(CallsFold):
                     stop = min(start + self._pace.items, end)
                     slots = (turns[start:stop] - first).astype(np.int32)
                     rows = events.rows.slice(start, stop - start)
-                    found = self.exchange.running(slots, rows, events.emits[start:stop])
-                    self._pace.made(stop - start, found.nbytes)
-                    outputs.append(self.layout.results_of(found))
+                    answer = self.exchange.running(slots, rows, events.emits[start:stop])
+                    self._pace.made(stop - start, answer.nbytes)
+                    outputs.append(self.layout.results_of(answer))
                     start = stop
                 self.exchange.barrier()
-                found = one_batch(self.exchange.results())
-            states.append(_by_slot(found, self.layout.states.names, last - first))
+                answer = one_batch(self.exchange.results())
+            states.append(_by_slot(answer, self.layout.states.names, last - first))
         together = pa.Table.from_batches(states)
         empty = [pa.nulls(0, field.type) for field in self.layout.outputs]
         columns = [pa.concat_arrays(list(parts)) for parts in zip(empty, *outputs, strict=True)]
@@ -208,11 +208,11 @@ class _Owners:
         return self._groups.name(int(self._owners[slot]))
 
 
-def _by_slot(found: pa.RecordBatch, names: list[str], count: int) -> pa.RecordBatch:
+def _by_slot(answer: pa.RecordBatch, names: list[str], count: int) -> pa.RecordBatch:
     """Return `count` rows of results by slot; NULL for slots without results."""
     places = np.full(count, -1, np.int64)
-    places[found.column(SLOT).to_numpy()] = np.arange(found.num_rows)
-    return found.select(names).take(pa.array(places, mask=places < 0))
+    places[answer.column(SLOT).to_numpy()] = np.arange(answer.num_rows)
+    return answer.select(names).take(pa.array(places, mask=places < 0))
 
 
 def _running_sums(values: Positions, groups: Positions) -> Positions:

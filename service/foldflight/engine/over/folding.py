@@ -138,10 +138,10 @@ class _Running(FrameFold):
         if len(full) < len(low):
             pool.append(self._empty_value(int(rows[np.argmax(low >= high)])))
             places[places < 0] = count
-        found = [_taken(pa.concat_arrays(list(columns)), places) for columns in zip(*pool, strict=True)]
+        taken = [_taken(pa.concat_arrays(list(columns)), places) for columns in zip(*pool, strict=True)]
         if len(full):
-            self._output = [column.slice(int(full[-1]), 1) for column in found]
-        return found
+            self._output = [column.slice(int(full[-1]), 1) for column in taken]
+        return taken
 
     def _fold(self, low: Positions, high: Positions, pool: list[list[pa.Array]]) -> npt.NDArray[np.bool_]:
         """Fold n frames that are not empty, add the outputs to the pool, and return which frames have an output."""
@@ -222,7 +222,7 @@ class _Separate(FrameFold):
             self._nodes.begin(store.order.starts)
 
     def outputs(self, rows: Positions, low: Positions, high: Positions) -> list[pa.Array]:
-        found: list[list[pa.Array]] = []
+        parts: list[list[pa.Array]] = []
         start = 0
         ends = np.cumsum(high - low)
         while start < len(low):
@@ -234,9 +234,9 @@ class _Separate(FrameFold):
                 end = min(end, max(fitting, start + 1))
             outputs, merged_bytes = self._fold(rows[start:end], low[start:end], high[start:end])
             self._pace.made(end - start, outputs.nbytes + merged_bytes)
-            found.append(self._layout.results_of(outputs))
+            parts.append(self._layout.results_of(outputs))
             start = end
-        return [pa.concat_arrays(list(columns)) for columns in zip(*found, strict=True)]
+        return [pa.concat_arrays(list(columns)) for columns in zip(*parts, strict=True)]
 
     def _fold(self, rows: Positions, low: Positions, high: Positions) -> tuple[pa.RecordBatch, int]:
         """Return the outputs of n frames, and the bytes of the states that were merged for them."""
@@ -283,10 +283,10 @@ class _Separate(FrameFold):
     def results(exchange: GroupedExchange, count: int) -> pa.RecordBatch:
         """Return the results of slots 0 to `count` - 1, and drop their accumulators."""
         exchange.barrier()
-        found = one_batch(exchange.results())
+        answer = one_batch(exchange.results())
         exchange.forget(np.arange(count))
-        assert np.array_equal(found.column(SLOT).to_numpy(), np.arange(count))
-        return found
+        assert np.array_equal(answer.column(SLOT).to_numpy(), np.arange(count))
+        return answer
 
     def name_slots_by(self, rows: Positions) -> None:
         """Name the slots by the partitions of these rows."""
@@ -354,8 +354,8 @@ class _Nodes:
         merged_bytes = 0
         for tier in reversed(tiers):
             slots, parts = self._parts(tier, states)
-            found = self._merged(tier, slots, parts)
-            states = [column.take(pa.array(tier.places)) for column in found]
+            merged = self._merged(tier, slots, parts)
+            states = [column.take(pa.array(tier.places)) for column in merged]
             merged_bytes += sum(column.nbytes for column in (*parts, *states))
         return states, merged_bytes
 
@@ -376,8 +376,8 @@ class _Nodes:
         fold = self._fold
         fold.name_slots_by(self._positions(tier.first * (_NODE_ROWS << tier.level)))
         fold.states(self._exchange, slots, parts)
-        found = fold.results(self._exchange, len(tier.first))
-        return [found.column(name) for name in fold.part.query.layout.states.names]
+        answer = fold.results(self._exchange, len(tier.first))
+        return [answer.column(name) for name in fold.part.query.layout.states.names]
 
     def _states(self, level: int, nodes: Positions) -> list[pa.Array]:
         """Return the states of n known nodes of a level."""
@@ -507,8 +507,8 @@ class _Nodes:
             slots = np.repeat(np.arange(len(nodes)), counts)
             places = np.arange(len(slots)) - (np.cumsum(counts) - counts)[slots]
             fold.states(self._exchange, slots, self._states(base, (nodes << (levels - base))[slots] + places))
-        found = fold.results(self._exchange, len(nodes))
-        return [found.column(name) for name in fold.part.query.layout.states.names]
+        answer = fold.results(self._exchange, len(nodes))
+        return [answer.column(name) for name in fold.part.query.layout.states.names]
 
 
 def _base(level: int) -> int:

@@ -47,13 +47,13 @@ class RowsFold(CallsFold):
         return pa.schema([pa.field("state_0", pa.list_(pa.struct(fields)), metadata=metadata)])
 
     def outputs(self, step: Step, kept: Kept) -> list[pa.Array]:
-        found = [[pa.nulls(0, field.type) for field in self.layout.outputs]]
+        outputs = [[pa.nulls(0, field.type) for field in self.layout.outputs]]
         begin = 0
         while begin < len(step.slots):
             part = step if kept.table is None else step.of_groups(begin, self._groups_pace.items)
-            found.append(self._folded(part, kept.table))
+            outputs.append(self._folded(part, kept.table))
             begin += len(part.slots)
-        return [pa.concat_arrays(list(columns)) for columns in zip(*found, strict=True)]
+        return [pa.concat_arrays(list(columns)) for columns in zip(*outputs, strict=True)]
 
     def _folded(self, step: Step, table: StateTable | None) -> list[pa.Array]:
         """Return the outputs of the due rows of some groups, and store the last rows of these groups."""
@@ -100,7 +100,7 @@ class RowsFold(CallsFold):
     def _outputs(self, store: Store, due: Positions) -> list[pa.Array]:
         for _, fold in self._folds:
             fold.begin(store)
-        found = []
+        outputs = []
         start = 0
         while start < len(due):
             rows = due[start : start + self._pace.items]
@@ -108,7 +108,7 @@ class RowsFold(CallsFold):
             columns: dict[str, pa.Array] = {}
             for names, fold in self._folds:
                 columns |= zip(names, fold.outputs(rows, low, high), strict=True)
-            found.append([columns[name] for name in self.layout.outputs.names])
-            self._pace.made(len(rows), sum(column.nbytes for column in found[-1]))
+            outputs.append([columns[name] for name in self.layout.outputs.names])
+            self._pace.made(len(rows), sum(column.nbytes for column in outputs[-1]))
             start += len(rows)
-        return [pa.concat_arrays(list(parts)) for parts in zip(*found, strict=True)]
+        return [pa.concat_arrays(list(parts)) for parts in zip(*outputs, strict=True)]

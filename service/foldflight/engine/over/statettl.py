@@ -68,10 +68,10 @@ class StateTtl:
         lasts = np.append(firsts[1:], len(slots)) - 1
         keys = groups.keys(slots[firsts])
         hashes = groups.stored_hashes(slots[firsts])
-        found = self.table.lookup(keys, hashes)
+        known = self.table.lookup(keys, hashes)
         before = np.append(times[:1], times[:-1])
-        stored = found.states.column(LAST_TIME).fill_null(0).to_numpy()
-        before[firsts] = np.where(found.present, stored, times[firsts])
+        stored = known.states.column(LAST_TIME).fill_null(0).to_numpy()
+        before[firsts] = np.where(known.present, stored, times[firsts])
         ends = pa.array(times[lasts])
         states = pa.RecordBatch.from_arrays([ends], names=[LAST_TIME])
         self.table.commit(keys, np.ones(len(firsts), np.int64), states, hashes)
@@ -90,9 +90,9 @@ class StateTtl:
         entries = self.log.take(limit)
         slots = np.unique(groups.slots(entries))
         keys, hashes = groups.keys(slots), groups.stored_hashes(slots)
-        found = self.table.lookup(keys, hashes)
-        last = found.states.column(LAST_TIME).fill_null(0).to_numpy()
-        gone = found.present & (last <= limit)
+        stored = self.table.lookup(keys, hashes)
+        last = stored.states.column(LAST_TIME).fill_null(0).to_numpy()
+        gone = stored.present & (last <= limit)
         keys, hashes = keys.filter(pa.array(gone)), hashes[gone]
         remove(self.table, keys, hashes)
         return keys, hashes

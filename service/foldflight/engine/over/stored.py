@@ -94,11 +94,11 @@ class StoredOver:
         """
         groups = Groups(self.layout)
         waiting = self._waiting(groups, storages(WAITING))
-        found = [_states_of(groups, part, storages(part.name)) for part in self.parts]
+        states_by_part = [_states_of(groups, part, storages(part.name)) for part in self.parts]
         count = len(groups)
         columns = list(groups.keys(np.arange(count, dtype=np.int32)).columns)
         columns.append(pa.array(np.append(waiting, np.zeros(count - len(waiting), np.int64))))
-        for slots, states in found:
+        for slots, states in states_by_part:
             places = np.full(count, -1, np.int64)
             places[slots] = np.arange(len(slots))
             columns += [state.take(pa.array(places, mask=places < 0)) for state in states]

@@ -177,11 +177,11 @@ class StreamedOver:
             RejectedError: STATE_MISMATCH.
         """
         for what, ours in json.loads(json.dumps(self.owner)).items():
-            found = stored.get(what, _NOT_KEPT)
-            if what == CALLS and found != _NOT_KEPT:
-                self._check_calls(found, ours)
-            elif found != ours:
-                raise other_query(what, found, ours)
+            theirs = stored.get(what, _NOT_KEPT)
+            if what == CALLS and theirs != _NOT_KEPT:
+                self._check_calls(theirs, ours)
+            elif theirs != ours:
+                raise other_query(what, theirs, ours)
 
     def _check_calls(self, stored: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> None:
         """Refuse other calls and frames. Older checkpoints also have the ways of folding, which may differ."""

@@ -49,9 +49,9 @@ class OverFold:
                 start = 0
                 while start < len(store):
                     end = min(start + pace.items, len(store))
-                    found = self._outputs(folds, store, start, end)
-                    yield found
-                    pace.made(end - start, sum(found.column(name).nbytes for name in query.outputs.names))
+                    outputs = self._outputs(folds, store, start, end)
+                    yield outputs
+                    pace.made(end - start, sum(outputs.column(name).nbytes for name in query.outputs.names))
                     start = end
 
     def _outputs(self, folds: list[FrameFold], store: Store, start: int, end: int) -> pa.RecordBatch:

@@ -426,9 +426,9 @@ def _refuse_views_in_sessions(calls: Sequence[Call], opened: Sequence[OpenedCall
 
 
 def _refuse_views(code: str, calls: Sequence[Call], opened: Sequence[OpenedCall], why: str) -> None:
-    for call, found in zip(calls, opened, strict=True):
-        if found.views:
-            names = ", ".join(view.name for view in found.views)
+    for call, described in zip(calls, opened, strict=True):
+        if described.views:
+            names = ", ".join(view.name for view in described.views)
             raise RejectedError(
                 code, f"{call.function} has views in its accumulator ({names}), {why}", function=call.function
             )
@@ -448,8 +448,8 @@ def _filled(layout: QueryLayout, outputs: list[str], schema: pa.Schema, types: H
 
 
 def _pinned(calls: Sequence[Call], opened: Opened) -> Iterator[Call]:
-    for call, found in zip(calls, opened.calls, strict=True):
-        yield replace(call, fingerprint=found.fingerprint)
+    for call, described in zip(calls, opened.calls, strict=True):
+        yield replace(call, fingerprint=described.fingerprint)
 
 
 @dataclass(frozen=True)
@@ -465,15 +465,15 @@ class _Needs:
 
     def check(self, calls: Sequence[Call], opened: Sequence[OpenedCall]) -> None:
         """Refuse a call without the needed capabilities. Raises RejectedError CANNOT_RETRACT, CANNOT_MERGE."""
-        for call, found in zip(calls, opened, strict=True):
-            if self.retract and not found.can_retract:
+        for call, described in zip(calls, opened, strict=True):
+            if self.retract and not described.can_retract:
                 raise RejectedError(
                     "CANNOT_RETRACT",
                     f"{call.function} is append-only (it has no retract), and rows with kinds may retract rows; "
                     "define retract, let groups keep their rows (materialize=True), or aggregate without row_kind",
                     function=call.function,
                 )
-            if self.merge and not found.can_merge:
+            if self.merge and not described.can_merge:
                 raise RejectedError(
                     "CANNOT_MERGE",
                     f"{call.function} has no merge, and sessions of a stream merge when a row falls between them; "
@@ -483,8 +483,8 @@ class _Needs:
 
 
 def _materialized(calls: Sequence[Call], opened: Opened, needs: _Needs) -> Iterator[Call]:
-    for call, found in zip(calls, opened.calls, strict=True):
-        yield call if needs.are_met(found) else replace(call, materialize=True)
+    for call, described in zip(calls, opened.calls, strict=True):
+        yield call if needs.are_met(described) else replace(call, materialize=True)
 
 
 def mode_of(call: Call, folded: Mapping[str, str]) -> str:

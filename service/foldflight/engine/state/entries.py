@@ -102,8 +102,8 @@ class EntryTable:
             Whether each entry exists (bool, shape (n,)), and n values, NULL for those that do not.
         """
         rows, slots = self._distinct(groups, generations, keys)
-        found = self._table.lookup(rows)
-        return found.present[slots], found.states.column(VALUE).take(pa.array(slots))
+        stored = self._table.lookup(rows)
+        return stored.present[slots], stored.states.column(VALUE).take(pa.array(slots))
 
     def commit(
         self, groups: pa.RecordBatch, generations: pa.Array, keys: pa.Array, values: pa.Array, present: Mask

@@ -31,10 +31,10 @@ def private_folder() -> Path | None:
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        found = folder.lstat()
+        facts = folder.lstat()
     except OSError:
         return None
-    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o077
+    is_own = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not stat.S_IMODE(facts.st_mode) & 0o077
     return folder if is_own else None
 
 
@@ -98,16 +98,16 @@ class HostCache:
 
     def _make_room(self) -> None:
         """Remove files, including drafts of dead processes, until an eighth of the bytes is free."""
-        found = []
+        files = []
         with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):  # another process may be removing files too
                     facts = entry.stat(follow_symlinks=False)
-                    found.append((facts.st_mtime_ns, facts.st_size, entry.path))
-        total = sum(size for _, size, _ in found)
+                    files.append((facts.st_mtime_ns, facts.st_size, entry.path))
+        total = sum(size for _, size, _ in files)
         if total <= self._bytes_max:
             return
-        for _, size, path in sorted(found):
+        for _, size, path in sorted(files):
             with contextlib.suppress(OSError):
                 Path(path).unlink()
             total -= size

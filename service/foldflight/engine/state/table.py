@@ -196,10 +196,10 @@ class StateTable:
         rows = one_batch(pa.Table.from_batches(parts, schema=self.layout.rows)).take(pa.array(places, mask=places < 0))
         if not (equal_rows(keys, rows.select(keys.schema.names)) | (places < 0)).all():
             # Several keys share a hash. This is rare, so it may be slower.
-            owners, found = self.lookup_together(keys, hashes)
+            owners, stored = self.lookup_together(keys, hashes)
             places[:] = -1
             places[owners] = np.arange(len(owners))
-            rows = found.take(pa.array(places, mask=places < 0))
+            rows = stored.take(pa.array(places, mask=places < 0))
         live = rows.column(LIVE).fill_null(0).to_numpy()
         return Found(live > 0, live, rows.select(self.layout.states.names))
 

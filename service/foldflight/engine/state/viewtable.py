@@ -173,9 +173,9 @@ class ViewTable:
         Raises:
             CorruptError: STATE_CHECKSUM, INVARIANT.
         """
-        found = self._stored(keys, hashes)
-        generations = tuple(_stored_parts(found.states, view)[0] for view in self.views)
-        return FoundViews(found.present, found.live, self._sent(found.states), generations)
+        stored = self._stored(keys, hashes)
+        generations = tuple(_stored_parts(stored.states, view)[0] for view in self.views)
+        return FoundViews(stored.present, stored.live, self._sent(stored.states), generations)
 
     def lookup_entries(
         self, place: int, keys: pa.RecordBatch, generations: Counts, entries: pa.Array
@@ -195,10 +195,10 @@ class ViewTable:
         is_inline = generations == 0
         if is_inline.any():
             chosen = pa.array(is_inline)
-            present[is_inline], found = self._lookup_inline(place, keys.filter(chosen), entries.filter(chosen))
+            present[is_inline], inline = self._lookup_inline(place, keys.filter(chosen), entries.filter(chosen))
             places = np.arange(len(values))
-            places[is_inline] = len(values) + np.arange(len(found))
-            values = pa.concat_arrays([values, found]).take(pa.array(places))
+            places[is_inline] = len(values) + np.arange(len(inline))
+            values = pa.concat_arrays([values, inline]).take(pa.array(places))
         return present, values
 
     def page(self, place: int, key: pa.RecordBatch, generation: int, after: pa.Array | None) -> Page:
@@ -284,13 +284,15 @@ class ViewTable:
                 owners.append(np.full(len(page.keys), row))
                 after, is_last = page.keys.slice(max(len(page.keys) - 1, 0)), page.is_last
         rows = np.concatenate(owners)
-        found = _Entries(
+        all_entries = _Entries(
             rows,
             pa.concat_arrays([page.keys for page in pages]),
             pa.concat_arrays([page.values for page in pages]),
             np.ones(len(rows), np.bool_),
         )
-        return _with_view(states, view, _sent_view(np.zeros(len(states), np.int64), found.by_row(), view.spec.arrow))
+        return _with_view(
+            states, view, _sent_view(np.zeros(len(states), np.int64), all_entries.by_row(), view.spec.arrow)
+        )
 
     def _lookup_inline(self, place: int, keys: pa.RecordBatch, entries: pa.Array) -> tuple[Mask, pa.Array]:
         """Look up n entries of inline views, as `lookup_entries` does."""
@@ -325,11 +327,11 @@ class ViewTable:
 
     def _stored(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> Found:
         """Look up n groups, with states as they are stored; NULL for groups that were removed."""
-        found = self._groups.lookup(keys, hashes)
-        if found.present.all():
-            return found
-        places = pa.array(np.arange(keys.num_rows), mask=~found.present)
-        return Found(found.present, found.live, found.states.take(places))
+        stored = self._groups.lookup(keys, hashes)
+        if stored.present.all():
+            return stored
+        places = pa.array(np.arange(keys.num_rows), mask=~stored.present)
+        return Found(stored.present, stored.live, stored.states.take(places))
 
     def _split(
         self, view: CallView, before: pa.RecordBatch, states: pa.Array, live: npt.NDArray[np.int64]
@@ -365,8 +367,8 @@ class ViewTable:
     def _are_current(self, place: int, rows: pa.RecordBatch) -> Mask:
         """Return which of n rows of group and `generation` are of their group's generation of a view."""
         slots, keys = self._distinct(rows)
-        found = self._stored(keys)
-        generations, _ = _stored_parts(found.states, self.views[place])
+        stored = self._stored(keys)
+        generations, _ = _stored_parts(stored.states, self.views[place])
         current: Mask = generations[slots] == rows.column(GENERATION).to_numpy()
         return current
 
@@ -404,7 +406,7 @@ class ViewConversion:
                 fields[call] = fields[call].with_type(columns[call].type)
         schema = pa.schema(fields)
         converted = self._conversion(schema, keys, pa.RecordBatch.from_arrays(columns, schema=schema))
-        found = [
+        arrays = [
             states.column(call)
             if is_same
             else self._stored(converted.column(call), states.column(call), views[call][1])
@@ -412,7 +414,7 @@ class ViewConversion:
             else converted.column(call)
             for call, is_same in enumerate(same)
         ]
-        return pa.RecordBatch.from_arrays(found, schema=_stored_schema(ours, self._table.views))
+        return pa.RecordBatch.from_arrays(arrays, schema=_stored_schema(ours, self._table.views))
 
     @staticmethod
     def _stored(converted: pa.Array, before: pa.Array, view: CallView) -> pa.Array:

@@ -255,23 +255,23 @@ class BucketEpoch:
         return slots
 
     def _load(self, fresh: npt.NDArray[np.int32]) -> None:
-        found = self._table.lookup(self._groups.keys(fresh), self._groups.stored_hashes(fresh))
-        live = np.where(found.present, found.live - self._kept_rows, 0)
+        stored = self._table.lookup(self._groups.keys(fresh), self._groups.stored_hashes(fresh))
+        live = np.where(stored.present, stored.live - self._kept_rows, 0)
         self._live_before = np.concatenate([self._live_before, live])
         self._live = np.concatenate([self._live, live])
-        self._existed = np.concatenate([self._existed, found.present])
+        self._existed = np.concatenate([self._existed, stored.present])
         self._is_saved = np.concatenate([self._is_saved, np.zeros(len(fresh), np.bool_)])
-        if self._views is not None and isinstance(found, FoundViews):
-            self._views.load(found)
+        if self._views is not None and isinstance(stored, FoundViews):
+            self._views.load(stored)
         held = sum(batch.num_rows for batch in self._before)
-        places = np.where(found.present, held + np.cumsum(found.present) - 1, -1)
+        places = np.where(stored.present, held + np.cumsum(stored.present) - 1, -1)
         self._before_at = np.concatenate([self._before_at, places])
-        if self._is_always_there and self._kept_rows and not found.present.any():
+        if self._is_always_there and self._kept_rows and not stored.present.any():
             self._exchange.states(fresh, [pa.nulls(len(fresh), field.type) for field in self._layout.states])
-        if not found.present.any():
+        if not stored.present.any():
             return
-        states = found.states.filter(pa.array(found.present))
-        self._before.append(self._exchange.outputs_of(fresh[found.present], states.columns))
+        states = stored.states.filter(pa.array(stored.present))
+        self._before.append(self._exchange.outputs_of(fresh[stored.present], states.columns))
 
     def _finish(self, results: pa.RecordBatch) -> tuple[pa.Array, pa.RecordBatch]:
         slots = results.column(SLOT).to_numpy()

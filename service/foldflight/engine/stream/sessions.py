@@ -291,8 +291,8 @@ class SessionEpoch:
     def _results(self, count: int | None = None) -> pa.RecordBatch:
         """End an epoch and return its results by slot, for the last `count` slots or for all."""
         self._exchange.barrier()
-        found = one_batch(self._exchange.results().sort_by(SLOT))
-        return found if count is None else found.slice(found.num_rows - count)
+        answer = one_batch(self._exchange.results().sort_by(SLOT))
+        return answer if count is None else answer.slice(answer.num_rows - count)
 
     def _commit(self, gone: _Sessions, gone_rows: pa.RecordBatch, final: _Sessions, after: pa.RecordBatch) -> None:
         sessions = gone.followed_by(final)

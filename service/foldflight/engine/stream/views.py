@@ -54,9 +54,9 @@ class EpochViews:
         self._sent: list[KeyIndex] = []
         self._forget_sent()
 
-    def load(self, found: FoundViews) -> None:
+    def load(self, stored: FoundViews) -> None:
         """Add the next slots. The server gets the states of those that exist."""
-        for place, generations in enumerate(found.generations):
+        for place, generations in enumerate(stored.generations):
             self._generations[place] = np.concatenate([self._generations[place], generations])
             # The server has the states of groups that exist, and starts others with empty views.
             self._is_complete[place] = np.concatenate([self._is_complete[place], generations == 0])
@@ -64,10 +64,10 @@ class EpochViews:
     def committed(self) -> None:
         """Begin anew after a checkpoint: the server has forgotten all entries, and the table has the changed ones."""
         slots = np.arange(len(self._generations[0]), dtype=np.int32)
-        found = self._table.lookup(self._groups.keys(slots), self._groups.stored_hashes(slots))
-        self._generations = list(found.generations)
+        stored = self._table.lookup(self._groups.keys(slots), self._groups.stored_hashes(slots))
+        self._generations = list(stored.generations)
         # Groups that do not exist have no rows yet.
-        self._is_complete = [~found.present for _ in self._views]
+        self._is_complete = [~stored.present for _ in self._views]
         self._forget_sent()
 
     def entries_for(self, slots: Slots, block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -163,8 +163,8 @@ class EpochViews:
 
     def _inline(self, view: CallView, slots: Slots) -> pa.Array:
         """Return n inline views with all their entries."""
-        found = self._table.lookup(self._groups.keys(slots), self._groups.stored_hashes(slots))
-        states = found.states.column(f"state_{view.call}")
+        stored = self._table.lookup(self._groups.keys(slots), self._groups.stored_hashes(slots))
+        states = stored.states.column(f"state_{view.call}")
         lists = states.flatten()[states.type.get_field_index(view.spec.name)].flatten()[2]
         return self._view(view, lists.fill_null([]), np.ones(len(slots), np.bool_))
 

@@ -65,8 +65,8 @@ class BundledForm:
         instance = self.cls(**literals)
 
         def applied(accumulators: list[Any], rows: list[tuple[Any, ...]], sign: int = 1) -> Any:
-            (found,) = instance.fold_bundle([Segment(accumulators, rows, [sign] * len(rows))])
-            return found
+            (outcome,) = instance.fold_bundle([Segment(accumulators, rows, [sign] * len(rows))])
+            return outcome
 
         return Methods(
             create_accumulator=lambda: applied([], []).accumulator,

@@ -165,15 +165,15 @@ class SignatureBuilder(ABC):
             return tuple(self.declared("input_types", each) for each in input_types)
         method, shown = self.takes()
         hints = self.hints(method)
-        found = []
+        types = []
         for parameter in self.argument_parameters():
             if parameter.name not in hints:
                 raise self.error(
                     f"{shown} does not declare the type of {parameter.name}",
                     f"annotate it, or give {self.decorator}(input_types=[...])",
                 )
-            found.append(self.inferred(hints[parameter.name], f"{shown}, argument {parameter.name}"))
-        return tuple(found)
+            types.append(self.inferred(hints[parameter.name], f"{shown}, argument {parameter.name}"))
+        return tuple(types)
 
     def result(self, result_type: Declared | None) -> Any:
         """Return the declared type of the result, from the decorator or from an annotation."""
@@ -243,7 +243,7 @@ class SignatureBuilder(ABC):
 
     def direct_arguments(self) -> tuple[Parameter, ...]:
         """Return the parameters of `__init__`."""
-        found = []
+        parameters = []
         try:
             hints = typing.get_type_hints(self.cls.__init__)
         except Exception:  # noqa: BLE001 - names that are imported only for type checkers; values are then not checked
@@ -261,5 +261,5 @@ class SignatureBuilder(ABC):
             hint = hints.get(parameter.name, Any)
             # Other annotations check no values and would only make a shipped function larger.
             type_ = hint if names_values(hint) else Any
-            found.append(Parameter(parameter.name, required, default, annotation, type_))
-        return tuple(found)
+            parameters.append(Parameter(parameter.name, required, default, annotation, type_))
+        return tuple(parameters)

@@ -351,12 +351,12 @@ class Registered(ABC):
         if not callable(declared):
             return parse_type(declared, variables)
         try:
-            found = declared(*inputs)
+            type_ = declared(*inputs)
         except RejectedError:
             raise
         except Exception as error:
             raise self._undeclared(inputs, error) from error
-        return parse_type(found)
+        return parse_type(type_)
 
     def _undeclared(self, inputs: tuple[pa.DataType, ...], error: Exception) -> RejectedError:
         return RejectedError(

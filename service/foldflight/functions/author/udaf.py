@@ -186,11 +186,11 @@ udaf = registering("udaf", aggregate_of)
 
 def function_of(target: object) -> AnyFunction | None:
     """Return the function that `udaf`, `udf` or `udtf` registered for this object; None for any other object."""
-    found = vars(target).get(REGISTERED) if isinstance(target, (type, types.FunctionType)) else None
-    if isinstance(found, ScalarFunction):
+    registered = vars(target).get(REGISTERED) if isinstance(target, (type, types.FunctionType)) else None
+    if isinstance(registered, ScalarFunction):
         # functools.wraps copies the attributes of what it wraps.
-        return found if found.target is target or isinstance(target, type) else None
-    return found if isinstance(found, Function) else None
+        return registered if registered.target is target or isinstance(target, type) else None
+    return registered if isinstance(registered, Function) else None
 
 
 def _annotations(accumulator: Any) -> dict[str, Any]:
@@ -210,8 +210,8 @@ def _annotations(accumulator: Any) -> dict[str, Any]:
 
 
 def _is_view(annotation: Any) -> bool:
-    found = typing.get_origin(annotation) or annotation
-    return isinstance(found, type) and issubclass(found, (MapView, ListView))
+    origin = typing.get_origin(annotation) or annotation
+    return isinstance(origin, type) and issubclass(origin, (MapView, ListView))
 
 
 def _names_in(method: Any) -> Iterator[str]:
@@ -353,7 +353,7 @@ class _Builder(SignatureBuilder):
     ) -> dict[str, tuple[int, ...]]:
         """Return, for each view with `prefetch`, the numbers of the arguments that make up its keys."""
         names = self.input_names(inputs)
-        found: dict[str, tuple[int, ...]] = {}
+        positions: dict[str, tuple[int, ...]] = {}
         if not isinstance(prefetch, Mapping) or not all(isinstance(each, Sequence) for each in prefetch.values()):
             raise self.error(
                 f" declares prefetch={prefetch!r}",
@@ -385,8 +385,8 @@ class _Builder(SignatureBuilder):
                     f"part{'s' if members > 1 else ''}",
                     "name one argument for each part of the key",
                 )
-            found[view] = tuple(names.index(name) for name in given)
-        return found
+            positions[view] = tuple(names.index(name) for name in given)
+        return positions
 
     def form(self) -> Callable[[Mapping[str, Any]], Methods]:
         if self.is_bundled_alone:
@@ -401,14 +401,14 @@ class _Builder(SignatureBuilder):
 
         Methods that are used by other methods of the class are accepted.
         """
-        found = [
+        unknown = [
             (name, function)
             for cls in self.cls.__mro__
             for name, value in vars(cls).items()
             if inspect.isfunction(function := getattr(value, "__func__", value))
         ]
-        used = {name for _, function in found for name in _names_in(function)}
-        for name in sorted({name for name, _ in found} - METHODS.keys() - used):
+        used = {name for _, function in unknown for name in _names_in(function)}
+        for name in sorted({name for name, _ in unknown} - METHODS.keys() - used):
             method_name = None if name.startswith("_") else _misspelled(name)
             if method_name is not None and not self.has(method_name):
                 raise self.error(
@@ -607,7 +607,7 @@ class _Builder(SignatureBuilder):
     def accumulator_annotation(self) -> Any:
         if self.is_bundled_alone:
             hints = self.hints(self.cls.fold_bundle)
-            taken = next((found for name in hints if (found := arguments_of(hints[name], Segment))), ())
+            taken = next((arguments for name in hints if (arguments := arguments_of(hints[name], Segment))), ())
             return next(iter(taken or arguments_of(hints.get("return"), Applied)), None)
         if not self.separate:
             return self.cls
@@ -706,8 +706,8 @@ class _AdaptedBuilder(_Builder):
 
     def gives(self) -> tuple[Any, str]:
         method = self.adapter.methods["get_value"]
-        found = getattr(self.cls, method.name, None)
-        return (found or self.takes()[0]), f".{method.name}"
+        written = getattr(self.cls, method.name, None)
+        return (written or self.takes()[0]), f".{method.name}"
 
     def argument_parameters(self) -> list[inspect.Parameter]:
         static = isinstance(inspect.getattr_static(self.cls, self.row.name), staticmethod)
@@ -756,8 +756,8 @@ class _AdaptedBuilder(_Builder):
     def asked(self, option: str, attribute: str) -> Any:
         """Return what an instance of the class declares by a method or a property."""
         try:
-            found = getattr(self.cls(), attribute)
-            return found() if inspect.isroutine(found) else found
+            answer = getattr(self.cls(), attribute)
+            return answer() if inspect.isroutine(answer) else answer
         except RejectedError:
             raise
         except Exception as error:

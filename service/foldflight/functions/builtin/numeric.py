@@ -125,7 +125,7 @@ def running(slots: Any, *sums: tuple[Any, Any]) -> list[Any]:
     order = np.argsort(slots, kind="stable")
     begins = np.flatnonzero(np.diff(slots[order], prepend=-1))
     sizes = np.diff(begins, append=len(slots))
-    found = []
+    values = []
     for held, amounts in sums:
         sorted_amounts = amounts[order]
         # The sums over all slots may wrap; their differences are right all the same.
@@ -133,8 +133,8 @@ def running(slots: Any, *sums: tuple[Any, Any]) -> list[Any]:
         start = held[slots[order[begins]]] - (added[begins] - sorted_amounts[begins])
         after = np.empty(len(slots), np.int64)
         after[order] = added + np.repeat(start, sizes)
-        found.append(after)
-    return found
+        values.append(after)
+    return values
 
 
 def merged(accumulators: Any, slots: Any, others: Any, names: tuple[str, ...]) -> Any:

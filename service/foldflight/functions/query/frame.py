@@ -52,11 +52,11 @@ def interval_of(text: str) -> Interval | None:
     months = days = microseconds = index = 0
     text = text.rstrip()
     while index < len(text):
-        found = _TERM.match(text, index)
-        if found is None:
+        match = _TERM.match(text, index)
+        if match is None:
             return None
-        sign, digits, unit = found.groups()
-        number, unit, index = int(sign + digits), unit.lower(), found.end()
+        sign, digits, unit = match.groups()
+        number, unit, index = int(sign + digits), unit.lower(), match.end()
         months += number * _MONTHS.get(unit, 0)
         days += number * _DAYS.get(unit, 0)
         microseconds += number * _MICROSECONDS.get(unit, 0)
@@ -173,5 +173,5 @@ def _written(bound: FrameBound, unbounded: str) -> str:
     if interval_of(text) is None:
         return f"INTERVAL '{text.lstrip('-').strip()}' PRECEDING"
     # The first term tells the side, so the sign of each term is turned.
-    turned = _SIGNED.sub(lambda found: f" {'' if found[1] == '-' else '-'}{found[2]}", text)
+    turned = _SIGNED.sub(lambda match: f" {'' if match[1] == '-' else '-'}{match[2]}", text)
     return f"INTERVAL '{turned.strip()}' PRECEDING"

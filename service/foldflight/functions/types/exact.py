@@ -244,9 +244,9 @@ class ExactSums(AttributeColumn):
             return type(self)()
         offsets = np.frombuffer(digits.buffers()[1], np.int32)[digits.offset :][: len(digits) + 1].astype(np.intp)
         whole = np.flatnonzero(offsets[1:] == offsets[:-1])
-        found = type(self)(*_read(digits.buffers()[2], offsets), 1)
-        found.add(whole, rounded.to_numpy()[whole])
-        return found
+        sums = type(self)(*_read(digits.buffers()[2], offsets), 1)
+        sums.add(whole, rounded.to_numpy()[whole])
+        return sums
 
     def _add_floats(self, slots: Any, terms: list[Any]) -> None:
         """Add n totals of several terms to n slots, digit by digit from the highest. The terms are overwritten."""

@@ -165,11 +165,11 @@ class _Exact(StateSerializer):
                 digits.append(None)
                 continue
             try:
-                found = value if isinstance(value, ExactSum) else ExactSum(value)
+                exact = value if isinstance(value, ExactSum) else ExactSum(value)
             except (TypeError, ValueError):
                 raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is not an exact sum") from None
-            rounded.append(found.value())
-            digits.append(found.digits())
+            rounded.append(exact.value())
+            digits.append(exact.digits())
         columns = [pa.array(rounded, pa.float64()), pa.array(digits, pa.binary())]
         return pa.StructArray.from_arrays(columns, fields=list(EXACT))
 
@@ -357,19 +357,19 @@ class ViewSerializer(StateSerializer):
         """The number of members of a key: 1, or more for a tuple."""
         return len(self.key.fields) if isinstance(self.key, _Object) else 1
 
-    def in_memory(self, found: Any) -> MapView[Any, Any] | ListView[Any] | None:
+    def in_memory(self, view: Any) -> MapView[Any, Any] | ListView[Any] | None:
         """Return a view with the entries of a view, dict or list; None for something else."""
         if self.is_list:
-            if isinstance(found, list):
-                return ListView(found)
-            return found if isinstance(found, ListView) else None
-        if type(found) is MapView:
-            return PlainMap(found._entries) if self._has_plain_keys else found  # noqa: SLF001 - it is of this package
-        if isinstance(found, MapView):
-            return found
-        if not isinstance(found, dict):
+            if isinstance(view, list):
+                return ListView(view)
+            return view if isinstance(view, ListView) else None
+        if type(view) is MapView:
+            return PlainMap(view._entries) if self._has_plain_keys else view  # noqa: SLF001 - it is of this package
+        if isinstance(view, MapView):
+            return view
+        if not isinstance(view, dict):
             return None
-        return PlainMap(found) if self._has_plain_keys else MapView(found)
+        return PlainMap(view) if self._has_plain_keys else MapView(view)
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
         kinds = set(map(type, values))

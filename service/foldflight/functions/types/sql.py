@@ -241,20 +241,20 @@ class _Parser:
         return _NAMES[name]
 
     def numbers(self) -> list[int]:
-        found: list[int] = []
+        parameters: list[int] = []
         if self.peek() != "(":
-            return found
+            return parameters
         self.take()
         while True:
             token = self.take()
             if not token.isdigit():
                 raise self.error(f"{token!r} is not a number")
-            found.append(int(token))
+            parameters.append(int(token))
             if self.peek() != ",":
                 break
             self.take()
         self.take(")")
-        return found
+        return parameters
 
     def decimal(self, numbers: list[int]) -> pa.DataType:
         precision, scale = (*numbers, 0)[:2] if numbers else (38, 18)

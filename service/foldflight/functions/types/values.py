@@ -223,12 +223,12 @@ def cast_results(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         CastError: The first value that does not fit, with its index and the code RESULT_TYPE or OVERFLOW.
     """
     exact = exact_types(type_)
-    found = set(map(type, values))
-    if any(kind.__name__ in _MISSING for kind in found):
+    kinds = set(map(type, values))
+    if any(kind.__name__ in _MISSING for kind in kinds):
         values = [None if _is_missing(value) else value for value in values]
-    if exact is not None and found <= exact and not _needs_care(type_, values):
+    if exact is not None and kinds <= exact and not _needs_care(type_, values):
         try:
-            if found == {int} and type_ == pa.int64():
+            if kinds == {int} and type_ == pa.int64():
                 return pa.array(np.fromiter(values, np.int64, len(values)))  # takes a third of Arrow's time
             if pa.types.is_decimal(type_):
                 unit = decimal.Decimal(1).scaleb(-type_.scale)
@@ -236,15 +236,15 @@ def cast_results(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
             return pa.array(values, type_)
         except (pa.ArrowException, OverflowError, ValueError, TypeError, decimal.InvalidOperation):
             pass  # The loop below finds the value that does not fit.
-    if found <= _FLOATS and type_ == pa.float32():
+    if kinds <= _FLOATS and type_ == pa.float32():
         narrow = narrowed(pa.array(values, pa.float64()), type_)
         if narrow is not None:
             return narrow
-    if found <= _FLOATS and pa.types.is_signed_integer(type_):
+    if kinds <= _FLOATS and pa.types.is_signed_integer(type_):
         whole = _whole(values, type_)
         if whole is not None:
             return whole
-    nested = _nested_by_columns(values, found, type_)
+    nested = _nested_by_columns(values, kinds, type_)
     if nested is not None:
         return nested
     cast = _caster(type_)
@@ -292,13 +292,13 @@ def _needs_care(type_: pa.DataType, values: Sequence[Any]) -> bool:
     return False
 
 
-def _nested_by_columns(values: Sequence[Any], found: set[type], type_: pa.DataType) -> pa.Array | None:
+def _nested_by_columns(values: Sequence[Any], classes: set[type], type_: pa.DataType) -> pa.Array | None:
     """Return lists, structs or maps as an array, whose columns are cast at once.
 
     None if a value needs a look by itself: it has another form, or one of its members does not fit.
     """
     kinds = pa.types
-    rows = found - {type(None)}
+    rows = classes - {type(None)}
     if not rows:
         return None
     try:

@@ -173,8 +173,8 @@ class MapView(Generic[K, V]):
     def get(self, key: K, default: D) -> V | D: ...
     def get(self, key: K, default: Any = None) -> Any:
         """Return the value of a key, or the default."""
-        found = self._find(self._key(key))
-        return default if found is MISSING else found
+        value = self._find(self._key(key))
+        return default if value is MISSING else value
 
     def contains(self, key: K) -> bool:
         """Return whether there is an entry with this key."""
@@ -217,21 +217,21 @@ class MapView(Generic[K, V]):
     def setdefault(self, key: K, default: Any = None) -> Any:
         """Return the value of a key; if there is none, set the default first."""
         key = self._key(key)
-        found = self._find(key)
-        if found is MISSING:
+        value = self._find(key)
+        if value is MISSING:
             self._put(key, default)
             return default
-        return found
+        return value
 
     def pop(self, key: K, *default: Any) -> Any:
         """Remove a key and return its value. Without the key, return the default, or raise KeyError."""
         if len(default) > 1:
             raise TypeError(f"pop takes a key and at most one default, and was given {1 + len(default)} arguments")
         kept = self._key(key)
-        found = self._find(kept)
-        if found is not MISSING:
+        value = self._find(kept)
+        if value is not MISSING:
             self._remove(kept)
-            return found
+            return value
         if default:
             return default[0]
         raise KeyError(key)
@@ -243,10 +243,10 @@ class MapView(Generic[K, V]):
     # -- operators -----------------------------------------------------------------------------------------------------
 
     def __getitem__(self, key: K) -> V:
-        found: Any = self._find(self._key(key))
-        if found is MISSING:
+        stored: Any = self._find(self._key(key))
+        if stored is MISSING:
             raise KeyError(key)
-        value: V = found
+        value: V = stored
         return value
 
     def __setitem__(self, key: K, value: V) -> None:

@@ -80,8 +80,8 @@ def memory_limit_of(settings: Settings, cgroup: Path = _CGROUP) -> int:
     """
     if settings.memory_limit is not None:
         return settings.memory_limit
-    found = _container_bytes(cgroup)
-    return 0 if found is None else int(found * _SHARE) // settings.workers
+    bytes_max = _container_bytes(cgroup)
+    return 0 if bytes_max is None else int(bytes_max * _SHARE) // settings.workers
 
 
 def resident_bytes() -> int:
@@ -157,11 +157,11 @@ class Surplus:
 def _container_bytes(cgroup: Path) -> int | None:
     for name in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroup v2, v1
         try:
-            found = (cgroup / name).read_text(encoding="ascii").strip()
+            text = (cgroup / name).read_text(encoding="ascii").strip()
         except OSError:
             continue
         # Version 1 writes "no limit" as a number larger than any memory.
-        return None if found == "max" or int(found) >= 2**60 else int(found)
+        return None if text == "max" or int(text) >= 2**60 else int(text)
     return None
 
 

@@ -75,10 +75,10 @@ class ServerCollector:
         for worker, pid in self._processes().items():
             if pid is None:
                 continue
-            for found in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]
-                family = families.setdefault(found.name, found)
-                samples = [(each.name, {"worker": worker}, each.value) for each in found.samples]
-                if family is found:
+            for measured in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]
+                family = families.setdefault(measured.name, measured)
+                samples = [(each.name, {"worker": worker}, each.value) for each in measured.samples]
+                if family is measured:
                     family.samples = []
                 for name, labels, value in samples:
                     family.documentation = _doc(name)

@@ -146,11 +146,11 @@ class _Values:
         return {labels[label]: int(value) for labels, value in self._samples.get(name, ()) if value}
 
     def by_labels(self, name: str, outer: str, inner: str) -> dict[str, dict[str, int]]:
-        found: dict[str, dict[str, int]] = {}
+        values: dict[str, dict[str, int]] = {}
         for labels, value in self._samples.get(name, ()):
             if value:
-                found.setdefault(labels[outer], {})[labels[inner]] = int(value)
-        return found
+                values.setdefault(labels[outer], {})[labels[inner]] = int(value)
+        return values
 
 
 def _memory(values: _Values) -> dict[str, int]:
@@ -212,14 +212,14 @@ async def _ask(host: str, port: int, path: str, timeout_s: float) -> dict[str, A
                 raise ValueError(f"answered {status}")
             if size > _ANSWER_BYTES_MAX:
                 raise ValueError(f"answered with more than {_ANSWER_BYTES_MAX} bytes")
-            found = json.loads(await reader.readexactly(size))
+            answer = json.loads(await reader.readexactly(size))
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             raise ValueError(f"no HTTP of a foldflight server: {error}") from None
         finally:
             writer.transport.abort()
-    if not isinstance(found, dict):
+    if not isinstance(answer, dict):
         raise ValueError("answered with something else")  # noqa: TRY004  (another server's mistake, not our caller's)
-    return found
+    return answer
 
 
 def _text_of(error: Exception) -> str:
@@ -236,5 +236,5 @@ def _resolve(peer: str, default_port: int | None) -> list[tuple[str, int]]:
         host, port = peer, str(default_port or "")
     if not port:
         raise OSError("it names no port, and this server has no HTTP port itself")
-    found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-    return [(str(address[0]), int(address[1])) for *_, address in found]
+    addresses = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    return [(str(address[0]), int(address[1])) for *_, address in addresses]

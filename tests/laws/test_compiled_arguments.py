@@ -1,4 +1,4 @@
-"""Arrays as arguments of compiled code equal the interpreter's: states, outputs and errors, for any rows."""
+"""Arrays, structs and maps as arguments of compiled code equal the interpreter's, for any rows."""
 
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -18,6 +18,7 @@ from foldflight.fold.failures import Failures
 from foldflight.fold.rows import Column, Rows
 from foldflight.fold.scalar.scalar import InterpretedScalar
 from foldflight.functions import FunctionContext, Registry
+from foldflight.functions.types.sql import parse_type
 from tests.effort import examples
 from tests.laws.alike import VALUES, Samples, array_of, folds_alike, interpreted, same
 
@@ -140,6 +141,88 @@ class Moments:
         return accumulator.on + (0 if accumulator.first is None else accumulator.first.day)
 
 
+POINT = "STRUCT<x: DOUBLE, place: INT, name: STRING, at: TIMESTAMP_NTZ>"
+
+
+@dataclass
+class Place:
+    total: float = 0.0
+    rows: int = 0
+    name: str = ""
+    at: datetime | None = None
+
+
+@udaf(input_types=[POINT, "STRUCT<x: DOUBLE>"], result_type="DOUBLE")
+class Places:
+    """Fields by `[]` and `get`, also in a function that is called, that may be NULL, as the struct may be."""
+
+    def create_accumulator(self) -> Place:
+        return Place()
+
+    def accumulate(self, accumulator: Place, point: dict[str, Any] | None, other: dict[str, Any]) -> None:
+        accumulator.rows += 1
+        if not point:
+            return
+        accumulator.total += self.x_of(point)
+        if other is not None and other.get("x", 5.0) is not None:
+            accumulator.total -= other["x"]
+        if point["name"] == "a" or point.get("place") == 3:
+            accumulator.name = point["name"]
+            accumulator.at = point["at"]
+            accumulator.rows += point["place"]
+
+    def x_of(self, point: dict[str, Any]) -> float:
+        return 0.0 if point["x"] is None else abs(point["x"])
+
+    def retract(self, accumulator: Place, point: dict[str, Any] | None, other: dict[str, Any]) -> None:
+        accumulator.rows -= 1
+        if point is not None:
+            accumulator.total -= point["x"]
+
+    def get_value(self, accumulator: Place) -> float:
+        return accumulator.total + accumulator.rows + len(accumulator.name)
+
+
+@dataclass
+class Weight:
+    total: int = 0
+    first: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+@udaf(input_types=["MAP<STRING, BIGINT>", "MAP<DOUBLE, BOOLEAN>", "STRING"], result_type="BIGINT")
+class Weights:
+    """Lookups in maps, their keys, values and items, in their order; a key that is not there is an error."""
+
+    def create_accumulator(self) -> Weight:
+        return Weight()
+
+    def accumulate(
+        self, accumulator: Weight, counts: dict[str, int] | None, flags: dict[float, bool], key: str
+    ) -> None:
+        if counts is None:
+            accumulator.total += 1
+            return
+        accumulator.total ^= counts.get(key, -1)
+        if key in counts and len(counts) > 1:
+            accumulator.total ^= counts[key] + counts["a"]
+        for each, count in counts.items():
+            accumulator.first = each
+            accumulator.counts[each] = accumulator.counts.get(each, 0) ^ count
+        for flag in flags.values():
+            accumulator.total ^= 2 if flag else 4
+        for number in flags:
+            accumulator.total ^= 8 if number > 0.0 else 16
+        if 0.0 in flags and any([flags[0.0]]):
+            accumulator.total ^= max(counts.values()) if counts else 5
+
+    def retract(self, accumulator: Weight, counts: dict[str, int] | None, flags: dict[float, bool], key: str) -> None:
+        accumulator.total ^= len(flags)
+
+    def get_value(self, accumulator: Weight) -> int:
+        return accumulator.total + len(accumulator.counts) + len(accumulator.first)
+
+
 @udf
 def spread(values: list[float] | None) -> float | None:
     if not values:
@@ -147,7 +230,16 @@ def spread(values: list[float] | None) -> float | None:
     return max(values) - min(values)
 
 
-FUNCTIONS = {each.name: each for each in Registry.load([Totals, Reals, Words, Moments]).authored}
+FUNCTIONS = {each.name: each for each in Registry.load([Totals, Reals, Words, Moments, Places, Weights]).authored}
+
+
+def _pairs(keys: st.SearchStrategy[Any], values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[tuple[Any, Any]]]:
+    """Draw maps, few of which have a NULL, or a key twice, for which Python has an error."""
+    entries = st.tuples(keys, values)
+    maps = st.dictionaries(keys, values, max_size=4).map(lambda each: list(each.items()))
+    return maps | maps | st.lists(entries | st.tuples(keys, st.none()), max_size=3)
+
+
 _SAMPLES: Samples = {
     **VALUES,
     **{
@@ -161,6 +253,17 @@ _SAMPLES: Samples = {
     pa.list_(pa.date32()): st.lists(st.dates() | st.none(), max_size=3),
     pa.list_(pa.timestamp("us")): st.lists(st.datetimes() | st.none(), max_size=3),
     pa.int64(): st.integers(-9, 5),
+    parse_type(POINT): st.fixed_dictionaries(
+        {
+            "x": st.none() | VALUES[pa.float64()],
+            "place": st.none() | st.integers(-3, 3),
+            "name": st.none() | st.just("a") | VALUES[pa.string()],
+            "at": st.none() | st.datetimes(),
+        }
+    ),
+    parse_type("STRUCT<x: DOUBLE>"): st.fixed_dictionaries({"x": st.none() | VALUES[pa.float64()]}),
+    pa.map_(pa.string(), pa.int64()): _pairs(st.sampled_from("abc") | VALUES[pa.string()], VALUES[pa.int64()]),
+    pa.map_(pa.float64(), pa.bool_()): _pairs(VALUES[pa.float64()], st.booleans()),
 }
 
 
@@ -203,6 +306,16 @@ def test_slices_of_chunks(name: str, hot: Programs) -> None:
 
 
 def _column(type_: pa.DataType, count: int, random: np.random.Generator) -> pa.Array:
+    if pa.types.is_struct(type_):
+        fields = [_column(each.type, count, random) for each in type_]
+        return pa.StructArray.from_arrays(fields, fields=list(type_), mask=pa.array(random.random(count) < 0.1))
+    if pa.types.is_map(type_):
+        offsets = np.concatenate([[0], np.cumsum(random.integers(0, 3, count))])
+        keys = pa.array(np.arange(offsets[-1]) % 2 / 4)
+        if type_.key_type == pa.string():
+            keys = pa.array(["a", "bb"] * int(offsets[-1] // 2 + 1))[: int(offsets[-1])]
+        items = _column(type_.item_type, int(offsets[-1]), random)
+        return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, items)
     if pa.types.is_list(type_):
         offsets = np.concatenate([[0], np.cumsum(random.integers(2, 5, count))])
         mask = pa.array(random.random(count) < 0.1) if type_ == pa.list_(pa.int64()) else None
@@ -259,6 +372,13 @@ def test_a_scalar_function_takes_arrays(hot: Programs) -> None:
         ("values.append(1)", pa.list_(pa.int64()), "it changes a container by append, which is not the accumulator's"),
         ("values[0] = 1", pa.list_(pa.int64()), "it changes a container by [] =, which is not the accumulator's"),
         ("accumulator.total += sum(values)", pa.list_(pa.string()), "it calls sum of"),
+        ("accumulator.total += values['z']", parse_type(POINT), "it uses 'z' of a struct"),
+        ("accumulator.total += values.get('z', 1)", parse_type(POINT), "it uses 'z' of a struct"),
+        ("values['x'] = 1.0", parse_type(POINT), "it puts an item into Struct("),
+        ("accumulator.total += len(values)", parse_type(POINT), "it calls len of Struct("),
+        ("values['a'] = 1", pa.map_(pa.string(), pa.int64()), "it changes a container by [] ="),
+        ("accumulator.total += len(values)", parse_type("STRUCT<a: ARRAY<INT>>"), "has the type STRUCT"),
+        ("accumulator.total += len(values)", pa.map_(pa.string(), pa.list_(pa.int64())), "has the type MAP"),
     ],
 )
 def test_what_is_not_compiled(body: str, type_: pa.DataType, reason: str, hot: Programs) -> None:
@@ -272,3 +392,21 @@ def test_what_is_not_compiled(body: str, type_: pa.DataType, reason: str, hot: P
     found = hot.program(bound, bound.instantiate())
     assert not isinstance(found, Program)
     assert reason in found.reason
+
+
+def test_large_maps_are_left_to_the_interpreter(hot: Programs) -> None:
+    """A map of more than 64 entries is a row of its own; a key that is there twice is an error of the chunk."""
+    bound = FUNCTIONS["weights"].bind(list(FUNCTIONS["weights"].input_types or ()), {})
+    flags = pa.array([[(0.0, True)]] * 3, bound.input_types[1])
+    keys = pa.array(["a"] * 3)
+    large = [("a", 1), *((f"k{number}", number) for number in range(70))]
+    for last in ([("a", 2), ("b", 3)], [("a", 2), ("a", 3)]):
+        counts = pa.array([[("a", 5)], large, last], bound.input_types[0])
+        columns = [Column(str(place), each) for place, each in enumerate((counts, flags, keys))]
+        rows = Rows(np.zeros(3, np.int32), None, columns)
+        one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
+        if same(lambda target, rows=rows: target.fold(rows), one, other):
+            assert one.kind == "compiled"
+            same(lambda target: target.states(np.zeros(1, np.int32)), one, other)
+        else:
+            assert last[0][0] == last[1][0]

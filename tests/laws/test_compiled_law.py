@@ -62,6 +62,26 @@ class Positions:
         return self.total
 
 
+@udaf(input_types=["STRUCT<x: DOUBLE, n: BIGINT>", "MAP<BIGINT, BIGINT>"], result_type="DOUBLE")
+class Paths:
+    """A struct whose fields may be NULL, and a map."""
+
+    length: float = 0.0
+    count: int = 0
+
+    def accumulate(self, point: dict[str, Any] | None, counts: dict[int, int]) -> None:
+        if point is not None and point["n"] is not None and point["n"] > -5:
+            self.length = max(self.length, point["x"])
+            self.count += counts.get(point["n"], len(counts))
+
+    def merge(self, other: "Paths") -> None:
+        self.length = max(self.length, other.length)
+        self.count += other.count
+
+    def get_value(self) -> float:
+        return self.length + self.count
+
+
 @pytest.fixture(scope="module")
 def once() -> Programs:
     """Compiled code that is not kept."""
@@ -83,6 +103,7 @@ def test_compiled_code_is_compared(found: Any) -> None:
     """The law holds for a compiled class, and does not apply to an interpreted one, with the reason."""
     assert found(Quotients) == LawResult(LAW, True)
     assert found(Positions) == LawResult(LAW, True)
+    assert found(Paths) == LawResult(LAW, True)
     other = found(Tried)
     assert other.passed is None
     assert other.detail.startswith("it is interpreted: ")

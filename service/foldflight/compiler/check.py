@@ -14,6 +14,7 @@ from numba.core.compiler_machinery import AnalysisPass, register_pass
 from foldflight.compiler.containers import EMPTIES, Held, put_whole
 from foldflight.compiler.kinds import Refused, kind_of
 from foldflight.compiler.records import Items, Reference
+from foldflight.compiler.structs import Struct
 from foldflight.fold.decimals import DECIMALS
 
 __all__ = ["Check"]
@@ -181,6 +182,7 @@ def _check_type(type_: types.Type) -> None:
             types.SliceType,
             types.Omitted,
             Held,
+            Struct,
         ),
     ):
         return

@@ -1,16 +1,18 @@
 """The argument columns of rows as NumPy arrays for compiled code.
 
 A number, moment or text is one number. An array is the words of its items, which are Arrow's where these have 64 bits,
-between two offsets; so nothing is copied for a row.
+between two offsets; so nothing is copied for a row. A struct is its fields, each as if it were an argument.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from foldflight.compiler.heap import Holding
 from foldflight.fold.aggregate.records import filled
@@ -19,10 +21,21 @@ from foldflight.fold.moments import MOMENTS, to_numbers
 from foldflight.fold.rows import Mask, Rows
 from foldflight.fold.texts import TEXTS, to_addresses, too_long
 
-__all__ = ["Kind", "columns_of"]
+__all__ = ["Kind", "Members", "columns_of", "leaves_of"]
 
-Kind: TypeAlias = str | Holding
-"""The kind of an argument's values, or what the containers in it hold."""
+
+@dataclass(frozen=True)
+class Members:
+    """The fields of an argument that is a struct: their names, the NumPy types of their columns, and their kinds."""
+
+    names: tuple[str, ...]
+    types: tuple[np.dtype[Any], ...]
+    kinds: tuple[str, ...]
+
+
+Kind: TypeAlias = str | Holding | Members
+"""The kind of an argument's values, or what the containers in it hold, or the fields of the structs in it."""
+_ENTRIES_MAX: Final = 64  # of a map, whose keys are searched one by one
 _WORDS: Final = {"float": np.dtype(np.float64), "bool": np.dtype(np.bool_)}
 
 
@@ -31,19 +44,24 @@ def columns_of(
 ) -> tuple[tuple[Any, ...] | None, tuple[Any, ...], Mask | None]:
     """Return the argument columns as arrays of n values, and n flags each; no flags where there is no NULL.
 
-    The last value tells which rows compiled code does not take, for a text that is too long, or a NULL within an array;
-    None if there are none. There are no columns where one holds a date or timestamp that Python does not have, or a
-    decimal of 39 digits. Decimals are arrays of shape (n, 2). A column of arrays is a pair: n + 1 offsets and the words
-    of all items, both int64.
+    The last value tells which rows compiled code does not take, for a text that is too long, a NULL within an array or
+    map, or a map of many entries; None if there are none. There are no columns where one holds a date, timestamp or map
+    that Python does not have, or a decimal of 39 digits. Decimals are arrays of shape (n, 2). A column of arrays or
+    maps is a pair, both int64: n + 1 offsets and the words of all items. `leaves_of` tells which columns there are.
 
     Args:
         rows: The rows.
         arguments: The NumPy type and the kind of each argument.
     """
-    arrays: list[Any] = [column.array for column in rows.arguments]
+    arrays: list[Any] = []
+    for column, (_, kind) in zip(rows.arguments, arguments, strict=True):
+        array: Any = column.array
+        if isinstance(kind, Members):
+            arrays.append(pc.if_else(array.is_valid(), True, pa.scalar(None, pa.bool_())))
+        arrays += array.flatten() if isinstance(kind, Members) else [array]
     nulls = any(array.null_count for array in arrays)
     values, valid, unfit = [], [], None
-    for array, (dtype, kind) in zip(arrays, arguments, strict=True):
+    for array, (dtype, kind) in zip(arrays, leaves_of(arguments), strict=True):
         if nulls:
             valid.append(array.is_valid().to_numpy(zero_copy_only=False))
         found, misfits = _containers(array, kind) if isinstance(kind, Holding) else _numbers(array, dtype, kind)
@@ -53,6 +71,17 @@ def columns_of(
             unfit = misfits if unfit is None else unfit | misfits
         values.append(found)
     return tuple(values), tuple(valid), unfit
+
+
+def leaves_of(arguments: Sequence[tuple[Any, Kind]]) -> list[tuple[Any, str | Holding]]:
+    """Return the types and kinds of the columns. A struct has flags, whose NULLs are its own, and then its fields."""
+    found: list[tuple[Any, str | Holding]] = []
+    for dtype, kind in arguments:
+        if isinstance(kind, Members):
+            found += [(np.dtype(np.bool_), "bool"), *zip(kind.types, kind.kinds, strict=True)]
+        else:
+            found.append((dtype, kind))
+    return found
 
 
 def _numbers(array: pa.Array, dtype: Any, kind: str) -> tuple[Any | None, Mask | None]:
@@ -77,21 +106,37 @@ def _numbers(array: pa.Array, dtype: Any, kind: str) -> tuple[Any | None, Mask |
 
 
 def _containers(array: pa.Array, holding: Holding) -> tuple[Any | None, Mask | None]:
-    """Return the offsets and words of n arrays, and which of them have an item that compiled code does not take."""
+    """Return the offsets and words of n arrays or maps, and which of them compiled code does not take."""
     offsets = np.asarray(array.offsets.to_numpy(), np.int64)
     first, last = offsets[[0, -1]].tolist()
     offsets = offsets - first
-    items = array.values.slice(first, last - first)
-    kind = holding.key.kinds[0]
-    words, misfits = _numbers(items, _WORDS.get(kind, np.dtype(np.int64)), kind)
-    if words is None:
-        return None, None
-    words = words.astype(np.int64) if kind == "bool" else words.view(np.int64)
-    if items.null_count:
-        nulls = items.is_null().to_numpy(zero_copy_only=False)
-        misfits = nulls if misfits is None else misfits | nulls
-    unfit = None
-    if misfits is not None:
-        unfit = np.zeros(len(array), np.bool_)
-        unfit[np.searchsorted(offsets, np.flatnonzero(misfits), "right") - 1] = True
-    return (offsets, words), unfit
+    columns, unfit = [], np.zeros(len(array), np.bool_)
+    if holding.value is None:
+        parts = [(holding.key, array.values)]
+    else:
+        parts = [(holding.key, array.keys), (holding.value, array.items)]
+        unfit = np.diff(offsets) > _ENTRIES_MAX
+        if _is_twice(array.keys.slice(first, last - first), offsets):
+            return None, None
+    for part, whole in parts:
+        items, kind = whole.slice(first, last - first), part.kinds[0]
+        words, misfits = _numbers(items, _WORDS.get(kind, np.dtype(np.int64)), kind)
+        if words is None:
+            return None, None
+        columns.append(words.astype(np.int64) if kind == "bool" else words.view(np.int64))
+        for each in (misfits, items.is_null().to_numpy(zero_copy_only=False) if items.null_count else None):
+            if each is not None:
+                unfit[np.searchsorted(offsets, np.flatnonzero(each), "right") - 1] = True
+    words = columns[0] if len(columns) == 1 else np.column_stack(columns).reshape(-1)
+    return (offsets, words), unfit if unfit.any() else None
+
+
+def _is_twice(keys: pa.Array, offsets: Any) -> bool:
+    """Return whether a map may have a key twice, which is an error of the whole chunk."""
+    counts = np.diff(offsets)
+    if counts.max(initial=0) < 2:
+        return False
+    keys = pc.add(keys, 0.0) if pa.types.is_floating(keys.type) else keys  # -0.0 is 0.0
+    codes = keys.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    pairs = np.sort(np.repeat(np.arange(len(counts)), counts) * len(keys) + codes)
+    return bool((pairs[1:] == pairs[:-1]).any())

@@ -21,7 +21,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
 from foldflight.compiler import containers, decimals, memory, operators
-from foldflight.compiler.columns import Kind
+from foldflight.compiler.columns import Kind, Members, leaves_of
 from foldflight.compiler.control import address_of_array, enter
 from foldflight.compiler.heap import HEADER, Holding
 from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, number_type, stand_in
@@ -39,6 +39,7 @@ from foldflight.compiler.records import (
     store_members,
 )
 from foldflight.compiler.rewrite import ClassCompiler
+from foldflight.compiler.structs import Struct
 from foldflight.fold.decimals import DECIMALS
 
 __all__ = ["Kernels", "Plan"]
@@ -238,7 +239,7 @@ class Kernels:
             types.UniTuple(_WORDS, 2)
             if isinstance(kind, Holding)
             else _vector(numba.from_dtype(dtype), readonly=True, pairs=kind in DECIMALS)
-            for dtype, kind in zip(self.plan.arguments, self.plan.kinds, strict=True)
+            for dtype, kind in leaves_of([*zip(self.plan.arguments, self.plan.kinds, strict=True)])
         ]
         flags = [_MASK] * (len(columns) if nulls else 0)
         return _SLOTS, _MASK, types.Tuple(columns), types.Tuple(flags)
@@ -387,23 +388,37 @@ def _second(pairs: Any, index: int) -> int:
     return pairs[index, 1]
 
 
-def _view_at(header: int, column: Any, row: int) -> None:
-    """Write the header of the array in one row of a column of arrays."""
-    offsets, words = column
-    memory.view_of_words(header, address_of_array(words), offsets[row], offsets[row + 1] - offsets[row])
+def _view_of(holding: Holding) -> Any:
+    """Return `view(header, column, row)`, which writes the header of one row's array or map."""
+    stride = holding.stride
+
+    def view(header: int, column: Any, row: int) -> None:
+        offsets, words = column
+        count = offsets[row + 1] - offsets[row]
+        memory.view_of_words(header, address_of_array(words), offsets[row] * stride, count)
+
+    return view
 
 
 def _row_of(kinds: tuple[Kind, ...]) -> Any:
     """Return `row_of(columns, valid, index)`, which returns the values of one row, with None for NULL.
 
-    An array is a header in the caller's frame, whose items are where the column has them.
+    An array or map is a header in the caller's frame, whose items are where the column has them.
     """
-    given = [containers.Held(kind, changeable=False) if isinstance(kind, Holding) else KINDS[kind] for kind in kinds]
+    leaves = [kind for _, kind in leaves_of([(None, kind) for kind in kinds])]
 
     @intrinsic
     def row_of(typing: Any, columns: Any, valid: Any, index: Any) -> Any:
         nulls = len(valid) > 0
-        result = types.Tuple([types.Optional(kind) if nulls else kind for kind in given])
+
+        def type_of(kind: Kind) -> types.Type:
+            if isinstance(kind, Members):
+                found = Struct(dict(zip(kind.names, map(type_of, kind.kinds), strict=True)))
+            else:
+                found = containers.Held(kind, changeable=False) if isinstance(kind, Holding) else KINDS[kind]
+            return types.Optional(found) if nulls else found
+
+        result = types.Tuple([type_of(kind) for kind in kinds])
 
         def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
             where = context.cast(builder, arguments[2], index, types.intp)
@@ -417,26 +432,39 @@ def _row_of(kinds: tuple[Kind, ...]) -> Any:
                     [builder.extract_value(arguments[arrays], place), where],
                 )
 
-            members = []
-            for place, (column, kind) in enumerate(zip(columns, kinds, strict=True)):
+            def as_optional(kind: Kind, value: Any, place: int) -> Any:
+                if not nulls:
+                    return value
+                optional = context.make_helper(builder, type_of(kind))
+                optional.data, optional.valid = value, at(place, 1)
+                return optional._getvalue()
+
+            def leaf(place: int) -> Any:
+                column, kind = columns[place], leaves[place]
                 if isinstance(kind, Holding):
                     value = cgutils.alloca_once(builder, llvm.ArrayType(llvm.IntType(64), HEADER))
                     found = [builder.extract_value(arguments[0], place), where]
                     of_header = signature(types.void, types.int64, column, types.intp)
                     found.insert(0, builder.ptrtoint(value, llvm.IntType(64)))
-                    context.compile_internal(builder, _view_at, of_header, found)
-                    value = builder.bitcast(value, cgutils.voidptr_t)
-                elif kind in DECIMALS:
-                    low, high = (at(place, 0, word) for word in (_first, _second))
-                    value = decimals.joined(builder, low, high)
-                else:
-                    # A moment is an integer in memory already.
-                    value = context.cast(builder, at(place, 0), column.dtype, number_type(kind))
-                if nulls:
-                    optional = context.make_helper(builder, types.Optional(given[place]))
-                    optional.data, optional.valid = value, at(place, 1)
-                    value = optional._getvalue()
-                members.append(value)
+                    context.compile_internal(builder, _view_of(kind), of_header, found)
+                    return builder.bitcast(value, cgutils.voidptr_t)
+                if kind in DECIMALS:
+                    return decimals.joined(builder, *(at(place, 0, word) for word in (_first, _second)))
+                # A moment is an integer in memory already.
+                return context.cast(builder, at(place, 0), column.dtype, number_type(kind))
+
+            members, place = [], 0
+            for kind in kinds:
+                first = place
+                if isinstance(kind, Members):
+                    type_ = type_of(kind)
+                    struct = context.make_helper(builder, type_.type if nulls else type_)
+                    for number, each in enumerate(kind.kinds):
+                        place += 1
+                        setattr(struct, f"f{number}", as_optional(each, leaf(place), place))
+                value = struct._getvalue() if isinstance(kind, Members) else leaf(place)
+                members.append(as_optional(kind, value, first))
+                place += 1
             return context.make_tuple(builder, result, members)
 
         return signature(result, columns, valid, index), generate

@@ -159,13 +159,13 @@ def new_header(header: int) -> int:
 
 @register_jitable
 def view_of_words(header: int, words: int, place: int, count: int) -> None:
-    """Write the header of a list of so many words from a place on, at any address. It must not be changed."""
+    """Write the header of a list or dict whose entries are at an address, from a word on. It must not be changed."""
     control = current()
     store(header, control)
     store(header + OFFSET, (words - load(control + _ARENA)) // 8 + place)
     store(header + USED, count)
-    store(header + CAPACITY, count)
-    store(header + LIVE, 0)
+    store(header + CAPACITY, 0)  # without an index
+    store(header + LIVE, count)
     store(header + INDEXED, 0)
 
 

@@ -16,6 +16,7 @@ from numba.extending import register_jitable
 from foldflight.compiler import arithmetic, containers, decimals, moments, texts, writing
 from foldflight.compiler.kinds import ENCODED, KNOWN, Refused, as_moment, as_number, kind_of, present, stand_in
 from foldflight.compiler.records import Items, load_item, store_item
+from foldflight.compiler.structs import Struct
 from foldflight.fold.decimals import DECIMALS, scale_of
 from foldflight.fold.moments import MOMENTS
 from foldflight.fold.texts import TEXTS
@@ -202,8 +203,8 @@ def truth(a: Any) -> Any:
     kind = kind_of(a)
     if isinstance(a, types.Optional) and kind is None:
         return lambda a: a is not None and truth(present(a))
-    if isinstance(a, types.BaseTuple):
-        full = len(a) > 0
+    if isinstance(a, (types.BaseTuple, Struct)):
+        full = isinstance(a, Struct) or len(a) > 0
         return lambda a: full
     if isinstance(a, containers.Held):
         return lambda a: containers.length_of(a) > 0
@@ -234,7 +235,7 @@ def not_true(a: Any) -> Any:
 def is_none(a: Any) -> Any:
     """Stand for `a is None`."""
     kind = kind_of(a)
-    if isinstance(a, containers.Held):
+    if isinstance(a, (containers.Held, Struct)):
         return lambda a: False
     if isinstance(a, types.Optional):
         return lambda a: a is None

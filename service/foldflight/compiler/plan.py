@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.compiler.certain import CONTAINERS, Certain, certain_of, class_named, why_untyped
-from foldflight.compiler.columns import Kind
+from foldflight.compiler.columns import Kind, Members
 from foldflight.compiler.decimals import constant_of
 from foldflight.compiler.heap import Holding, Part
 from foldflight.compiler.kernels import Plan
-from foldflight.compiler.kinds import ENCODED, Refused
+from foldflight.compiler.kinds import ENCODED, KINDS, Refused
 from foldflight.compiler.moments import number_of
 from foldflight.compiler.records import RecordField, RecordLayout
 from foldflight.compiler.texts import address_of
@@ -180,10 +180,17 @@ def argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], Kind]:
     found = text_of(type_) or decimal_of(type_)
     if found is not None:
         return np.dtype(np.int64), found
-    if pa.types.is_list(type_):
-        _, kind = argument_kind(name, type_.value_type)
-        if isinstance(kind, str) and kind not in DECIMALS:
-            return np.dtype(np.int64), Holding("list", Part((kind,)))
+    if pa.types.is_list(type_) or pa.types.is_map(type_):
+        given = [type_.value_type] if pa.types.is_list(type_) else [type_.key_type, type_.item_type]
+        items = [str(argument_kind(name, each)[1]) for each in given]
+        if all(each in KINDS and each not in DECIMALS for each in items):
+            key, *value = (Part((each,)) for each in items)
+            return np.dtype(np.int64), Holding("dict" if value else "list", key, value[0] if value else None)
+    names = [field.name for field in type_] if pa.types.is_struct(type_) else []
+    fields = [argument_kind(f"{name}.{field.name}", field.type) for field in type_] if names else []
+    if names and len(set(names)) == len(names) and all(isinstance(kind, str) for _, kind in fields):
+        kinds = tuple(str(kind) for _, kind in fields)
+        return np.dtype(np.bool_), Members(tuple(names), tuple(dtype for dtype, _ in fields), kinds)
     raise Refused(f"its argument {name} has the type {sql_name(type_)}")
 
 

@@ -23,7 +23,7 @@ from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.typed_passes import NopythonTypeInference
 from numba.core.untyped_passes import IRProcessing
 
-from foldflight.compiler import containers, decimals, moments, operators, texts, writing
+from foldflight.compiler import containers, decimals, moments, operators, structs, texts, writing
 from foldflight.compiler.check import Check
 from foldflight.compiler.kinds import Refused, as_moment, kind_of, present, takes
 from foldflight.compiler.making import EMPTY, Fill, inline_comprehensions
@@ -355,6 +355,9 @@ class _Rewriter:
         elif expr.op == "getitem" and self.is_member(expr):
             index = self.constants[expr.index.name]
             self.made.append(ir.Assign(ir.Expr.static_getitem(expr.value, index, expr.index, loc), target, loc))
+        elif expr.op in ("getitem", "static_getitem") and self.struct(expr.value) is not None:
+            index = expr.index if expr.op == "static_getitem" else self.constants.get(expr.index.name)
+            self.field(statement, expr.value, index)
         elif expr.op == "getitem":
             self.emit_call(target, operators.get_item, (expr.value, expr.index), loc)
         elif expr.op == "static_getitem" and expr.index_var is not None and self.holds_items(expr.value):
@@ -443,6 +446,9 @@ class _Rewriter:
             self.object(statement, getattr(known, expr.attr))
             return
         reference = self.reference(expr.value)
+        if expr.attr == "get" and self.struct(expr.value) is not None:
+            self.methods[statement.target.name] = _Method(structs.field_of, expr.value)
+            return
         if reference is None and expr.attr in containers.METHODS:
             self.methods[statement.target.name] = _Method(containers.METHODS[expr.attr], expr.value)
             return
@@ -483,6 +489,9 @@ class _Rewriter:
         arguments = tuple(expr.args)
         if name in self.methods:
             method = self.methods[name]
+            if method.dispatcher is structs.field_of and method.receiver is not None and 1 <= len(arguments) <= 2:
+                self.field(statement, method.receiver, self.constants.get(arguments[0].name))
+                return
             if method.parameters:
                 arguments = self.by_name(statement, expr, method.parameters, None)
                 expr = ir.Expr.call(expr.func, (), (), expr.loc)
@@ -581,6 +590,18 @@ class _Rewriter:
         """Return the type of a variable that is an argument; None for others."""
         root = self.root(var)
         return self.arguments[root.index] if isinstance(root, ir.Arg) else None
+
+    def struct(self, var: ir.Var) -> structs.Struct | None:
+        type_ = self.argument(var)
+        type_ = type_.type if isinstance(type_, types.Optional) else type_
+        return type_ if isinstance(type_, structs.Struct) else None
+
+    def field(self, statement: ir.Assign, struct: ir.Var, name: Any) -> None:
+        """Replace the use of a field of a struct, which is an argument. The field exists, so a default is not used."""
+        known = self.struct(struct)
+        if known is None or name not in known.fields:
+            raise Refused(f"it uses {name!r} of a struct, which is not the name of one of its fields")
+        self.emit_call(statement.target, structs.field_of, (struct, self.constant(name, statement.loc)), statement.loc)
 
     def reference(self, var: ir.Var) -> Reference | None:
         type_ = self.argument(var)

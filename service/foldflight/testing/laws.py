@@ -307,9 +307,14 @@ def _hostile(type_: pa.DataType) -> st.SearchStrategy[Any]:
         days = datetime.timedelta(days=(1 << 63) // 86_400_000_000)
         return st.sampled_from([-days, days, datetime.timedelta(microseconds=-1)]) | _values(type_)
     if kinds.is_list(type_):
-        return st.lists(_hostile(type_.value_type), max_size=3) | st.lists(
-            st.none() | _hostile(type_.value_type), max_size=2
-        )
+        items = _hostile(type_.value_type)
+        return st.lists(items, max_size=3) | st.lists(st.none() | items, max_size=2)
+    if kinds.is_map(type_):
+        keys, values = _values(type_.key_type), _hostile(type_.item_type)
+        entries = st.dictionaries(keys, values, max_size=3) | st.dictionaries(keys, st.none() | values, max_size=2)
+        return entries.map(lambda each: list(each.items()))
+    if kinds.is_struct(type_):
+        return st.fixed_dictionaries({field.name: st.none() | _hostile(field.type) for field in type_})
     return _values(type_)
 
 

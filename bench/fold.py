@@ -14,7 +14,9 @@ from foldflight.client import Transport, connect
 from foldflight.client.process import PROGRAMS
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.exchange.frames import Open, Returns
-from foldflight.fold import BoundCall, Fold, Resources, bind_calls
+from foldflight.fold.aggregate.calls import BoundCall, bind_calls
+from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.request import Resources
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Registry
 

@@ -20,7 +20,8 @@ from bench.fold import COLUMNS, COMPILED, GROUPED, INTERPRETED, WITH_KEYS, calls
 from examples.weighted_avg import WeightedAvg
 from foldflight.client.process import PROGRAMS
 from foldflight.engine.keys.index import KeyIndex
-from foldflight.fold import Fold, Resources
+from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.request import Resources
 
 SUITE = "memory"
 BASE = "Python dict of accumulators"

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions import Function, Registry
-from foldflight.lift import lift_text, lifted_of
+from foldflight.lift.lifting import lift_text, lifted_of
 
 ROOT = pathlib.Path(__file__).parents[1]
 EXAMPLES = (

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foldflight.fold import BoundCall, Fold, Options, Resources
+from foldflight.fold.aggregate.calls import BoundCall
+from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.request import Options, Resources
 
 _RESOURCES = ("signer", "metrics", "log", "accelerator", "ask")
 

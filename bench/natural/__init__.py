@@ -17,7 +17,7 @@ from bench.fold import folded
 from bench.natural.classes import CLASSES
 from foldflight.client.process import PROGRAMS
 from foldflight.compiler.program import Uncompiled
-from foldflight.fold import bind_calls
+from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.scalar import ScalarFunction
 

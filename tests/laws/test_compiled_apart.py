@@ -11,8 +11,9 @@ import pytest
 
 from foldflight import udaf
 from foldflight.compiler import Programs
-from foldflight.fold import Fold, Options, Resources
+from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.aggregate.interpreted import Interpreted
+from foldflight.fold.request import Options, Resources
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions.author.udaf import function_of
 from foldflight.testing.laws import _Subject

@@ -16,8 +16,8 @@ from foldflight.compiler import Programs
 from foldflight.compiler.program import Program
 from foldflight.compiler.scalar import CompiledScalar
 from foldflight.compiler.store import LoopStore
-from foldflight.fold import Mode
 from foldflight.fold.failures import Failures
+from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Rows
 from foldflight.fold.scalar.scalar import InterpretedScalar
 from foldflight.functions import FunctionContext, Registry

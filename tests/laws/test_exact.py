@@ -11,8 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foldflight import RejectedError, udaf
-from foldflight.fold import Fold, bind_calls
 from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.vectorised import vectorised
 from foldflight.fold.rows import Column, Rows

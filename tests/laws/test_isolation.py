@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from foldflight import Applied, FunctionError, Segment, udaf
 from foldflight.compiler import Programs
 from foldflight.compiler.store import LoopStore
-from foldflight.fold import ERROR, Fold, StateSigner, bind_calls
+from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.failures import ERROR
+from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Registry
 from tests.effort import examples
 from tests.folds import open_fold

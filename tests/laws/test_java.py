@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from foldflight import FunctionError, RejectedError
 from foldflight.adapters.java import bridge, classes, java_functions, machine
 from foldflight.compiler import Programs
-from foldflight.fold import Fold, Mode, bind_calls
+from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Function, Registry, function_of
 from foldflight.testing import check_laws

@@ -13,7 +13,10 @@ import pytest
 from foldflight.errors import RejectedError
 from foldflight.functions import Function, function_of
 from foldflight.functions.author.spec import BoundFunction
-from foldflight.lift import Plan, Refused, check_lift, lift_text, lifted_of
+from foldflight.lift.checks import check_lift
+from foldflight.lift.lifting import lift_text, lifted_of
+from foldflight.lift.plan import Plan
+from foldflight.lift.source import Refused
 from foldflight.spark.expressions import expression
 from tests.laws.lifted_functions import LIFTED
 from tests.laws.lifted_programs import Program

@@ -17,8 +17,11 @@ from click.testing import CliRunner
 from foldflight import udaf
 from foldflight.cli.main import cli
 from foldflight.functions import Function, Registry, function_of
-from foldflight.lift import Lift, Plan, analysis, evaluate, lift_text, lifted_of, plan, tree
-from foldflight.lift.tree import Part, const, not_
+from foldflight.lift import analysis, plan, tree
+from foldflight.lift.evaluate import evaluate
+from foldflight.lift.lifting import lift_text, lifted_of
+from foldflight.lift.plan import Plan
+from foldflight.lift.tree import Lift, Part, const, not_
 from foldflight.testing.laws import LAWS, LawResult, _check, _Inputs, _Subject, hostile_rows
 from tests.laws import lifted_functions
 from tests.laws.lifted_functions import LIFTED, REFUSED

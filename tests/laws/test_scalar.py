@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 
 from foldflight.client.process import PROGRAMS_AT_ONCE
 from foldflight.errors import FunctionError, RejectedError
-from foldflight.fold import INTERPRETER, Mode, Request, Resources, bind
+from foldflight.fold.accelerator import INTERPRETER
+from foldflight.fold.evaluators import bind
+from foldflight.fold.mode import Mode
+from foldflight.fold.request import Request, Resources
 from foldflight.fold.scalar import evaluation, table
 from foldflight.functions import FunctionContext, Registry, Step, StepArgument, udf, udtf
 from foldflight.functions.types.values import cast_results

@@ -39,7 +39,7 @@ from foldflight.exchange.frames import (
 )
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_error, decode_info, encode_error, encode_info
-from foldflight.fold import Mode
+from foldflight.fold.mode import Mode
 from foldflight.functions import Call, LogRecord, Order, Registry, ViewSpec
 from foldflight.functions.types.arrow import JSON
 from foldflight.server.run.settings import load_settings

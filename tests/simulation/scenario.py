@@ -22,7 +22,7 @@ import pyarrow as pa
 from foldflight.client import EmbeddedTransport, OpenExchange, Transport
 from foldflight.client.failover import SurvivingExchange
 from foldflight.exchange.failover.steps import FailoverBounds
-from foldflight.fold import ERROR
+from foldflight.fold.failures import ERROR
 from foldflight.functions import Registry
 from tests.simulation.functions import functions
 from tests.simulation.running import Report, judged, run_partitions

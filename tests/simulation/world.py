@@ -26,7 +26,7 @@ from foldflight.exchange.frames import Entries, Frame, Limits, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_error, encode_error
 from foldflight.exchange.serving import ServerExchange
-from foldflight.fold import StateSigner
+from foldflight.fold.signing import StateSigner
 from foldflight.functions import Registry
 
 __all__ = ["EngineCrashed", "SimulatedConnection", "StuckError", "World"]

@@ -13,7 +13,7 @@ import pytest
 from foldflight import connect
 from foldflight.errors import RejectedError
 from foldflight.functions import Registry
-from foldflight.lift import lift_text
+from foldflight.lift.lifting import lift_text
 from foldflight.spark import group_by
 from tests.laws import lifted_functions as lifted
 from tests.spark.spark_functions import Median

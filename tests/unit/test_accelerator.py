@@ -11,7 +11,10 @@ from foldflight import RejectedError, udaf
 from foldflight.compiler import Programs
 from foldflight.exchange.frames import Open
 from foldflight.exchange.serving import ServerExchange, describe
-from foldflight.fold import Accelerator, Fold, Mode, bind_calls
+from foldflight.fold.accelerator import Accelerator
+from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.mode import Mode
 from foldflight.functions import Call, Registry
 from foldflight.testing.pair import LIMITS
 from tests.folds import open_fold

@@ -10,7 +10,9 @@ from examples.euros import TotalInEuros
 from examples.weighted_avg import WeightedAvg
 from foldflight import Applied, FunctionError, RejectedError, Segment, connect, udaf
 from foldflight.compiler import Programs
-from foldflight.fold import Fold, Mode, bind_calls
+from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.mode import Mode
 from foldflight.functions import Call, Registry, function_of
 from foldflight.testing import check_laws, run_epochs, run_over
 from tests.folds import open_fold

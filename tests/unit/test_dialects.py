@@ -18,7 +18,7 @@ from foldflight.adapters.pyflink import FlinkContext, arrow_of
 from foldflight.adapters.snowflake import Handled
 from foldflight.adapters.spark_aggregator import Aggregator
 from foldflight.compiler.programs import Programs
-from foldflight.fold import bind_calls
+from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Registry, aggregate_of, function_of

@@ -17,7 +17,12 @@ from hypothesis import strategies as st
 
 from foldflight import MapView, RejectedError, udaf
 from foldflight.exchange.frames import Open, Opened
-from foldflight.fold import CachedView, Fold, Mode, StateSigner, bind_calls, key_type
+from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.distinct import key_type
+from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.mode import Mode
+from foldflight.fold.request import CachedView
+from foldflight.fold.signing import StateSigner
 from foldflight.functions import Applied, Call, Order, Registry, Segment
 from foldflight.functions.types.arrow import with_column
 from foldflight.testing.pair import ExchangePair

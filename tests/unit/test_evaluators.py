@@ -8,7 +8,9 @@ import pytest
 from foldflight import RejectedError, udaf
 from foldflight.exchange.frames import Open
 from foldflight.exchange.serving import describe
-from foldflight.fold import Mode, Request, Resources, bind
+from foldflight.fold.evaluators import bind
+from foldflight.fold.mode import Mode
+from foldflight.fold.request import Request, Resources
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.udaf import function_of
 from foldflight.testing.pair import LIMITS, ExchangePair

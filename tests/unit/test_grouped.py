@@ -10,7 +10,7 @@ from foldflight.client import OpenExchange, Transport
 from foldflight.engine.keys.grouped import GroupedExchange, Groups
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.exchange.frames import FunctionInfo, Open, Opened
-from foldflight.fold import Mode
+from foldflight.fold.mode import Mode
 from foldflight.functions import Call
 
 KEYS = pa.schema([("key_0", pa.string())])

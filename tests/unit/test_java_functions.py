@@ -17,7 +17,8 @@ import pytest
 
 from foldflight import FunctionError, RejectedError, connect
 from foldflight.adapters.java import classes, java_functions, machine
-from foldflight.fold import Fold, bind_calls
+from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Function, Registry
 from foldflight.shipping.pickling import unpickled_copy

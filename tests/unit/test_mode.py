@@ -7,7 +7,7 @@ import pytest
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.exchange.messages import decode_info, encode_info
-from foldflight.fold import Folding, Mode
+from foldflight.fold.mode import Folding, Mode
 from foldflight.functions import Registry
 
 

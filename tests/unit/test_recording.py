@@ -27,7 +27,7 @@ from foldflight.cli.main import cli
 from foldflight.errors import CorruptError, FunctionError, RejectedError
 from foldflight.exchange.codec import encode_open, read_batch, write_batch
 from foldflight.exchange.frames import Barrier, Chunk, Open, Results, Returns, States
-from foldflight.fold import Fold
+from foldflight.fold.aggregate.fold import Fold
 from foldflight.functions import Call, Registry
 from foldflight.functions.query.step import Step, StepArgument
 from foldflight.recording.file import (

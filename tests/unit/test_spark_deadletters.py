@@ -6,7 +6,7 @@ import pytest
 
 from foldflight.engine.keys.deadletters import Failed, HeldRows
 from foldflight.engine.query.layout import DEAD_LETTER, KIND, QueryLayout
-from foldflight.fold import ERROR, ERROR_TYPE
+from foldflight.fold.failures import ERROR, ERROR_TYPE
 
 NOTHING = pa.schema([])
 KEYS = pa.schema([("key_0", pa.string())])

@@ -8,7 +8,8 @@ import pytest
 
 from foldflight import FunctionError, RejectedError, udaf
 from foldflight.compiler import Programs
-from foldflight.fold import Fold, bind_calls
+from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.fold import Fold
 from foldflight.functions import Call, Registry
 from tests.folds import open_fold
 

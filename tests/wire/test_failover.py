@@ -17,7 +17,7 @@ from foldflight.client.failover import SurvivingExchange
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
-from foldflight.fold import Mode
+from foldflight.fold.mode import Mode
 from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import EXIT_DRAINED, serving

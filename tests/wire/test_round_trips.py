@@ -14,7 +14,7 @@ from foldflight.client import EmbeddedTransport, FlightTransport, Transport, con
 from foldflight.exchange.frames import Returns
 from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
-from foldflight.lift import lifted_of
+from foldflight.lift.lifting import lifted_of
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
 from tests.wire.kit import COLUMNS, DEADLINE_S, STATE_KEY, environment, eventually, opening, rows

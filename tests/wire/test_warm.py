@@ -13,7 +13,7 @@ import pytest
 from foldflight import udaf
 from foldflight.client import FlightTransport
 from foldflight.engine.batch import tasks
-from foldflight.fold import Mode
+from foldflight.fold.mode import Mode
 from foldflight.functions.author.udaf import function_of
 from foldflight.functions.query.call import Call
 from foldflight.server.run.lifecycle import Server, serving

@@ -17,7 +17,7 @@ from foldflight.exchange.frames import FunctionInfo
 from foldflight.fold.mode import Mode
 from foldflight.functions import Registry
 from foldflight.functions.author.spec import FunctionKind
-from foldflight.lift import lifted_of
+from foldflight.lift.lifting import lifted_of
 
 
 @click.command()

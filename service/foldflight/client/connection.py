@@ -40,7 +40,8 @@ from foldflight.exchange.frames import (
 from foldflight.exchange.ipc import arrays_in
 from foldflight.exchange.machine import Role
 from foldflight.exchange.views import split_entries
-from foldflight.fold import ROW, Mode
+from foldflight.fold.mode import Mode
+from foldflight.fold.scalar.bound import ROW
 from foldflight.functions.author.context import LogRecord
 from foldflight.functions.types.arrow import concat_batches
 

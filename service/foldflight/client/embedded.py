@@ -22,12 +22,12 @@ from foldflight.client.process import PROGRAMS
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import UNBOUNDED, Frame, FunctionInfo, Open, Opened, Wanted
 from foldflight.exchange.serving import ServerExchange, describe
-from foldflight.fold import Mode
 from foldflight.fold.failures import missing_module
+from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.registry import Registry
-from foldflight.lift import lift_text, listed_lift
+from foldflight.lift.lifting import lift_text, listed_lift
 from foldflight.recording import Recordings
 from foldflight.shipping.bundles import unpickled
 from foldflight.shipping.pickling import pickled

@@ -12,7 +12,7 @@ from foldflight.client.connection import Connection
 from foldflight.errors import RejectedError
 from foldflight.exchange.answers import Answer, Saved
 from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, EngineFrame, Entries, Forget, Open, Opened, States
-from foldflight.fold import Mode
+from foldflight.fold.mode import Mode
 from foldflight.functions.author.context import LogRecord
 
 

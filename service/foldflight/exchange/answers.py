@@ -19,7 +19,7 @@ from foldflight.exchange.frames import (
     SavedStates,
 )
 from foldflight.exchange.machine import Exchange, Role
-from foldflight.fold import ROW
+from foldflight.fold.scalar.bound import ROW
 
 
 @dataclass(frozen=True)

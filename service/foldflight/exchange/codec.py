@@ -457,6 +457,7 @@ def write_batch(batch: pa.RecordBatch) -> bytes:
 
 def read_batch(data: bytes, what: str) -> pa.RecordBatch:
     """Return the batch of an Arrow IPC stream, validated in full. Raises RejectedError BAD_FRAME, LIMIT."""
+
     def read() -> pa.RecordBatch:
         schema, parts = read_batches(data, _check_schema)
         for part in parts:

@@ -38,19 +38,13 @@ from foldflight.exchange.frames import (
 from foldflight.exchange.machine import Exchange, Role
 from foldflight.exchange.slots import check_chunk, check_slots, check_states
 from foldflight.exchange.views import split_entries
-from foldflight.fold import (
-    INTERPRETER,
-    Accelerator,
-    BoundCall,
-    BoundRequest,
-    BoundStep,
-    CachedView,
-    Mode,
-    Resources,
-    StateSigner,
-    Unanswered,
-    bind,
-)
+from foldflight.fold.accelerator import INTERPRETER, Accelerator
+from foldflight.fold.aggregate.calls import BoundCall
+from foldflight.fold.evaluators import BoundRequest, bind
+from foldflight.fold.mode import Mode
+from foldflight.fold.request import CachedView, Resources, Unanswered
+from foldflight.fold.scalar.bound import BoundStep
+from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, LogRecord, MetricSink, Registry, Step
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.sql import check_plain

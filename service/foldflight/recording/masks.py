@@ -12,7 +12,7 @@ from foldflight.errors import FoldflightError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import read_batch, write_batch
 from foldflight.exchange.frames import Open
-from foldflight.fold import ERROR
+from foldflight.fold.failures import ERROR
 from foldflight.recording.file import ENGINE, Part
 
 __all__ = ["Masks", "masked_error", "masked_opening"]

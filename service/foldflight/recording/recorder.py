@@ -29,7 +29,7 @@ from foldflight.exchange.codec import Encoder, encode_open, write_batch
 from foldflight.exchange.frames import Chunk, Forget, Frame, Log, Mapped, Open, States, Wanted
 from foldflight.exchange.messages import encode_error
 from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, SlotSet, check_slots
-from foldflight.fold import ERROR
+from foldflight.fold.failures import ERROR
 from foldflight.recording import file as format_
 from foldflight.recording.file import Part, parts_in, write_part, write_recording
 from foldflight.recording.masks import Masks, masked_error, masked_opening

@@ -34,7 +34,8 @@ from foldflight.exchange.frames import (
     Wanted,
 )
 from foldflight.exchange.serving import ServerExchange
-from foldflight.fold import ERROR, StateSigner
+from foldflight.fold.failures import ERROR
+from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import Function
 from foldflight.functions.registry import Registry, unknown_function

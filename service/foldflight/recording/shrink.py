@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, EngineFrame, Entries, States
-from foldflight.fold import ERROR
+from foldflight.fold.failures import ERROR
 from foldflight.functions import Registry, RowKind
 from foldflight.recording.file import Pair, Recording
 from foldflight.recording.replay import fold_again, of_groups, slots_in

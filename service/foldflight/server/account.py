@@ -13,7 +13,7 @@ from foldflight.errors import FoldflightError
 from foldflight.exchange.codec import Message
 from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Entries, Forget, Frame, Open, States, Wanted
 from foldflight.exchange.serving import ServerExchange
-from foldflight.fold import Mode
+from foldflight.fold.mode import Mode
 from foldflight.functions.query.rowkind import RowKind
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.spans import FoldSpans

@@ -17,13 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from foldflight.adapters.wire import (
-    PROTOCOL_VERSION_ACTION,
-    PROTOCOL_VERSION_ANSWER,
-    StatelessCall,
-    stateless_call,
-    wire_adapter_of,
-)
+from foldflight.adapters.wire import PROTOCOL_VERSION_ACTION, PROTOCOL_VERSION_ANSWER, wire_adapter_of
+from foldflight.adapters.wire.calls import StatelessCall, stateless_call
 from foldflight.compiler import Programs
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
@@ -33,11 +28,11 @@ from foldflight.exchange.frames import Barrier, Chunk, Entries, Frame, FunctionI
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import encode_info
 from foldflight.exchange.serving import ServerExchange, describe
-from foldflight.fold import Mode
+from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
 from foldflight.functions.registry import Registry, unknown_function
-from foldflight.lift import lift_text, listed_lift
+from foldflight.lift.lifting import lift_text, listed_lift
 from foldflight.recording import Recordings
 from foldflight.recording.recorder import Recorder
 from foldflight.server.authentication import allowed, check_allowed, tls_of, tokens_of

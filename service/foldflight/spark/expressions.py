@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from foldflight.engine.query.layout import KIND, RETRACTING
-from foldflight.lift import Expr
+from foldflight.lift.tree import Expr
 
 __all__ = ["SIGN", "Quotient", "constant", "error_end", "expression", "named", "quotient_key", "text"]
 

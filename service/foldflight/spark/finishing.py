@@ -20,7 +20,8 @@ from pyspark.sql import types as st
 from foldflight.engine.batch.lifted import OVERFLOWED, ROWS, LiftedFold, aggregate_name
 from foldflight.engine.query.layout import LIVE
 from foldflight.functions import sql_name
-from foldflight.lift import Expr, Field, Plan
+from foldflight.lift.plan import Plan
+from foldflight.lift.tree import Expr, Field
 from foldflight.spark.expressions import Quotient, constant, error_end, expression, named, quotient_key, text
 
 _HIGH_MAX: Final = 1 << 60

@@ -17,7 +17,7 @@ from foldflight.client import Use
 from foldflight.engine.batch.scalar import ScalarQuery, Steps, transport_of
 from foldflight.engine.query.layout import DEAD_LETTER
 from foldflight.errors import RejectedError
-from foldflight.fold import ERROR
+from foldflight.fold.failures import ERROR
 from foldflight.spark.arrow import step_name
 from foldflight.spark.carrier import SPARK
 from foldflight.spark.columns import Columns, text_of

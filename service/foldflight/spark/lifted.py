@@ -27,8 +27,8 @@ from pyspark.sql import types as st
 from foldflight.engine.batch.lifted import ROWS, LiftedFold, aggregate_name
 from foldflight.engine.query.layout import LIVE
 from foldflight.engine.query.query import Query
-from foldflight.lift import Aggregate, Expr, Plan
-from foldflight.lift.tree import TRUE
+from foldflight.lift.plan import Aggregate, Plan
+from foldflight.lift.tree import TRUE, Expr
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of
 from foldflight.spark.expressions import SIGN, error_end, expression, text
 from foldflight.spark.finishing import finished

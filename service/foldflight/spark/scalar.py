@@ -29,9 +29,10 @@ from foldflight.engine.query.blocks import convert, gather, without_nullability
 from foldflight.engine.query.layout import DEAD_LETTER, REAL, ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo, Open
-from foldflight.fold import ERROR, ROW
+from foldflight.fold.failures import ERROR
 from foldflight.fold.rows import Column as Argument
 from foldflight.fold.rows import Rows
+from foldflight.fold.scalar.bound import ROW
 from foldflight.functions import Step, StepArgument, can_widen, parse_type
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.literals import check_names

@@ -23,13 +23,18 @@ from hypothesis.errors import Flaky, NoSuchExample
 from foldflight.client.process import PROGRAMS, PROGRAMS_AT_ONCE
 from foldflight.compiler.program import Program
 from foldflight.errors import FoldflightError, RejectedError
-from foldflight.fold import BoundCall, Fold, Options, Resources, StateSigner, bind_calls
+from foldflight.fold.aggregate.calls import BoundCall, bind_calls
+from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
+from foldflight.fold.request import Options, Resources
+from foldflight.fold.signing import StateSigner
 from foldflight.functions import AnyFunction, Call, Function, Registry, RowKind, ScalarFunction, function_of
 from foldflight.functions.types.arrow import concat_batches, is_json
 from foldflight.functions.types.serializer import views_in
 from foldflight.functions.types.values import CastError, cast_results
-from foldflight.lift import Overflowed, Plan, Unfit, evaluate, lift_text, lifted_of
+from foldflight.lift.evaluate import evaluate
+from foldflight.lift.lifting import lift_text, lifted_of
+from foldflight.lift.plan import Overflowed, Plan, Unfit
 from foldflight.shipping.pickling import unpickled_copy
 from foldflight.testing.scalarlaws import SCALAR_LAWS, ScalarSubject
 from foldflight.testing.views import CachedViews

@@ -38,7 +38,7 @@ from foldflight.exchange.frames import (
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange
 from foldflight.exchange.slots import check_chunk
-from foldflight.fold import StateSigner
+from foldflight.fold.signing import StateSigner
 from foldflight.functions import Registry
 
 LIMITS = Limits(

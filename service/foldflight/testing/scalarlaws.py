@@ -13,7 +13,12 @@ import pyarrow as pa
 
 from foldflight.client.process import PROGRAMS_AT_ONCE
 from foldflight.errors import RejectedError
-from foldflight.fold import ERROR, INTERPRETER, ROW, Accelerator, Mode, Request, Resources, bind
+from foldflight.fold.accelerator import INTERPRETER, Accelerator
+from foldflight.fold.evaluators import bind
+from foldflight.fold.failures import ERROR
+from foldflight.fold.mode import Mode
+from foldflight.fold.request import Request, Resources
+from foldflight.fold.scalar.bound import ROW
 from foldflight.functions import Registry, ScalarFunction, Step, StepArgument
 from foldflight.shipping.pickling import unpickled_copy
 

@@ -21,18 +21,8 @@ from __future__ import annotations
 from typing import Final
 
 from foldflight.adapters.wire.adapter import WireAdapter
-from foldflight.adapters.wire.calls import StatelessCall, stateless_call
 from foldflight.adapters.wire.databend import Databend
 from foldflight.adapters.wire.risingwave import RisingWave
-
-__all__ = [
-    "PROTOCOL_VERSION_ACTION",
-    "PROTOCOL_VERSION_ANSWER",
-    "StatelessCall",
-    "WireAdapter",
-    "stateless_call",
-    "wire_adapter_of",
-]
 
 PROTOCOL_VERSION_ACTION: Final = "protocol_version"
 PROTOCOL_VERSION_ANSWER: Final = b"\x02"

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.adapters.wire.adapter import EXTENSION, WireAdapter
-from foldflight.fold import ERROR, ROW
+from foldflight.fold.failures import ERROR
+from foldflight.fold.scalar.bound import ROW
 from foldflight.functions import AnyFunction, FunctionKind
 from foldflight.functions.types.arrow import is_json
 

@@ -12,7 +12,7 @@ from foldflight.engine.batch.tasks import FinalFold, Folding
 from foldflight.engine.query.blocks import gather
 from foldflight.engine.query.layout import LIVE
 from foldflight.errors import FunctionError
-from foldflight.lift import Overflowed, Plan, Unfit
+from foldflight.lift.plan import Overflowed, Plan, Unfit
 
 ROWS: Final = "rows"
 """The number of rows of the one group of a query without keys, which may have none."""

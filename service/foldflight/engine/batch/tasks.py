@@ -31,7 +31,7 @@ from foldflight.engine.query.blocks import BlockBounds, convert, gather, one_bat
 from foldflight.engine.query.changelog import live_rows
 from foldflight.engine.query.layout import BUCKET, FOLDED, HASH, LIVE, REAL, SLOT, QueryLayout, retracts
 from foldflight.engine.query.query import Query
-from foldflight.fold import Mode
+from foldflight.fold.mode import Mode
 
 # The modes in which accumulators are numbers in a table.
 _TABLES = (Mode.COMPILED, Mode.VECTORISED)

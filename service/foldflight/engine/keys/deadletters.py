@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from foldflight.engine.keys.overflow import temporary_file
 from foldflight.engine.query.blocks import convert
 from foldflight.engine.query.layout import KIND, SLOT, QueryLayout
-from foldflight.fold import ERROR
+from foldflight.fold.failures import ERROR
 from foldflight.functions import RowKind
 
 _HELD_BYTES_MAX: Final = 64 << 20

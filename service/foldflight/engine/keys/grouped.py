@@ -27,7 +27,7 @@ from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.layout import EMIT, QueryLayout
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import Open, Opened
-from foldflight.fold import Mode
+from foldflight.fold.mode import Mode
 from foldflight.functions.types.arrow import with_column
 
 Clock = Callable[[], float]

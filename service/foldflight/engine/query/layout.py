@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.engine.query.blocks import convert
-from foldflight.fold import ERROR, ERROR_TYPE
+from foldflight.fold.failures import ERROR, ERROR_TYPE
 from foldflight.functions import RowKind
 from foldflight.functions.types.views import ViewSpec
 

@@ -11,7 +11,11 @@ import pyarrow as pa
 from foldflight.errors import RejectedError
 from foldflight.functions import Call
 from foldflight.functions.types.sql import has_floats
-from foldflight.lift import Expr, Lift, Plan, Refused, check_lift, lifted_of
+from foldflight.lift.checks import check_lift
+from foldflight.lift.lifting import lifted_of
+from foldflight.lift.plan import Plan
+from foldflight.lift.source import Refused
+from foldflight.lift.tree import Expr, Lift
 
 if TYPE_CHECKING:
     from foldflight.engine.query.query import Query

@@ -19,7 +19,8 @@ from foldflight.engine.query.layout import CallView, QueryLayout
 from foldflight.engine.query.lifting import GROUPS_MANY, BatchPlan, Groups, Lifting
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo, Open, Opened, OpenedCall, Returns
-from foldflight.fold import Mode, key_type
+from foldflight.fold.aggregate.distinct import key_type
+from foldflight.fold.mode import Mode
 from foldflight.functions import Call, sql_name
 from foldflight.tracing import Traced, planning
 

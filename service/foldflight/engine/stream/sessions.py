@@ -29,7 +29,7 @@ from foldflight.engine.query.changelog import changelog
 from foldflight.engine.query.layout import LIVE, SLOT, QueryLayout
 from foldflight.engine.state.table import StateTable
 from foldflight.engine.stream.epoch import EpochStats, changes_of
-from foldflight.fold import ERROR
+from foldflight.fold.failures import ERROR
 
 Numbers = npt.NDArray[np.int64]
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from foldflight.exchange.frames import SLOT_BYTES, Barrier, Checkpoint, Chunk, EngineFrame, Entries, Forget, States
 from foldflight.exchange.slots import NO_SLOTS, Slots, SlotSet
-from foldflight.fold import ERROR
+from foldflight.fold.failures import ERROR
 
 # Number of stale rows that is tolerated, in addition to one for each live row, before the batches are compacted.
 _STALE_ROWS_MIN: Final = 1024

@@ -25,7 +25,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from foldflight.errors import RetryableError
-from foldflight.fold import Folding, Mode
+from foldflight.fold.mode import Folding, Mode
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.registry import Registry
 from foldflight.server.ops.build import BUILD, PARENT

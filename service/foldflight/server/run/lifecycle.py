@@ -38,7 +38,7 @@ from foldflight.adapters.java import java_functions, limit_heap
 from foldflight.compiler import Programs
 from foldflight.compiler.store import LoopStore
 from foldflight.errors import RejectedError
-from foldflight.fold import Mode
+from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.spec import Function
 from foldflight.functions.registry import Registry

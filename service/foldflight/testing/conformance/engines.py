@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from foldflight.errors import FunctionError, RejectedError, RetryableError
-from foldflight.fold import StateSigner
+from foldflight.fold.signing import StateSigner
 from foldflight.functions import Registry
 from foldflight.testing.conformance.provocations import (
     Failing,

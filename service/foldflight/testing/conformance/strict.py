@@ -25,7 +25,7 @@ from foldflight.exchange.frames import (
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import encode_info
 from foldflight.exchange.serving import ServerExchange, describe
-from foldflight.fold import StateSigner
+from foldflight.fold.signing import StateSigner
 from foldflight.functions import Registry
 from foldflight.server.edge import to_flight_error
 from foldflight.server.flightbase import flight_info

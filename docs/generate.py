@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
@@ -15,11 +16,7 @@ from grpc_tools import protoc
 
 from foldflight.cli.main import cli
 from foldflight.errors import EXPLANATIONS, FoldflightError, pointer
-from foldflight.server.ops.metrics import metrics_table
-from foldflight.server.run.settings import settings_table
-from foldflight.spark.metrics import stream_metrics_table
 from foldflight.spark.settings import session_table
-from foldflight.spark.versions.facts import versions_table
 from foldflight.sql import statements, windows
 
 ROOT = Path(__file__).parents[1]
@@ -271,12 +268,16 @@ foldflight sql --table events=folder --watch -e "SELECT k, sum(v) FROM events GR
 
 def server_page() -> str:
     """Return the page of settings and metrics of a server."""
-    return SERVER.format(settings=settings_table(), metrics=metrics_table())
+    tables = _beside("tables")
+    return SERVER.format(settings=tables.settings_table(), metrics=tables.metrics_table())
 
 
 def spark_page() -> str:
     """Return the page of settings of a session and of metrics of streams."""
-    return SPARK.format(versions=versions_table(), settings=session_table(), metrics=stream_metrics_table())
+    tables = _beside("tables")
+    return SPARK.format(
+        versions=tables.versions_table(), settings=session_table(), metrics=tables.stream_metrics_table()
+    )
 
 
 def errors_page() -> str:
@@ -435,9 +436,14 @@ def _directive(module: str, name: str, value: object) -> tuple[int, str, str] | 
 
 def types_page() -> str:
     """Return the page of types."""
-    sys.path.append(str(ROOT))  # this file may be run as a program, outside of its package
-    page: str = importlib.import_module("docs.type_table").types_page()
+    page: str = _beside("type_table").types_page()
     return page
+
+
+def _beside(name: str) -> Any:
+    """Return a module beside this file, which may be run as a program, outside of its package."""
+    sys.path.append(str(ROOT))
+    return importlib.import_module(f"docs.{name}")
 
 
 PAGES = {

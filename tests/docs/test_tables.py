@@ -8,13 +8,12 @@ from dataclasses import fields
 from pathlib import Path
 
 from docs.lift_table import lift_table
+from docs.tables import metrics_table, settings_table
 from docs.type_table import TYPES, spark_word
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.errors import EXPLANATIONS, FoldflightError
 from foldflight.exchange.machine import transitions_table
 from foldflight.functions.types.sql import parse_type, sql_name
-from foldflight.server.ops.metrics import metrics_table
-from foldflight.server.run.settings import settings_table
 from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES, rules_table
 
 ROOT = Path(__file__).parents[2]

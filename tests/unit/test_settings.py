@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from docs.tables import settings_table
 from foldflight.errors import RejectedError
 from foldflight.server.limits.memory import Memory, memory_limit_of
-from foldflight.server.run.settings import SETTINGS, Settings, load_settings, settings_table
+from foldflight.server.run.settings import SETTINGS, Settings, load_settings
 
 
 def test_defaults_parse_to_themselves() -> None:

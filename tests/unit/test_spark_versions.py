@@ -18,11 +18,12 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 import foldflight
+from docs.tables import versions_table
 from foldflight.engine.query.blocks import without_nullability
 from foldflight.errors import RejectedError
 from foldflight.spark import types, versions
 from foldflight.spark.versions import facts
-from foldflight.spark.versions.facts import FEATURES, VERSIONS, Feature, require, versions_table
+from foldflight.spark.versions.facts import FEATURES, VERSIONS, Feature, require
 from tests.spark_sessions import SPARK
 
 ROWS = st.StructType([st.StructField("at", st.TimestampType()), st.StructField("v", st.LongType())])

@@ -108,14 +108,3 @@ def _sums(observations: Mapping[str, Any]) -> dict[str, Counts[str]]:
         if aggregation is not None:
             sums.setdefault(aggregation, Counts()).update({name: figures[name] for name in FIGURES})
     return sums
-
-
-def stream_metrics_table() -> str:
-    """Return the metrics as a Markdown table, for the documentation."""
-    lines = ["| metric | type | value of an epoch | meaning |", "|---|---|---|---|"]
-    for family in StreamMetrics().registry.collect():
-        name = f"{family.name}_total" if family.type == "counter" else family.name
-        figure = family.name.removeprefix("foldflight_stream_").replace("exchange_seconds", "exchange_ms")
-        shown = "-" if figure == "epochs" else f"`{figure}`"
-        lines.append(f"| `{name}` | {family.type} | {shown} | {family.documentation} |")
-    return "\n".join(lines) + "\n"

@@ -190,17 +190,6 @@ METRICS: Mapping[str, Metric] = {
 }
 
 
-def metrics_table() -> str:
-    """Return the metrics as a Markdown table, for the documentation."""
-    lines = ["| metric | type | unit | labels | meaning |", "|---|---|---|---|---|"]
-    lines.extend(
-        f"| `{row.name}` | {row.type} | {row.unit} | {', '.join(f'`{label}`' for label in row.labels) or '-'} "
-        f"| {row.doc} |"
-        for row in METRICS.values()
-    )
-    return "\n".join(lines) + "\n"
-
-
 class Metrics:
     """The metrics of one server, and the `MetricSink` of its functions.
 

@@ -342,16 +342,6 @@ def port_taken(name: str, host: str, port: int, reason: str | None = None) -> Re
     )
 
 
-def settings_table() -> str:
-    """Return the settings as a Markdown table, for the documentation."""
-    lines = ["| flag | variable | file key | default | unit | meaning |", "|---|---|---|---|---|---|"]
-    lines.extend(
-        f"| `{row.flag}` | `{row.variable}` | `{row.name}` | {row.default_text} | {row.unit or '-'} | {row.doc} |"
-        for row in SETTINGS.values()
-    )
-    return "\n".join(lines) + "\n"
-
-
 def _flag(name: str) -> str:
     return SETTINGS[name].flag
 

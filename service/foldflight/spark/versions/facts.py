@@ -166,18 +166,6 @@ def _needed(feature: Feature, subject: str) -> str:
     return f"{subject} {verb} Spark {feature.since} or later, and this is {here()}; {feature.remedy}"
 
 
-def versions_table() -> str:
-    """Return what each version can do as a Markdown table, for the documentation."""
-    lines = [f"| | {' | '.join(VERSIONS)} |", "|---" * (len(VERSIONS) + 1) + "|"]
-    for each in FEATURES:
-        marks = ("yes" if _at_least(version, each.since) else "-" for version in VERSIONS)
-        lines.append(f"| {each.what} | {' | '.join(marks)} |")
-    return "\n".join(lines) + "\n"
-
-
 def _is_at_least(since: str) -> bool:
-    return _at_least(".".join(pyspark.__version__.split(".")[:2]), since)
-
-
-def _at_least(version: str, since: str) -> bool:
-    return tuple(map(int, version.split("."))) >= tuple(map(int, since.split(".")))
+    installed = pyspark.__version__.split(".")[:2]
+    return tuple(map(int, installed)) >= tuple(map(int, since.split(".")))

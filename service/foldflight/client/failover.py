@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from foldflight.client.connection import Connection
 from foldflight.client.exchange import OpenExchange, closed_error
 from foldflight.client.logs import log_event, set_up
+from foldflight.client.patience import Clock
 from foldflight.errors import FoldflightError
 from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.steps import (
@@ -26,16 +27,6 @@ from foldflight.exchange.failover.steps import (
 from foldflight.exchange.frames import EngineFrame, Open
 
 _LOGGER = "foldflight.client"
-
-
-class Clock(Protocol):
-    """A monotonic clock."""
-
-    def now_s(self) -> float:
-        """Return the current time, in seconds."""
-
-    def rest_until(self, until_s: float) -> None:
-        """Sleep until this time."""
 
 
 class SurvivingExchange(OpenExchange):

@@ -14,10 +14,14 @@ _FIRST_S: Final = 3.0  # most waits are shorter, and need no word
 _NEXT_S: Final = 10.0
 
 
-class _Clock(Protocol):
-    def now_s(self) -> float: ...
+class Clock(Protocol):
+    """A monotonic clock."""
 
-    def rest_until(self, until_s: float) -> None: ...
+    def now_s(self) -> float:
+        """Return the current time, in seconds."""
+
+    def rest_until(self, until_s: float) -> None:
+        """Sleep until this time."""
 
 
 class Patience:
@@ -29,7 +33,7 @@ class Patience:
         clock: Tells the time, and sleeps.
     """
 
-    def __init__(self, urls: Sequence[str], patience_s: float, clock: _Clock) -> None:
+    def __init__(self, urls: Sequence[str], patience_s: float, clock: Clock) -> None:
         self._urls = urls
         self._clock = clock
         self._patience_s = patience_s

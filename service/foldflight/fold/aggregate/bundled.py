@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -17,13 +18,10 @@ import pyarrow as pa
 from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge, cannot_retract
 from foldflight.fold.aggregate.states import Unfit
-from foldflight.fold.failures import Failures, user_failure
+from foldflight.fold.failures import user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots
-from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.bundled import Applied, Segment
-from foldflight.functions.author.context import FunctionContext
-from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.values import exact_types
 
 
@@ -32,18 +30,14 @@ class Bundled(Interpreted):
 
     _value_method = "fold_bundle"
 
-    def __init__(
-        self,
-        bound: BoundFunction,
-        *,
-        context: FunctionContext,
-        signer: StateSigner | None,
-        failures: Failures | None = None,
-    ) -> None:
-        self._values: dict[int, Any] = {}
-        left_out = bound.function.input_names[len(bound.input_types) :]
-        self._defaults = tuple(bound.function.defaults[name] for name in left_out)
-        super().__init__(bound, context=context, signer=signer, failures=failures)
+    @cached_property
+    def _values(self) -> dict[int, Any]:
+        return {}
+
+    @cached_property
+    def _defaults(self) -> tuple[Any, ...]:
+        left_out = self.bound.function.input_names[len(self.bound.input_types) :]
+        return tuple(self.bound.function.defaults[name] for name in left_out)
 
     @property
     def kind(self) -> Mode:
@@ -131,7 +125,7 @@ class Bundled(Interpreted):
             self._values.pop(slot, None)
 
     def close(self) -> None:
-        self._values = {}
+        self._values.clear()
         super().close()
 
     def _applied(self, slots: Sequence[int], segments: list[Segment[Any]]) -> Sequence[Applied[Any, Any] | None]:

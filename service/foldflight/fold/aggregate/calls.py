@@ -245,8 +245,8 @@ def _bind(registry: Registry, call: Call, schema: pa.Schema, where: str, *, keep
             f"{call.function} is a {function.kind} function, which does not aggregate rows; use it in {use}",
             function=call.function,
         )
-    types = [_column(schema, name, call).type for name in call.arguments]
-    if call.filter is not None and not pa.types.is_boolean(_column(schema, call.filter, call).type):
+    types = [column_of(schema, name, call).type for name in call.arguments]
+    if call.filter is not None and not pa.types.is_boolean(column_of(schema, call.filter, call).type):
         raise RejectedError(
             "SCHEMA_MISMATCH",
             f"the condition {call.filter!r} of {call.function} is {sql_name(schema.field(call.filter).type)}, but a "
@@ -297,7 +297,7 @@ def check_fingerprint(asked: Call | Step, found: str, version: str, where: str) 
 def _key_types(call: Call, schema: pa.Schema) -> tuple[pa.DataType, ...]:
     """Return the types of the keys of a call's order. Raises RejectedError SCHEMA_MISMATCH or SIGNATURE."""
     for order in call.order:
-        type_ = _column(schema, order.column, call).type
+        type_ = column_of(schema, order.column, call).type
         if pa.types.is_nested(type_) or isinstance(type_, pa.BaseExtensionType) or pa.types.is_interval(type_):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
@@ -312,16 +312,17 @@ def _key_types(call: Call, schema: pa.Schema) -> tuple[pa.DataType, ...]:
                 "an argument; order by an argument, or leave DISTINCT out",
                 function=call.function,
             )
-    return tuple(_column(schema, order.column, call).type for order in call.order)
+    return tuple(column_of(schema, order.column, call).type for order in call.order)
 
 
-def _column(schema: pa.Schema, name: str, call: Call) -> pa.Field:
+def column_of(schema: pa.Schema, name: str, asking: Call | Step) -> pa.Field:
+    """Return a column that a call or step names. Raises RejectedError SCHEMA_MISMATCH."""
     if schema.get_field_index(name) < 0:
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"{call.function} refers to a column {name!r} that the chunk does not have, or has twice; "
+            f"{asking.function} refers to a column {name!r} that the chunk does not have, or has twice; "
             f"its columns are {', '.join(schema.names) or '(none)'}",
-            function=call.function,
+            function=asking.function,
         )
     return schema.field(name)
 

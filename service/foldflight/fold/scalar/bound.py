@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.fold.accelerator import Accelerator
-from foldflight.fold.aggregate.calls import check_fingerprint, demand_instance
+from foldflight.fold.aggregate.calls import check_fingerprint, column_of, demand_instance
 from foldflight.fold.failures import ERROR, ERROR_TYPE
 from foldflight.fold.request import Request, Resources
 from foldflight.fold.scalar.expressions import OpenExpressions
@@ -153,7 +153,7 @@ class BoundExpressions:
 
     def _type_of(self, index: int, step: Step, argument: StepArgument) -> pa.DataType:
         if argument.step is None:
-            return self._column(step, argument.column or "").type
+            return column_of(self.request.columns, argument.column or "", step).type
         if not 0 <= argument.step < index:
             raise RejectedError(
                 "BAD_FRAME",
@@ -162,17 +162,6 @@ class BoundExpressions:
             )
         type_ = self.calls[argument.step].bound.result_type
         return type_ if argument.member is None else _member(type_, argument, step)
-
-    def _column(self, step: Step, name: str) -> pa.Field:
-        columns = self.request.columns
-        if columns.get_field_index(name) < 0:
-            raise RejectedError(
-                "SCHEMA_MISMATCH",
-                f"{step.function} refers to a column {name!r}, which the chunk does not have (or has twice); "
-                f"its columns are {', '.join(columns.names) or 'none'}",
-                function=step.function,
-            )
-        return columns.field(name)
 
 
 def _member(type_: pa.DataType, argument: StepArgument, step: Step) -> pa.DataType:

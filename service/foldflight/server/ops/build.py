@@ -6,6 +6,7 @@ import math
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,6 +26,7 @@ PARENT = "parent"  # the name of the process that relays connections to workers,
 _CGROUP = Path("/sys/fs/cgroup")
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ServerCollector:
     """A prometheus_client collector for the build, bounds and processes of a server.
 
@@ -37,22 +39,12 @@ class ServerCollector:
         restarts: Returns the number of restarts of workers.
     """
 
-    def __init__(
-        self,
-        *,
-        exchanges_max: int,
-        memory_limit: int,
-        cpus: int,
-        processes: Callable[[], Mapping[str, int | None]],
-        workers: Callable[[], int],
-        restarts: Callable[[], int],
-    ) -> None:
-        self._exchanges_max = exchanges_max
-        self._memory_limit = memory_limit
-        self._cpus = cpus
-        self._processes = processes
-        self._workers = workers
-        self._restarts = restarts
+    exchanges_max: int
+    memory_limit: int
+    cpus: int
+    processes: Callable[[], Mapping[str, int | None]]
+    workers: Callable[[], int]
+    restarts: Callable[[], int]
 
     def collect(self) -> Iterator[Family]:
         """Yield the metrics."""
@@ -60,19 +52,19 @@ class ServerCollector:
         build.add_metric(list(BUILD.values()), 1)
         yield build
         for name, value in (
-            ("foldflight_exchanges_max", self._exchanges_max),
-            ("foldflight_memory_limit_bytes", self._memory_limit),
-            ("foldflight_cpus", self._cpus),
-            ("foldflight_workers", self._workers()),
+            ("foldflight_exchanges_max", self.exchanges_max),
+            ("foldflight_memory_limit_bytes", self.memory_limit),
+            ("foldflight_cpus", self.cpus),
+            ("foldflight_workers", self.workers()),
         ):
             yield GaugeMetricFamily(name, _doc(name), value)
         restarts = "foldflight_worker_restarts_total"
-        yield CounterMetricFamily(restarts, _doc(restarts), self._restarts())
+        yield CounterMetricFamily(restarts, _doc(restarts), self.restarts())
         yield from self._of_processes()
 
     def _of_processes(self) -> Iterator[Family]:
         families: dict[str, Family] = {}
-        for worker, pid in self._processes().items():
+        for worker, pid in self.processes().items():
             if pid is None:
                 continue
             for measured in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]

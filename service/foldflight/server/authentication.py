@@ -35,28 +35,19 @@ from foldflight.server.ops.logs import Logger
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.run.settings import SECRET_BYTES_MIN, SETTINGS, Settings
 
-__all__ = [
-    "SECRET_BYTES_MIN",
-    "BundleKeys",
-    "Tokens",
-    "allowed",
-    "check_allowed",
-    "check_keys",
-    "check_state_keys",
-    "tls_of",
-    "tokens_of",
-]
-
 _MIDDLEWARE = "token"
 
 T = TypeVar("T")
 
 
-class _Reread(Generic[T]):
-    """The entries of a file, which is read again when it changes. If that fails, the previous entries remain.
+class Secrets(Generic[T]):
+    """Secrets that are given, and those of a file, which is read again when it changes.
+
+    If that fails, the previous secrets of the file remain valid.
 
     Args:
-        path: The file.
+        given: The secrets that are given.
+        path: The file; None if there is none.
         read: Reads the file, or raises RejectedError SETTINGS.
         logger: Logs each change once.
 
@@ -64,31 +55,36 @@ class _Reread(Generic[T]):
         RejectedError: SETTINGS if the first reading fails.
     """
 
-    def __init__(self, path: Path, read: Callable[[Path], Sequence[T]], logger: Logger) -> None:
-        self._path = path
+    def __init__(
+        self, given: Sequence[T], path: str | None, read: Callable[[Path], Sequence[T]], logger: Logger
+    ) -> None:
+        self._given = given
+        self._path = None if path is None else Path(path)
         self._read = read
         self._logger = logger
         self._lock = threading.Lock()
-        self._version = _version(path)
-        self._held = read(path)
+        self._version = None if self._path is None else _version(self._path)
+        self._held: Sequence[T] = () if self._path is None else read(self._path)
 
-    def __call__(self) -> Sequence[T]:
-        """Return the current entries."""
+    def __call__(self) -> list[T]:
+        """Return the current secrets."""
+        if self._path is None:
+            return [*self._given]
         with self._lock:
-            version = _version(self._path)
-            if version != self._version:
+            current = _version(self._path)
+            if current != self._version:
                 # Stored first, so that an unreadable file is logged once and not at every call.
-                self._version = version
-                self._look_again()
-            return self._held
+                self._version = current
+                self._look_again(self._path)
+            return [*self._given, *self._held]
 
-    def _look_again(self) -> None:
+    def _look_again(self, path: Path) -> None:
         try:
-            self._held = self._read(self._path)
+            self._held = self._read(path)
         except RejectedError as error:
             self._logger.warning("keys not read: the previous ones remain valid", problem=error.message)
         else:
-            self._logger.info("keys read", count=len(self._held), path=str(self._path))
+            self._logger.info("keys read", count=len(self._held), path=str(path))
 
 
 @dataclass(frozen=True)
@@ -103,8 +99,7 @@ class Tokens(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has n
     """Refuses a call without a known bearer token, before any handler runs.
 
     Args:
-        given: Tokens that permit all functions.
-        path: The tokens file, if there is one.
+        settings: Tokens that permit all functions, and the file with more tokens.
         known: Names of all functions; None if functions may be shipped.
         metrics: Counts refusals.
         logger: Logs names without a function, and files that became unreadable. The previous tokens then remain valid.
@@ -113,21 +108,13 @@ class Tokens(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has n
         RejectedError: SETTINGS if the file cannot be read or has a token that is too short.
     """
 
-    def __init__(
-        self,
-        given: Iterable[str],
-        path: Path | None,
-        *,
-        known: Collection[str] | None,
-        metrics: Metrics,
-        logger: Logger,
-    ) -> None:
+    def __init__(self, settings: Settings, *, known: Collection[str] | None, metrics: Metrics, logger: Logger) -> None:
         super().__init__()
-        self._given = [_Token(_digest(token), ()) for token in given]
         self._metrics = metrics
         self._functions = known
         self._logger = logger
-        self._from_file = None if path is None else _Reread(path, self._read, logger)
+        given = [_Token(_digest(token), ()) for token in settings.tokens]
+        self._secrets = Secrets(given, settings.tokens_file, self._read, logger)
 
     def _read(self, path: Path) -> list[_Token]:
         tokens = _read_tokens(path)
@@ -144,7 +131,7 @@ class Tokens(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has n
         """Find the token of the caller, in a time that does not depend on the token."""
         given = next((values[0] for key, values in headers.items() if key.lower() == "authorization"), "")
         digest = _digest(given.removeprefix("Bearer "))
-        matching = [token for token in self._known() if hmac.compare_digest(token.digest, digest)]
+        matching = [token for token in self._secrets() if hmac.compare_digest(token.digest, digest)]
         if not matching or not given.startswith("Bearer "):
             self._metrics.errors.labels("UNAUTHENTICATED").inc()
             problem = "the token is wrong" if given else "the call has no token"
@@ -152,9 +139,6 @@ class Tokens(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has n
                 RejectedError("UNAUTHENTICATED", f"{problem}; pass token=... to connect (--token in commands)")
             )
         return _Caller(matching[0].patterns)
-
-    def _known(self) -> list[_Token]:
-        return [*self._given, *(() if self._from_file is None else self._from_file())]
 
 
 class _Caller(fl.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
@@ -187,25 +171,10 @@ def check_allowed(context: Any, names: Iterable[str]) -> None:
         )
 
 
-class BundleKeys:
-    """The keys that authorise shipped functions.
-
-    Args:
-        settings: Keys, and the file with more keys.
-        logger: Logs if the file became unreadable. The previous keys then remain valid.
-
-    Raises:
-        RejectedError: SETTINGS if the file cannot be read or has a key that is too short.
-    """
-
-    def __init__(self, settings: Settings, logger: Logger) -> None:
-        self._given = [key.encode() for key in settings.bundle_keys]
-        path = settings.bundle_keys_file
-        self._from_file = None if path is None else _Reread(Path(path), _read_bundle_keys, logger)
-
-    def __call__(self) -> list[bytes]:
-        """Return the valid keys."""
-        return [*self._given, *(() if self._from_file is None else self._from_file())]
+def bundle_keys_of(settings: Settings, logger: Logger) -> Secrets[bytes]:
+    """Return the keys that authorise shipped functions. Raises RejectedError SETTINGS for a file that is not one."""
+    given = [key.encode() for key in settings.bundle_keys]
+    return Secrets(given, settings.bundle_keys_file, _read_bundle_keys, logger)
 
 
 def check_state_keys(settings: Settings, functions: Iterable[AnyFunction]) -> None:
@@ -242,10 +211,9 @@ def tokens_of(
     """Return the middleware that checks tokens; None if there are no tokens."""
     if not settings.tokens and settings.tokens_file is None:
         return None
-    path = None if settings.tokens_file is None else Path(settings.tokens_file)
     # With bundle keys, a token may permit functions that will be shipped.
     known = None if settings.bundle_keys or settings.bundle_keys_file else functions
-    return {_MIDDLEWARE: Tokens(settings.tokens, path, known=known, metrics=metrics, logger=logger)}
+    return {_MIDDLEWARE: Tokens(settings, known=known, metrics=metrics, logger=logger)}
 
 
 def tls_of(settings: Settings) -> dict[str, Any]:

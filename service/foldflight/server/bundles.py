@@ -15,7 +15,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import Registered
 from foldflight.functions.registry import Registry
-from foldflight.server.authentication import BundleKeys, check_allowed, check_state_keys
+from foldflight.server.authentication import bundle_keys_of, check_allowed, check_state_keys
 from foldflight.server.ops.logs import Logger
 from foldflight.server.run.settings import SETTINGS, Settings
 from foldflight.shipping.bundles import Bundle, check_made_with, unpickled, unseal
@@ -36,7 +36,7 @@ class Bundles:
     """
 
     def __init__(self, settings: Settings, registry: Registry, logger: Logger) -> None:
-        self._keys = BundleKeys(settings, logger)
+        self._keys = bundle_keys_of(settings, logger)
         self._settings = settings
         self._registry = registry
         self._logger = logger

@@ -8,16 +8,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.exchange.frames import (
-    Frame,
-    InitialOutputs,
-    Mapped,
-    Open,
-    Opened,
-    Results,
-    RowOutputs,
-    SavedStates,
-)
+from foldflight.exchange.frames import Frame, InitialOutputs, Mapped, Open, Opened, Results, RowOutputs, SavedStates
 from foldflight.exchange.machine import Exchange, Role
 from foldflight.fold.scalar.bound import ROW
 

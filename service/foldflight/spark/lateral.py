@@ -22,14 +22,7 @@ from foldflight.spark.arrow import step_name
 from foldflight.spark.carrier import SPARK
 from foldflight.spark.columns import Columns, text_of
 from foldflight.spark.deadletters import OnError, is_isolated
-from foldflight.spark.scalar import (
-    ERROR_CARRIER,
-    check_frame,
-    check_kinds,
-    chunk_schema,
-    letter_beside,
-    rows_with,
-)
+from foldflight.spark.scalar import ERROR_CARRIER, check_frame, check_kinds, chunk_schema, letter_beside, rows_with
 from foldflight.spark.types import arrow_fields
 from foldflight.spark.versions import spark_type
 

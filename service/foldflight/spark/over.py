@@ -30,16 +30,7 @@ from foldflight.functions.query.call import Order
 from foldflight.functions.query.frame import WindowFrame
 from foldflight.spark.arrow import arrow_function, hash_of, step_name, together
 from foldflight.spark.carrier import SPARK
-from foldflight.spark.columns import (
-    Columns,
-    by_text,
-    column_named,
-    column_of,
-    key_name,
-    rejecting,
-    sort_key,
-    text_of,
-)
+from foldflight.spark.columns import Columns, by_text, column_named, column_of, key_name, rejecting, sort_key, text_of
 from foldflight.spark.grouping import check_buckets, listed, named_outputs, one_transport, refuse_doubles
 from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.overstream import over_stream

@@ -23,12 +23,7 @@ from foldflight.engine.state.manifest import RunStore
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.packing import Pack, Unpack
 from foldflight.spark.arrow import arrow_function, step_name
-from foldflight.spark.bucketed import (
-    BucketOperator,
-    blobs_of,
-    bucket_row,
-    bucketed,
-)
+from foldflight.spark.bucketed import BucketOperator, blobs_of, bucket_row, bucketed
 
 
 def over_stream(over: StreamedOver, rows: DataFrame, schema: st.StructType) -> DataFrame:

@@ -35,12 +35,7 @@ from foldflight.engine.stream.packing import Pack, Unpack, blob_of
 from foldflight.engine.stream.sessions import SessionEpoch
 from foldflight.functions import RowKind
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of
-from foldflight.spark.bucketed import (
-    BucketOperator,
-    blobs_of,
-    bucket_row,
-    bucketed,
-)
+from foldflight.spark.bucketed import BucketOperator, blobs_of, bucket_row, bucketed
 
 # If most rows of an epoch belong to different groups, merging their states costs more than folding the rows.
 _UNFOLDED_GROUPS_MIN = 1 << 10

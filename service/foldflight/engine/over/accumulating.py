@@ -11,9 +11,7 @@ from foldflight.engine.keys.grouped import Clock, GroupedExchange, Groups
 from foldflight.engine.over.positions import Positions
 from foldflight.engine.over.query import Part
 from foldflight.engine.over.steps import CallsFold, Kept, Mask, Slots, Step, columns_of
-from foldflight.engine.over.stream import (
-    distance_us,
-)
+from foldflight.engine.over.stream import distance_us
 from foldflight.engine.query.blocks import Pace, one_batch
 from foldflight.engine.query.layout import KIND, SLOT
 from foldflight.engine.state.migration import Migration

@@ -11,10 +11,7 @@ from foldflight.engine.over.folding import fold_of
 from foldflight.engine.over.partitions import Store
 from foldflight.engine.over.positions import OrderOf, Positions, positions_of
 from foldflight.engine.over.steps import CallsFold, Kept, Slots, Step, columns_of
-from foldflight.engine.over.stream import (
-    FrameCalls,
-    kept_rows,
-)
+from foldflight.engine.over.stream import FrameCalls, kept_rows
 from foldflight.engine.query.blocks import BlockBounds, Pace
 from foldflight.engine.query.layout import REAL
 from foldflight.engine.state.table import StateTable

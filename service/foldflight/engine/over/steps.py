@@ -12,9 +12,7 @@ import pyarrow as pa
 
 from foldflight.engine.keys.grouped import Groups
 from foldflight.engine.over.positions import Positions
-from foldflight.engine.over.stream import (
-    distance_us,
-)
+from foldflight.engine.over.stream import distance_us
 from foldflight.engine.query.layout import REAL, QueryLayout
 from foldflight.engine.state.manifest import TableLayout
 from foldflight.engine.state.table import Conversion, StateTable

@@ -545,3 +545,30 @@ def test_what_messages_of_ipc_keep_is_counted_as_a_whole(hot: Programs) -> None:
         one.fold(Rows(np.zeros(50, np.int32), None, columns))
     assert one.kind == "compiled"
     assert 100_000 < one._kept_bytes < 150_000
+
+
+@udaf
+class Mixed:
+    """A variable is a tuple of a float, which may be None, on one way and of a whole number on another."""
+
+    def create_accumulator(self) -> dict[int, tuple[float, int]]:
+        return {}
+
+    def accumulate(self, accumulator: dict[int, tuple[float, int]], value: int) -> None:
+        found = accumulator.get(value)
+        if value > 3:
+            found = (1, 2)
+        if found is not None:
+            accumulator[value + 1] = (0.5, value)
+
+    def get_value(self, accumulator: dict[int, tuple[float, int]]) -> int:
+        return len(accumulator)
+
+
+def test_members_of_tuples_are_not_converted(hot: Programs) -> None:
+    """Machine code would make a float of the whole number."""
+    (function,) = Registry.load([Mixed]).authored
+    bound = function.bind([pa.int64()], {})
+    found = hot.program(bound, bound.instantiate())
+    assert not isinstance(found, Program)
+    assert "it has a value of type" in found.reason

@@ -186,12 +186,11 @@ def _check_type(type_: types.Type) -> None:
         ),
     ):
         return
+    if isinstance(type_, types.Optional) and isinstance(type_.type, (Held, Struct)):
+        return
     if isinstance(type_, types.BaseTuple):
         for each in type_:
             _check_type(each)
-        return
-    if isinstance(type_, types.Optional):
-        _check_type(type_.type)
         return
     if isinstance(type_, types.Pair):
         _check_type(type_.first_type)

@@ -107,9 +107,9 @@ def _run(command: Sequence[str], url: str, timeout_s: float) -> str:
 def _report(outcomes: Iterable[Outcome]) -> None:
     """Print each outcome when it is known; for a broken rule, also what was found and what to change."""
     console = Console()
-    found = []
+    outcomes_of_rules = []
     for outcome in outcomes:
-        found.append(outcome.passed)
+        outcomes_of_rules.append(outcome.passed)
         detail = f"  {escape(outcome.detail)}" if outcome.passed is None else ""
         console.print(f"{_WORDS[outcome.passed]}  {outcome.rule.name}{detail}", highlight=False)
         if outcome.passed is False:
@@ -119,9 +119,10 @@ def _report(outcomes: Iterable[Outcome]) -> None:
                 ("remedy", outcome.rule.remedy),
             ):
                 console.print(f"    {name}: {escape(text)}", highlight=False)
-    broken, skipped = found.count(False), found.count(None)
+    broken, skipped = outcomes_of_rules.count(False), outcomes_of_rules.count(None)
     console.print(
-        f"{len(found)} rules: {found.count(True)} kept, {broken} broken, {skipped} not tested", highlight=False
+        f"{len(outcomes_of_rules)} rules: {outcomes_of_rules.count(True)} kept, {broken} broken, {skipped} not tested",
+        highlight=False,
     )
     if broken:
         click.get_current_context().exit(EXIT_BROKEN)

@@ -102,19 +102,19 @@ def _compare(console: Console, flights: DataFrame, url: str, rows: int) -> int:
         console.print(f"{name}: {seconds:.2f} s")
         results.append((name, by_key, total, seconds))
     console.print(_result_table(results[0][1]))
-    found: list[str] = []
+    different: list[str] = []
     for name, by_key, total, _ in results[1:]:
-        found += [f"{name}: {each}" for each in differences(results[0][1], by_key, KEYS)]
-        found += [f"{name}, all flights: {each}" for each in differences(results[0][2], total, ())]
+        different += [f"{name}: {each}" for each in differences(results[0][1], by_key, KEYS)]
+        different += [f"{name}, all flights: {each}" for each in differences(results[0][2], total, ())]
     console.print(_times_table([(name, seconds) for name, _, _, seconds in results], rows))
-    for each in found[:_SHOWN_DIFFERENCES]:
+    for each in different[:_SHOWN_DIFFERENCES]:
         console.print(each, style="red")
     groups = len(results[0][1]) + 1
-    if found:
-        console.print(f"{len(found)} differences from Spark SQL", style="bold red")
+    if different:
+        console.print(f"{len(different)} differences from Spark SQL", style="bold red")
     else:
         console.print(f"every value of {groups} groups equals Spark SQL's, embedded and remote", style="bold green")
-    return len(found)
+    return len(different)
 
 
 def warm_copies(rows: int, workers: int) -> int:
@@ -171,18 +171,18 @@ def _built_in(flights: DataFrame, keys: Sequence[str]) -> DataFrame:
     )
 
 
-def differences(expected: Rows, found: Rows, keys: Sequence[str]) -> list[str]:
+def differences(expected: Rows, actual: Rows, keys: Sequence[str]) -> list[str]:
     """Return the differences between two results: a text for each value, missing group or extra group.
 
     Args:
         expected: The rows of one result, one for each group, as mappings of column to value.
-        found: The rows of the other result.
+        actual: The rows of the other result.
         keys: The grouping columns.
     """
-    by_key = {tuple(row[key] for key in keys): row for row in found}
+    by_key = {tuple(row[key] for key in keys): row for row in actual}
     texts = []
-    if len(by_key) != len(found):
-        texts.append(f"{len(found) - len(by_key)} groups appear twice")
+    if len(by_key) != len(actual):
+        texts.append(f"{len(actual) - len(by_key)} groups appear twice")
     for row in expected:
         group = tuple(row[key] for key in keys)
         other = by_key.pop(group, None)

@@ -28,8 +28,8 @@ def functions(target: str, *, as_json: bool, **connection: Any) -> None:
     """List the functions of TARGET: grpc://host:port, grpc+tls://host:port, or a module (also embedded:module)."""
     reached = connect(target if ":" in target else f"{EMBEDDED}{target}", **connection)
     transport = reached.transport
-    found = transport.infos(look=True)
-    infos = sorted(found, key=lambda info: (_is_built_in(info), info.name))
+    listed = transport.infos(look=True)
+    infos = sorted(listed, key=lambda info: (_is_built_in(info), info.name))
     if as_json:
         click.echo(json.dumps([_facts(info) for info in infos], indent=2, default=repr))
         return

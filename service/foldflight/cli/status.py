@@ -86,10 +86,10 @@ def _ask(transports: Sequence[FlightTransport]) -> list[Answer]:
     answers: list[Answer] = []
     for transport in transports:
         try:
-            found = transport.status()
+            status = transport.status()
         except FoldflightError as error:
-            found = {"servers": [{"address": transport.urls[0], "problem": f"{error.code}: {error.message}"}]}
-        answers.append((time.monotonic(), found))
+            status = {"servers": [{"address": transport.urls[0], "problem": f"{error.code}: {error.message}"}]}
+        answers.append((time.monotonic(), status))
     return answers
 
 
@@ -106,15 +106,15 @@ def rates(before: Sequence[Answer], after: Sequence[Answer]) -> Servers:
     """Return the servers of the later answers with `rows_per_s`, which is None if no earlier answer is comparable."""
     old, servers = merged(before), []
     for name, (at_s, server) in merged(after).items():
-        found = dict(server)
+        with_rates = dict(server)
         if "problem" not in server:
             earlier_s, earlier = old.get(name, (at_s, server))
             # A server that has restarted with the same name counts from zero.
             comparable = at_s > earlier_s and server["rows"] >= earlier.get("rows", 0)
-            found["rows_per_s"] = (
+            with_rates["rows_per_s"] = (
                 round((server["rows"] - earlier["rows"]) / (at_s - earlier_s), 1) if comparable else None
             )
-        servers.append(found)
+        servers.append(with_rates)
     return servers
 
 

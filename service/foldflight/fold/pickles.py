@@ -52,13 +52,13 @@ class Pickles:
 
     def __init__(self, own: Mapping[tuple[str, str], Any]) -> None:
         self._own = own
-        self._names = {id(found): name for name, found in own.items()}
+        self._names = {id(target): name for name, target in own.items()}
         self._alone: dict[str, Any] = {}
         twice = set()
-        for (_, name), found in own.items():
+        for (_, name), target in own.items():
             if name in self._alone:
                 twice.add(name)
-            self._alone[name] = found
+            self._alone[name] = target
         for name in twice:
             del self._alone[name]
 
@@ -107,9 +107,9 @@ class _Unpickler(pickle.Unpickler):  # noqa: S301 - the caller of `loads` trusts
         """Return the object of a name in a pickle."""
         if module == __name__ and name == named.__name__:
             return self.find_class
-        found = self._pickles.own(module, name)
-        if found is not None:
-            return found
+        target = self._pickles.own(module, name)
+        if target is not None:
+            return target
         for adapter in ADAPTERS.values():
             if (module, name) in adapter.pickled:
                 return adapter.pickled[module, name]
@@ -117,7 +117,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: S301 - the caller of `loads` trusts
         try:
             return super().find_class(module, name)
         except (ImportError, AttributeError) as error:
-            found = self._pickles.moved(name)
-            if found is None:
+            target = self._pickles.moved(name)
+            if target is None:
                 raise UnknownName(f"{module}.{name}") from error
-            return found
+            return target

@@ -52,10 +52,10 @@ class Column:
     @classmethod
     def cast(cls, name: str, array: pa.Array, type_: pa.DataType) -> Column:
         """Return a column of the declared type. Raises RejectedError SCHEMA_MISMATCH as `cast_arguments` does."""
-        found, misfits = cast_arguments(array, type_)
+        values, misfits = cast_arguments(array, type_)
         if misfits is None:
-            return cls(name, found)
-        return cls(name, found, misfits=pc.if_else(pa.array(misfits), array, pa.scalar(None, array.type)))
+            return cls(name, values)
+        return cls(name, values, misfits=pc.if_else(pa.array(misfits), array, pa.scalar(None, array.type)))
 
     @cached_property
     def values(self) -> list[Any]:
@@ -143,9 +143,9 @@ class Rows:
         for column in self.arguments:
             if column.misfits is None or column.array is None:
                 continue
-            found = column.misfits.is_valid().to_numpy(zero_copy_only=False)
+            misfitting = column.misfits.is_valid().to_numpy(zero_copy_only=False)
             type_ = sql_name(column.array.type)
-            for index in np.flatnonzero(found if mask is None else found & mask).tolist():
+            for index in np.flatnonzero(misfitting if mask is None else misfitting & mask).tolist():
                 message = (
                     f"the argument {column.name} is {column.misfits[index]}, which does not fit {type_}; round it or "
                     "leave it out in the query, or declare a wider type"

@@ -31,8 +31,8 @@ def text_of(type_: pa.DataType) -> str | None:
 
 def too_long(array: pa.Array) -> Any | None:
     """Return which of n texts or bytes are too long for compiled code, bool, shape (n,); None if none is."""
-    found = pc.fill_null(pc.greater(pc.binary_length(array), LENGTH_MAX), False).to_numpy(zero_copy_only=False)
-    return found if found.any() else None
+    mask = pc.fill_null(pc.greater(pc.binary_length(array), LENGTH_MAX), False).to_numpy(zero_copy_only=False)
+    return mask if mask.any() else None
 
 
 def to_addresses(array: pa.Array, left_out: Any | None = None) -> Any | None:

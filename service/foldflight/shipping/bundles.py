@@ -136,10 +136,10 @@ class _Unpickler(pickle.Unpickler):  # noqa: S301 - the callers trust the bytes
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the object that a pickle refers to. Functions that create classes get ids with the digest."""
-        found = super().find_class(module, name)
+        target = super().find_class(module, name)
         if module == "cloudpickle.cloudpickle" and name in _MAKERS:
-            return functools.partial(_make, found, self._digest)
-        return found
+            return functools.partial(_make, target, self._digest)
+        return target
 
 
 def _make(maker: Callable[..., type], digest: str, *given: Any) -> type:

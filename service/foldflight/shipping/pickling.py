@@ -146,9 +146,9 @@ def _own(function: Function) -> Mapping[tuple[str, str], Any]:
     recorder = _Recorder(function)
     recorder.dump(replace(function, own={}))
     return {
-        name: found[0]
-        for name, found in recorder.found.items()
-        if len(found) == 1 and name[0] != "builtins" and "<lambda>" not in name[1]
+        name: objects[0]
+        for name, objects in recorder.found.items()
+        if len(objects) == 1 and name[0] != "builtins" and "<lambda>" not in name[1]
     }
 
 

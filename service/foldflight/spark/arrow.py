@@ -106,10 +106,10 @@ def spark_schema(
         schema: Keys, then states or outputs, then dead letters (if errors are isolated).
         outputs: Spark's types of the outputs; for states none.
     """
-    layout, found = query.layout, rows.schema
-    key_types = [nullable(field.dataType) for field in found.fields[: len(layout.names)]]
+    layout, columns = query.layout, rows.schema
+    key_types = [nullable(field.dataType) for field in columns.fields[: len(layout.names)]]
     known = [*key_types, *outputs]
     types = [*known, *(spark_type(field.type) for field in list(schema)[len(known) :])]
     if layout.isolates and schema.names[-1] == DEAD_LETTER:
-        types[-1] = letter_type(layout, key_types, [found[name].dataType for name in layout.columns.names])
+        types[-1] = letter_type(layout, key_types, [columns[name].dataType for name in layout.columns.names])
     return st.StructType([st.StructField(name, type_) for name, type_ in zip(schema.names, types, strict=True)])

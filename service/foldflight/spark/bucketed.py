@@ -219,9 +219,9 @@ class RunNames:
         epoch = None if task is None else task.getLocalProperty(_EPOCH)
         if epoch is None:
             return uuid.uuid4().hex
-        found = _digest(identity)
-        self._uses[found] += 1
-        name = _digest(f"{epoch} {self._uses[found]} {found}".encode())
+        digest = _digest(identity)
+        self._uses[digest] += 1
+        name = _digest(f"{epoch} {self._uses[digest]} {digest}".encode())
         return name if identity is data else f"{name}.{_digest(data)}"
 
 

@@ -119,7 +119,7 @@ def result_types(names: list[str], types: list[pa.DataType]) -> list[pa.DataType
     Raises:
         RejectedError: SCHEMA_MISMATCH, naming an output whose type Spark cannot represent.
     """
-    found = []
+    carriers = []
     for name, type_ in zip(names, types, strict=True):
         carrier = result_carrier(type_)
         if carrier is None:
@@ -128,8 +128,8 @@ def result_types(names: list[str], types: list[pa.DataType]) -> list[pa.DataType
                 f"the output {name} is {sql_name(type_)}, which Spark has no type for; declare another result_type "
                 "(STRING, or INTERVAL DAY TO SECOND for a duration)",
             )
-        found.append(carrier)
-    return found
+        carriers.append(carrier)
+    return carriers
 
 
 SPARK: Final = HostTypes(carrier=carrier_type, results=result_types)

@@ -119,7 +119,7 @@ class Columns:
     @property
     def shown(self) -> list[str]:
         """The names of arguments and conditions in chunks, in the order of `rows`."""
-        return [found.shown for found in self._found.values()]
+        return [entry.shown for entry in self._found.values()]
 
     @property
     def input(self) -> DataFrame:
@@ -137,14 +137,14 @@ class Columns:
     @property
     def expressions(self) -> list[Column]:
         """The arguments and conditions over `input`, in the order of `shown`."""
-        return [self._expression(found) for found in self._found.values()]
+        return [self._expression(entry) for entry in self._found.values()]
 
-    def _expression(self, found: _Found) -> Column:
-        conditions = self._guards.get(found.shown, set()) if not self._is_simple(found.shown) else set()
+    def _expression(self, entry: _Found) -> Column:
+        conditions = self._guards.get(entry.shown, set()) if not self._is_simple(entry.shown) else set()
         if conditions:
             holds = [self._over_input(each).cast("boolean") for each in sorted(conditions)]
-            return _guarded(self.df, found.written, functools.reduce(Column.__or__, holds), found.role)
-        return self._over_input(found.shown) if found.shown in self._guarding else found.column
+            return _guarded(self.df, entry.written, functools.reduce(Column.__or__, holds), entry.role)
+        return self._over_input(entry.shown) if entry.shown in self._guarding else entry.column
 
     def _over_input(self, condition: str) -> Column:
         if self._is_simple(condition):
@@ -159,7 +159,7 @@ class Columns:
 
     @property
     def _by_shown(self) -> dict[str, _Found]:
-        return {found.shown: found for found in self._found.values()}
+        return {entry.shown: entry for entry in self._found.values()}
 
     def _condition_name(self, condition: str) -> str:
         return _CONDITION.format(list(self._by_shown).index(condition))
@@ -172,7 +172,7 @@ class Columns:
     @property
     def written(self) -> list[object]:
         """The arguments and conditions as the user wrote them, in the order of `shown`."""
-        return [found.written for found in self._found.values()]
+        return [entry.written for entry in self._found.values()]
 
     def rows(self) -> DataFrame:
         """Return the input reduced to keys, kind, arguments and conditions, in that order.
@@ -260,7 +260,7 @@ class Columns:
 
     def roles(self) -> list[str]:
         """Return the role of each column of `rows` except the row kind, for errors."""
-        return [*(f"the key {name!r}" for name in self.names), *(found.role for found in self._found.values())]
+        return [*(f"the key {name!r}" for name in self.names), *(entry.role for entry in self._found.values())]
 
     def refuse_types(self, aggregates: Sequence[Aggregate], columns: pa.Schema) -> None:
         """Refuse an argument whose type its function does not accept, with Spark's names of types.
@@ -503,9 +503,9 @@ def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, 
 def _translated(kind: Column, meanings: Mapping[str, str], role: str) -> Column:
     """Return a column of row kinds for a column of codes. The query fails at a code without a meaning."""
     code = kind.cast("string")
-    found = sf.when(sf.lit(False), sf.lit(""))
+    letter = sf.when(sf.lit(False), sf.lit(""))
     for written, meaning in meanings.items():
-        found = found.when(code == sf.lit(written), sf.lit(RowKind.parse(meaning).short))
+        letter = letter.when(code == sf.lit(written), sf.lit(RowKind.parse(meaning).short))
     shown = sf.coalesce(sf.concat(sf.lit("'"), code, sf.lit("'")), sf.lit("NULL"))
     known = ", ".join(map(repr, meanings))
     message = (
@@ -513,7 +513,7 @@ def _translated(kind: Column, meanings: Mapping[str, str], role: str) -> Column:
         shown,
         sf.lit(f", and row_kinds maps only {known}; add it there"),
     )
-    return found.otherwise(sf.raise_error(sf.concat(*message)))
+    return letter.otherwise(sf.raise_error(sf.concat(*message)))
 
 
 def _kind_number(kind: Column) -> Column:

@@ -231,12 +231,12 @@ def _parts(calls: Sequence[_Call]) -> dict[str, str]:
     cut: Counter[str] = Counter()
     for call in calls:
         for aggregate in call.plan.aggregates:
-            found = {
+            parts = {
                 call.text(each.parts[0], {})
                 for case in aggregate.cases
                 for each in case.value.walk()
                 if each.op in ("low", "high") and each.parts[0].op in ("mul", "add")
             }
-            cut.update(found)
+            cut.update(parts)
     repeated = [text for text, times in cut.items() if times > 1]
     return {text: f"part_{number}" for number, text in enumerate(repeated)}

@@ -351,12 +351,12 @@ class OverFrame:
         if isinstance(type_, st.DecimalType):
             return end.cast(type_)
         with rejecting("SCHEMA_MISMATCH", f"Spark cannot add the distance {bound!r} to the order"):
-            found = self.df.select(end).schema[0].dataType
-        if found != type_:
+            actual = self.df.select(end).schema[0].dataType
+        if actual != type_:
             raise RejectedError(
                 "SCHEMA_MISMATCH",
                 f"the order {name!r} is {type_.simpleString()}, and at the distance {bound!r} "
-                f"it is {found.simpleString()}; order by CAST(... AS {found.simpleString().upper()})",
+                f"it is {actual.simpleString()}; order by CAST(... AS {actual.simpleString().upper()})",
             )
         return end
 

@@ -199,10 +199,10 @@ def _mapped(history: _History) -> DataFrame:
     if not all(use.function.deterministic for use in uses_in(uses.values())):
         udf = udf.asNondeterministic()
     mapped = df.withColumn(_MAPPED, udf(*(columns.expressions or [sf.lit(True)])))
-    found = sf.col(_MAPPED)
-    added = {output: found if is_alone else found.getField(f"output_{place}") for place, output in enumerate(uses)}
+    answer = sf.col(_MAPPED)
+    added = {output: answer if is_alone else answer.getField(f"output_{place}") for place, output in enumerate(uses)}
     if isolates:
-        added[DEAD_LETTER] = letter_of(found.getField(ERROR), columns)
+        added[DEAD_LETTER] = letter_of(answer.getField(ERROR), columns)
     return mapped.withColumns(added).drop(_MAPPED)
 
 
@@ -246,11 +246,11 @@ def rows_with(
     arrow = arrow_fields(rows.schema, roles)
     sent = carriers([nullable(each.dataType) for each in df.schema], arrow.types[: len(kept)])
     # mapInArrow knows nothing of metadata: without it a watermark would be lost.
-    found = [
+    fields = [
         st.StructField(each.name, type_, metadata=each.metadata) for each, type_ in zip(df.schema, sent, strict=True)
     ]
     task = arrow_function(_RowsWith(query, arrow, len(kept), types), name, query.traced)
-    mapped = rows.mapInArrow(task, st.StructType([*found, *added]))
+    mapped = rows.mapInArrow(task, st.StructType([*fields, *added]))
     return as_intervals(mapped, {each.name: each.dataType for each in df.schema})
 
 
@@ -281,13 +281,13 @@ class _RowsWith:
                 start += part.num_rows
 
     def _joined(self, block: pa.RecordBatch, start: int, part: pa.RecordBatch) -> pa.RecordBatch:
-        kept, found = block.columns[: self.kept], part.columns
+        kept, columns = block.columns[: self.kept], part.columns
         if self.query.is_table:
-            places, struct, *errors = found
-            kept, found = [column.take(places) for column in kept], [*struct.flatten(), *errors]
+            places, struct, *errors = columns
+            kept, columns = [column.take(places) for column in kept], [*struct.flatten(), *errors]
         else:
             kept = [column.slice(start, part.num_rows) for column in kept]
-        members = [convert(each, type_) for each, type_ in zip(found, self.types.types, strict=True)]
+        members = [convert(each, type_) for each, type_ in zip(columns, self.types.types, strict=True)]
         names = [f"column_{place}" for place in range(len(kept) + len(members))]
         return pa.RecordBatch.from_arrays([*kept, *members], names=names)
 
@@ -540,10 +540,10 @@ class _OneCall:
         places = np.flatnonzero(holds.fill_null(False).to_numpy(zero_copy_only=False))
         if not len(places):
             return pa.nulls(len(holds), self.type_)
-        found = self.values([each.take(pa.array(places)) for each in columns])
+        values = self.values([each.take(pa.array(places)) for each in columns])
         spread = np.full(len(holds), -1)
         spread[places] = np.arange(len(places))
-        return found.take(pa.array(spread, mask=spread < 0))
+        return values.take(pa.array(spread, mask=spread < 0))
 
     def values(self, columns: Sequence[pa.Array]) -> pa.Array:
         """Return the results of n rows."""
@@ -566,11 +566,11 @@ class _OneCall:
     def _check_kind(self, result: pa.DataType) -> None:
         """Refuse a result with timestamps of another kind than the UDF has: the arguments decide about it."""
         declared = self.type_.value_type if self.is_table else self.type_
-        (found,) = result_types([self.function], [result])
-        if found != declared and sql_name(found, zoned="TIMESTAMP") == sql_name(declared, zoned="TIMESTAMP"):
+        (actual,) = result_types([self.function], [result])
+        if actual != declared and sql_name(actual, zoned="TIMESTAMP") == sql_name(declared, zoned="TIMESTAMP"):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"{self.function} returns {spark_name(found)} for these arguments, and as a UDF of Spark it has one "
+                f"{self.function} returns {spark_name(actual)} for these arguments, and as a UDF of Spark it has one "
                 f"type, {spark_name(declared)}; cast its timestamps to TIMESTAMP_NTZ, declare the types by CREATE "
                 "FUNCTION, or use foldflight.spark.sql or with_columns",
                 function=self.function,

@@ -168,11 +168,11 @@ def check_provider(df: DataFrame) -> None:
             "Sail has no state store for streams; run streams on Spark 4.0 or later. Batches, over, SQL, scalar and "
             "table functions work on Sail",
         )
-    found = df.sparkSession.conf.get(_PROVIDER, "")
-    if found != _ROCKSDB:
+    provider = df.sparkSession.conf.get(_PROVIDER, "")
+    if provider != _ROCKSDB:
         raise RejectedError(
             "SETTINGS",
-            f"the state table needs Spark's RocksDB state store, and {_PROVIDER} is {found or 'not set'}; call "
+            f"the state table needs Spark's RocksDB state store, and {_PROVIDER} is {provider or 'not set'}; call "
             f"foldflight.spark.configure(spark) before the query, or set\n  {_PROVIDER}={_ROCKSDB}\n"
             f"  {_ALWAYS[-1].name}={_ALWAYS[-1].value}",
         )

@@ -274,8 +274,8 @@ class StoredGroups(StoredTable):
         manifests = _manifests(partial(_variable, spark, checkpoint, operator, batch), has_names=False)
         schema = st.StructType([st.StructField(_DATA, st.BinaryType())])
         versions = manifests.mapInArrow(arrow_function(_generations, "read_functions"), schema)
-        found = versions.distinct().sort(_DATA).collect()
-        layout = with_older(layout, [pa.ipc.read_schema(pa.py_buffer(bytes(row[_DATA]))) for row in found])
+        schemas = versions.distinct().sort(_DATA).collect()
+        layout = with_older(layout, [pa.ipc.read_schema(pa.py_buffer(bytes(row[_DATA]))) for row in schemas])
         keys, outputs = layout.names[: len(layout.keys)], layout.names[len(layout.keys) :]
         calls = [f"{call['function']} v{call['version']}" for call in layout.described["calls"]]
         groups = _schema_of(layout.keys, keys, LIVE_ROWS, layout.states.types, outputs)
@@ -320,9 +320,9 @@ class StoredFrames(StoredTable):
     @classmethod
     def open(cls, spark: SparkSession, checkpoint: str, operator: int, batch: int) -> Self:
         """Read the manifests. Raises the errors of `state_table`."""
-        found = _manifests(partial(_variable, spark, checkpoint, operator, batch), has_names=True).collect()
+        stored = _manifests(partial(_variable, spark, checkpoint, operator, batch), has_names=True).collect()
         manifests, sizes = [], []
-        for bucket, name, data in found:
+        for bucket, name, data in stored:
             with naming_bucket(bucket):
                 sizes.append((bucket, sizes_of(name, bytes(data))))
             manifests.append((name, bytes(data)))
@@ -402,13 +402,13 @@ def _operators(spark: SparkSession, checkpoint: str) -> Operators:
     """Return the operators of a query with state. Raises RejectedError SETTINGS on a Spark that cannot read it."""
     require(STREAMS, "streams and their states")
     try:
-        found = spark.read.format("state-metadata").load(checkpoint).orderBy("operatorId").collect()
+        metadata = spark.read.format("state-metadata").load(checkpoint).orderBy("operatorId").collect()
     except PySparkException as error:
         raise _no_checkpoint(checkpoint, str(error).partition("\n")[0]) from error
-    if not found:
+    if not metadata:
         raise _no_checkpoint(checkpoint, "it has no stateful operator with a committed batch")
     operators: Operators = {}
-    for row in found:
+    for row in metadata:
         variables = json.loads(row["operatorProperties"] or "{}").get("stateVariables", [])
         # If timers are used, Spark stores its own variables next to ours.
         names = {each["stateName"] for each in variables}
@@ -428,8 +428,8 @@ def _operators(spark: SparkSession, checkpoint: str) -> Operators:
         raise RejectedError(
             "STATE_MISMATCH",
             f"{checkpoint} is the checkpoint of another query: its state is that of "
-            f"{', '.join(row['operatorName'] for row in found)}, not a state table of foldflight; give the checkpoint "
-            "of a query with group_by(...).agg(...) or over(...).agg(...) of foldflight",
+            f"{', '.join(row['operatorName'] for row in metadata)}, not a state table of foldflight; give the "
+            "checkpoint of a query with group_by(...).agg(...) or over(...).agg(...) of foldflight",
         )
     return operators
 
@@ -518,11 +518,11 @@ def _measure(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _generations(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the state schemas of the buckets' runs, from their manifests."""
     for batch in batches:
-        found = []
+        schemas = []
         for row in batch.select([BUCKET, _DATA]).to_pylist():
             with naming_bucket(row[BUCKET]):
-                found += [each.serialize().to_pybytes() for each in Manifest.decode(row[_DATA]).generations.values()]
-        yield pa.RecordBatch.from_arrays([pa.array(sorted(set(found)), pa.binary())], names=[_DATA])
+                schemas += [each.serialize().to_pybytes() for each in Manifest.decode(row[_DATA]).generations.values()]
+        yield pa.RecordBatch.from_arrays([pa.array(sorted(set(schemas)), pa.binary())], names=[_DATA])
 
 
 def _figures(bucket: int, manifest: bytes) -> dict[str, int]:

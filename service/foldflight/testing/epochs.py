@@ -131,13 +131,13 @@ class _Stream:
         """Replace the views of states by all their entries: dicts, and lists."""
         outputs = self._layout.outputs.names
         for index, view in enumerate(table.views):
-            found: dict[tuple[Any, ...], dict[Any, Any]] = {key: {} for key in states}
+            entries_of: dict[tuple[Any, ...], dict[Any, Any]] = {key: {} for key in states}
             for batch in table.all_entries(index):
                 keys = batch.select(self._layout.keys.names).to_pylist() if self._has_keys else [{}] * batch.num_rows
                 pairs = [batch.column(name).to_pylist() for name in (ENTRY, VALUE)]
                 for row, entry, value in zip(keys, *pairs, strict=True):
-                    found[_hashable(row)][_hashable(entry)] = value
-            for key, entries in found.items():
+                    entries_of[_hashable(row)][_hashable(entry)] = value
+            for key, entries in entries_of.items():
                 shown = [entries[item] for item in sorted(entries)] if view.spec.is_list else entries
                 states[key][outputs[view.call]] = {**states[key][outputs[view.call]], view.spec.name: shown}
 
@@ -397,12 +397,12 @@ def types_of(
             declared.setdefault(str(column), parse_type(type_))
         if aggregate.condition is not None:
             declared[_condition_column(output, aggregate.condition)] = pa.bool_()
-    found = {}
+    chosen = {}
     for name in names:
         if any(name not in row for row in rows):
             raise RejectedError("SCHEMA_MISMATCH", f"a row has no column {name!r}; give every row all columns")
         if name in types:
-            found[name] = parse_type(types[name])
+            chosen[name] = parse_type(types[name])
         else:
-            found[name] = declared.get(name) or _deduced(name, [row[name] for row in rows])
-    return found
+            chosen[name] = declared.get(name) or _deduced(name, [row[name] for row in rows])
+    return chosen

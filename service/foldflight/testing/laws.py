@@ -376,8 +376,8 @@ def _retract_inverse(subject: _Subject, rows: Rows, cut: int) -> str | None:
     fold = subject.new()
     fold.fold(subject.chunk(rows))
     fold.fold(subject.chunk(gone[::-1], kind=RowKind.DELETE))
-    found = _output(fold.collect()) if rows else expected
-    return _unless_same(expected, found, f"retracted {gone!r}")
+    output = _output(fold.collect()) if rows else expected
+    return _unless_same(expected, output, f"retracted {gone!r}")
 
 
 def _stored_views(subject: _Subject, rows: Rows, cut: int) -> str | None:
@@ -395,10 +395,10 @@ def _stored_views(subject: _Subject, rows: Rows, cut: int) -> str | None:
         fold.fold(subject.chunk([row]))
         if cut >> (index % 16) & 1:
             kept.commit(pa.Table.from_batches([fold.unsaved()]))
-    found = _output(fold.collect())
+    output = _output(fold.collect())
     return _unless_same(
         whole,
-        found,
+        output,
         "entries of views were stored after some rows, and read again in another order; is a value changed in place "
         "and not put again, or does the result depend on the order of entries?",
     )
@@ -452,7 +452,7 @@ def _scalar_calls(subject: _Subject) -> list[BoundCall]:
 
 def _both_forms(subject: _Subject, rows: Rows, cut: int, how: str) -> str | None:
     """Accumulate and retract rows in two slots with each form, and merge the states."""
-    found = []
+    by_step = []
     for calls in (_scalar_calls(subject), subject.calls):
         fold, merged = (Fold(calls, resources=_RESOURCES) for _ in range(2))
         for part, kind in (
@@ -466,12 +466,12 @@ def _both_forms(subject: _Subject, rows: Rows, cut: int, how: str) -> str | None
             results = fold.collect()
             if subject.function.capabilities.merge:
                 merged.merge_states(results)
-            found.append([*results.to_pylist(), *merged.collect().to_pylist()])
-    steps = len(found) // 2
+            by_step.append([*results.to_pylist(), *merged.collect().to_pylist()])
+    steps = len(by_step) // 2
     return next(
         (
             broken
-            for one, two in zip(found[:steps], found[steps:], strict=True)
+            for one, two in zip(by_step[:steps], by_step[steps:], strict=True)
             if (broken := _unless_same(one, two, how)) is not None
         ),
         None,
@@ -482,9 +482,9 @@ def _compiled(subject: _Subject, rows: Rows, cut: int) -> str | None:
     """Compare states, results and errors of the interpreter and of compiled code, bit for bit."""
     one = _steps(subject, _scalar_calls(subject), Resources(_SIGNER), rows, cut)
     two = _steps(subject, subject.calls, Resources(_SIGNER, accelerator=PROGRAMS_AT_ONCE), rows, cut)
-    for (step, expected), (_, found) in zip(one, two, strict=True):
-        if expected != found:
-            return f"{step}: interpreted {expected}, compiled {found}"
+    for (step, expected), (_, compiled) in zip(one, two, strict=True):
+        if expected != compiled:
+            return f"{step}: interpreted {expected}, compiled {compiled}"
     return None
 
 
@@ -538,12 +538,12 @@ def _outcome_of(run: Callable[[], pa.RecordBatch | None], unordered: frozenset[s
         unordered: The attributes of states that are sets, whose order only Python knows; `value` is the whole state.
     """
     try:
-        found = run()
+        results = run()
     except FoldflightError as error:
         return f"{error.code}: {error.message} {error.slot} {error.row}"
-    if found is None:
+    if results is None:
         return ""
-    rows = found.to_pylist()
+    rows = results.to_pylist()
     for row in rows:
         state = row.get("state_0")
         if isinstance(state, bytes) and state[32:36] == b"FFP1":  # the processor chooses the sign of a NaN: not signed
@@ -568,8 +568,8 @@ def _scalar(function: Function) -> Function:
     return replace(function, vectorised=False, bundled=False, compile=False)
 
 
-def _unless_same(expected: Any, found: Any, how: str) -> str | None:
-    return None if _same(expected, found) else f"{how}: {expected!r} became {found!r}"
+def _unless_same(expected: Any, actual: Any, how: str) -> str | None:
+    return None if _same(expected, actual) else f"{how}: {expected!r} became {actual!r}"
 
 
 def _same(one: Any, two: Any) -> bool:
@@ -617,7 +617,7 @@ def _lifted_rows(subject: _Subject, plan: Plan, rows: Rows, signs: list[int]) ->
         return f"the lifted form raises {raising[0]}, and accumulate and retract do not", False
     columns = [pa.array([result], plan.type_of(index, subject.types)) for index, result in enumerate(results)]
     try:
-        found = plan.states(columns, subject.calls[0].bound.state_type, 1)[0].as_py()
+        state = plan.states(columns, subject.calls[0].bound.state_type, 1)[0].as_py()
     except Overflowed:
         return None, True  # an error that names the fold, and no wrong state
     except Unfit as unfit:
@@ -625,10 +625,10 @@ def _lifted_rows(subject: _Subject, plan: Plan, rows: Rows, signs: list[int]) ->
             return None, True
         return f"the lifted form overflows: {unfit}, and the interpreter has {expected!r}", False
     if isinstance(expected, FoldflightError):
-        return f"accumulate or retract raises {expected}, and the lifted form has {found!r}", False
-    if _identical(expected, found):
-        return _finished(subject, plan, found, lambda: subject.output_of(rows, signs)), False
-    states = f"the interpreter's state is {expected!r}, and that of the lifted form {found!r}"
+        return f"accumulate or retract raises {expected}, and the lifted form has {state!r}", False
+    if _identical(expected, state):
+        return _finished(subject, plan, state, lambda: subject.output_of(rows, signs)), False
+    states = f"the interpreter's state is {expected!r}, and that of the lifted form {state!r}"
     return f"signs of the rows {signs}: {states}", False
 
 
@@ -642,7 +642,7 @@ def _finished(subject: _Subject, plan: Plan, state: Any, output: Callable[[], An
         expected = output()
     except FoldflightError as error:
         expected = error
-    found: Any
+    actual: Any
     try:
         raised = [each.text for each in outcome.failures if evaluate(each.when, fields)]
         values = [evaluate(each.value, fields) for each in outcome.parts if evaluate(each.when, fields)]
@@ -651,15 +651,15 @@ def _finished(subject: _Subject, plan: Plan, state: Any, output: Callable[[], An
     if len(raised) + len(values) != 1:
         return f"the lifted get_value has {values} and raises {raised} for the state {state!r}"
     try:
-        found = raised[0] if raised else cast_results(values, subject.calls[0].bound.result_type)[0].as_py()
+        actual = raised[0] if raised else cast_results(values, subject.calls[0].bound.result_type)[0].as_py()
         fails = bool(raised)
     except CastError as error:
-        found, fails = str(error), True
+        actual, fails = str(error), True
     if fails and isinstance(expected, FoldflightError):
         return None
-    if not fails and not isinstance(expected, FoldflightError) and _identical(expected, found):
+    if not fails and not isinstance(expected, FoldflightError) and _identical(expected, actual):
         return None
-    return f"for the state {state!r} get_value has {expected!r}, and its lifted form {found!r}"
+    return f"for the state {state!r} get_value has {expected!r}, and its lifted form {actual!r}"
 
 
 def _identical(one: Any, two: Any) -> bool:
@@ -802,12 +802,12 @@ def _tried(name: str, holds: Callable[[Rows, int], str | None], inputs: _Inputs,
         except Flaky:
             return LawResult(name, False, _FLAKY)
     rows, cut = broken
-    found, cause = _outcome(holds, rows, cut)
+    difference, cause = _outcome(holds, rows, cut)
     if cause:
         inputs.broken.append(broken)
     has_nulls = any(value is None for row in rows for value in row)
     remedy = of_nulls if cause and has_nulls else ""
-    return LawResult(name, False, f"rows {rows!r}; {found or _FLAKY}{remedy}", cause)
+    return LawResult(name, False, f"rows {rows!r}; {difference or _FLAKY}{remedy}", cause)
 
 
 def _outcome(holds: Callable[[Rows, int], str | None], rows: Rows, cut: int) -> tuple[str | None, str]:

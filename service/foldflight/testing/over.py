@@ -118,20 +118,22 @@ class Resolved(NamedTuple):
                 row[name] = None if condition(row) is None else bool(condition(row))
         calls, names = calls_of(aggregates)
         order = [OrderKey.of(text) for text in order_by]
-        found = types_of([*keys, *(str(each.column) for each in order), *names], extended, aggregates, types)
+        types_by_column = types_of([*keys, *(str(each.column) for each in order), *names], extended, aggregates, types)
         frames = {name: each.frame or WindowFrame.default(has_order=bool(order)) for name, each in aggregates.items()}
         if has_ends:
-            framed, ends = _framed(calls, frames, order, found, extended)
+            framed, ends = _framed(calls, frames, order, types_by_column, extended)
         else:
             framed, ends = {name: Framed(call, frames[name]) for name, call in calls.items()}, {}
         layout = OverLayout(
             payload=pa.schema([("in_0", pa.int64())]),
             names=("row" + "_" * max(map(len, aggregates)),),  # longer than the name of any output
-            keys=pa.schema([(f"key_{index}", found[name]) for index, name in enumerate(keys)]),
+            keys=pa.schema([(f"key_{index}", types_by_column[name]) for index, name in enumerate(keys)]),
             key_names=tuple(keys),
-            order=pa.schema([(f"order_{index}", found[str(each.column)]) for index, each in enumerate(order)]),
+            order=pa.schema(
+                [(f"order_{index}", types_by_column[str(each.column)]) for index, each in enumerate(order)]
+            ),
             order_names=tuple(order_by),
-            columns=pa.schema([(f"column_{index}", found[name]) for index, name in enumerate(names)]),
+            columns=pa.schema([(f"column_{index}", types_by_column[name]) for index, name in enumerate(names)]),
             shown=tuple(map(name_in_chunks, names)),
             bounds=pa.schema([(name, array.type) for name, array in ends.items()]),
             descending=bool(order) and order[0].descending,
@@ -139,7 +141,7 @@ class Resolved(NamedTuple):
         )
         columns = [pa.array(range(len(given)), pa.int64())]
         used = (*keys, *(str(each.column) for each in order), *names)
-        columns += [column_of(name, [row[name] for row in extended], found[name]) for name in used]
+        columns += [column_of(name, [row[name] for row in extended], types_by_column[name]) for name in used]
         batch = pa.RecordBatch.from_arrays([*columns, *ends.values()], schema=layout.rows)
         # Functions arrive pickled in Spark's workers.
         transport = pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport))  # noqa: S301 - made here

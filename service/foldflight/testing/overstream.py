@@ -124,10 +124,10 @@ def _run(
             bucket.arrive([block], watermark_us)
             latest = max([latest, *block.column(over.time).view(pa.int64()).to_pylist()])
             watermark_us = max(watermark_us, latest - round(delay_s * 1_000_000))
-            found = [
+            outputs = [
                 {**given[index], **output}
                 for batch in bucket.outputs(watermark_us)
                 for index, output in numbered(batch)
             ]
-        results.append(OverEpoch(found, bucket.stats.late_rows, bucket.stats.waiting_rows))
+        results.append(OverEpoch(outputs, bucket.stats.late_rows, bucket.stats.waiting_rows))
     return results

@@ -52,10 +52,10 @@ class ScalarSubject:
         """Evaluate rows in these parts. Return for each row its results or its error, as text."""
         opened = self._bound.open(Resources(accelerator=accelerator))
         try:
-            found: list[list[Any]] = []
+            by_row: list[list[Any]] = []
             for rows in parts:
-                found += self._of(opened.chunk(self._chunk(rows)), len(rows))
-            return found
+                by_row += self._of(opened.chunk(self._chunk(rows)), len(rows))
+            return by_row
         finally:
             opened.close()
 
@@ -75,15 +75,15 @@ class ScalarSubject:
 
     @staticmethod
     def _of(answer: Iterable[pa.RecordBatch], count: int) -> list[list[Any]]:
-        found: list[list[Any]] = [[] for _ in range(count)]
+        by_row: list[list[Any]] = [[] for _ in range(count)]
         for part in answer:
             indexes = part.column(ROW).to_pylist() if ROW in part.schema.names else range(count)
             for index, value, error in zip(
                 indexes, part.column("output_0").to_pylist(), part.column(ERROR).to_pylist(), strict=True
             ):
                 # The error's row is left out, because it contains the position in the chunk.
-                found[index].append(repr(value) if error is None else f"{error['code']}: {error['message']}")
-        return found
+                by_row[index].append(repr(value) if error is None else f"{error['code']}: {error['message']}")
+        return by_row
 
 
 def _argument_types(function: ScalarFunction, literals: Mapping[str, Any]) -> list[pa.DataType]:

@@ -72,8 +72,8 @@ class _Trial:
         self._next = 0
 
     def unknown(self) -> str:
-        found = self._target().last_epoch("nobody")
-        return "" if found is None else f"last_epoch of a query without epochs is {found}, not None"
+        epoch = self._target().last_epoch("nobody")
+        return "" if epoch is None else f"last_epoch of a query without epochs is {epoch}, not None"
 
     def applied(self) -> str:
         for _ in range(self._epochs):
@@ -141,10 +141,10 @@ class _Trial:
 
     def _difference(self, query: str, what: str) -> str:
         """Return how the table and the last epoch differ from those expected."""
-        found = sorted((tuple(row[name] for name in TARGET_COLUMNS.names) for row in self._rows()), key=repr)
+        stored = sorted((tuple(row[name] for name in TARGET_COLUMNS.names) for row in self._rows()), key=repr)
         expected = sorted(self._kept.values(), key=repr)
-        if found != expected:
-            return f"{what}; then the table has {found}, not {expected}"
+        if stored != expected:
+            return f"{what}; then the table has {stored}, not {expected}"
         last = self._target().last_epoch(query)
         return "" if last == self._next - 1 else f"{what}; then last_epoch is {last}, not {self._next - 1}"
 

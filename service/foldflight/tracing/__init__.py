@@ -75,10 +75,10 @@ def tracer_of(endpoint: str, service: str = _SERVICE) -> Tracer:
 
 def ids_of(context: TraceContext) -> dict[str, str]:
     """Return `trace_id` and `span_id` of a context for logs and exemplars; nothing if it is not sampled or invalid."""
-    found = TRACEPARENT.fullmatch(context.get("traceparent", ""))
-    if found is None or not int(found[3], 16) & 1:
+    match = TRACEPARENT.fullmatch(context.get("traceparent", ""))
+    if match is None or not int(match[3], 16) & 1:
         return {}
-    return {"trace_id": found[1], "span_id": found[2]}
+    return {"trace_id": match[1], "span_id": match[2]}
 
 
 @contextmanager

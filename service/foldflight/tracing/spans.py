@@ -200,8 +200,8 @@ class Tracer:
 
     def link_to(self, context: TraceContext) -> list[trace.Link]:
         """Return a link to the span of a context, if it has one."""
-        found = trace.get_current_span(_W3C.extract(context, Context())).get_span_context()
-        return [trace.Link(found)] if found.is_valid else []
+        span = trace.get_current_span(_W3C.extract(context, Context())).get_span_context()
+        return [trace.Link(span)] if span.is_valid else []
 
     def send(self, *, wait: bool = False) -> None:
         """Send the spans that have ended. With `wait`, return when they are sent, or when that fails."""
@@ -307,7 +307,7 @@ def _fail(span: trace.Span, event: dict[str, str | int]) -> None:
 def _place_of(text: str) -> dict[str, str | int]:
     """Return the type of an exception, and the file and line of the author's code that raised it, from a trace."""
     place: dict[str, str | int] = {}
-    frames = [found.groups() for found in _FRAME.finditer(text)]
+    frames = [match.groups() for match in _FRAME.finditer(text)]
     if frames:
         own = [each for each in frames if not _NOT_THE_AUTHORS.search(each[0])]
         path, line, function = (own or frames)[-1]

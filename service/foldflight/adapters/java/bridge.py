@@ -50,8 +50,8 @@ class _Held(MutableSequence[Any]):
         return self._size
 
     def __getitem__(self, slot: Any) -> Any:
-        found = self._loops.get(slot)
-        return EMPTY if found is None else found
+        accumulator = self._loops.get(slot)
+        return EMPTY if accumulator is None else accumulator
 
     def __setitem__(self, slot: Any, accumulator: Any) -> None:
         self._loops.set(slot, None if accumulator is EMPTY else accumulator)
@@ -224,10 +224,10 @@ class Bridged(Accumulators):
     def _failure(self) -> BaseException | None:
         """Return the exception at which a loop stopped; that of JPype if its message is not UTF-8, as in a call."""
         try:
-            found: BaseException | None = self._loops.failure
+            failure: BaseException | None = self._loops.failure
         except UnicodeDecodeError as error:
             return error
-        return found
+        return failure
 
     def _written(self, index: int, type_: pa.DataType, slots: Slots) -> pa.Array | None:
         """Return one column of the states of n slots, or None if an accessor of a record raises."""
@@ -252,7 +252,7 @@ class Bridged(Accumulators):
 
     def _columns(self, columns: Sequence[Column]) -> list[tuple[Any, Any, Any]] | None:
         """Return data, validity and offsets of each column, or None if a loop cannot read one."""
-        found: list[tuple[Any, Any, Any]] = []
+        sent: list[tuple[Any, Any, Any]] = []
         for column in columns:
             array = column.array
             if array is None:
@@ -265,14 +265,14 @@ class Bridged(Accumulators):
                     array if valid is None else pc.fill_null(array, False if pa.types.is_boolean(array.type) else 0)
                 )
                 data = filled.to_numpy(zero_copy_only=False)
-                found.append((_contiguous(data.view(np.uint8) if data.dtype == np.bool_ else data), valid, None))
+                sent.append((_contiguous(data.view(np.uint8) if data.dtype == np.bool_ else data), valid, None))
             elif array.type == pa.string():
                 _, offsets, data = array.buffers()
                 ends = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4)
-                found.append((_bytes_of(data), valid, ends))
+                sent.append((_bytes_of(data), valid, ends))
             else:
                 return None
-        return found
+        return sent
 
     def _buffers(self, *arrays: Any) -> list[Any]:
         return [None if each is None else self._buffer(each) for each in arrays]

@@ -245,14 +245,14 @@ class JavaClass:
         named = [each for each in self.type.getMethods() if str(each.getName()) == method_name]
         # Flink's base class has methods that do nothing, some with parameters that only Flink has.
         named = [each for each in named if not str(each.getDeclaringClass().getName()).startswith(_FLINK)]
-        found = [each for each in named if not each.isBridge()] or [_bridged(each) for each in named]
-        if len(found) > 1:
-            texts = ", ".join(sorted(f"{method_name}({_types(each)})" for each in found))
+        methods = [each for each in named if not each.isBridge()] or [_bridged(each) for each in named]
+        if len(methods) > 1:
+            texts = ", ".join(sorted(f"{method_name}({_types(each)})" for each in methods))
             raise self.error(
-                f" has {len(found)} public methods {method_name}: {texts}",
+                f" has {len(methods)} public methods {method_name}: {texts}",
                 "a function has one signature: leave one public, and put the others into classes of their own",
             )
-        return found[0] if found else None
+        return methods[0] if methods else None
 
     def _needed(self, method_name: str) -> Any:
         if self.methods[method_name] is None:
@@ -278,7 +278,7 @@ class JavaClass:
                 else " has no public constructor",
                 "define one without parameters, or exactly one whose parameters are the direct arguments",
             )
-        found = []
+        arguments = []
         for each in constructors[0].getParameters():
             if not each.isNamePresent():
                 raise self.error(
@@ -291,8 +291,8 @@ class JavaClass:
                 raise self.error(f", direct argument {each.getName()}: {why}", "change its type") from None
             python = next((python for fits, python in _PYTHON if fits(value.arrow)), Any)
             annotation = getattr(python, "__name__", "")
-            found.append((Parameter(str(each.getName()), True, None, annotation, python), value))
-        return tuple(found)
+            arguments.append((Parameter(str(each.getName()), True, None, annotation, python), value))
+        return tuple(arguments)
 
     def _accumulator(self, create: Any) -> Accumulator:
         type_ = create.getReturnType()
@@ -343,7 +343,7 @@ class JavaClass:
     def _fields(self, type_: Any) -> tuple[tuple[JavaField, ...], str]:
         """Return the fields of a typed state, and why the state is not typed; empty if it is."""
         modifier = self.jpype.JClass("java.lang.reflect.Modifier")
-        found: list[JavaField] = []
+        fields: list[JavaField] = []
         if type_.isRecord():
             parts = [(part, part.getGenericType()) for part in type_.getRecordComponents()]
         else:
@@ -373,8 +373,8 @@ class JavaClass:
                 value = value_of(self.jpype, generic, hint_of(part.getAnnotations()))
             except UnknownType as why:
                 return (), f"its field {part.getName()}: {why}"
-            found.append(JavaField(str(part.getName()), value, part))
-        return tuple(found), ""
+            fields.append(JavaField(str(part.getName()), value, part))
+        return tuple(fields), ""
 
     def _arguments(self, method: Any) -> tuple[Value, ...]:
         """Return the conversions of the parameters of `accumulate` after the accumulator."""

@@ -179,10 +179,10 @@ def loaders(jar: Jar) -> Loaders:
     """Return the class loaders of a jar. Raises the errors of `java`."""
     with _starting:
         jpype = java()
-        found = _LOADERS.get(jar.digest)
-        if found is None:
-            found = _LOADERS[jar.digest] = _loaders(jpype, jar)
-    return found
+        known = _LOADERS.get(jar.digest)
+        if known is None:
+            known = _LOADERS[jar.digest] = _loaders(jpype, jar)
+    return known
 
 
 def _loaders(jpype: Any, jar: Jar) -> Loaders:

@@ -33,12 +33,12 @@ class WireAdapter(ABC):
 
     @abstractmethod
     def answer(
-        self, found: pa.RecordBatch, result: pa.DataType, *, is_table: bool
+        self, answer: pa.RecordBatch, result: pa.DataType, *, is_table: bool
     ) -> tuple[list[pa.Array], pa.Array | None]:
         """Return the columns of an answer, before they are written, and the error of each row, if any has one.
 
         Args:
-            found: The results of the exchange.
+            answer: The results of the exchange.
             result: The declared type of the result; of a table function, the struct of its columns.
             is_table: Whether it is a table function.
         """

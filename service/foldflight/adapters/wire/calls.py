@@ -119,8 +119,8 @@ class StatelessCall(ABC):
         except (pa.ArrowException, CastError, ValueError, TypeError, OverflowError, KeyError) as error:
             raise self._misfit(index, array.type, str(error)) from None
 
-    def _written(self, found: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array | None]:
-        arrays, errors = self.adapter.answer(found, self.result, is_table=self.is_table)
+    def _written(self, answer: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array | None]:
+        arrays, errors = self.adapter.answer(answer, self.result, is_table=self.is_table)
         return [_written(array, field) for array, field in zip(arrays, self.fields(), strict=True)], errors
 
     def _misfit(self, index: int, given: pa.DataType, why: str) -> RejectedError:
@@ -238,8 +238,8 @@ def _read(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_nested(type_) and _has_special(type_):
         # JSON inside of another value stays a text, as in other exchanges. As a result it would become a JSON string.
         plain = _with_texts(type_)
-        found = cast_results(to_python(array), plain)
-        return found if plain == type_ else found.cast(type_)
+        values = cast_results(to_python(array), plain)
+        return values if plain == type_ else values.cast(type_)
     return array.cast(type_)
 
 

@@ -43,10 +43,10 @@ class Databend(WireAdapter):
 
     def answer(
         self,
-        found: pa.RecordBatch,
+        answer: pa.RecordBatch,
         result: pa.DataType,  # noqa: ARG002 - as the others
         *,
         is_table: bool,
     ) -> tuple[list[pa.Array], pa.Array | None]:
-        output = found.column("output_0")
+        output = answer.column("output_0")
         return (output.flatten() if is_table else [output]), None

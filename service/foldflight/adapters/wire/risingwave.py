@@ -40,11 +40,11 @@ class RisingWave(WireAdapter):
         return [pa.field(ROW, pa.int32()), self.field(function.name, value)]
 
     def answer(
-        self, found: pa.RecordBatch, result: pa.DataType, *, is_table: bool
+        self, answer: pa.RecordBatch, result: pa.DataType, *, is_table: bool
     ) -> tuple[list[pa.Array], pa.Array | None]:
         if is_table:
-            value = found.column("output_0")
-            return [found.column(ROW), value.field(0) if result.num_fields == 1 else value], None
-        errors = found.column(ERROR)
+            value = answer.column("output_0")
+            return [answer.column(ROW), value.field(0) if result.num_fields == 1 else value], None
+        errors = answer.column(ERROR)
         texts = pc.struct_field(errors, "message") if errors.null_count < len(errors) else None
-        return [found.column("output_0")], texts
+        return [answer.column("output_0")], texts

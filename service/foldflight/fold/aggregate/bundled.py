@@ -68,7 +68,9 @@ class Bundled(Interpreted):
         applied = self._applied(bundle.slots, self._segments(bundle, wants_each=True))
         self._keep(bundle.slots, applied)
         after = shown & (counts > 0)
-        each = {slot: found.values for slot, found in zip(bundle.slots, applied, strict=True) if found is not None}
+        each = {
+            slot: outcome.values for slot, outcome in zip(bundle.slots, applied, strict=True) if outcome is not None
+        }
         slots = rows.slots[after]
         values = [each[slot][count - 1] for slot, count in zip(slots.tolist(), counts[after].tolist(), strict=True)]
         indexes = np.where(after, np.cumsum(after) - 1, len(values) + np.cumsum(before) - 1)[shown]
@@ -107,16 +109,16 @@ class Bundled(Interpreted):
         self._keep(fresh, self._applied(fresh, [Segment([], [], []) for _ in fresh]))
 
     def _keep(self, slots: Sequence[int], applied: Sequence[Applied[Any, Any] | None]) -> None:
-        for slot, found in zip(slots, applied, strict=True):
-            if found is not None:
-                self._held[slot], self._present[slot] = found.accumulator, True
-                self._values[slot] = found.value
+        for slot, outcome in zip(slots, applied, strict=True):
+            if outcome is not None:
+                self._held[slot], self._present[slot] = outcome.accumulator, True
+                self._values[slot] = outcome.value
 
     def _outputs(self, slots: Slots) -> pa.Array:
         # An empty slot stays empty: its value is that of a new accumulator.
         unknown = [slot for slot in dict.fromkeys(slots.tolist()) if slot not in self._values]
         applied = self._applied(unknown, [Segment(self._accumulators(slot), [], []) for slot in unknown])
-        values = {slot: found.value for slot, found in zip(unknown, applied, strict=True) if found is not None}
+        values = {slot: outcome.value for slot, outcome in zip(unknown, applied, strict=True) if outcome is not None}
         return self._cast([self._values.get(slot, values.get(slot)) for slot in slots.tolist()], slots)
 
     def forget(self, slots: Slots) -> None:
@@ -187,7 +189,7 @@ class Bundled(Interpreted):
         each = [segment.wants_each for segment in segments]
         self._at_work = slots[0] if len(slots) == 1 else None
         try:
-            found = self.methods.fold_bundle(segments)
+            returned = self.methods.fold_bundle(segments)
         except (Exception, SystemExit) as error:
             failure = user_failure(self.name, "fold_bundle", error)
             failure.slot = self._at_work
@@ -196,10 +198,10 @@ class Bundled(Interpreted):
             raise failure from error
         finally:
             self._at_work = None
-        if not isinstance(found, (list, tuple)) or len(found) != len(slots):
-            was = f"{len(found)} items" if isinstance(found, (list, tuple)) else type(found).__name__
+        if not isinstance(returned, (list, tuple)) or len(returned) != len(slots):
+            was = f"{len(returned)} items" if isinstance(returned, (list, tuple)) else type(returned).__name__
             raise self._mistyped(f"{was} for {len(slots)} segments; return a list with one Applied for each segment")
-        for slot, count, wants, one in zip(slots, counts, each, found, strict=True):
+        for slot, count, wants, one in zip(slots, counts, each, returned, strict=True):
             if not isinstance(one, Applied):
                 wrong = f"{type(one).__name__} for a segment; return foldflight.Applied(accumulator, value)"
                 raise self._mistyped(wrong, slot)
@@ -210,7 +212,7 @@ class Bundled(Interpreted):
             if wants and len(values) != count:
                 wrong = f"{len(values)} values for a segment of {count} rows that wants the value after each row"
                 raise self._mistyped(f"{wrong}; return Applied(accumulator, value, values)", slot)
-        return found
+        return returned
 
     def _mistyped(self, wrong: str, slot: int | None = None) -> FunctionError:
         return FunctionError("RESULT_TYPE", f"fold_bundle returned {wrong}", function=self.name, slot=slot)

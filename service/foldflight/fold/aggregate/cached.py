@@ -62,10 +62,10 @@ class Source:
         """Return the value of a key, or MISSING. Raises TypeError for a key that does not fit the type of the keys."""
 
         def read(answers: pa.Array) -> Any:
-            found = self._joined(answers)
-            if found.keys != [key]:
-                raise self._bad(f"was asked for one key and answered with {len(found.keys)} keys, or another one")
-            return found.values[0] if found.present[0] else MISSING
+            entries = self._joined(answers)
+            if entries.keys != [key]:
+                raise self._bad(f"was asked for one key and answered with {len(entries.keys)} keys, or another one")
+            return entries.values[0] if entries.present[0] else MISSING
 
         question = self._question([key], complete=False)
         if self._joined(question).keys != [key]:
@@ -181,16 +181,16 @@ class CachedMap(MapView[Any, Any]):
         )
 
     def _find(self, key: Any) -> Any:
-        found = self._entries.get(key, MISSING)
-        if found is not MISSING or self._is_whole or key in self._absent:
-            return found
-        found = self.source.find(key)
-        if found is MISSING:
+        value = self._entries.get(key, MISSING)
+        if value is not MISSING or self._is_whole or key in self._absent:
+            return value
+        value = self.source.find(key)
+        if value is MISSING:
             self._absent.add(key)
         else:
-            self._entries[key] = found
+            self._entries[key] = value
         self.source.mark_cached()
-        return found
+        return value
 
     def _put(self, key: Any, value: Any) -> None:
         # Whether the map grows matters only to iterations, so only they pay for finding out.

@@ -157,13 +157,13 @@ class Distinct(Accumulators):
         steps = zip(rows.slots.tolist(), self._serializer.keys_of(rows.arguments), weights, strict=True)
         for index, (slot, key, weight) in enumerate(steps):
             view = held[slot]
-            found = view._find(key)  # noqa: SLF001 - the keys are normal
-            times = 0 if found is MISSING else found
+            stored = view._find(key)  # noqa: SLF001 - the keys are normal
+            times = 0 if stored is MISSING else stored
             after = times + weight
             # Rows that are retracted before insertion have negative times.
             if after:
                 view._put(key, after)  # noqa: SLF001
-            elif found is not MISSING:
+            elif stored is not MISSING:
                 view._remove(key)  # noqa: SLF001
             if (times > 0) != (after > 0):
                 turning.append(index)

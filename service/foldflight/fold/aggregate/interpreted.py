@@ -340,13 +340,13 @@ class Interpreted(Accumulators):
             FunctionError: The errors of `migrate`.
         """
         self.migrate(slots, states, written)
-        found = self.occupied()
+        slots_in_use = self.occupied()
         try:
-            return found, self.codec.encode([self._held[slot] for slot in found.tolist()])
+            return slots_in_use, self.codec.encode([self._held[slot] for slot in slots_in_use.tolist()])
         except Unfit:  # a number beyond its type, which later rows may bring back into range
             return None
         finally:
-            self.forget(found)
+            self.forget(slots_in_use)
 
     def _migrated(self, slot: int, version: str, state: Any) -> Any:
         assert self.methods.migrate is not None

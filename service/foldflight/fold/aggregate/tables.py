@@ -54,8 +54,8 @@ class Table:
 
     def __getitem__(self, name: str) -> Any:
         """Return one attribute of all accumulators, as vectorised methods get it."""
-        found = self._columns.get(name)
-        return self._records[name] if found is None else found
+        column = self._columns.get(name)
+        return self._records[name] if column is None else column
 
     @property
     def shown(self) -> Any:
@@ -107,9 +107,9 @@ class Table:
         columns = []
         for index, member in enumerate(self._members):
             wanted = type_.field(index).type if not self._is_single else type_
-            found = self._columns.get(member.name)
+            column = self._columns.get(member.name)
             columns.append(
-                column_of(self._records, member, wanted, narrow=narrow) if found is None else found.to_arrow()
+                column_of(self._records, member, wanted, narrow=narrow) if column is None else column.to_arrow()
             )
         return columns[0] if self._is_single else struct_of(columns, type_, narrow=narrow)
 
@@ -124,12 +124,12 @@ class Table:
                     return None
                 continue
             try:
-                found = member.column.from_arrow(given)
+                column = member.column.from_arrow(given)
             except ValueError:  # the interpreter raises the error
                 return None
-            if found is None:
+            if column is None:
                 return None
-            columns[member.name] = found
+            columns[member.name] = column
         return Table(self._members, records, columns, is_single=self._is_single)
 
 
@@ -160,11 +160,11 @@ def fresh_table(bound: BoundFunction, methods: Methods) -> Table | str:
         members.append(_Member(name, format_ or "?", optional, None if format_ else column))
     kept = tuple(members)
     numbers = tuple(member for member in kept if member.column is None)
-    found = Table(kept, np.zeros(0, record_dtype(numbers)), {}, is_single=is_single).from_states(fresh)
-    if found is None:
+    table = Table(kept, np.zeros(0, record_dtype(numbers)), {}, is_single=is_single).from_states(fresh)
+    if table is None:
         return "a new accumulator has a value that an array of numbers cannot hold"
-    beginning = next((each.name for each in kept if each.column is not None and not _is_empty(found[each.name])), None)
-    return found if beginning is None else f"the initial value of {beginning} is not empty"
+    beginning = next((each.name for each in kept if each.column is not None and not _is_empty(table[each.name])), None)
+    return table if beginning is None else f"the initial value of {beginning} is not empty"
 
 
 def _is_empty(column: AttributeColumn) -> bool:

@@ -183,9 +183,9 @@ class Vectorised(Accumulators):
     def states(self, slots: Slots) -> pa.Array:
         if not self._is_left:
             self._occupy(slots, self._grow(slots))
-            found = self._table.take(slots).states(self.inner.codec.arrow, narrow=True)
-            if found is not None:
-                return found
+            states = self._table.take(slots).states(self.inner.codec.arrow, narrow=True)
+            if states is not None:
+                return states
             self._leave()
         return self.inner.states(slots)
 
@@ -307,26 +307,26 @@ def _vector(array: pa.Array) -> Any:
 def _results(values: Any, count: int, bound: BoundFunction) -> pa.Array:
     """Cast the return value of `get_values` to `count` results. Raises CastError, and FunctionError RESULT_TYPE."""
     if isinstance(values, (pa.Array, pa.ChunkedArray)) and len(values) == count:
-        found = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     elif isinstance(values, np.ndarray) and values.shape == (count,):
         data = np.ma.getdata(values)
         mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
         if data.dtype.kind not in "?biufM":
             return cast_results(values.tolist(), bound.result_type)
-        found = pa.array(np.ascontiguousarray(data), mask=mask)
+        array = pa.array(np.ascontiguousarray(data), mask=mask)
     else:
         was = f"{values.dtype} of shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
         message = f"get_values returned {was} for {count} accumulators; return an array of {count} values, one for each"
         raise FunctionError("RESULT_TYPE", message, function=bound.function.name)
-    if found.type == bound.result_type:
-        return found
-    if pa.types.is_integer(found.type) and pa.types.is_integer(bound.result_type):
+    if array.type == bound.result_type:
+        return array
+    if pa.types.is_integer(array.type) and pa.types.is_integer(bound.result_type):
         try:
-            return found.cast(bound.result_type)
+            return array.cast(bound.result_type)
         except pa.ArrowInvalid:
             pass  # cast_results finds the value that does not fit
-    if pa.types.is_floating(found.type) and pa.types.is_floating(bound.result_type):
-        narrow = narrowed(found, bound.result_type)
+    if pa.types.is_floating(array.type) and pa.types.is_floating(bound.result_type):
+        narrow = narrowed(array, bound.result_type)
         if narrow is not None:
             return narrow
-    return cast_results(to_python(found), bound.result_type)
+    return cast_results(to_python(array), bound.result_type)

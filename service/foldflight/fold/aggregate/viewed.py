@@ -119,15 +119,15 @@ class Viewed(Interpreted):
         for slot in self._cached:
             accumulator = held[slot]
             for name in self._views if accumulator is not EMPTY else ():
-                found = self._found(accumulator, name)
-                if type(found) is PlainMap:  # most are
+                view = self._found(accumulator, name)
+                if type(view) is PlainMap:  # most are
                     put(accumulator, name, _FORGOTTEN)
-                elif isinstance(found, (CachedMap, CachedList)):
-                    found.forget()
-                elif isinstance(found, (MapView, dict)):
+                elif isinstance(view, (CachedMap, CachedList)):
+                    view.forget()
+                elif isinstance(view, (MapView, dict)):
                     put(accumulator, name, _FORGOTTEN)
-                elif isinstance(found, (ListView, list)):
-                    put(accumulator, name, _forgotten_list(_count(found)))
+                elif isinstance(view, (ListView, list)):
+                    put(accumulator, name, _forgotten_list(_count(view)))
         self._cold |= self._cached
         self._cached.clear()
 
@@ -196,16 +196,16 @@ class Viewed(Interpreted):
             TypeError: For a view that it has not given.
         """
         for name, serializer in self._views.items():
-            found = self._found(accumulator, name)
-            view = serializer.in_memory(found)
+            given = self._found(accumulator, name)
+            view = serializer.in_memory(given)
             if view is None:
                 kind = "ListView" if serializer.is_list else "MapView"
-                wrong = "not set" if found is None else f"of type {type(found).__name__}"
+                wrong = "not set" if given is None else f"of type {type(given).__name__}"
                 raise TypeError(
                     f"{name} of a new accumulator is {wrong}, and it is declared as a {kind}; set it to {kind}() where "
                     "the accumulator is made"
                 )
-            if view is not found:
+            if view is not given:
                 self._attributes.set(accumulator, name, view)
         return accumulator
 
@@ -224,9 +224,9 @@ class Viewed(Interpreted):
         for slot in slots.tolist():
             accumulator = self._held[slot]
             for name in self._views if accumulator is not EMPTY else ():
-                found = self._found(accumulator, name)
-                if isinstance(found, (CachedMap, CachedList)) and not found.source.is_of(slot, name):
-                    self._attributes.set(accumulator, name, copy.copy(found))
+                view = self._found(accumulator, name)
+                if isinstance(view, (CachedMap, CachedList)) and not view.source.is_of(slot, name):
+                    self._attributes.set(accumulator, name, copy.copy(view))
 
     def _keep(self, slots: Iterable[int]) -> None:
         """Replace the `ViewPart`s of n slots by views whose entries the engine keeps."""
@@ -236,11 +236,11 @@ class Viewed(Interpreted):
 
     def _cached_view(self, slot: int, name: str) -> CachedMap | CachedList | None:
         """Return a view whose entries the engine keeps; None for one in memory, and for what is no view."""
-        found = self._found(self._held[slot], name)
-        if isinstance(found, ViewPart):
-            found = self._made(slot, name, found)
-            self._attributes.set(self._held[slot], name, found)
-        return found if isinstance(found, (CachedMap, CachedList)) else None
+        view = self._found(self._held[slot], name)
+        if isinstance(view, ViewPart):
+            view = self._made(slot, name, view)
+            self._attributes.set(self._held[slot], name, view)
+        return view if isinstance(view, (CachedMap, CachedList)) else None
 
     def _made(self, slot: int, name: str, part: ViewPart) -> CachedMap | CachedList:
         assert self._ask is not None

@@ -138,21 +138,21 @@ def cast_around(values: Sequence[Any], type_: pa.DataType, refuse: Callable[[int
         refuse: Called with the index of a value that does not fit, and the error. It returns the index from which to
             continue.
     """
-    found: list[pa.Array] = []
+    parts: list[pa.Array] = []
     start, stop = 0, len(values)
     while True:
         window = values[start:stop] if start or stop < len(values) else values
         try:
-            found.append(cast_results(window, type_))
+            parts.append(cast_results(window, type_))
         except CastError as error:
             index = start + error.index
             following = refuse(index, error)
-            found += [cast_results(values[start:index], type_), pa.nulls(following - index, type_)]
+            parts += [cast_results(values[start:index], type_), pa.nulls(following - index, type_)]
             start = following
         else:
             start = stop
             if start >= len(values):
-                return found[0] if len(found) == 1 else pa.concat_arrays(found)
+                return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
         stop = min(start + _WINDOW, len(values))
 
 

@@ -263,21 +263,21 @@ class _Rows:
             start: The first of the current rows that they are derived from.
             keep: The steps whose results are still needed.
         """
-        found = _Rows(self._batch)
-        found.first = int(self.rows[start]) if start else self.first
-        found.last = int(self.rows[part.stop]) if part.stop < len(self.rows) else self.last
+        expanded = _Rows(self._batch)
+        expanded.first = int(self.rows[start]) if start else self.first
+        expanded.last = int(self.rows[part.stop]) if part.stop < len(self.rows) else self.last
         indexes = pa.array(part.indexes)
-        found.results = {step: values.take(indexes) for step, values in self.results.items() if step in keep}
-        found.rows = self.rows[part.indexes]
-        found.is_expanded = True
-        return found
+        expanded.results = {step: values.take(indexes) for step, values in self.results.items() if step in keep}
+        expanded.rows = self.rows[part.indexes]
+        expanded.is_expanded = True
+        return expanded
 
 
 def _wanted_after(steps: Sequence[Step], outputs: Sequence[int]) -> list[frozenset[int]]:
     """Return for each step the numbers of the steps whose results are needed after it."""
     wanted = set(outputs)
-    found = []
+    wanted_after = []
     for step in reversed(steps):
-        found.append(frozenset(wanted))
+        wanted_after.append(frozenset(wanted))
         wanted |= {each.step for each in step.arguments if each.step is not None}
-    return found[::-1]
+    return wanted_after[::-1]

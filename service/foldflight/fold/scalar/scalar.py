@@ -103,12 +103,12 @@ class VectorisedScalar(Instance, Scalar):
             raise user_failure(self.name, self.method_name, error) from error
 
     def _check_length(self, rows: Rows, returned: Any) -> None:
-        found = _length(returned)
-        if found is None:
+        length = _length(returned)
+        if length is None:
             kind = "None" if returned is None else f"a {type(returned).__name__}"
             raise self._wrong(f"returned {kind}; return a column with one value for each row")
-        if found != len(rows):
-            raise self._wrong(f"returned {found} values for {len(rows)} rows; return one for each row")
+        if length != len(rows):
+            raise self._wrong(f"returned {length} values for {len(rows)} rows; return one for each row")
 
     def _wrong(self, message: str) -> FunctionError:
         return FunctionError("RESULT_TYPE", f"{self.method_name} {message}", function=self.name)
@@ -119,9 +119,9 @@ class VectorisedScalar(Instance, Scalar):
         try:
             array = _array(returned)
             if array is not None and can_widen(array.type, type_):
-                found, misfits = cast_arguments(array, type_)
+                converted, misfits = cast_arguments(array, type_)
                 if misfits is None:
-                    return found
+                    return converted
             if array is None:
                 values = _objects(returned)
             elif pa.types.is_nested(array.type) != pa.types.is_nested(type_):

@@ -42,10 +42,10 @@ class CatalogTable:
         spark = example.sparkSession
         try:
             with quiet():
-                found = spark.table(self.name).schema
+                schema = spark.table(self.name).schema
         except PySparkException as error:
             raise RejectedError("SETTINGS", f"there is no table {self.name}: {error.getCondition()}") from error
-        types = {field.name.lower(): field.dataType for field in found}
+        types = {field.name.lower(): field.dataType for field in schema}
         for field in self._columns:
             type_ = types.get(field.name.lower())
             if type_ is None or type_ != field.dataType:
@@ -71,8 +71,8 @@ def netted(changes: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
     sets = sf.col(ROW_KIND).isin("+I", "+U")
     names = [quoted(key, "`") for key in keys]
     several = sf.lit(f"table {table}: one epoch has several new rows with the same key; keys: {', '.join(keys)}")
-    found = sf.struct(sf.max_by(sf.struct("*"), sets).alias("last"), sf.count_if(sets).alias("new"))
-    grouped = changes.groupBy(*names).agg(found.alias(ROW_KIND))  # the one name that no key has
+    last_and_new = sf.struct(sf.max_by(sf.struct("*"), sets).alias("last"), sf.count_if(sets).alias("new"))
+    grouped = changes.groupBy(*names).agg(last_and_new.alias(ROW_KIND))  # the one name that no key has
     new, last = sf.col(f"{ROW_KIND}.new"), f"{ROW_KIND}.last"
     checked = grouped.where(sf.when(new > 1, sf.raise_error(several).isNull()).otherwise(sf.lit(True)))
     kind = sf.when(new > 0, sf.col(f"{last}.{ROW_KIND}")).otherwise(sf.lit(DELETE)).alias(ROW_KIND)

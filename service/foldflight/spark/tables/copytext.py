@@ -47,7 +47,7 @@ def postgres_type(type_: pa.DataType) -> str | None:
         return "timestamp with time zone" if type_.tz else "timestamp without time zone"
     plain = {types.is_large_string: pa.string(), types.is_large_binary: pa.binary()}
     wanted = next((small for is_large, small in plain.items() if is_large(type_)), type_)
-    return next((name for name, found in _NAMES.items() if found == wanted), None)
+    return next((name for name, arrow_type in _NAMES.items() if arrow_type == wanted), None)
 
 
 def type_of(name: str) -> pa.DataType | str:
@@ -92,8 +92,8 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _escaped(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    for found, written in _ESCAPED.items():
-        texts = pc.replace_substring(texts, found, written)
+    for character, written in _ESCAPED.items():
+        texts = pc.replace_substring(texts, character, written)
     return texts
 
 

@@ -54,8 +54,8 @@ class DeltaTable:
                 nullable = pa.schema([field.with_nullable(True) for field in self._columns])
                 deltalake.DeltaTable.create(self._path, schema=nullable)
             table = deltalake.DeltaTable(self._path)
-            found = pa.schema(table.schema().to_arrow())
-            fields = {field.name: field.type for field in found}
+            schema = pa.schema(table.schema().to_arrow())
+            fields = {field.name: field.type for field in schema}
             missing = missing_columns(self.name, self._columns, fields, add_columns=self._add_columns)
             if missing:
                 added = pa.schema([field.with_nullable(True) for field in missing])

@@ -69,8 +69,8 @@ class DuckDBTable:
                 connection.execute(f"CREATE TABLE {self._table} AS FROM {_CHANGES}")
                 # Those of a table of this name that was dropped: a query that filled it would go on with an empty one.
                 connection.execute(f"DELETE FROM {self._epochs} WHERE table_name = ?", [self._name_in_schema])
-            found = connection.sql(f"FROM {self._table} LIMIT 0").to_arrow_table().schema
-            types = {field.name: field.type for field in found}
+            schema = connection.sql(f"FROM {self._table} LIMIT 0").to_arrow_table().schema
+            types = {field.name: field.type for field in schema}
             missing = missing_columns(self.name, self._columns, types, add_columns=self._add_columns)
             described = connection.sql(f"DESCRIBE FROM {_CHANGES}").fetchall()
             names = {row[0]: row[1] for row in described}
@@ -120,12 +120,12 @@ class DuckDBTable:
 
     def _exists(self, connection: duckdb.DuckDBPyConnection) -> bool:
         schema = self._parts[-2] if len(self._parts) > 1 else "main"
-        found = connection.execute(
+        answer = connection.execute(
             "SELECT 1 FROM duckdb_tables() WHERE database_name = current_database() AND schema_name = ? "
             "AND lower(table_name) = lower(?)",
             [schema, self._parts[-1]],
         )
-        return bool(found.fetchall())
+        return bool(answer.fetchall())
 
     @contextmanager
     def _connected(self) -> Iterator[duckdb.DuckDBPyConnection]:

@@ -100,8 +100,8 @@ class PostgresTable:
                     f"CREATE TABLE {self._epochs} (query text, table_name text, epoch bigint NOT NULL, "
                     "committed_at timestamptz NOT NULL, PRIMARY KEY (query, table_name))"
                 )
-            found = self._found(connection)
-            if not found:
+            existing = self._found(connection)
+            if not existing:
                 if not self._create:
                     raise RejectedError("SETTINGS", f"there is no table {self.name}; create it, or give create=True")
                 columns = ", ".join(f"{quoted(name)} {type_}" for name, type_ in wanted.items())
@@ -111,8 +111,8 @@ class PostgresTable:
                 )
                 # Those of a table of this name that was dropped: a query that filled it would go on with an empty one.
                 connection.execute(f"DELETE FROM {self._epochs} WHERE table_name = %s", [self._name_in_schema])
-                found = self._found(connection)
-            for field in missing_columns(self.name, self._columns, found, add_columns=self._add_columns):
+                existing = self._found(connection)
+            for field in missing_columns(self.name, self._columns, existing, add_columns=self._add_columns):
                 connection.execute(f"ALTER TABLE {self._table} ADD COLUMN {quoted(field.name)} {wanted[field.name]}")
             self._check_index(connection)
 
@@ -125,20 +125,20 @@ class PostgresTable:
     def _check_index(self, connection: psycopg.Connection[Any]) -> None:
         keys = self._listed(self._keys)
         indexes = connection.execute(_INDEXES, [self._table])
-        found = [(nulls, immediate) for names, nulls, immediate in indexes if set(names) == set(self._keys)]
-        if not found:
+        matching = [(nulls, immediate) for names, nulls, immediate in indexes if set(names) == set(self._keys)]
+        if not matching:
             raise RejectedError(
                 "SETTINGS",
                 f"table {self.name} has no unique index over its keys {', '.join(self._keys)}: CREATE UNIQUE INDEX ON "
                 f"{self._table} ({keys}) NULLS NOT DISTINCT",
             )
-        if not all(immediate for _, immediate in found):
+        if not all(immediate for _, immediate in matching):
             raise RejectedError(
                 "SETTINGS",
                 f"table {self.name} has a unique constraint over its keys {', '.join(self._keys)} that is DEFERRABLE, "
                 "and INSERT ... ON CONFLICT refuses such a table: drop it, and add one that is not",
             )
-        self._takes_null_keys = any(nulls for nulls, _ in found)
+        self._takes_null_keys = any(nulls for nulls, _ in matching)
 
     def has_rows(self) -> bool:
         """Return whether the table has any rows."""

@@ -241,10 +241,10 @@ class Sink:
             self._check_empty()
         lacks = epoch > 0 and self._is_own if last is None else last < epoch - 1
         if lacks:
-            found = "no epoch" if last is None else f"epochs up to {last}"
+            epochs = "no epoch" if last is None else f"epochs up to {last}"
             raise RejectedError(
                 "SETTINGS",
-                f"table {self._name} has {found} of the query {query}, which goes on with epoch {epoch}: the changes "
+                f"table {self._name} has {epochs} of the query {query}, which goes on with epoch {epoch}: the changes "
                 "between are lost. Start with a new checkpoint and an empty table. If the table was filled in another "
                 "way until now, leave out create=True once",
             )
@@ -301,9 +301,9 @@ class Sink:
         part = sf.pmod(sf.xxhash64(*(quoted(key, "`") for key in self._keys)), sf.lit(count))
         for number in range(count):
             rows = batch if count == 1 else batch.where(part == number)
-            found = netted(rows.toArrow(), self._keys, self._name)
-            if found.num_rows:
-                yield found
+            changes = netted(rows.toArrow(), self._keys, self._name)
+            if changes.num_rows:
+                yield changes
 
     def _patiently(self, work: Callable[[], _Answer]) -> _Answer:
         """Do work, again while the table is not available. All of it can be repeated."""
@@ -339,7 +339,7 @@ def offsets_digest(batch: DataFrame, checkpoint: str, epoch: int) -> int:
 def _stored(batch: DataFrame, checkpoint: str, name: str) -> str:
     """Return the text of a file of the checkpoint. Spark reads it, because only Spark knows its file system."""
     path = re.sub(r"[\\*?{}\[\]]", r"\\\g<0>", checkpoint)  # Spark reads patterns of paths
-    found = batch.sparkSession.read.text(f"{path}/{name}", wholetext=True).head()
-    if found is None:
+    line = batch.sparkSession.read.text(f"{path}/{name}", wholetext=True).head()
+    if line is None:
         raise RejectedError("SETTINGS", f"the file {name} of the checkpoint {checkpoint} is empty")
-    return str(found[0])
+    return str(line[0])

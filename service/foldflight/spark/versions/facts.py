@@ -157,8 +157,8 @@ def newer_grammar(statement: str) -> str:
     PySpark does not tell what its JVM can parse, so a platform's backport shows in that nothing is refused.
     """
     words = statement.upper()
-    found = [feature for feature, word in _GRAMMAR if word in words and not feature.has()]
-    return "".join(f" {_needed(each, each.what)}." for each in found)
+    missing = [feature for feature, word in _GRAMMAR if word in words and not feature.has()]
+    return "".join(f" {_needed(each, each.what)}." for each in missing)
 
 
 def _needed(feature: Feature, subject: str) -> str:

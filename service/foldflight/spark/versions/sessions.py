@@ -43,8 +43,8 @@ def _logger() -> logging.Logger:
         from pyspark.logger import PySparkLogger
     except ImportError:  # before 4.0
         return logging.getLogger(_QUERY_CONTEXT_LOGGER)
-    found: logging.Logger = PySparkLogger.getLogger(_QUERY_CONTEXT_LOGGER)
-    return found
+    logger: logging.Logger = PySparkLogger.getLogger(_QUERY_CONTEXT_LOGGER)
+    return logger
 
 
 def condition_of(error: PySparkException) -> str | None:
@@ -97,8 +97,8 @@ def estimated_rows(frame: DataFrame) -> int | None:
         plan = str(type(session).sql(session, f"EXPLAIN COST SELECT * FROM {view}").collect()[0][0])  # noqa: S608 - a name of ours
     finally:
         session.catalog.dropTempView(view)
-    found = re.search(r"== Optimized Logical Plan ==\n[^\n]*Statistics\([^\n)]*rowCount=([0-9.E+]+)", plan)
-    return None if found is None else int(float(found[1]))
+    match = re.search(r"== Optimized Logical Plan ==\n[^\n]*Statistics\([^\n)]*rowCount=([0-9.E+]+)", plan)
+    return None if match is None else int(float(match[1]))
 
 
 def exact_sum(session: SparkSession) -> str:
@@ -158,15 +158,15 @@ def check_workers(session: SparkSession) -> None:
     if is_remote(session):
         return
     context = session.sparkContext
-    found = shutil.which(_WORKER_PYTHON)
+    python = shutil.which(_WORKER_PYTHON)
     is_chosen = context.pythonExec != _WORKER_PYTHON  # platforms choose one, and may have their own ways to fill it
     has_own_path = "PYTHONPATH" in context.environment  # of `spark.executorEnv`, which this process does not have
-    if is_chosen or has_own_path or not str(context.master).startswith("local") or found is None or context.listFiles:
+    if is_chosen or has_own_path or not str(context.master).startswith("local") or python is None or context.listFiles:
         return
-    if Path(found).parent != Path(sys.executable).parent and not _has_foldflight(found):
+    if Path(python).parent != Path(sys.executable).parent and not _has_foldflight(python):
         raise RejectedError(
             "SETTINGS",
-            f"Spark runs its Python workers with {found}, which has no foldflight or no pyarrow; before the session "
+            f"Spark runs its Python workers with {python}, which has no foldflight or no pyarrow; before the session "
             "is made, activate the environment, or call foldflight.spark.java.prepare_local(os.environ), or set "
             f"PYSPARK_PYTHON={sys.executable}",
         )

@@ -27,8 +27,8 @@ _PAUSE_S = 0.05
 )
 def _dirty_slots(server: RawServer) -> None:
     with server.exchange() as exchange:
-        found = exchange.epoch(1, [(7, 0, 1), (2, 0, 1), (7, 0, 2), (0, 0, 5), (4, 0, 9)])
-        expect(found["slot"].to_pylist(), [0, 2, 4, 7], "the slots of epoch 1")
+        results = exchange.epoch(1, [(7, 0, 1), (2, 0, 1), (7, 0, 2), (0, 0, 5), (4, 0, 9)])
+        expect(results["slot"].to_pylist(), [0, 2, 4, 7], "the slots of epoch 1")
         expect(exchange.epoch(2, [(2, 0, 3)])["slot"].to_pylist(), [2], "the slots of epoch 2")
 
 
@@ -40,9 +40,9 @@ def _dirty_slots(server: RawServer) -> None:
 def _outputs_by_slot(server: RawServer) -> None:
     with server.exchange() as exchange:
         exchange.epoch(1, [(0, 0, 1), (1, 0, 10)])
-        found = exchange.epoch(2, [(1, 0, 20), (0, 0, 3)])["output_0"].to_pylist()
+        outputs = exchange.epoch(2, [(1, 0, 20), (0, 0, 3)])["output_0"].to_pylist()
     expected = [server.output([(0, 0, 1), (0, 0, 3)]), server.output([(0, 0, 10), (0, 0, 20)])]
-    expect(found, expected, "the outputs of two slots after two epochs")
+    expect(outputs, expected, "the outputs of two slots after two epochs")
 
 
 @rule(
@@ -56,8 +56,8 @@ def _any_split(server: RawServer) -> None:
         for row in rows:
             exchange.chunk([row])
         exchange.chunk([])
-        found = exchange.epoch(1)["output_0"].to_pylist()
-    expect(found, [server.output(rows)], "the output of one-row chunks")
+        outputs = exchange.epoch(1)["output_0"].to_pylist()
+    expect(outputs, [server.output(rows)], "the output of one-row chunks")
 
 
 @rule(
@@ -107,8 +107,8 @@ def _barriers_in_order(server: RawServer) -> None:
         for epoch in (1, 2, 3):
             exchange.chunk([(epoch, 0, 1)])
             exchange.barrier(epoch)
-        found = [exchange.results(epoch)["slot"].to_pylist() for epoch in (1, 2, 3)]
-    expect(found, [[1], [2], [3]], "the slots of three epochs")
+        slots = [exchange.results(epoch)["slot"].to_pylist() for epoch in (1, 2, 3)]
+    expect(slots, [[1], [2], [3]], "the slots of three epochs")
 
 
 @rule(
@@ -118,9 +118,9 @@ def _barriers_in_order(server: RawServer) -> None:
 )
 def _no_slot_column(server: RawServer) -> None:
     with server.exchange(columns=pa.schema([("value", pa.int64())])) as exchange:
-        found = exchange.epoch(1, [(0, 0, 3), (0, 0, 4)])
-    expect(found["slot"].to_pylist(), [0], "the slots")
-    expect(found["output_0"].to_pylist(), [server.output([(0, 0, 3), (0, 0, 4)])], "the output")
+        results = exchange.epoch(1, [(0, 0, 3), (0, 0, 4)])
+    expect(results["slot"].to_pylist(), [0], "the slots")
+    expect(results["output_0"].to_pylist(), [server.output([(0, 0, 3), (0, 0, 4)])], "the output")
 
 
 @rule(
@@ -160,8 +160,8 @@ def _kinds(server: RawServer) -> None:
         return
     kept = server.output([(0, 0, 5), (0, 0, 9)])
     for adds, takes in ((0, 1), (0, 3), (2, 1), (2, 3)):
-        found = server.output([(0, adds, 5), (0, adds, 7), (0, takes, 7), (0, adds, 9)])
-        expect(found, kept, f"the output after a row of kind {adds} was retracted by kind {takes}")
+        output = server.output([(0, adds, 5), (0, adds, 7), (0, takes, 7), (0, adds, 9)])
+        expect(output, kept, f"the output after a row of kind {adds} was retracted by kind {takes}")
 
 
 @rule(
@@ -184,9 +184,9 @@ def _kind_values(server: RawServer) -> None:
 def _filter(server: RawServer) -> None:
     rows = [(0, 0, 5, True), (0, 0, 7, False), (0, 0, 9, None), (3, 0, 1, False)]
     with server.exchange({**server.call, "filter": "wanted"}) as exchange:
-        found = exchange.epoch(1, rows)
-    expect(found["slot"].to_pylist(), [0, 3], "the slots")
-    expect(found["output_0"].to_pylist()[0], server.output([(0, 0, 5)]), "the output with the filter")
+        results = exchange.epoch(1, rows)
+    expect(results["slot"].to_pylist(), [0, 3], "the slots")
+    expect(results["output_0"].to_pylist()[0], server.output([(0, 0, 5)]), "the output with the filter")
 
 
 @rule(
@@ -213,8 +213,8 @@ def _materialize(server: RawServer) -> None:
     with server.exchange({**server.call, "materialize": True}) as exchange:
         call = exchange.opened.calls[0]
         expect((call.can_retract, call.can_merge), (True, True), "that it can retract and merge")
-        found = exchange.epoch(1, [(0, 0, 5), (0, 0, 5), (0, 0, 7), (0, 3, 7)])["output_0"].to_pylist()
-    expect(found, [server.output([(0, 0, 5), (0, 0, 5)])], "the output")
+        outputs = exchange.epoch(1, [(0, 0, 5), (0, 0, 5), (0, 0, 7), (0, 3, 7)])["output_0"].to_pylist()
+    expect(outputs, [server.output([(0, 0, 5), (0, 0, 5)])], "the output")
 
 
 @rule(
@@ -231,8 +231,8 @@ def _order(server: RawServer) -> None:
         expect((call.can_retract, call.can_merge), (True, True), "that it can retract and merge")
         expect(call.is_ordered, True, "is_ordered")
         exchange.epoch(1, [(0, 0, 5), (0, 0, 9)])
-        found = exchange.epoch(2, [(0, 0, 7), (0, 3, 9)])["output_0"].to_pylist()
-    expect(found, [server.output([(0, 0, 7), (0, 0, 5)])], "the output of 7 and 5, in descending order")
+        outputs = exchange.epoch(2, [(0, 0, 7), (0, 3, 9)])["output_0"].to_pylist()
+    expect(outputs, [server.output([(0, 0, 7), (0, 0, 5)])], "the output of 7 and 5, in descending order")
     with refused("RejectedError", "SCHEMA_MISMATCH"):
         server.exchange({**server.call, "order": [pb.Order(column="nowhere")]})
 
@@ -246,9 +246,9 @@ def _order(server: RawServer) -> None:
 def _returns(server: RawServer) -> None:
     for states, outputs in ((True, False), (False, True), (False, False)):
         with server.exchange(return_states=states, return_outputs=outputs) as exchange:
-            found = exchange.epoch(1, [(2, 0, 1)])
-        expect(found["slot"].to_pylist(), [2], "the slots")
-        there = [found[name].null_count == 0 for name in ("state_0", "output_0")]
+            results = exchange.epoch(1, [(2, 0, 1)])
+        expect(results["slot"].to_pylist(), [2], "the slots")
+        there = [results[name].null_count == 0 for name in ("state_0", "output_0")]
         expect(there, [states, outputs], f"states and outputs, asked for {states} and {outputs}")
 
 
@@ -262,14 +262,14 @@ def _row_outputs(server: RawServer) -> None:
     rows = [(0, 0, 4), (1, 0, 8), (0, 0, 15)]
     with server.exchange(row_outputs=True) as exchange:
         exchange.chunk(rows)
-        found = exchange.answer("row_outputs")
+        answer = exchange.answer("row_outputs")
         exchange.chunk([])
         expect(exchange.answer("row_outputs").num_rows, 0, "the rows that answer an empty chunk")
         expect(exchange.epoch(1)["slot"].to_pylist(), [0, 1], "the slots of the barrier")
-    expect(found["slot"].to_pylist(), [0, 1, 2], "the slots of the row outputs")
-    expect(found["state_0"].null_count, 3, "the NULL states of the row outputs")
+    expect(answer["slot"].to_pylist(), [0, 1, 2], "the slots of the row outputs")
+    expect(answer["state_0"].null_count, 3, "the NULL states of the row outputs")
     expected = [server.output([(0, 0, 4)]), server.output([(0, 0, 8)]), server.output([(0, 0, 4), (0, 0, 15)])]
-    expect(found["output_0"].to_pylist(), expected, "the row outputs")
+    expect(answer["output_0"].to_pylist(), expected, "the row outputs")
 
 
 @rule(
@@ -289,15 +289,15 @@ def _emits(server: RawServer) -> None:
             exchange.send(pb.EngineFrame(chunk=pb.Chunk()), chunk)
             return exchange.answer("row_outputs")
 
-        found = ask([False, True, True, False])
+        answer = ask([False, True, True, False])
         expect(ask([False, False]).num_rows, 0, "the rows that answer a chunk that asks for none")
         expect(exchange.epoch(1)["slot"].to_pylist(), [0, 1], "the slots of the barrier")
         with refused("RejectedError", "SCHEMA_MISMATCH"):
             ask([True, None])
-    expect(found["slot"].to_pylist(), [1, 2], "the slots of the row outputs")
-    expect(found["state_0"].null_count, 2, "the NULL states of the row outputs")
+    expect(answer["slot"].to_pylist(), [1, 2], "the slots of the row outputs")
+    expect(answer["state_0"].null_count, 2, "the NULL states of the row outputs")
     expected = [server.output([(0, 0, 8)]), server.output([(0, 0, 4), (0, 0, 15)])]
-    expect(found["output_0"].to_pylist(), expected, "the row outputs")
+    expect(answer["output_0"].to_pylist(), expected, "the row outputs")
     for given, without in (({}, columns), ({"row_outputs": True}, COLUMNS)):
         with refused("RejectedError", "SCHEMA_MISMATCH"):
             server.exchange(columns=without, emits=True, **given)
@@ -340,8 +340,8 @@ def _forget(server: RawServer) -> None:
         exchange.chunk([(0, 0, 7), (2, 0, 7)])
         exchange.forget(0, 1, 9)
         expect(exchange.epoch(2)["slot"].to_pylist(), [2], "the slots after Forget")
-        found = exchange.epoch(3, [(1, 0, 9)])["output_0"].to_pylist()
-    expect(found, [server.output([(0, 0, 9)])], "the output of a slot that was forgotten")
+        outputs = exchange.epoch(3, [(1, 0, 9)])["output_0"].to_pylist()
+    expect(outputs, [server.output([(0, 0, 9)])], "the output of a slot that was forgotten")
 
 
 @rule(
@@ -356,13 +356,15 @@ def _isolated_errors(server: RawServer) -> None:
         server.exchange(isolate_errors=True, row_outputs=True)
     large = 2**63 - 1
     with server.exchange(isolate_errors=True) as exchange:
-        found = exchange.epoch(1, [(0, 0, 5), (1, 0, large), (1, 0, large), (2, 0, 7)]).to_pylist()
-        if found[1]["error"] is None:
+        results = exchange.epoch(1, [(0, 0, 5), (1, 0, large), (1, 0, large), (2, 0, 7)]).to_pylist()
+        if results[1]["error"] is None:
             raise NotTriedError("the function does not fail for the sum of two of the largest BIGINTs")
-        expect([row["slot"] for row in found], [0, 1, 2], "the slots")
-        expect([row["error"] is None for row in found], [True, False, True], "which slots have no error")
-        expect((found[1]["state_0"], found[1]["output_0"]), (None, None), "state and output of the slot that failed")
-        complete = bool(found[1]["error"]["code"] and found[1]["error"]["message"])
+        expect([row["slot"] for row in results], [0, 1, 2], "the slots")
+        expect([row["error"] is None for row in results], [True, False, True], "which slots have no error")
+        expect(
+            (results[1]["state_0"], results[1]["output_0"]), (None, None), "state and output of the slot that failed"
+        )
+        complete = bool(results[1]["error"]["code"] and results[1]["error"]["message"])
         expect(complete, True, "that the error has code and message")
         again = exchange.epoch(2, [(1, 0, 9)]).to_pylist()
         expect((again[0]["output_0"], again[0]["error"]), (server.output([(0, 0, 9)]), None), "the slot afterwards")
@@ -380,9 +382,9 @@ def _function_errors(server: RawServer) -> None:
         with server.exchange() as exchange:
             exchange.epoch(1, [(3, 0, large), (3, 0, large)])
     except fl.FlightError as error:
-        found = pb.Error.FromString(error.extra_info)
-        expect(found.error_class, "FunctionError", "the class of the error")
-        expect((found.function, found.slot), (server.function, 3), "function and slot of the error")
+        sent = pb.Error.FromString(error.extra_info)
+        expect(sent.error_class, "FunctionError", "the class of the error")
+        expect((sent.function, sent.slot), (server.function, 3), "function and slot of the error")
     else:
         raise NotTriedError("the function does not fail for the sum of two of the largest BIGINTs")
 
@@ -505,6 +507,6 @@ def _in_time(server: RawServer) -> RawExchange:
 def _several_calls(server: RawServer) -> None:
     rows = [(0, 0, 5, True), (0, 0, 7, False)]
     with server.exchange(server.call, {**server.call, "filter": "wanted"}) as exchange:
-        found = exchange.epoch(1, rows).to_pylist()[0]
+        answer = exchange.epoch(1, rows).to_pylist()[0]
     expected = [server.output(rows), server.output([(0, 0, 5)])]
-    expect([found["output_0"], found["output_1"]], expected, "the outputs of two calls")
+    expect([answer["output_0"], answer["output_1"]], expected, "the outputs of two calls")

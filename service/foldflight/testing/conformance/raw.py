@@ -55,12 +55,12 @@ def refused(error_class: str, *codes: str) -> Iterator[None]:
     try:
         yield
     except (fl.FlightError, pa.ArrowException, OSError) as error:
-        found = _error_of(error)
-        expect(found.error_class, error_class, f"the class of the error ({found.code}: {found.message[:200]})")
-        if found.code not in codes:
-            raise BrokenError(f"the code of the error: expected {' or '.join(codes)}, found {found.code}") from None
-        if not found.message:
-            raise BrokenError(f"the error {found.code} has no message") from None
+        sent = _error_of(error)
+        expect(sent.error_class, error_class, f"the class of the error ({sent.code}: {sent.message[:200]})")
+        if sent.code not in codes:
+            raise BrokenError(f"the code of the error: expected {' or '.join(codes)}, found {sent.code}") from None
+        if not sent.message:
+            raise BrokenError(f"the error {sent.code} has no message") from None
     else:
         raise BrokenError(f"the request was accepted; expected {error_class} {' or '.join(codes)}")
 

@@ -50,7 +50,7 @@ class NotTriedError(Exception):
     """A rule cannot be tested. The message says why."""
 
 
-def expect(found: object, expected: object, what: str) -> None:
+def expect(actual: object, expected: object, what: str) -> None:
     """Raise BrokenError unless both are equal. `what` names the value."""
-    if found != expected:
-        raise BrokenError(f"{what}: expected {expected!r}, found {found!r}")
+    if actual != expected:
+        raise BrokenError(f"{what}: expected {expected!r}, found {actual!r}")

@@ -70,16 +70,16 @@ def _check_function(server: RawServer) -> None:
     """Refuse a function whose outputs are equal for different rows, because no check could fail with it."""
     samples = ([5], [7], [9], [5, 5], [5, 7], [5, 9])
     try:
-        found = [repr(server.output([(0, 0, value) for value in values])) for values in samples]
+        outputs = [repr(server.output([(0, 0, value) for value in values])) for values in samples]
     except (fl.FlightError, pa.ArrowException, OSError) as error:
         known = translated(error, url=server.url, deadline_s=server.deadline_s)
         raise known from None
     except BrokenError as error:
         raise RejectedError("BAD_FRAME", f"{server.url} does not answer as a foldflight server does: {error}") from None
-    if len(set(found)) < len(found):
+    if len(set(outputs)) < len(outputs):
         raise RejectedError(
             "SIGNATURE",
-            f"{server.function} returns {', '.join(found)} for the rows {', '.join(map(str, samples))}; name a "
+            f"{server.function} returns {', '.join(outputs)} for the rows {', '.join(map(str, samples))}; name a "
             "function with different outputs for them, such as a sum",
             function=server.function,
         )

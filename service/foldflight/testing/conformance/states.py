@@ -29,16 +29,16 @@ def _states_load(server: RawServer) -> None:
     empty = with_column(batch, batch.schema.field(1), pa.nulls(2, batch.schema.field(1).type))
     with server.exchange() as exchange:
         exchange.states(batch)
-        found = exchange.epoch(1)
-        expect(found["slot"].to_pylist(), [2, 4], "the slots of loaded states")
-        expect(found["output_0"].to_pylist(), [server.output([(0, 0, 7)]), server.output([(0, 0, 5)])], "their outputs")
+        epoch = exchange.epoch(1)
+        expect(epoch["slot"].to_pylist(), [2, 4], "the slots of loaded states")
+        expect(epoch["output_0"].to_pylist(), [server.output([(0, 0, 7)]), server.output([(0, 0, 5)])], "their outputs")
         more = exchange.epoch(2, [(4, 0, 9)])["output_0"].to_pylist()
         expect(more, [server.output([(0, 0, 5), (0, 0, 9)])], "the output after one more row")
     with server.exchange() as exchange:
         exchange.states(empty)
-        found = exchange.epoch(1, [(2, 0, 1)])
-        expect(found["slot"].to_pylist(), [2, 4], "the slots of NULL states")
-        expect(found["output_0"].to_pylist()[0], server.output([(0, 0, 1)]), "the output over a NULL state")
+        epoch = exchange.epoch(1, [(2, 0, 1)])
+        expect(epoch["slot"].to_pylist(), [2, 4], "the slots of NULL states")
+        expect(epoch["output_0"].to_pylist()[0], server.output([(0, 0, 1)]), "the output over a NULL state")
 
 
 @rule(
@@ -58,8 +58,8 @@ def _states_merge(server: RawServer) -> None:
             return
         exchange.chunk([(3, 0, 9)])
         exchange.states(batch)
-        found = exchange.epoch(1)["output_0"].to_pylist()
-    expect(found, [server.output([(0, 0, 9), (0, 0, 5), (0, 0, 7), (0, 0, 7)])], "the output of merged states")
+        outputs = exchange.epoch(1)["output_0"].to_pylist()
+    expect(outputs, [server.output([(0, 0, 9), (0, 0, 5), (0, 0, 7), (0, 0, 7)])], "the output of merged states")
 
 
 @rule(
@@ -116,11 +116,11 @@ def _initial_outputs(server: RawServer) -> None:
     batch = before.state_batch(results, [6, 0])
     with server.exchange(initial_outputs=True) as exchange:
         exchange.states(batch)
-        found = exchange.answer("initial_outputs")
-        expect(found["slot"].to_pylist(), [6, 0], "the slots of the answer")
-        expect(found["state_0"].null_count, 2, "the NULL states of the answer")
+        answer = exchange.answer("initial_outputs")
+        expect(answer["slot"].to_pylist(), [6, 0], "the slots of the answer")
+        expect(answer["state_0"].null_count, 2, "the NULL states of the answer")
         expected = [server.output([(0, 0, 5)]), server.output([(0, 0, 7)])]
-        expect(found["output_0"].to_pylist(), expected, "the outputs of the answer")
+        expect(answer["output_0"].to_pylist(), expected, "the outputs of the answer")
         exchange.states(batch.slice(0, 0))
         nothing = exchange.answer("initial_outputs")
         expect(nothing["slot"].to_pylist(), [0], "the slots that answer States without rows")
@@ -150,8 +150,8 @@ def _checkpoint(server: RawServer) -> None:
         expect(exchange.epoch(2)["slot"].to_pylist(), [2, 5], "the slots of the barrier after checkpoints")
     with server.exchange() as exchange:
         exchange.states(exchange.state_batch(saved))
-        found = exchange.epoch(1)["output_0"].to_pylist()
-    expect(found, [server.output([(0, 0, 7)]), server.output([(0, 0, 5)])], "the outputs of saved states")
+        outputs = exchange.epoch(1)["output_0"].to_pylist()
+    expect(outputs, [server.output([(0, 0, 7)]), server.output([(0, 0, 5)])], "the outputs of saved states")
 
 
 @rule(
@@ -197,5 +197,5 @@ def _retract_from_states(server: RawServer) -> None:
     with server.exchange() as exchange:
         exchange.states(before.state_batch(results))
         exchange.send(pb.EngineFrame(chunk=pb.Chunk()), rows_of([(0, 3, 5)], COLUMNS))
-        found = exchange.epoch(1)["output_0"].to_pylist()
-    expect(found, [server.output([(0, 0, 7)])], "the output")
+        outputs = exchange.epoch(1)["output_0"].to_pylist()
+    expect(outputs, [server.output([(0, 0, 7)])], "the output")

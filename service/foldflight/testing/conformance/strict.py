@@ -173,10 +173,10 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             exchange.close()
 
     def _check_columns(self, reader: Any, context: Any, columns: pa.Schema) -> None:
-        found = _reading(lambda: reader.schema, context)
-        if found != columns:
+        given = _reading(lambda: reader.schema, context)
+        if given != columns:
             problem = (
-                f"the stream has the columns {found.names}, of types {found.types}, but Open has the columns {columns}"
+                f"the stream has the columns {given.names}, of types {given.types}, but Open has the columns {columns}"
             )
             self.record.breach("open", problem)
             raise RejectedError("SCHEMA_MISMATCH", problem)

@@ -75,14 +75,14 @@ def local_spark(
 @contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
     """Redirect standard error of processes started in the block to a file, because Spark's processes log each step."""
-    kept = os.dup(2)
+    stderr = os.dup(2)
     with log.open("wb") as file:
         os.dup2(file.fileno(), 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 @contextmanager

@@ -102,7 +102,7 @@ class Compiled(Accumulators):
         self._leave()
         self.inner.fold(rows.part(done))
 
-    def fold_each(self, rows: Rows, kept: Mask, asked: Mask | None = None) -> pa.Array:
+    def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
         program = self._compiled_for(len(rows))
         shows = np.ones(len(rows), np.bool_) if asked is None else asked
         shown: list[pa.Array] = []
@@ -124,14 +124,14 @@ class Compiled(Accumulators):
                     nonlocal first
                     show(row)
                     first, part = row + 1, slice(row, row + 1)
-                    shown.append(self.inner.fold_each(rows.part(row, row + 1), kept[part], shows[part]))
+                    shown.append(self.inner.fold_each(rows.part(row, row + 1), mask[part], shows[part]))
 
                 done = self._folded(
                     rows,
                     unfit,
                     lambda end: self._run(
                         kernel, table, present, instance, progress, slots[:end], retracts, columns, valid,
-                        kept, shows, self._fresh, values, known,
+                        mask, shows, self._fresh, values, known,
                     ),
                     interpret,
                 )  # fmt: skip
@@ -139,7 +139,7 @@ class Compiled(Accumulators):
                 if done == len(rows):
                     return pa.concat_arrays(shown)
         self._leave()
-        return pa.concat_arrays([*shown, self.inner.fold_each(rows.part(done), kept[done:], shows[done:])])
+        return pa.concat_arrays([*shown, self.inner.fold_each(rows.part(done), mask[done:], shows[done:])])
 
     def _folded(
         self, rows: Rows, unfit: Mask | None, run: Callable[[int], None], interpret: Callable[[int], None]

@@ -474,9 +474,9 @@ def _cases(known: Mapping[Expr, bool], effects: Sequence[_Effect]) -> Iterator[_
         for fact in effect.facts:
             if fact not in known and not fact.uses("field"):
                 for holds in (True, False):
-                    kept = [each for each in effects if each.meets({fact: holds})]
-                    if kept:
-                        yield from _cases({**known, fact: holds}, kept)
+                    remaining = [each for each in effects if each.meets({fact: holds})]
+                    if remaining:
+                        yield from _cases({**known, fact: holds}, remaining)
                 return
     yield _Case(known, tuple(effects))
 

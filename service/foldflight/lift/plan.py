@@ -121,11 +121,11 @@ class Aggregate:
         if self.sums:
             total = sum(values)
             return total if -_END <= total < _END else None
-        kept = None
+        chosen = None
         for place, value in enumerate(values):
-            if place == 0 or _replaces(self.kind, value, kept):
-                kept = value
-        return kept
+            if place == 0 or _replaces(self.kind, value, chosen):
+                chosen = value
+        return chosen
 
 
 def _replaces(kind: str, value: Any, held: Any) -> bool:
@@ -265,11 +265,11 @@ class Plan:
             return _whole(field.name, _totals(field.start, limbs, columns), type_)
         (column,) = columns
         if field.start is not None and field.competes and field.monoid != "set":
-            kept = [
+            values = [
                 value if value is not None and _replaces(field.monoid, value, field.start) else field.start
                 for value in column.to_pylist()
             ]
-            return _whole(field.name, kept, type_) if pa.types.is_integer(type_) else pa.array(kept, type_)
+            return _whole(field.name, values, type_) if pa.types.is_integer(type_) else pa.array(values, type_)
         if field.monoid == "set":
             put = pa.scalar(field.parts[0].value.value, type_)
             return pc.if_else(pc.greater(column, 0), put, pa.scalar(field.start, type_))

@@ -258,10 +258,10 @@ def null(one: Expr) -> Expr:
 
 def all_of(conditions: list[Expr]) -> Expr:
     """Return whether all conditions hold."""
-    kept = [each for each in conditions if each != TRUE]
-    if FALSE in kept:
+    needed = [each for each in conditions if each != TRUE]
+    if FALSE in needed:
         return FALSE
-    return TRUE if not kept else kept[0] if len(kept) == 1 else Expr("and", tuple(kept), "bool")
+    return TRUE if not needed else needed[0] if len(needed) == 1 else Expr("and", tuple(needed), "bool")
 
 
 _BUILD: Final[dict[str, Callable[..., Expr]]] = {

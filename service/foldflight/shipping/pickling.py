@@ -121,8 +121,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         removed = self._engines.removed(obj) if isinstance(obj, type) else ()
         if removed and isinstance(reduced, tuple) and reduced[2:]:
             members, slots = reduced[2]
-            kept = {name: member for name, member in members.items() if name not in removed}
-            return (*reduced[:2], (kept, slots), *reduced[3:])
+            remaining = {name: member for name, member in members.items() if name not in removed}
+            return (*reduced[:2], (remaining, slots), *reduced[3:])
         return reduced
 
 

@@ -74,12 +74,12 @@ def _keep(path: Path, error: FoldflightError, number: int) -> None:
     If the disk is full there is no file, and the task runs again.
     """
     group = None if error.group is None else {key: repr(value) for key, value in error.group.items()}
-    kept: dict[str, Any] = {name: getattr(error, name) for name in _TEXTS}
-    kept |= {"class": type(error).__name__, "group": group, "story": list(error.story), "attempt": number}
+    stored: dict[str, Any] = {name: getattr(error, name) for name in _TEXTS}
+    stored |= {"class": type(error).__name__, "group": group, "story": list(error.story), "attempt": number}
     draft = path.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):
         try:
-            draft.write_text(json.dumps(kept))
+            draft.write_text(json.dumps(stored))
             draft.replace(path)
         except OSError:
             draft.unlink(missing_ok=True)
@@ -99,13 +99,13 @@ def _raise_kept(path: Path, number: int) -> None:
         if not number:
             path.unlink()
             return
-        kept = json.loads(path.read_text())
-        if kept.pop("attempt") != number - 1:
+        stored = json.loads(path.read_text())
+        if stored.pop("attempt") != number - 1:
             return
-        cls: type[FoldflightError] = getattr(errors, kept.pop("class"))
-        group, story = kept.pop("group"), tuple(kept.pop("story"))
+        cls: type[FoldflightError] = getattr(errors, stored.pop("class"))
+        group, story = stored.pop("group"), tuple(stored.pop("story"))
         shown = None if group is None else {key: _Shown(value) for key, value in group.items()}
-        error = cls(kept.pop("code"), kept.pop("message"), group=shown, story=story, repeats=True, **kept)
+        error = cls(stored.pop("code"), stored.pop("message"), group=shown, story=story, repeats=True, **stored)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return
     raise error

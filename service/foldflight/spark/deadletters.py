@@ -72,8 +72,8 @@ def dead_letters(df: DataFrame, *columns: str) -> DataFrame:
         raise RejectedError(
             "SIGNATURE", f"there is no column {', '.join(unknown)} among {', '.join(df.columns)}; name columns of df"
         )
-    kept = [column_named(name) for name in columns]
-    return df.where(sf.col(DEAD_LETTER).isNotNull()).select(*kept, f"{DEAD_LETTER}.*")
+    selected = [column_named(name) for name in columns]
+    return df.where(sf.col(DEAD_LETTER).isNotNull()).select(*selected, f"{DEAD_LETTER}.*")
 
 
 def letter_type(

@@ -239,17 +239,17 @@ def rows_with(
         added: The same, as columns of Spark.
         name: The name of the step.
     """
-    kept = [column_named(each).alias(f"kept_{place}") for place, each in enumerate(df.columns)]
+    inputs = [column_named(each).alias(f"kept_{place}") for place, each in enumerate(df.columns)]
     given = [each.alias(f"column_{place}") for place, each in enumerate(columns.expressions)] or [sf.lit(True)]
-    rows = as_months(df.select(*kept, *given))
+    rows = as_months(df.select(*inputs, *given))
     roles = [*(f"the column {each!r}" for each in df.columns), *(columns.roles() or ["a constant"])]
     arrow = arrow_fields(rows.schema, roles)
-    sent = carriers([nullable(each.dataType) for each in df.schema], arrow.types[: len(kept)])
+    sent = carriers([nullable(each.dataType) for each in df.schema], arrow.types[: len(inputs)])
     # mapInArrow knows nothing of metadata: without it a watermark would be lost.
     fields = [
         st.StructField(each.name, type_, metadata=each.metadata) for each, type_ in zip(df.schema, sent, strict=True)
     ]
-    task = arrow_function(_RowsWith(query, arrow, len(kept), types), name, query.traced)
+    task = arrow_function(_RowsWith(query, arrow, len(inputs), types), name, query.traced)
     mapped = rows.mapInArrow(task, st.StructType([*fields, *added]))
     return as_intervals(mapped, {each.name: each.dataType for each in df.schema})
 
@@ -281,15 +281,15 @@ class _RowsWith:
                 start += part.num_rows
 
     def _joined(self, block: pa.RecordBatch, start: int, part: pa.RecordBatch) -> pa.RecordBatch:
-        kept, columns = block.columns[: self.kept], part.columns
+        inputs, columns = block.columns[: self.kept], part.columns
         if self.query.is_table:
             places, struct, *errors = columns
-            kept, columns = [column.take(places) for column in kept], [*struct.flatten(), *errors]
+            inputs, columns = [column.take(places) for column in inputs], [*struct.flatten(), *errors]
         else:
-            kept = [column.slice(start, part.num_rows) for column in kept]
+            inputs = [column.slice(start, part.num_rows) for column in inputs]
         members = [convert(each, type_) for each, type_ in zip(columns, self.types.types, strict=True)]
-        names = [f"column_{place}" for place in range(len(kept) + len(members))]
-        return pa.RecordBatch.from_arrays([*kept, *members], names=names)
+        names = [f"column_{place}" for place in range(len(inputs) + len(members))]
+        return pa.RecordBatch.from_arrays([*inputs, *members], names=names)
 
     def _chunk(self, block: pa.RecordBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(block.columns[self.kept :], schema=self.query.opening.columns)

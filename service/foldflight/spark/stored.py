@@ -488,9 +488,9 @@ def _reading(reader: _Reader, schema: pa.Schema) -> Callable[[pa.Table], pa.Tabl
 def _newest(layout: TableLayout, storage: Callable[[str], Storage]) -> Iterator[list[pa.Array]]:
     """Yield the groups of one bucket."""
     # The single group of a query without keys counts one extra row, so that it is never removed.
-    kept = 0 if len(layout.keys) else 1
+    least_live = 0 if len(layout.keys) else 1
     for rows in StateTable(layout, storage(""), conversion=VersionColumns(layout)).scan():
-        live = pa.array(rows.column(LIVE).to_numpy() - kept)
+        live = pa.array(rows.column(LIVE).to_numpy() - least_live)
         yield [*rows.select(layout.keys.names).columns, live, *rows.select(layout.states.names).columns]
 
 

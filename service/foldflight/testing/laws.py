@@ -370,9 +370,9 @@ def _merge_grouping(subject: _Subject, rows: Rows, cut: int) -> str | None:
 
 
 def _retract_inverse(subject: _Subject, rows: Rows, cut: int) -> str | None:
-    kept = [row for index, row in enumerate(rows) if cut >> (index % 16) & 1]
+    remaining = [row for index, row in enumerate(rows) if cut >> (index % 16) & 1]
     gone = [row for index, row in enumerate(rows) if not cut >> (index % 16) & 1]
-    expected = _output(subject.folded(kept))
+    expected = _output(subject.folded(remaining))
     fold = subject.new()
     fold.fold(subject.chunk(rows))
     fold.fold(subject.chunk(gone[::-1], kind=RowKind.DELETE))
@@ -387,14 +387,14 @@ def _stored_views(subject: _Subject, rows: Rows, cut: int) -> str | None:
         return None
 
     def ask(asked: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool) -> Any:  # noqa: ARG001 - as in `Asking`
-        return read(list(kept.resolve(asked)))
+        return read(list(cached.resolve(asked)))
 
     fold = Fold(subject.calls, Options(keeps_views=True), Resources(_SIGNER, ask=ask))
-    kept = CachedViews(fold, page=2)
+    cached = CachedViews(fold, page=2)
     for index, row in enumerate(rows):
         fold.fold(subject.chunk([row]))
         if cut >> (index % 16) & 1:
-            kept.commit(pa.Table.from_batches([fold.unsaved()]))
+            cached.commit(pa.Table.from_batches([fold.unsaved()]))
     output = _output(fold.collect())
     return _unless_same(
         whole,

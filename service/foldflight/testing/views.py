@@ -84,23 +84,23 @@ class CachedViews:
         return asking(column, self._views[call]).to_pylist()[0]
 
     def _apply(self, group: _Group, call: int, view: ViewSpec, change: Mapping[str, Any]) -> None:
-        kept = group.entries.setdefault((call, view.name), {})
+        stored = group.entries.setdefault((call, view.name), {})
         if change["complete"] or change["cleared"]:
-            kept.clear()
+            stored.clear()
         for entry in change["entries"]:
             if entry["present"]:
-                kept[repr(entry["key"])] = (entry["key"], entry["value"])
+                stored[repr(entry["key"])] = (entry["key"], entry["value"])
             else:
-                kept.pop(repr(entry["key"]), None)
+                stored.pop(repr(entry["key"]), None)
         if view.is_list:
-            marker = {"key": len(kept), "value": None, "present": False}
+            marker = {"key": len(stored), "value": None, "present": False}
             group.states[call][view.name] = {"complete": False, "cleared": False, "entries": [marker]}
 
     def entries(self, slot: int, call: int, view: str) -> list[tuple[Any, Any]]:
         """Return all entries of a view of a slot, in the order of the pages."""
-        kept = self._groups[slot].entries.get((call, view), {})
+        stored = self._groups[slot].entries.get((call, view), {})
         is_list = next(spec.is_list for spec in self._views[call] if spec.name == view)
-        return sorted(kept.values()) if is_list else [kept[name] for name in sorted(kept)]
+        return sorted(stored.values()) if is_list else [stored[name] for name in sorted(stored)]
 
     def states(self, slots: Sequence[int]) -> pa.RecordBatch:
         """Return the states of n slots that have one, for the operation `states`."""
@@ -119,8 +119,8 @@ class CachedViews:
 
     def prefetched(self, slot: int, call: int, view: str, keys: Sequence[Any]) -> pa.RecordBatch:
         """Return entries of one view, absent ones included, for the operation `entries`."""
-        kept = self._groups[slot].entries.get((call, view), {})
-        return self._only(slot, call, view, _answers(kept, keys))
+        stored = self._groups[slot].entries.get((call, view), {})
+        return self._only(slot, call, view, _answers(stored, keys))
 
     def resolve(self, wanted: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Answer a question of the server."""
@@ -148,10 +148,10 @@ class CachedViews:
         states = [{view: value} if index == call else None for index in range(len(self._views))]
         types = [self._schema.field(name).type for name in names]
         columns = [pa.array([state], type_) for state, type_ in zip(states, types, strict=True)]
-        kept = [index for index, specs in enumerate(self._views) if specs]
+        indexes = [index for index, specs in enumerate(self._views) if specs]
         return pa.RecordBatch.from_arrays(
-            [pa.array([slot], pa.int32()), *(columns[index] for index in kept)],
-            names=["slot", *(names[index] for index in kept)],
+            [pa.array([slot], pa.int32()), *(columns[index] for index in indexes)],
+            names=["slot", *(names[index] for index in indexes)],
         )
 
     def _batch(self, slots: Sequence[int], columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
@@ -166,9 +166,9 @@ def _view(entries: Sequence[tuple[Any, Any]], *, complete: bool) -> dict[str, An
     return {"complete": complete, "cleared": False, "entries": rows}
 
 
-def _answers(kept: Mapping[str, tuple[Any, Any]], keys: Sequence[Any]) -> dict[str, Any]:
+def _answers(stored: Mapping[str, tuple[Any, Any]], keys: Sequence[Any]) -> dict[str, Any]:
     rows = [
-        {"key": key, "value": kept[repr(key)][1] if repr(key) in kept else None, "present": repr(key) in kept}
+        {"key": key, "value": stored[repr(key)][1] if repr(key) in stored else None, "present": repr(key) in stored}
         for key in keys
     ]
     return {"complete": False, "cleared": False, "entries": rows}

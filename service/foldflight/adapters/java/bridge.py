@@ -133,10 +133,10 @@ class Bridged(Accumulators):
         if columns is None or not self._create(rows.slots):
             self.inner.fold(rows)
             return
-        kept = []
+        in_use = []
         for index, column in enumerate(columns):
             buffers = self._buffers(*column)
-            kept.append(buffers)
+            in_use.append(buffers)
             self._loops.argument(index, *buffers)
         retracts = None if rows.retracts is None else self._buffer(rows.retracts.view(np.uint8))
         at = self._loops.fold(self._buffer(_contiguous(rows.slots)), retracts, len(rows), self._demands)
@@ -162,8 +162,8 @@ class Bridged(Accumulators):
             return bool(at < 0)  # otherwise the interpreter repeats it, and has its error
         return True
 
-    def fold_each(self, rows: Rows, kept: Mask, asked: Mask | None = None) -> pa.Array:
-        return self.inner.fold_each(rows, kept, asked)
+    def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+        return self.inner.fold_each(rows, mask, asked)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
         columns = self._stored(slots, states)
@@ -171,10 +171,10 @@ class Bridged(Accumulators):
             self.inner.merge(slots, states)
             return
         self.inner.absent(slots)
-        kept = []
+        in_use = []
         for index, column in enumerate(columns):
             buffers = self._buffers(*column)
-            kept.append(buffers)
+            in_use.append(buffers)
             self._loops.stored(index, *buffers)
         at = self._loops.merge(self._buffer(_contiguous(slots)), len(slots), self._demands)
         self.inner.mark_present(slots if at < 0 else slots[:at])

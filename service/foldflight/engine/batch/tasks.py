@@ -374,11 +374,11 @@ class FinalFold:
                 yield from failed.letters(held)
                 results = pa.Table.from_batches([sound])  # noqa: PLW2901 - what is left of them
             for part in _parts(results):
-                kept = self._kept(groups, part)
-                columns = groups.keys(kept.column(SLOT).to_numpy()).columns
-                columns += self.layout.results_of(kept)
+                remaining = self._kept(groups, part)
+                columns = groups.keys(remaining.column(SLOT).to_numpy()).columns
+                columns += self.layout.results_of(remaining)
                 if self.layout.isolates:
-                    columns.append(pa.nulls(kept.num_rows, self.layout.letter))
+                    columns.append(pa.nulls(remaining.num_rows, self.layout.letter))
                 yield pa.RecordBatch.from_arrays(columns, schema=self.layout.results)
 
     def _kept(self, groups: _Groups, part: pa.RecordBatch) -> pa.RecordBatch:

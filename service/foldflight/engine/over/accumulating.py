@@ -48,15 +48,15 @@ class AccumulatorFold(CallsFold):
     def conversion(self) -> Conversion:
         return self._migration
 
-    def outputs(self, step: Step, kept: Kept) -> list[pa.Array]:
-        assert kept.table is not None
-        events = self._events(step, kept.log)
+    def outputs(self, step: Step, stores: Kept) -> list[pa.Array]:
+        assert stores.table is not None
+        events = self._events(step, stores.log)
         if not len(events.slots):
             return [pa.nulls(0, field.type) for field in self.layout.outputs]
         touched, group_of = np.unique(events.slots, return_inverse=True)
         keys = step.groups.keys(touched)
         hashes = step.groups.stored_hashes(touched)
-        stored = kept.table.lookup(keys, hashes)
+        stored = stores.table.lookup(keys, hashes)
         is_first = np.diff(group_of, prepend=-1) != 0
         is_stored = _running_sums(events.anew.astype(np.int64), group_of) == 0
         live = _running_sums(np.where(events.leaves, -1, 1), np.cumsum(is_first | events.anew))
@@ -75,7 +75,7 @@ class AccumulatorFold(CallsFold):
         left = live[is_last]
         chosen = pa.array(turns[is_last], mask=left == 0)
         columns = [column.take(chosen) for column in states]
-        kept.table.commit(keys, left, pa.RecordBatch.from_arrays(columns, names=self.layout.states.names), hashes)
+        stores.table.commit(keys, left, pa.RecordBatch.from_arrays(columns, names=self.layout.states.names), hashes)
         # Rows with one output for all their peers have it at the last one.
         emits = self._emits(step.peers)
         places = pa.array(np.cumsum(emits) - emits)

@@ -121,8 +121,8 @@ class OverBucket:
         In microseconds since 1970.
         """
         times = [self._waiting.first]
-        for kept, distance in self._logs():
-            first = kept.first
+        for log, distance in self._logs():
+            first = log.first
             times.append(None if first is None else first + distance)
         return min((time for time in times if time is not None), default=None)
 
@@ -174,10 +174,10 @@ class OverBucket:
 
     def _logs(self) -> Iterator[tuple[TimeLog, int]]:
         """Yield the logs of frames with their distances, and that of idle groups."""
-        for fold, kept in zip(self._folds.frames, self._kept, strict=True):
+        for fold, stores in zip(self._folds.frames, self._kept, strict=True):
             distance = distance_us(fold.frame)
-            if kept.log is not None and distance is not None:
-                yield kept.log, distance
+            if stores.log is not None and distance is not None:
+                yield stores.log, distance
         if self._ttl is not None:
             yield self._ttl.log, self._ttl.ttl_us
 
@@ -203,21 +203,21 @@ class OverBucket:
         anew = np.zeros(len(order), np.bool_) if self._ttl is None else self._ttl.arrive(groups, slots, times)
         step = Step(rows, groups, slots, times, np.cumsum(changes), anew, until)
         columns: dict[str, pa.Array] = {}
-        for fold, kept in zip(self._folds.frames, self._kept, strict=True):
-            columns |= zip(fold.layout.outputs.names, fold.outputs(step, kept), strict=True)
+        for fold, stores in zip(self._folds.frames, self._kept, strict=True):
+            columns |= zip(fold.layout.outputs.names, fold.outputs(step, stores), strict=True)
         self.stats.rows += rows.num_rows
         self.stats.groups += len(groups)
         if self._ttl is not None:
             gone, hashes = self._ttl.leave(groups, until)
-            for fold, kept in zip(self._folds.frames, self._kept, strict=True):
-                if kept.table is not None and stays(fold.frame):
-                    remove(kept.table, gone, hashes)
+            for fold, stores in zip(self._folds.frames, self._kept, strict=True):
+                if stores.table is not None and stays(fold.frame):
+                    remove(stores.table, gone, hashes)
         payload = [rows.column(name) for name in over.query.layout.payload.names]
         outputs = [columns[name] for name in over.query.outputs.names]
         return pa.RecordBatch.from_arrays([*payload, *outputs], schema=over.query.results)
 
     def _count(self) -> None:
-        tables = [kept.table for kept in self._kept if kept.table is not None]
+        tables = [each.table for each in self._kept if each.table is not None]
         if self._ttl is not None:
             tables.append(self._ttl.table)
         stores: list[TimeLog | StateTable] = [self._waiting, *(log for log, _ in self._logs()), *tables]

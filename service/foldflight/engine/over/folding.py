@@ -456,9 +456,9 @@ class _Nodes:
     def _drop(self, is_needless: Callable[[int, Positions], npt.NDArray[np.bool_]], below: int | None = None) -> None:
         """Drop known nodes of all levels, or of those below one."""
         for level, (known, states) in enumerate(self._known[:below]):
-            kept = np.flatnonzero(~is_needless(level, known))
-            if len(kept) < len(known):
-                self._known[level] = (known[kept], [column.take(pa.array(kept)) for column in states])
+            remaining = np.flatnonzero(~is_needless(level, known))
+            if len(remaining) < len(known):
+                self._known[level] = (known[remaining], [column.take(pa.array(remaining)) for column in states])
 
     def _add(self, missing: Sequence[tuple[int, Positions]]) -> None:
         """Make new nodes, by ascending level: those of one base together, because each exchange has a fixed cost."""

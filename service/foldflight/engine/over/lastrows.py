@@ -43,12 +43,12 @@ class RowsFold(CallsFold):
         metadata = {"function": _KEPT_ROWS, "version": "", "fingerprint": str(pa.struct(fields))}
         return pa.schema([pa.field("state_0", pa.list_(pa.struct(fields)), metadata=metadata)])
 
-    def outputs(self, step: Step, kept: Kept) -> list[pa.Array]:
+    def outputs(self, step: Step, stores: Kept) -> list[pa.Array]:
         outputs = [[pa.nulls(0, field.type) for field in self.layout.outputs]]
         begin = 0
         while begin < len(step.slots):
-            part = step if kept.table is None else step.of_groups(begin, self._groups_pace.items)
-            outputs.append(self._folded(part, kept.table))
+            part = step if stores.table is None else step.of_groups(begin, self._groups_pace.items)
+            outputs.append(self._folded(part, stores.table))
             begin += len(part.slots)
         return [pa.concat_arrays(list(columns)) for columns in zip(*outputs, strict=True)]
 

@@ -100,7 +100,7 @@ class CallsFold(ExitStack, ABC):
         return pa.schema([pa.field(TIME, pa.int64()), *self.layout.keys, *self.layout.columns])
 
     @abstractmethod
-    def outputs(self, step: Step, kept: Kept) -> list[pa.Array]:
+    def outputs(self, step: Step, stores: Kept) -> list[pa.Array]:
         """Fold the due rows, store what is kept, and return the n outputs of each call.
 
         Raises:

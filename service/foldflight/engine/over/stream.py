@@ -191,8 +191,8 @@ class StreamedOver:
 
         if fixed(stored) != fixed(ours):
             raise other_query(CALLS, _frames_text(stored), _frames_text(ours))
-        for kept, before, now in zip(self.frames, stored, ours, strict=True):
-            if kept.has_accumulators:
+        for frame, before, now in zip(self.frames, stored, ours, strict=True):
+            if frame.has_accumulators:
                 continue  # the table of their states tells what has changed
             for old, new in zip(before["calls"], now["calls"], strict=True):
                 if old["version"] == new["version"] and old["fingerprint"] != new["fingerprint"]:
@@ -361,9 +361,9 @@ def _kept_text(frame: WindowFrame, until: str) -> str:
         return f"the accumulators of each group, {until}"
     if frame.has_offset:
         return "the accumulators of each group with rows in its frame, and the arguments of these rows, by time"
-    if (kept := kept_rows(frame)) == 0:
+    if (count := kept_rows(frame)) == 0:
         return "nothing, as rows of equal time come out together"
-    rows = "row" if kept == 1 else f"{kept:,} rows"
+    rows = "row" if count == 1 else f"{count:,} rows"
     return f"the arguments of the last {rows} of each group, {until}"
 
 

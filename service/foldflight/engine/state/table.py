@@ -431,11 +431,11 @@ class StateTable:
         schema = pa.schema([self.layout.rows.field(name) for name in names])
         keys = pa.Table.from_batches([rows.select(names) for _, rows in parts], schema=schema)
         newest = self._first_of_each(keys)
-        kept, start = [], 0
+        batches, start = [], 0
         for meta, rows in parts:
-            kept.append(self._converted(meta, rows.filter(pa.array(newest[start : start + rows.num_rows]))))
+            batches.append(self._converted(meta, rows.filter(pa.array(newest[start : start + rows.num_rows]))))
             start += rows.num_rows
-        rows = one_batch(pa.Table.from_batches(kept, schema=self.layout.rows))
+        rows = one_batch(pa.Table.from_batches(batches, schema=self.layout.rows))
         return rows.take(pa.array(np.argsort(rows.column(HASH).to_numpy(), kind="stable")))
 
     def _first_of_each(self, keys: pa.Table) -> npt.NDArray[np.bool_]:

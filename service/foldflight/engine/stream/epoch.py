@@ -286,14 +286,18 @@ class BucketEpoch:
         return kinds, changes
 
     def _commit(
-        self, slots: npt.NDArray[np.int32], keys: pa.RecordBatch, results: pa.RecordBatch, kept: npt.NDArray[np.bool_]
+        self,
+        slots: npt.NDArray[np.int32],
+        keys: pa.RecordBatch,
+        results: pa.RecordBatch,
+        remaining: npt.NDArray[np.bool_],
     ) -> None:
-        if not kept.any():
+        if not remaining.any():
             return
-        mask = pa.array(kept)
+        mask = pa.array(remaining)
         states = results.select([field.name for field in self._layout.states]).filter(mask)
-        live = (self._live[slots] + self._kept_rows)[kept]
-        stored = self._table.commit(keys.filter(mask), live, states, self._groups.stored_hashes(slots[kept]))
+        live = (self._live[slots] + self._kept_rows)[remaining]
+        stored = self._table.commit(keys.filter(mask), live, states, self._groups.stored_hashes(slots[remaining]))
         self.stats.runs, self.stats.state_bytes = stored.runs, stored.bytes
 
     def _outputs_before(self, slots: npt.NDArray[np.int32], results: pa.RecordBatch) -> pa.RecordBatch:

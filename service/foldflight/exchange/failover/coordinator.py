@@ -335,10 +335,10 @@ class Coordinator:
         return self._opening.keeps_views and is_over and not self._is_saving
 
     def _check_kept_bytes(self) -> None:
-        kept = self._replay_log.kept.nbytes
-        if kept > self._bounds.kept_bytes_max:
+        stored_bytes = self._replay_log.kept.nbytes
+        if stored_bytes > self._bounds.kept_bytes_max:
             self._disable_failover(
-                f"its states have {kept} bytes, and the client keeps at most {self._bounds.kept_bytes_max}"
+                f"its states have {stored_bytes} bytes, and the client keeps at most {self._bounds.kept_bytes_max}"
             )
 
     def _disable_failover(self, why: str) -> None:
@@ -516,5 +516,5 @@ def _summary(error: FoldflightError) -> str:
 
 def _select_slots(results: pa.Table, slots: Slots) -> pa.Table:
     """Return the rows of these slots."""
-    kept = pc.is_in(results.column("slot"), pa.array(slots, pa.int32()))
-    return results.filter(kept)
+    selected = pc.is_in(results.column("slot"), pa.array(slots, pa.int32()))
+    return results.filter(selected)

@@ -33,12 +33,12 @@ class Accumulators(ABC):
         """
 
     @abstractmethod
-    def fold_each(self, rows: Rows, kept: Mask, asked: Mask | None = None) -> pa.Array:
-        """Apply the rows selected by `kept`, in order, and return the value after each of the n rows.
+    def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+        """Apply the rows selected by `mask`, in order, and return the value after each of the n rows.
 
         Args:
             rows: n rows.
-            kept: bool, shape (n,): which rows are applied.
+            mask: bool, shape (n,): which rows are applied.
             asked: bool, shape (n,): the rows after which the value is computed and returned. None: all.
         """
 

@@ -49,17 +49,17 @@ class Bundled(Interpreted):
         bundle = _Bundle(rows, arguments, self._defaults)
         self._keep(bundle.slots, self._applied(bundle.slots, self._segments(bundle)))
 
-    def fold_each(self, rows: Rows, kept: Mask, asked: Mask | None = None) -> pa.Array:
-        folded = rows.kept(kept)
+    def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+        folded = rows.kept(mask)
         self._check_retracts(folded.retracts)
         self._grow(rows.slots)
         shown = np.ones(len(rows), np.bool_) if asked is None else asked
         # The number of rows of its slot that are folded up to each row.
         order = np.argsort(rows.slots, kind="stable")
         counts = np.empty(len(rows), np.int64)
-        counts[order] = np.cumsum(kept[order])
+        counts[order] = np.cumsum(mask[order])
         first = np.searchsorted(rows.slots[order], rows.slots)
-        counts -= (np.cumsum(kept[order]) - kept[order])[first] if len(rows) else 0
+        counts -= (np.cumsum(mask[order]) - mask[order])[first] if len(rows) else 0
         # A value may change with its accumulator, so values from before the chunk become Arrow values now.
         before = shown & (counts == 0)
         unchanged = self.outputs(rows.slots[before])

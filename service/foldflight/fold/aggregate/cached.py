@@ -262,10 +262,10 @@ class CachedList(ListView[Any]):
     _is_whole = False
     _clears = 0
 
-    def __init__(self, source: Source, kept: int) -> None:
+    def __init__(self, source: Source, stored: int) -> None:
         self.source = source
         self._items = []
-        self._kept = kept
+        self._kept = stored
 
     def learn(self, part: ViewPart) -> None:
         """Take all items from the engine. Some of the items are of no use."""

@@ -83,11 +83,11 @@ class Counted(Accumulators):
         if entry[1] == 0:
             del seen[key]
 
-    def fold_each(self, rows: Rows, kept: Mask, asked: Mask | None = None) -> pa.Array:
+    def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
         columns = [column.values for column in rows.arguments]
         outputs = []
         for index in range(len(rows)):
-            if kept[index]:
+            if mask[index]:
                 retracting = rows.retracts is not None and bool(rows.retracts[index])
                 self._count(int(rows.slots[index]), tuple(column[index] for column in columns), -1 if retracting else 1)
             if asked is None or asked[index]:

@@ -172,7 +172,7 @@ class Distinct(Accumulators):
             mask[turning] = True
             self._inner.fold(rows.kept(mask))
 
-    def fold_each(self, rows: Rows, kept: Mask, asked: Mask | None = None) -> pa.Array:  # noqa: ARG002 - never called
+    def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:  # noqa: ARG002 - never called
         raise AssertionError("an engine that keeps views gets no outputs after each row (Open.row_outputs)")
 
     def merge(self, slots: Slots, states: pa.Array) -> None:

@@ -231,7 +231,7 @@ class Interpreted(Accumulators):
         return self._at_work
 
     def _run(self, method: Method, steps: Iterator[tuple[int, Any]]) -> None:
-        held, call, kept = self._held, method.call, method.kept
+        held, call, accumulator_of = self._held, method.call, method.kept
         if self._may_return_none(method):
             for slot, arguments in steps:
                 returned = call(held[slot], *arguments)
@@ -240,7 +240,7 @@ class Interpreted(Accumulators):
         else:
             for slot, arguments in steps:
                 accumulator = held[slot]
-                held[slot] = kept(accumulator, call(accumulator, *arguments))
+                held[slot] = accumulator_of(accumulator, call(accumulator, *arguments))
 
     def _may_return_none(self, method: Method) -> bool:
         """Return whether a method that returns None has certainly changed its accumulator in place.
@@ -258,11 +258,11 @@ class Interpreted(Accumulators):
             accumulator = held[slot]
             held[slot] = method.kept(accumulator, method.call(accumulator, *arguments))
 
-    def fold_each(self, rows: Rows, kept: Mask, asked: Mask | None = None) -> pa.Array:
-        if self._retract is None and rows.retracts is not None and (rows.retracts & kept).any():
+    def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+        if self._retract is None and rows.retracts is not None and (rows.retracts & mask).any():
             raise cannot_retract(self.name)
         self._grow(rows.slots)
-        self._create(rows.slots[kept])
+        self._create(rows.slots[mask])
         columns = [column.values for column in rows.arguments]
         slots = rows.slots.tolist()
         progress = iter(slots)
@@ -272,7 +272,7 @@ class Interpreted(Accumulators):
         self._at_work = (slots, progress)
         try:
             shows = repeat(True) if asked is None else asked.tolist()
-            self._run_each(rows, zip(progress, arguments, kept.tolist(), retracts, shows, strict=False), values)
+            self._run_each(rows, zip(progress, arguments, mask.tolist(), retracts, shows, strict=False), values)
         finally:
             self._at_work = None
         if exact_types(self.bound.result_type) is None:

@@ -158,12 +158,14 @@ def fresh_table(bound: BoundFunction, methods: Methods) -> Table | str:
         if (column is None or optional) and format_ is None:
             return f"its state has the type {sql_name(serializer.arrow)}" + ("" if is_single else f" in {name}")
         members.append(_Member(name, format_ or "?", optional, None if format_ else column))
-    kept = tuple(members)
-    numbers = tuple(member for member in kept if member.column is None)
-    table = Table(kept, np.zeros(0, record_dtype(numbers)), {}, is_single=is_single).from_states(fresh)
+    all_members = tuple(members)
+    numbers = tuple(member for member in all_members if member.column is None)
+    table = Table(all_members, np.zeros(0, record_dtype(numbers)), {}, is_single=is_single).from_states(fresh)
     if table is None:
         return "a new accumulator has a value that an array of numbers cannot hold"
-    beginning = next((each.name for each in kept if each.column is not None and not _is_empty(table[each.name])), None)
+    beginning = next(
+        (each.name for each in all_members if each.column is not None and not _is_empty(table[each.name])), None
+    )
     return table if beginning is None else f"the initial value of {beginning} is not empty"
 
 

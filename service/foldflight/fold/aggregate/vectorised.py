@@ -88,26 +88,26 @@ class Vectorised(Accumulators):
         elif top > self._full:
             self._occupy(slots, top)
 
-    def fold_each(self, rows: Rows, kept: Mask, asked: Mask | None = None) -> pa.Array:
+    def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
         if self._is_left or not len(rows):
-            return self.inner.fold_each(rows, kept, asked)
+            return self.inner.fold_each(rows, mask, asked)
         can_retract = self.inner.bound.function.capabilities.retract
-        if rows.retracts is not None and not can_retract and (rows.retracts & kept).any():
+        if rows.retracts is not None and not can_retract and (rows.retracts & mask).any():
             raise cannot_retract(self._name)
-        values = self._running(rows, kept, asked)
+        values = self._running(rows, mask, asked)
         if values is None:
-            return self._fold_each_scalar(rows, kept, asked)
-        if kept.any():
-            self.fold(rows.kept(kept))
+            return self._fold_each_scalar(rows, mask, asked)
+        if mask.any():
+            self.fold(rows.kept(mask))
         return values
 
-    def _running(self, rows: Rows, kept: Mask, asked: Mask | None) -> pa.Array | None:
+    def _running(self, rows: Rows, mask: Mask, asked: Mask | None) -> pa.Array | None:
         """Return the value after each asked row without changing anything; None if the vectorised methods cannot."""
         method = self.inner.methods.running_many
         if method is None:
             return None
         self._grow(rows.slots)
-        signs = kept.astype(np.int64)
+        signs = mask.astype(np.int64)
         if rows.retracts is not None:
             signs[rows.retracts] *= -1
         columns = [_vector(column.array) for column in rows.arguments]
@@ -127,13 +127,13 @@ class Vectorised(Accumulators):
         values = self._valued(running, rows.slots)
         return None if values is None else values.filter(pa.array(asked))
 
-    def _fold_each_scalar(self, rows: Rows, kept: Mask, asked: Mask | None) -> pa.Array:
+    def _fold_each_scalar(self, rows: Rows, mask: Mask, asked: Mask | None) -> pa.Array:
         """Fold rows by the scalar methods, and take the accumulators back if the table can hold them."""
         top = self._grow(rows.slots)
         lent = np.unique(rows.slots)
         held = lent[self._present[lent]]
         self.inner.merge(held, self._wide_states(held))
-        values = self.inner.fold_each(rows, kept, asked)
+        values = self.inner.fold_each(rows, mask, asked)
         returned = self.inner.occupied()
         try:
             others = self._table.from_states(self.inner.states(returned))

@@ -250,9 +250,9 @@ class Viewed(Interpreted):
             if len(part.keys) != 1 or part.present[0]:
                 raise unreadable(self.name, f"the ListView {name} is not complete and has no number of items")
             return CachedList(source, part.keys[0])
-        kept = CachedMap(source)
-        kept.learn(part)
-        return kept
+        cached = CachedMap(source)
+        cached.learn(part)
+        return cached
 
     def _check_complete(self, states: pa.Array) -> None:
         """Refuse states with parts of views where no engine keeps the rest."""

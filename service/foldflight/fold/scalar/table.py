@@ -143,8 +143,8 @@ class TableInstance(Instance):
             wrong, columns = self._cast(rows, indexes, produced)
             if not wrong:
                 break
-            kept = ~np.isin(indexes, wrong)
-            produced = list(compress(produced, kept.tolist()))
+            remaining = ~np.isin(indexes, wrong)
+            produced = list(compress(produced, remaining.tolist()))
             counts[np.array(wrong) - start] = 0
         struct = pa.StructArray.from_arrays(columns, fields=list(self.bound.result_type))
         if not self._outer:

@@ -440,8 +440,8 @@ class _Compared:
         if len(zeros):
             # 0.0 and -0.0 are equal: the one that was folded first stays.
             chosen = held[slots[zeros]] == 0
-            for indexes, kept in ((chosen & (before != 0), values[zeros]), (chosen & (before == 0), before)):
-                held[slots[zeros[indexes]]] = kept[indexes]
+            for indexes, stored in ((chosen & (before != 0), values[zeros]), (chosen & (before == 0), before)):
+                held[slots[zeros[indexes]]] = stored[indexes]
         return None
 
     def merge_many(self, accumulators: Any, slots: Any, others: Any) -> Any:

@@ -109,10 +109,10 @@ class Lists(AttributeColumn):
 
     def clear(self, slots: Any) -> None:
         self._insert_pending()
-        kept = np.ones(len(self), np.bool_)
-        kept[slots] = False
-        self._items = self._items[np.repeat(kept, self._lengths)]
-        self._lengths = np.where(kept, self._lengths, 0)
+        remaining = np.ones(len(self), np.bool_)
+        remaining[slots] = False
+        self._items = self._items[np.repeat(remaining, self._lengths)]
+        self._lengths = np.where(remaining, self._lengths, 0)
 
     def save(self, slots: Any) -> Self:  # noqa: ARG002 - nothing is changed in place, so all lists are saved as cheaply
         made = self._empty()
@@ -213,10 +213,10 @@ class Lists(AttributeColumn):
         stays = np.empty(len(order), np.bool_)
         stays[order] = (sorted_steps > 0) & (rank > removed)
         count = len(stays) - len(slots)
-        kept = ~held
-        kept[held] = stays[:count]
-        self._lengths = np.bincount(self._owners()[kept], minlength=len(self))
-        self._items = self._items[kept]
+        remaining = ~held
+        remaining[held] = stays[:count]
+        self._lengths = np.bincount(self._owners()[remaining], minlength=len(self))
+        self._items = self._items[remaining]
         self._add_pending(slots[stays[count:]], items[stays[count:]])
         return None
 

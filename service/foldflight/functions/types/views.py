@@ -227,10 +227,10 @@ class MapView(Generic[K, V]):
         """Remove a key and return its value. Without the key, return the default, or raise KeyError."""
         if len(default) > 1:
             raise TypeError(f"pop takes a key and at most one default, and was given {1 + len(default)} arguments")
-        kept = self._key(key)
-        value = self._find(kept)
+        normal = self._key(key)
+        value = self._find(normal)
         if value is not MISSING:
-            self._remove(kept)
+            self._remove(normal)
             return value
         if default:
             return default[0]

@@ -158,10 +158,10 @@ def _kinds(server: RawServer) -> None:
             with refused("RejectedError", "CANNOT_RETRACT"), server.exchange() as exchange:
                 exchange.epoch(1, [(0, 0, 5), (0, kind, 5)])
         return
-    kept = server.output([(0, 0, 5), (0, 0, 9)])
+    expected = server.output([(0, 0, 5), (0, 0, 9)])
     for adds, takes in ((0, 1), (0, 3), (2, 1), (2, 3)):
         output = server.output([(0, adds, 5), (0, adds, 7), (0, takes, 7), (0, adds, 9)])
-        expect(output, kept, f"the output after a row of kind {adds} was retracted by kind {takes}")
+        expect(output, expected, f"the output after a row of kind {adds} was retracted by kind {takes}")
 
 
 @rule(

@@ -57,17 +57,17 @@ def lift_of(bound: BoundFunction) -> Lift:
     """
     methods = _methods(bound)
     subject = _Subject(bound, methods)
-    found = subject.lift(retracts=False)
-    found = replace(found, outcome=subject.outcome(found.fields))
+    lifted = subject.lift(retracts=False)
+    lifted = replace(lifted, outcome=subject.outcome(lifted.fields))
     if methods.retract is None:
-        return replace(found, unretractable="it has no retract")
+        return replace(lifted, unretractable="it has no retract")
     try:
         both = subject.lift(retracts=True)
     except Refused as refused:
-        return replace(found, unretractable=str(refused))
-    if {each.when for each in both.failures} != {each.when for each in found.failures}:
-        return replace(found, unretractable="retract raises for other rows than accumulate")
-    return found
+        return replace(lifted, unretractable=str(refused))
+    if {each.when for each in both.failures} != {each.when for each in lifted.failures}:
+        return replace(lifted, unretractable="retract raises for other rows than accumulate")
+    return lifted
 
 
 def _methods(bound: BoundFunction) -> Methods:
@@ -150,7 +150,7 @@ class _Subject:
                 raise Refused(f"{_named(name)} is an exact sum of floats, and the engine's sums of floats are rounded")
             if kind_of(type_) is None or type_ == pa.float32():
                 raise Refused(f"{_named(name)} is {type_}, and only numbers, texts, truth values and times are lifted")
-        self.arguments = [arg(place, type_) for place, type_ in enumerate(bound.input_types)]
+        self.arguments = [arg(index, type_) for index, type_ in enumerate(bound.input_types)]
         self.starts = self._starts()
         self.fields = {name: self._field(name) for name in self.types}
         self.flags: set[str] = set()
@@ -164,11 +164,11 @@ class _Subject:
 
     def _starts(self) -> dict[str, Any]:
         """Return the fields of a new accumulator, which must be constants."""
-        found = list(runs(lambda run: self._values(run, self._create(run)), lambda _: False))
-        if len(found) != 1 or isinstance(found[0][1], Raised):
+        outcomes = list(runs(lambda run: self._values(run, self._create(run)), lambda _: False))
+        if len(outcomes) != 1 or isinstance(outcomes[0][1], Raised):
             raise Refused("create_accumulator raises, or depends on something")
         starts: dict[str, Any] = {}
-        for name, value in found[0][1].items():
+        for name, value in outcomes[0][1].items():
             if not isinstance(value, Expr) or not value.is_const:
                 raise Refused(f"{_named(name)} of a new accumulator is not a constant")
             kinds = kind_of(self.types[name])
@@ -265,13 +265,13 @@ class _Subject:
                 values |= {f"-{name}": value for name, value in self._after(run, self.methods.retract).items()}
             return values
 
-        found = []
+        effects = []
         for run, result in runs(execute, self._nullable):
             if isinstance(result, Raised):
-                found.append(_Effect(run.facts, None, str(result), result.by_null))
+                effects.append(_Effect(run.facts, None, str(result), result.by_null))
             else:
-                found.append(_Effect(run.facts, result))
-        return found
+                effects.append(_Effect(run.facts, result))
+        return effects
 
     # --- get_value ------------------------------------------------------------------------------------------------
 
@@ -323,9 +323,9 @@ class _Subject:
         everything = list(_cases({}, effects))
         failed = [each for each in effects if each.values is None]
         cases = [_Case(each.facts, each.sound) for each in everything if each.sound]
-        found, held = self._classified(cases)
+        fields, held = self._classified(cases)
         if retracts:
-            self._check_inverse(found, cases, failed)
+            self._check_inverse(fields, cases, failed)
         # Where all runs of a case raise, nothing is known of the fields.
         hopeless = [each.facts for each in everything if not each.sound]
         failures = tuple(
@@ -335,26 +335,26 @@ class _Subject:
         )
         given = [not_(null(each)) for each in self.arguments if self.bound.function.skip_nulls]
         made = []
-        for name, one in found.items():
+        for name, one in fields.items():
             parts = tuple(replace(part, when=all_of([*given, part.when])) for part in one.parts)
             made.append(replace(one, name=name, parts=parts))
         return Lift(tuple(made), failures)
 
     def _classified(self, cases: Sequence[_Case]) -> tuple[dict[str, Field], dict[str, _Held]]:
         """Return each field, and what is known of the fields that hold the least or greatest value."""
-        found = {name: self._plain(name, cases) for name in self.types}
+        fields = {name: self._plain(name, cases) for name in self.types}
         held: dict[str, _Held] = {}
-        for name, one in found.items():
+        for name, one in fields.items():
             if one is None:
                 if self._adds_decimals(name, self.starts[name]):
                     raise Refused(f"{_named(name)} starts as 0 and is not a sum of DECIMALs")
                 try:
-                    held[name], found[name] = self._compared(name, cases, found)
+                    held[name], fields[name] = self._compared(name, cases, fields)
                 except Refused:
                     for case in cases if self.fields[name].kind == "bool" else ():
                         self._voted(name, case)  # raises the reason of truth values
                     raise
-        return {name: one for name, one in found.items() if one is not None}, held
+        return {name: one for name, one in fields.items() if one is not None}, held
 
     def _compared(self, name: str, cases: Sequence[_Case], others: Mapping[str, Field | None]) -> tuple[_Held, Field]:
         """Return a field that rows are compared with."""
@@ -441,9 +441,9 @@ class _Subject:
             return next(iter(results[True]))
         raise Refused(f"{_named(name)} changes by what other fields hold, so it depends on the order of rows")
 
-    def _check_inverse(self, found: Mapping[str, Field], cases: Sequence[_Case], failed: Sequence[_Effect]) -> None:
+    def _check_inverse(self, fields: Mapping[str, Field], cases: Sequence[_Case], failed: Sequence[_Effect]) -> None:
         """Refuse a `retract` that is not the exact inverse of `accumulate`."""
-        for name, one in found.items():
+        for name, one in fields.items():
             if one.monoid not in ("sum", "keep"):
                 raise Refused(f"{_named(name)} is {_MONOIDS[one.monoid]}, which cannot be retracted")
             before = self.fields[name]
@@ -487,8 +487,8 @@ def _amount(before: Expr, after: Expr) -> Expr | None:
         return const(0)
     if before.kind not in ("int", "float") and not is_decimal(before.kind):
         return None
-    found = _without(before, after)
-    return None if found is None or found.uses("field") else found
+    amount = _without(before, after)
+    return None if amount is None or amount.uses("field") else amount
 
 
 def _without(before: Expr, after: Expr) -> Expr | None:
@@ -499,9 +499,9 @@ def _without(before: Expr, after: Expr) -> Expr | None:
         return None
     one, other = after.parts
     for within, rest in ((one, other), (other, one)):
-        found = _without(before, within)
-        if found is not None:
-            return rest if found == const(0) else add(found, rest)
+        amount = _without(before, within)
+        if amount is not None:
+            return rest if amount == const(0) else add(amount, rest)
     return None
 
 
@@ -545,11 +545,11 @@ class _Held:
         self.cases = cases
         self.before = subject.fields[name]
         self.start = subject.starts[name]
-        self.values = {place: self._candidate(case) for place, case in enumerate(cases)}
+        self.values = {index: self._candidate(case) for index, case in enumerate(cases)}
         self.guards = [key for key, one in others.items() if guarded and one is not None and self._guards(one)]
         self.has_nan = any(
-            value is not None and self._may_be_nan(cases[place], value) is not False
-            for place, value in self.values.items()
+            value is not None and self._may_be_nan(cases[index], value) is not False
+            for index, value in self.values.items()
         )
 
     def _refused(self, why: str) -> Refused:
@@ -557,12 +557,12 @@ class _Held:
 
     def _candidate(self, case: _Case) -> Expr | None:
         """Return the value that the rows of a case may put into the field."""
-        found = {self._put(each) for each in case.effects if each.values is not None} - {self.before}
-        if not found:
+        candidates = {self._put(each) for each in case.effects if each.values is not None} - {self.before}
+        if not candidates:
             return None
-        if len(found) > 1 or next(iter(found)).uses("field") or NONE in found:
+        if len(candidates) > 1 or next(iter(candidates)).uses("field") or NONE in candidates:
             raise self._refused("is computed from itself or other fields, or set to several values")
-        return next(iter(found))
+        return next(iter(candidates))
 
     def _put(self, effect: _Effect) -> Expr:
         """Return what a run puts into the field. A truth value that is kept is told by what it was."""
@@ -578,7 +578,7 @@ class _Held:
         elif not (one.monoid == "sum" and all(each.value.is_const and each.value.value > 0 for each in one.parts)):
             return False
         conditions = {part.when for part in one.parts}
-        chosen = {case.when for place, case in enumerate(self.cases) if self.values[place] is not None}
+        chosen = {case.when for index, case in enumerate(self.cases) if self.values[index] is not None}
         return conditions == chosen
 
     def _may_be_nan(self, case: _Case, value: Expr) -> bool | None:
@@ -595,16 +595,16 @@ class _Held:
 
     def relations(self, case: _Case, value: Expr) -> list[Relation]:
         """Return the relations of the value of a row and the field that are possible."""
-        found: list[Relation] = ["empty"] if self.guarded else []
+        possible: list[Relation] = ["empty"] if self.guarded else []
         if self.before.kind == "bool":
-            return [*found, "equal", "greater" if value == TRUE else "less"]
+            return [*possible, "equal", "greater" if value == TRUE else "less"]
         nan = self._may_be_nan(case, value)
         if nan is not True:
-            found += _PLAIN
-            found += ["held is NaN"] if self.has_nan else []
+            possible += _PLAIN
+            possible += ["held is NaN"] if self.has_nan else []
         if nan is not False:
-            found += ["value is NaN", "both are NaN"]
-        return found
+            possible += ["value is NaN", "both are NaN"]
+        return possible
 
     def answer(self, case: _Case, fact: Expr, relation: Relation, value: Expr) -> bool | None:
         """Return whether a fact about the accumulator holds; None if it is not about this field."""
@@ -664,21 +664,21 @@ class _Held:
 
     def takes(self, case: _Case, value: Expr, relation: Relation) -> bool:
         """Return whether a row's value replaces the held one."""
-        found = set()
+        outcomes = set()
         for effect in case.effects:
             answers = {fact: self.answer(case, fact, relation, value) for fact in effect.facts if fact.uses("field")}
             if all(answer is None or answer is effect.facts[fact] for fact, answer in answers.items()):
-                found.add(self._put(effect) == value)
-        if len(found) != 1:
+                outcomes.add(self._put(effect) == value)
+        if len(outcomes) != 1:
             raise self._refused("is chosen by more than a comparison with it")
-        return found.pop()
+        return outcomes.pop()
 
     def field(self) -> Field:
         """Return the field, which is the least or greatest of its values."""
         monoids: set[Monoid] = set()
         parts: list[Part] = []
-        for place, case in enumerate(self.cases):
-            value = self.values[place]
+        for index, case in enumerate(self.cases):
+            value = self.values[index]
             if value is None:
                 continue
             monoid = self._monoid(case, value)
@@ -724,8 +724,8 @@ class _Held:
 
     def excludes(self, effect: _Effect) -> bool:
         """Return whether a run cannot occur, whatever this field holds."""
-        for place, case in enumerate(self.cases):
-            value = self.values[place]
+        for index, case in enumerate(self.cases):
+            value = self.values[index]
             if not effect.meets(case.facts):
                 continue
             if value is None:

@@ -69,7 +69,7 @@ def check_lift(lift: Lift, inputs: Sequence[pa.DataType], state: pa.DataType, re
     names = [each.name for each in lift.fields]
     if names != list(members):
         raise ValueError(f"it has the fields {names}, and the state has {list(members)}")
-    arguments = {place: arg(place, type_) for place, type_ in enumerate(inputs)}
+    arguments = {index: arg(index, type_) for index, type_ in enumerate(inputs)}
     for one in lift.fields:
         for part in one.parts:
             _check_condition(part.when, arguments)
@@ -124,9 +124,9 @@ def _is_start(start: Any, kind: str, type_: pa.DataType) -> bool:
         return True
     if type(start) not in (bool, int, float, str) or not fits(start, type_):
         return False
-    found = const(start).kind
-    is_whole = found == "int" and (holds_whole(type_) or (is_decimal(kind) and start == 0))
-    return found == kind or is_whole
+    start_kind = const(start).kind
+    is_whole = start_kind == "int" and (holds_whole(type_) or (is_decimal(kind) and start == 0))
+    return start_kind == kind or is_whole
 
 
 def _check_condition(one: Any, leaves: Mapping[Any, Expr]) -> None:

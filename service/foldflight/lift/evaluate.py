@@ -36,10 +36,10 @@ def evaluate(expr: Expr, row: Sequence[Any] | Mapping[str, Any], sign: int = 1) 
             return one / other
         case _:
             values = [evaluate(each, row, sign) if isinstance(each, Expr) else each for each in expr.parts]
-            found = _applied(expr, values)
-    if type(found) is int and not -_END <= found < _END:
-        raise OverflowError(f"{expr} is {found}")
-    return found
+            value = _applied(expr, values)
+    if type(value) is int and not -_END <= value < _END:
+        raise OverflowError(f"{expr} is {value}")
+    return value
 
 
 def _applied(expr: Expr, values: Sequence[Any]) -> Any:

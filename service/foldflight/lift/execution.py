@@ -167,8 +167,8 @@ class Run:
         if condition.op == "null" and not self._nullable(condition.parts[0]):
             return False
         if condition not in self.facts:
-            place = len(self.decided)
-            self.facts[condition] = self._trail[place] if place < len(self._trail) else True
+            index = len(self.decided)
+            self.facts[condition] = self._trail[index] if index < len(self._trail) else True
             self.decided.append(self.facts[condition])
         return self.facts[condition]
 
@@ -218,7 +218,7 @@ def runs(
             result: Any = execute(run)
         except Raised as raised:
             result = raised
-        pending += [[*run.decided[:place], False] for place in range(len(trail), len(run.decided))]
+        pending += [[*run.decided[:index], False] for index in range(len(trail), len(run.decided))]
         yield run, result
 
 
@@ -316,9 +316,9 @@ class _Frame:
             case ast.Expr(value=value):
                 self.value(value)
             case ast.Assign(targets=targets, value=value):
-                found = self.value(value)
+                assigned = self.value(value)
                 for target in targets:
-                    self.assign(target, found)
+                    self.assign(target, assigned)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self.assign(target, self.value(value))
             case ast.AugAssign(target=target, op=op, value=value):
@@ -349,8 +349,8 @@ class _Frame:
                     raise self.refused(
                         f"it assigns {ast.unparse(target)}, and only fields of the accumulator may change"
                     )
-                found = inspect.getattr_static(held.cls, name, None)
-                if hasattr(type(found), "__set__") and not inspect.ismemberdescriptor(found):
+                attribute = inspect.getattr_static(held.cls, name, None)
+                if hasattr(type(attribute), "__set__") and not inspect.ismemberdescriptor(attribute):
                     raise self.refused(f"{held.cls.__name__}.{name} is a property")
                 if any("__setattr__" in vars(base) for base in held.cls.__mro__[:-1]):
                     raise self.refused(f"{held.cls.__name__} decides itself what is assigned to it")
@@ -389,10 +389,10 @@ class _Frame:
                 return self.value(then if self.truth(self.value(test)) else otherwise)
             case ast.Tuple(elts=items) if not any(isinstance(each, ast.Starred) for each in items):
                 return Tuple(tuple(self.value(each) for each in items))
-            case ast.Subscript(value=owner, slice=ast.Constant(value=int() as place)):
+            case ast.Subscript(value=owner, slice=ast.Constant(value=int() as index)):
                 held = self.value(owner)
-                if isinstance(held, Tuple) and -len(held.items) <= place < len(held.items):
-                    return held.items[place]
+                if isinstance(held, Tuple) and -len(held.items) <= index < len(held.items):
+                    return held.items[index]
                 raise self.refused(f"it reads {ast.unparse(node)}, an item of something other than a tuple")
             case ast.Call(func=function, args=arguments, keywords=named):
                 return self.called(function, arguments, named, node)
@@ -408,11 +408,11 @@ class _Frame:
         if name in code.co_varnames:
             raise Raised(f"UnboundLocalError: {name} ({self.where})")
         if name in self.function.__globals__:
-            found = self.function.__globals__[name]
-            if isinstance(found, (FunctionType, ModuleType, type)) or inspect.isbuiltin(found):
-                return _Known(found)
-            self.check_global(name, found)
-            return self.constant(found, name)
+            target = self.function.__globals__[name]
+            if isinstance(target, (FunctionType, ModuleType, type)) or inspect.isbuiltin(target):
+                return _Known(target)
+            self.check_global(name, target)
+            return self.constant(target, name)
         if hasattr(builtins, name):
             return _Known(getattr(builtins, name))
         raise Raised(f"NameError: {name} ({self.where})")
@@ -429,9 +429,9 @@ class _Frame:
         given = None
         for each in self.source.module.body:
             match each:
-                case ast.Assign(targets=[ast.Name(id=found)], value=given_) if found == name:
+                case ast.Assign(targets=[ast.Name(id=assigned)], value=given_) if assigned == name:
                     given = given_
-                case ast.AnnAssign(target=ast.Name(id=found), value=ast.expr() as given_) if found == name:
+                case ast.AnnAssign(target=ast.Name(id=assigned), value=ast.expr() as given_) if assigned == name:
                     given = given_
                 case _:
                     pass
@@ -453,22 +453,22 @@ class _Frame:
         if isinstance(owner, Tuple) and name in getattr(owner.cls, "_fields", ()):
             return owner.items[owner.cls._fields.index(name)]  # type: ignore[attr-defined]
         if isinstance(owner, _Known) and isinstance(owner.of, ModuleType):
-            found = getattr(owner.of, name, None)
-            if owner.of is math and isinstance(found, float):
-                return self.constant(found, f"math.{name}")
-            if isinstance(found, FunctionType) or inspect.isbuiltin(found):
-                return _Known(found)
+            attribute = getattr(owner.of, name, None)
+            if owner.of is math and isinstance(attribute, float):
+                return self.constant(attribute, f"math.{name}")
+            if isinstance(attribute, FunctionType) or inspect.isbuiltin(attribute):
+                return _Known(attribute)
         raise self.refused(f"it uses the attribute {name} of something other than the accumulator and self")
 
     def of_class(self, owner: Any, cls: type, name: str) -> Any:
         """Return what an attribute that an object does not have itself is in its class."""
-        found = inspect.getattr_static(cls, name, None)
-        if isinstance(found, FunctionType):
-            return _Bound(found, owner)
-        if isinstance(found, staticmethod) and isinstance(found.__func__, FunctionType):
-            return _Known(found.__func__)
-        if type(found) in _CONSTANTS and name in {each for base in cls.__mro__ for each in vars(base)}:
-            return self.constant(found, name)
+        attribute = inspect.getattr_static(cls, name, None)
+        if isinstance(attribute, FunctionType):
+            return _Bound(attribute, owner)
+        if isinstance(attribute, staticmethod) and isinstance(attribute.__func__, FunctionType):
+            return _Known(attribute.__func__)
+        if type(attribute) in _CONSTANTS and name in {each for base in cls.__mro__ for each in vars(base)}:
+            return self.constant(attribute, name)
         raise self.refused(f"{cls.__name__}.{name} is neither a plain method nor a constant")
 
     def of_instance(self, owner: Instance, name: str) -> Any:
@@ -600,14 +600,14 @@ class _Frame:
                 raise self.refused(f"it uses a value of the type {kind} as a condition")
 
     def chain(self, left: Any, ops: Sequence[ast.cmpop], others: Sequence[ast.expr], node: ast.AST) -> Expr:
-        found: Expr = TRUE
-        for place, (op, comparator) in enumerate(zip(ops, others, strict=True)):
+        holds: Expr = TRUE
+        for index, (op, comparator) in enumerate(zip(ops, others, strict=True)):
             right = self.value(comparator)
-            found = self.compared(op, left, right, node)
-            if place < len(ops) - 1 and not self.running.decide(found):
+            holds = self.compared(op, left, right, node)
+            if index < len(ops) - 1 and not self.running.decide(holds):
                 return FALSE
             left = right
-        return found
+        return holds
 
     def compared(self, op: ast.cmpop, left: Any, right: Any, node: ast.AST) -> Expr:
         match op:

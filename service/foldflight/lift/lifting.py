@@ -46,7 +46,7 @@ def _code_of(cls: type) -> tuple[Any, ...] | None:
 
     A method may be replaced after the class was lifted, or a function or constant that it uses.
     """
-    found: list[Any] = []
+    parts: list[Any] = []
     pending: list[Any] = [cls]
     seen: set[int] = set()
     while pending:
@@ -59,7 +59,7 @@ def _code_of(cls: type) -> tuple[Any, ...] | None:
         if isinstance(each, type):
             members = [(base, name, value) for base in each.__mro__[:-1] for name, value in vars(base).items()]
         else:
-            found += [each.__code__, repr((each.__defaults__, each.__kwdefaults__))]
+            parts += [each.__code__, repr((each.__defaults__, each.__kwdefaults__))]
             members = [(each, name, value) for name, value in _named(each)]
         for owner, name, value in members:
             plain = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
@@ -67,8 +67,8 @@ def _code_of(cls: type) -> tuple[Any, ...] | None:
             if isinstance(plain, FunctionType) or is_class:
                 pending.append(plain)
             shown = repr(plain) if type(plain) in _CONSTANTS else ""
-            found.append((owner.__name__, name, type(plain), shown or id(plain)))
-    return tuple(found)
+            parts.append((owner.__name__, name, type(plain), shown or id(plain)))
+    return tuple(parts)
 
 
 def _held_by(bound: BoundFunction) -> str | None:

@@ -122,8 +122,8 @@ class Aggregate:
             total = sum(values)
             return total if -_END <= total < _END else None
         chosen = None
-        for place, value in enumerate(values):
-            if place == 0 or _replaces(self.kind, value, chosen):
+        for index, value in enumerate(values):
+            if index == 0 or _replaces(self.kind, value, chosen):
                 chosen = value
         return chosen
 
@@ -200,13 +200,13 @@ class Plan:
         aggregates: dict[Aggregate, int] = {}
         limbs = []
         for each in lift.fields:
-            found = []
+            of_field = []
             for aggregate, shift, factor in _aggregates(each, has_kinds=has_kinds):
                 for part in aggregate.cases:
                     _check(part.when)
                     _check(part.value)
-                found.append(_Limb(aggregates.setdefault(aggregate, len(aggregates)), shift, factor))
-            limbs.append(tuple(found))
+                of_field.append(_Limb(aggregates.setdefault(aggregate, len(aggregates)), shift, factor))
+            limbs.append(tuple(of_field))
         for failure in lift.failures:
             _check(failure.when)
         if not aggregates:
@@ -217,15 +217,15 @@ class Plan:
     @property
     def raising(self) -> tuple[Expr, ...]:
         """Conditions of which one holds for the rows that fail, shorter than those of the failures."""
-        found: list[Expr] = []
+        raising: list[Expr] = []
         for each in self.lift.failures:
             conditions = each.when.parts if each.when.op == "and" else (each.when,)
-            found.append(all_of([one for one in conditions if not_(one) not in found]))
-        return tuple(found)
+            raising.append(all_of([one for one in conditions if not_(one) not in raising]))
+        return tuple(raising)
 
-    def type_of(self, place: int, inputs: Sequence[pa.DataType]) -> pa.DataType:
+    def type_of(self, index: int, inputs: Sequence[pa.DataType]) -> pa.DataType:
         """Return the type of the results of an aggregate, for arguments of these types."""
-        aggregate = self.aggregates[place]
+        aggregate = self.aggregates[index]
         if aggregate.kind == "decimal sum":
             return pa.decimal128(_DIGITS_MAX, aggregate.scale)
         if aggregate.sums or aggregate.kind == "count":
@@ -251,11 +251,11 @@ class Plan:
         names = [each.name for each in self.lift.fields]
         if names == [""]:
             return self._field(0, results, type_, count)
-        columns = [self._field(place, results, type_.field(name).type, count) for place, name in enumerate(names)]
+        columns = [self._field(index, results, type_.field(name).type, count) for index, name in enumerate(names)]
         return pa.StructArray.from_arrays(columns, fields=[type_.field(name) for name in names])
 
-    def _field(self, place: int, results: Sequence[pa.Array], type_: pa.DataType, count: int) -> pa.Array:
-        field, limbs = self.lift.fields[place], self.limbs[place]
+    def _field(self, index: int, results: Sequence[pa.Array], type_: pa.DataType, count: int) -> pa.Array:
+        field, limbs = self.lift.fields[index], self.limbs[index]
         columns = [results[each.place] for each in limbs]
         if field.monoid == "keep":
             return _repeated(field.start, count, type_)
@@ -363,11 +363,11 @@ def _aggregates(field: Field, *, has_kinds: bool) -> list[tuple[Aggregate, int, 
     for part in field.parts:
         for shift, limb in _limbs(multiply(SIGN, part.value) if has_kinds else part.value).items():
             cases.setdefault(shift, []).append(Part(part.when, limb))
-    found = []
+    aggregates = []
     for shift, parts in sorted(cases.items()):
         is_narrow = all(_is_limb(part.value) for part in parts)
-        found.append((Aggregate("sum" if is_narrow else "wide sum", tuple(parts)), shift, 1))
-    return found
+        aggregates.append((Aggregate("sum" if is_narrow else "wide sum", tuple(parts)), shift, 1))
+    return aggregates
 
 
 def _with_rest(one: Aggregate, failing: Sequence[Expr]) -> Aggregate:
@@ -431,7 +431,7 @@ def _limbs(amount: Expr) -> dict[int, Expr]:
     pending: dict[int, list[Expr]] = {}
     for shift, term in _terms(amount):
         pending.setdefault(shift, []).append(term)
-    found: dict[int, Expr] = {}
+    limbs: dict[int, Expr] = {}
     while pending:
         shift = min(pending)
         terms = pending.pop(shift)
@@ -441,11 +441,11 @@ def _limbs(amount: Expr) -> dict[int, Expr]:
                 pending.setdefault(shift, []).append(low_bits(term, _LIMB))
                 pending.setdefault(shift + _LIMB, []).append(high_bits(term, _LIMB))
         elif _is_limb(total) or (not pending and shift >= _LIMB):
-            found[shift] = total
+            limbs[shift] = total
         else:
-            found[shift] = low_bits(total, _LIMB)
+            limbs[shift] = low_bits(total, _LIMB)
             pending.setdefault(shift + _LIMB, []).append(high_bits(total, _LIMB))
-    return found
+    return limbs
 
 
 def _sum(terms: Sequence[Expr]) -> Expr | None:

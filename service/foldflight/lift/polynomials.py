@@ -27,24 +27,24 @@ def _polynomial(one: Expr, facts: Mapping[Expr, bool]) -> dict[tuple[str, ...], 
 
 
 def _terms(one: Expr, facts: Mapping[Expr, bool]) -> _Polynomial:
-    found: _Polynomial = Counter()
+    terms: _Polynomial = Counter()
     match one.op:
         case "const":
-            found[()] = one.value
+            terms[()] = one.value
         case "add":
             for part in one.parts:
                 for monomial, factor in _terms(part, facts).items():
-                    found[monomial] += factor
+                    terms[monomial] += factor
         case "neg":
             for monomial, factor in _terms(one.parts[0], facts).items():
-                found[monomial] -= factor
+                terms[monomial] -= factor
         case "mul":
             left, right = (_terms(part, facts) for part in one.parts)
             for monomial, factor in left.items():
                 for other, by in right.items():
-                    found[tuple(sorted(monomial + other))] += factor * by
+                    terms[tuple(sorted(monomial + other))] += factor * by
         case "int" if one.parts[0] in facts:
-            found[()] = int(facts[one.parts[0]])
+            terms[()] = int(facts[one.parts[0]])
         case _:
-            found[(repr(one),)] = 1
-    return found
+            terms[(repr(one),)] = 1
+    return terms

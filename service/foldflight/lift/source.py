@@ -42,11 +42,11 @@ def source_of(function: FunctionType) -> Source:
     """
     code = function.__code__
     text = "".join(linecache.getlines(code.co_filename, function.__globals__))
-    found = _found(text, code) if text else None
-    if found is None:
+    source = _found(text, code) if text else None
+    if source is None:
         why = "has changed since it was imported" if text else "cannot be read here"
         raise Refused(f"the source of {function.__name__} ({_short(code.co_filename)}) {why}")
-    return found
+    return source
 
 
 @functools.lru_cache(_KEPT_MAX)

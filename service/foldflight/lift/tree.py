@@ -141,10 +141,10 @@ def scale_of(kind: str) -> int:
     return int(kind.removesuffix(")").rpartition(", ")[2])
 
 
-def arg(place: int, type_: pa.DataType) -> Expr:
+def arg(index: int, type_: pa.DataType) -> Expr:
     """Return an argument by its number. A value that cannot be compared may still be tested for NULL."""
     kind, low, high = kind_of(type_) or ("other", 0, 0)
-    return Expr("arg", (place,), kind, low, high)
+    return Expr("arg", (index,), kind, low, high)
 
 
 def field(name: str, kind: str) -> Expr:
@@ -440,14 +440,14 @@ class Lift:
 
     def narrowed(self, types: Sequence[pa.DataType]) -> Lift:
         """Return it for columns of these types, which may be narrower than those of the arguments."""
-        bounds = {place: kind_of(type_) for place, type_ in enumerate(types)}
+        bounds = {index: kind_of(type_) for index, type_ in enumerate(types)}
 
         def narrow(expr: Expr) -> Expr:
             if expr.op == "arg":
-                found = bounds.get(expr.parts[0])
-                if expr.kind != "int" or found is None or found[0] != "int":
+                bound = bounds.get(expr.parts[0])
+                if expr.kind != "int" or bound is None or bound[0] != "int":
                     return expr
-                return replace(expr, low=max(expr.low, found[1]), high=min(expr.high, found[2]))
+                return replace(expr, low=max(expr.low, bound[1]), high=min(expr.high, bound[2]))
             if expr.op == "const":
                 return expr
             return _BUILD[expr.op](*map(narrow, expr.parts))

@@ -15,7 +15,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from grpc_tools import protoc
 
 from foldflight.cli.main import cli
-from foldflight.errors import EXPLANATIONS, FoldflightError, pointer
+from foldflight.errors import FoldflightError, pointer
 from foldflight.spark.settings import session_table
 from foldflight.sql import statements, windows
 
@@ -101,7 +101,7 @@ code on this page:
 {example}
 ```
 
-This page is written by `docs/generate.py` from `service/foldflight/errors.py`.
+This page is written by `docs/generate.py` from `service/foldflight/errors.py` and `docs/explanations.py`.
 
 {classes}"""
 
@@ -282,11 +282,11 @@ def spark_page() -> str:
 
 def errors_page() -> str:
     """Return the page of errors, with a heading for each code."""
-    sections = []
+    sections, explanations = [], _beside("explanations").EXPLANATIONS
     for cls in FoldflightError.__subclasses__():
         sections.append(f"## {cls.__name__}\n\n{cls.__doc__}\n")
         for code in sorted(cls.codes):
-            meaning, remedy = EXPLANATIONS[code]
+            meaning, remedy = explanations[code]
             repeats = (
                 "The same input raises it again, so the task is not repeated.\n\n" if code in cls.repeating else ""
             )

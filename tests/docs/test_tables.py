@@ -7,11 +7,12 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+from docs.explanations import EXPLANATIONS
 from docs.lift_table import lift_table
 from docs.tables import metrics_table, settings_table
 from docs.type_table import TYPES, spark_word
 from foldflight.engine.stream.epoch import EpochStats
-from foldflight.errors import EXPLANATIONS, FoldflightError
+from foldflight.errors import FoldflightError
 from foldflight.exchange.machine import transitions_table
 from foldflight.functions.types.sql import parse_type, sql_name
 from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES, rules_table

@@ -106,16 +106,6 @@ def column_of(records: Any, member: Member, wanted: pa.DataType, *, narrow: bool
     return column
 
 
-def records_of(states: pa.Array, members: Sequence[Member], dtype: np.dtype[Any]) -> Any | None:
-    """Return n states as n records; None if one does not fit: it has a NULL, or a number that exceeds 64 bits."""
-    records = np.zeros(len(states), dtype)
-    for index, member in enumerate(members):
-        column = states.field(index) if pa.types.is_struct(states.type) else states
-        if not fill_member(records, member, column):
-            return None
-    return records
-
-
 def fill_member(records: Any, member: Member, column: pa.Array) -> bool:
     """Write one attribute of n states to n records. Return False if one does not fit."""
     if member.optional:

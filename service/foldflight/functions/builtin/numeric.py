@@ -31,7 +31,6 @@ _MICROSECOND = timedelta(microseconds=1)
 _WHOLE_END = 1 << 63
 _FLOAT_END = 1 << 53
 ONE = np.ones(1, np.int64)
-_ALL = np.ones(1, np.bool_)
 _NOWHERE = np.zeros(0, np.intp)
 _SPECIAL: dict[str, Any] = {"nans": np.isnan, "infinities": np.isposinf, "negative_infinities": np.isneginf}
 

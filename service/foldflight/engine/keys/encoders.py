@@ -1,8 +1,8 @@
 """Encoders assign ids 0, 1, 2... to values in order of first appearance, consistently over all batches.
 
-Except for `Values`, they run no Python code for a row or a value. `Numbers` looks up 64-bit numbers in an array (if
-they are dense) or in a hash table. `Texts` hashes bytes and compares values with equal hashes. `Chain` numbers the
-pairs of ids of several columns. `Values` handles all other types.
+They run no Python code for a row or a value. `Numbers` looks up 64-bit numbers in an array (if they are dense) or in a
+hash table. `Texts` hashes bytes and compares values with equal hashes. `Chain` numbers the pairs of ids of several
+columns. `Values` finds few numbers or texts in a dict.
 
 The hash table uses open addressing with linear probing (D. E. Knuth, "The Art of Computer Programming", 6.4) and is at
 most half full. All rows of a batch are searched at once: each step probes the next place for rows not found yet. When a
@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from foldflight.compiler.keytables import KeyLoops, NumberTable, TextTable
 
-__all__ = ["Chain", "Ids", "KeyEncoder", "Numbers", "Pairs", "Rows", "Texts", "Values", "WithNull"]
+__all__ = ["Chain", "Ids", "KeyEncoder", "Numbers", "Pairs", "Rows", "Texts", "WithNull"]
 
 Ids = npt.NDArray[np.int32]
 Rows = npt.NDArray[np.intp]
@@ -62,7 +62,7 @@ class KeyEncoder(Protocol):
 
 
 class Values:
-    """Ids of Python objects. It works for every type and is the fastest encoder for few values."""
+    """Ids of Python objects: the fastest encoder for few values."""
 
     def __init__(self) -> None:
         self._ids: defaultdict[Any, int] = defaultdict(count().__next__)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.keys.index import KeyIndex
+from foldflight.engine.keys.index import KeyIndex, key_values
 
 _SEED: Final = np.uint64(0x9E3779B97F4A7C15)
 _NULL_BYTES: Final = b"\xff<NULL>\xff"
@@ -26,6 +26,9 @@ def key_hashes(keys: pa.RecordBatch, *, are_distinct: bool = False) -> Hashes:
     Args:
         keys: n rows, with floats in the canonical form of `KeyIndex.keys`.
         are_distinct: Whether no two of them are equal; a single column of keys then needs no search for equal values.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH, for a date beyond the year 9999 within a nested key.
     """
     combined = np.full(keys.num_rows, _SEED, np.uint64)
     for column in keys.columns:
@@ -46,7 +49,7 @@ def _column_hashes(column: pa.Array, *, are_distinct: bool) -> Hashes:
     if pa.types.is_string(column.type):
         column = column.cast(pa.binary())  # a text of Spark need not be UTF-8
     if are_distinct:
-        return np.fromiter(map(_digest, column.to_pylist()), np.uint64, len(column))
+        return np.fromiter(map(_digest, key_values(column)), np.uint64, len(column))
     # Each distinct value is hashed once, by its bytes.
     index = KeyIndex(pa.schema([pa.field("key", column.type)]))
     slots = index.slots([column]).to_numpy()

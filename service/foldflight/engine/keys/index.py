@@ -1,16 +1,16 @@
 """Mapping of group keys to dense slots: the engine's part of GROUP BY.
 
 Each column has an encoder (`encoders.py`), which assigns ids to its values. The ids of several columns are numbered in
-pairs. Numbers, dates, times, booleans, decimals, texts and bytes are encoded without Python code for each row.
+pairs. Keys are encoded without Python code for each row.
 
 NULL is a group, all NaN values are one group, and -0.0 equals 0.0: floats are made canonical before they are compared.
-Nested keys (struct, list, map) are compared as Python values, by the same rules at every depth.
+Nested keys (struct, list, map) are compared by the ids of their members or items, by the same rules at every depth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from foldflight.client.process import KEY_LOOPS
 from foldflight.compiler.keytables import KeyLoops
-from foldflight.engine.keys.encoders import Chain, KeyEncoder, Numbers, Texts, Values, WithNull
+from foldflight.engine.keys.encoders import Chain, KeyEncoder, Numbers, Texts, WithNull
 from foldflight.errors import RejectedError
-from foldflight.fold.rows import frozen
 from foldflight.functions.types.sql import check_plain, has_floats, sql_name
+from foldflight.functions.types.values import to_python
 
-__all__ = ["KeyIndex"]
+__all__ = ["KeyIndex", "key_values"]
 
 Codes = npt.NDArray[np.int64]
 
@@ -74,8 +74,7 @@ class KeyIndex:
             n slots, int32, without NULLs.
 
         Raises:
-            RejectedError: SCHEMA_MISMATCH, for a wrong number or type of columns, and for a date beyond the year 9999
-                within a nested key.
+            RejectedError: SCHEMA_MISMATCH, for a wrong number or type of columns.
         """
         arrays = self._checked(columns)
         slots, fresh = self._encoder.ids(arrays)
@@ -171,7 +170,9 @@ def _canonical_nested(array: pa.Array) -> pa.Array:
     type_ = array.type
     if pa.types.is_struct(type_):
         children = [_canonical(array.field(place)) for place in range(type_.num_fields)]
-        return pa.StructArray.from_arrays(children, fields=list(type_), mask=array.is_null())
+        # Arrow 25 ends the process if the entries of a map have a mask, even one without NULLs.
+        nulls = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(type_), mask=nulls)
     own = 1 if pa.types.is_fixed_size_list(type_) else 2  # validity and, except for a fixed size, offsets
     buffers = array.buffers()[:own]
     return pa.Array.from_buffers(type_, len(array), buffers, offset=array.offset, children=[_canonical(array.values)])
@@ -183,12 +184,39 @@ def _encoder(type_: pa.DataType, loops: KeyLoops) -> KeyEncoder:
     if kinds.is_decimal128(type_) or kinds.is_decimal256(type_):
         # The bytes of a decimal identify it, because all values of a column have the same scale.
         return WithNull(Chain([Numbers(loops) for _ in range(type_.byte_width // 8)], loops), _words)
-    if kinds.is_null(type_) or (kinds.is_primitive(type_) and not kinds.is_interval(type_)):
+    if kinds.is_interval(type_):
+        return WithNull(Texts(loops), lambda array: array.view(pa.binary(16)))
+    if kinds.is_null(type_) or kinds.is_primitive(type_) or kinds.is_decimal(type_):
         return WithNull(Numbers(loops), _numbers)
-    binary = kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_fixed_size_binary(type_)
-    if binary or kinds.is_string(type_) or kinds.is_large_string(type_):
-        return WithNull(Texts(loops), lambda array: array)
-    return WithNull(Values(), _identities)
+    if kinds.is_map(type_):
+        inner = [type_.key_type, type_.item_type]
+    else:
+        inner = [type_.field(place).type for place in range(type_.num_fields)]
+    members = Chain([_encoder(_storage(each), loops) for each in inner] or [Numbers(loops)], loops)
+    if kinds.is_struct(type_):
+        return WithNull(members, _members)
+    return WithNull(Texts(loops), partial(_ids_inside, members) if inner else lambda array: array)
+
+
+def _members(array: pa.Array) -> list[Any]:
+    """Return the members of n structs as columns; a column of equal numbers, if there are none."""
+    return [_stored(each) for each in array.flatten()] or [np.zeros(len(array), np.int64)]
+
+
+def _ids_inside(items: KeyEncoder, array: pa.Array) -> pa.Array:
+    """Return n lists or maps as bytes: those of the ids of their items or entries."""
+    if pa.types.is_fixed_size_list(array.type):
+        ends = array.type.list_size * np.arange(array.offset, array.offset + len(array) + 1)
+    else:
+        ends = array.offsets.to_numpy().astype(np.int64)
+    columns = [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
+    ids, _ = items.ids([_stored(each[ends[0] : ends[-1]]) for each in columns])
+    places = (ends - ends[0]) * ids.itemsize
+    return pa.Array.from_buffers(pa.large_binary(), len(array), [None, pa.py_buffer(places), pa.py_buffer(ids)])
+
+
+def _stored(array: pa.Array) -> pa.Array:
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
 def _numbers(array: pa.Array) -> Codes:
@@ -209,10 +237,14 @@ def _words(array: pa.Array) -> list[Codes]:
     return list(np.ascontiguousarray(words.reshape(-1, size).T))
 
 
-def _identities(array: pa.Array) -> list[Any]:
-    """Return for each key a hashable value that is equal exactly for equal keys."""
+def key_values(array: pa.Array) -> list[Any]:
+    """Return n keys as Python values, maps as lists of pairs.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH, for a value without a Python object.
+    """
     try:
-        return [frozen(value) for value in array.to_pylist()]
+        return array.to_pylist() if array.type.num_fields else to_python(array)
     except (OverflowError, ValueError) as error:
         raise RejectedError(
             "SCHEMA_MISMATCH",

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.engine.keys.grouped import Clock, Groups
-from foldflight.engine.keys.index import KeyIndex
+from foldflight.engine.keys.index import KeyIndex, key_values
 from foldflight.engine.over.accumulating import AccumulatorFold
 from foldflight.engine.over.lastrows import RowsFold
 from foldflight.engine.over.positions import Positions, codes_of
@@ -238,7 +238,7 @@ def ranks_of(column: pa.Array, order: Order) -> Positions:
         column = column.cast(pa.binary())  # a text of Spark need not be UTF-8, and is ordered by its bytes
     index = KeyIndex(pa.schema([pa.field("value", column.type)]))
     slots = index.slots([column]).to_numpy()
-    keys = list(map(order.sort_key, index.keys().column(0).to_pylist()))
+    keys = list(map(order.sort_key, key_values(index.keys().column(0))))
     places = sorted(range(len(keys)), key=keys.__getitem__, reverse=order.descending)
     ranks = np.zeros(len(keys), np.int64)
     ranks[places] = np.arange(len(keys))

@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import gc
 import math
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import RejectedError
-from foldflight.functions.types.arrow import JSON
+from foldflight.functions.types.arrow import JSON, to_pylist
 from foldflight.functions.types.sql import parse_type
 from foldflight.functions.types.values import CastError, cast_arguments, cast_results, to_python
 from tests.effort import examples
@@ -49,6 +50,11 @@ def test_maps_within_other_values_are_dicts() -> None:
     assert to_python(pa.array([{"a": [[("x", 1)], None]}, None], type_)) == [{"a": [{"x": 1}, None]}, None]
 
 
+def digits(precision: int, scale: int) -> st.SearchStrategy[D]:
+    """Return all decimals of a precision and a scale: from zero to one below a power of ten."""
+    return st.integers(1 - 10**precision, 10**precision - 1).map(lambda number: EXACT.scaleb(D(number), -scale))
+
+
 # Each type with values that Arrow stores unchanged.
 LEAVES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.int32(): st.integers(-(2**31), 2**31 - 1),
@@ -57,6 +63,11 @@ LEAVES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.string(): st.text(max_size=3),
     pa.binary(): st.binary(max_size=3),
     pa.decimal128(20, 3): st.decimals(-(10**16), 10**16, places=3),
+    pa.decimal128(38, 38): digits(38, 38),
+    pa.decimal128(38, 0): digits(38, 0) | st.sampled_from([D(2**63), D(2**63 - 1), D(-(2**63)), D(-(2**63) - 1)]),
+    pa.decimal128(5, -3): digits(5, -3),
+    pa.decimal256(76, 20): digits(76, 20) | st.sampled_from([D(2**64).scaleb(-20), D(-(2**127)).scaleb(-20)]),
+    **({pa.decimal32(9, 4): digits(9, 4), pa.decimal64(18, 2): digits(18, 2)} if hasattr(pa, "decimal32") else {}),
     pa.date32(): st.dates(),
     pa.time32("s"): st.times().map(lambda value: value.replace(microsecond=0)),
     pa.time64("us"): st.times(),
@@ -92,13 +103,42 @@ def test_values_are_those_of_arrow_and_come_back(column: tuple[pa.DataType, list
     type_, values = column
     array = cast_results(values, type_)
     array.validate(full=True)
-    for part in (array, array.slice(start), array.slice(0, start)):
+    for part in (array, array.slice(start), array.slice(0, start), pa.concat_arrays([array] * 32)):
         made = to_python(part)
-        assert made == part.to_pylist(maps_as_pydicts="strict")
-        assert repr(made).replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc") == repr(
-            part.to_pylist(maps_as_pydicts="strict")
-        ).replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc")
+        expected = to_pylist(part)
+        assert made == expected
+        texts = [
+            repr(each).replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc") for each in (made, expected)
+        ]
+        assert texts[0] == texts[1]
         assert cast_results(made, type_).equals(part)
+
+
+DECIMALS = [type_ for type_ in LEAVES if pa.types.is_decimal(type_)]
+
+
+@given(
+    st.sampled_from(DECIMALS).flatmap(lambda each: st.tuples(st.just(each), st.lists(LEAVES[each], min_size=32))),
+    st.integers(1, 3),
+)
+def test_many_decimals_are_those_of_arrow(column: tuple[pa.DataType, list[Any]], times: int) -> None:
+    """With their signs and exponents, whether they are all different or not, beside NULLs and in a slice."""
+    type_, values = column
+    array = pa.array([None, *values * times, None, *values], type_)[1:]
+    assert repr(to_python(array)) == repr(array.to_pylist())
+
+
+def test_the_collector_runs_as_before() -> None:
+    """It rests while rows are made, also if that fails, and stays off for those who have switched it off."""
+    rows = pa.array([[1], None], pa.list_(pa.int64()))
+    twice = pa.MapArray.from_arrays([0, 2], pa.array(["a", "a"]), pa.array([1, 2]))
+    for switch, is_on in ((gc.disable, False), (gc.enable, True)):
+        switch()
+        to_python(rows)
+        assert gc.isenabled() == is_on
+        with pytest.raises(KeyError):
+            to_python(twice)
+        assert gc.isenabled() == is_on
 
 
 def test_a_map_with_a_key_twice_is_an_error() -> None:

@@ -13,6 +13,9 @@ import pyarrow as pa
 # Arrow 19 and newer. Older ones have no type for JSON, so its names are refused there.
 JSON: Final[pa.DataType | None] = pa.json_() if hasattr(pa, "json_") else None
 
+# Whether `to_pylist` makes texts, and rows of numbers and texts, without a scalar for each value.
+NESTS_QUICKLY: Final = int(pa.__version__.partition(".")[0]) >= 26
+
 
 def _test(name: str) -> Callable[[pa.DataType], bool]:
     """Return a test of `pyarrow.types`; where it is missing, no type passes it."""

@@ -29,7 +29,7 @@ from foldflight.functions.types.columns import AttributeColumn, number_format
 from foldflight.functions.types.exact import EXACT, ExactSum, ExactSums
 from foldflight.functions.types.lists import Lists
 from foldflight.functions.types.sql import parse_type
-from foldflight.functions.types.values import CastError, cast_results, exact_types, to_python
+from foldflight.functions.types.values import CastError, cast_results, dicts_in, exact_types, lists_in, to_python
 from foldflight.functions.types.views import LIST_KEY, ListView, MapView, PlainMap, ViewPart, normal_key, view_type
 
 
@@ -174,7 +174,7 @@ class _Exact(StateSerializer):
         return pa.StructArray.from_arrays(columns, fields=list(EXACT))
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
-        columns = (array.field(index).to_pylist() for index in range(2))
+        columns = (to_python(array.field(index)) for index in range(2))
         return [
             None if rounded is None or digits is None else ExactSum.of_digits(rounded, digits)
             for rounded, digits in zip(*columns, strict=True)
@@ -278,14 +278,8 @@ class _List(StateSerializer):
         )
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
-        items = self.item.from_arrow(array.values)
-        starts = array.offsets.to_pylist()
-        valid = array.is_valid().to_pylist()
-        make = self.make
-        return [
-            make(items[start:end]) if present else None
-            for start, end, present in zip(starts, starts[1:], valid, strict=False)
-        ]
+        lists = lists_in(array, self.item.from_arrow)
+        return lists if self.make is list else [None if each is None else self.make(each) for each in lists]
 
     def column(self) -> AttributeColumn | None:
         type_ = self.item.arrow
@@ -324,13 +318,7 @@ class _Map(StateSerializer):
         return pa.MapArray.from_arrays(_nulls_marked(offsets, values), *columns, type=self.arrow)
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
-        keys, items = self.key.from_arrow(array.keys), self.value.from_arrow(array.items)
-        starts = array.offsets.to_pylist()
-        valid = array.is_valid().to_pylist()
-        return [
-            dict(zip(keys[start:end], items[start:end], strict=True)) if present else None
-            for start, end, present in zip(starts, starts[1:], valid, strict=False)
-        ]
+        return dicts_in(array, self.key.from_arrow, self.value.from_arrow)
 
 
 class ViewSerializer(StateSerializer):
@@ -488,9 +476,9 @@ class ViewSerializer(StateSerializer):
         """Return n views as parts; None for NULL. Raises ValueError for values that no fold writes."""
         complete, cleared, lists = (array.field(index) for index in range(3))
         keys, values, flags, offsets = self._entries_of(lists)
-        present = flags.to_pylist()
+        present = to_python(flags)
         columns = zip(
-            array.is_valid().to_pylist(), complete.to_pylist(), cleared.to_pylist(), offsets, offsets[1:], strict=False
+            to_python(array.is_valid()), to_python(complete), to_python(cleared), offsets, offsets[1:], strict=False
         )
         return [
             _checked(ViewPart(is_complete, is_cleared, keys[start:end], values[start:end], present[start:end]))

@@ -171,7 +171,8 @@ class Program:
         if kind in (5, 6) and decimals:
             chosen = self.chance.choice(decimals)
             wide = f"DECIMAL({self.chance.choice((38, 38, 14))},{self.types[chosen].partition(',')[2]}"
-            name = self._field("d", f"Annotated[Decimal, {wide!r}]", "0")
+            start = self.chance.choice(("0", "Decimal(0)", "Decimal('0.0')"))
+            name = self._field("d", f"Annotated[Decimal, {wide!r}]", start)
             return [f"a.{name} {self.chance.choice(('+= ', '-= ', '+= -1 * ', '+= 1 * '))}{chosen}"]
         if kind == 7:
             name = self._field("b", "bool", self.chance.choice(("True", "False")))

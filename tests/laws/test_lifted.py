@@ -327,6 +327,51 @@ def test_sums_of_decimals_are_of_a_later_form():
     assert all(lifted_of(text)[0] is not None for text in texts)
 
 
+PRICES = """
+import decimal
+from decimal import Decimal
+from typing import Annotated
+from foldflight import udaf
+class State:
+    total: Annotated[Decimal, "DECIMAL(38, 2)"]
+    kept: Annotated[Decimal, "DECIMAL(38, 2)"]
+    def __init__(self):
+        self.kept = 0
+        self.total = START
+@udaf(input_types=["DECIMAL(10, 2)"], result_type="DECIMAL(38, 2)")
+class Prices:
+    def create_accumulator(self) -> State:
+        return State()
+    def accumulate(self, a, price):
+        a.total += price
+    def get_value(self, a):
+        return a.total
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [
+        ("0", ""),
+        ("Decimal(0)", ""),
+        ("Decimal('0.00')", ""),
+        ("decimal.Decimal(0)", ""),
+        ("Decimal('0.000')", "0 of a sum of its scale"),
+        ("Decimal(1)", "0 of a sum of its scale"),
+        ("Decimal('-0')", "0 of a sum of its scale"),
+        ("Decimal('sNaN')", "0 of a sum of its scale"),
+        ("Decimal('x')", "create_accumulator raises"),
+        ("Decimal(0); self.kept = Decimal(0)", "kept is a Decimal that no row changes"),
+    ],
+)
+def test_a_sum_of_decimals_may_start_as_a_decimal(tmp_path, start, reason):
+    """Compiled code asks for it, so a class may be both compiled and lifted; any other start is refused."""
+    function = known(imported(tmp_path / "prices.py", PRICES.replace("START", start, 1)).Prices)
+    lift, why = lifted_of(lift_text(function.bind(function.input_types, {})))
+    assert (lift is None) is bool(reason)
+    assert reason in why
+
+
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 260), marks=pytest.mark.slow)], ids=str)
 def test_random_programs(tmp_path, seeds):
     """Those that lift have the states and outputs of the interpreter."""

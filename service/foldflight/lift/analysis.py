@@ -8,6 +8,7 @@ possible relation of the two. Everything else is refused, because its result cou
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -19,7 +20,7 @@ from foldflight.functions.types.exact import EXACT
 from foldflight.functions.types.serializer import Nullable, views_in
 from foldflight.lift.checks import check_outcome, fits, holds_whole, member_types
 from foldflight.lift.evaluate import evaluate
-from foldflight.lift.execution import Raised, Record, Run, Tuple, runs
+from foldflight.lift.execution import Known, Raised, Record, Run, Tuple, runs
 from foldflight.lift.polynomials import same_sum
 from foldflight.lift.source import Refused
 from foldflight.lift.tree import (
@@ -151,6 +152,7 @@ class _Subject:
             if kind_of(type_) is None or type_ == pa.float32():
                 raise Refused(f"{_named(name)} is {type_}, and only numbers, texts, truth values and times are lifted")
         self.arguments = [arg(index, type_) for index, type_ in enumerate(bound.input_types)]
+        self.decimals: set[str] = set()  # fields that start as Decimals
         self.starts = self._starts()
         self.fields = {name: self._field(name) for name in self.types}
         self.flags: set[str] = set()
@@ -169,6 +171,9 @@ class _Subject:
             raise Refused("create_accumulator raises, or depends on something")
         starts: dict[str, Any] = {}
         for name, value in outcomes[0][1].items():
+            if isinstance(value, Known):
+                starts[name] = self._zero(name, value.of)
+                continue
             if not isinstance(value, Expr) or not value.is_const:
                 raise Refused(f"{_named(name)} of a new accumulator is not a constant")
             kinds = kind_of(self.types[name])
@@ -180,6 +185,18 @@ class _Subject:
                 raise Refused(f"{_named(name)} starts as {_shown(value)}, which does not fit {self.types[name]}")
             starts[name] = value.value
         return starts
+
+    def _zero(self, name: str, start: Any) -> int:
+        """Return the start of a sum of DECIMALs, which is written as a Decimal."""
+        is_zero = isinstance(start, decimal.Decimal) and start.is_zero() and not start.is_signed()
+        if (
+            not is_zero
+            or not self._adds_decimals(name, 0)
+            or -start.as_tuple().exponent > scale_of(str(self.types[name]))
+        ):
+            raise Refused(f"{_named(name)} starts as {start!r}; a Decimal may only be the 0 of a sum of its scale")
+        self.decimals.add(name)
+        return 0
 
     def _create(self, run: Run) -> Any:
         form = self.bound.function.instantiate
@@ -398,6 +415,8 @@ class _Subject:
             self._check_sum(name, added)
             return Field(name, "sum", self.starts[name], tuple(added))
         if not put:
+            if name in self.decimals:
+                raise Refused(f"{_named(name)} is a Decimal that no row changes")
             return Field(name, "keep", self.starts[name])
         if any(part.value != put[0].value for part in put):
             raise Refused(f"{_named(name)} is set to different values, so it depends on the order of rows")

@@ -118,8 +118,8 @@ class Instance:
 
 
 @dataclass(frozen=True)
-class _Known:
-    """An object of Python that the methods name: a module, class or function."""
+class Known:
+    """An object of Python that the methods name: a module, class or function; or a Decimal, which only starts a sum."""
 
     of: Any
 
@@ -299,6 +299,8 @@ class _Frame:
             return const(value)
         if type(value) is tuple and all(type(each) in _CONSTANTS for each in value):
             return Tuple(tuple(self.constant(each, what) for each in value))
+        if type(value) is decimal.Decimal:
+            return Known(value)
         raise self.refused(f"{what} is {type(value).__name__}, not a number, text, truth value or None")
 
     # --- statements -----------------------------------------------------------------------------------------------
@@ -410,11 +412,11 @@ class _Frame:
         if name in self.function.__globals__:
             target = self.function.__globals__[name]
             if isinstance(target, (FunctionType, ModuleType, type)) or inspect.isbuiltin(target):
-                return _Known(target)
+                return Known(target)
             self.check_global(name, target)
             return self.constant(target, name)
         if hasattr(builtins, name):
-            return _Known(getattr(builtins, name))
+            return Known(getattr(builtins, name))
         raise Raised(f"NameError: {name} ({self.where})")
 
     def check_global(self, name: str, value: Any) -> None:
@@ -452,12 +454,12 @@ class _Frame:
             return self.of_instance(owner, name)
         if isinstance(owner, Tuple) and name in getattr(owner.cls, "_fields", ()):
             return owner.items[owner.cls._fields.index(name)]  # type: ignore[attr-defined]
-        if isinstance(owner, _Known) and isinstance(owner.of, ModuleType):
+        if isinstance(owner, Known) and isinstance(owner.of, ModuleType):
             attribute = getattr(owner.of, name, None)
             if owner.of is math and isinstance(attribute, float):
                 return self.constant(attribute, f"math.{name}")
-            if isinstance(attribute, FunctionType) or inspect.isbuiltin(attribute):
-                return _Known(attribute)
+            if isinstance(attribute, FunctionType) or inspect.isbuiltin(attribute) or attribute is decimal.Decimal:
+                return Known(attribute)
         raise self.refused(f"it uses the attribute {name} of something other than the accumulator and self")
 
     def of_class(self, owner: Any, cls: type, name: str) -> Any:
@@ -466,8 +468,10 @@ class _Frame:
         if isinstance(attribute, FunctionType):
             return _Bound(attribute, owner)
         if isinstance(attribute, staticmethod) and isinstance(attribute.__func__, FunctionType):
-            return _Known(attribute.__func__)
-        if type(attribute) in _CONSTANTS and name in {each for base in cls.__mro__ for each in vars(base)}:
+            return Known(attribute.__func__)
+        if type(attribute) in (*_CONSTANTS, decimal.Decimal) and name in {
+            each for base in cls.__mro__ for each in vars(base)
+        }:
             return self.constant(attribute, name)
         raise self.refused(f"{cls.__name__}.{name} is neither a plain method nor a constant")
 
@@ -614,7 +618,7 @@ class _Frame:
             case ast.Is() | ast.IsNot():
                 if left == NONE:
                     left, right = right, left
-                if right != NONE or isinstance(left, _Known):
+                if right != NONE or isinstance(left, Known):
                     raise self.refused(f"it uses `is` with something other than None in {ast.unparse(node)!r}")
                 return const(self.running.is_null(left) is isinstance(op, ast.Is))
             case ast.In() | ast.NotIn():
@@ -690,7 +694,7 @@ class _Frame:
         by_name = {str(each.arg): self.value(each.value) for each in named}
         if isinstance(target, _Bound):
             return self.inner(target.function, [target.receiver, *given], by_name)
-        if not isinstance(target, _Known):
+        if not isinstance(target, Known):
             raise self.refused(f"it calls {ast.unparse(function)}, which is not a plain function or method")
         known = target.of
         if isinstance(known, FunctionType):
@@ -866,6 +870,16 @@ def _float(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
     return frame.floating(frame.number(_one(frame, given, node), node), node)
 
 
+def _decimal(frame: _Frame, given: list[Any], node: ast.AST) -> Known:
+    value = _one(frame, given, node)
+    if not isinstance(value, Expr) or not value.is_const or value.kind not in ("int", "string"):
+        raise frame.refused(f"it makes a Decimal of something other than a constant in {ast.unparse(node)!r}")
+    try:
+        return Known(decimal.Decimal(value.value))
+    except decimal.InvalidOperation:
+        raise Raised(f"InvalidOperation: {ast.unparse(node)} ({frame.where})") from None
+
+
 def _tested(test: Callable[[Expr], Expr]) -> Callable[[_Frame, list[Any], ast.AST], Expr]:
     def call(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
         return test(frame.floating(frame.number(_one(frame, given, node), node), node))
@@ -896,7 +910,7 @@ def _isinstance(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
         raise frame.refused(f"it uses {ast.unparse(node)!r}")
     value, asked = given
     members = asked.items if isinstance(asked, Tuple) else (asked,)
-    classes = [each.of for each in members if isinstance(each, _Known)]
+    classes = [each.of for each in members if isinstance(each, Known)]
     if len(classes) < len(members) or not all(isinstance(each, type) for each in classes):
         raise frame.refused(f"it asks for something other than types in {ast.unparse(node)!r}")
     if any(type(each) is not type for each in classes):
@@ -917,6 +931,7 @@ _BUILT_IN: Final[dict[Any, Callable[[_Frame, list[Any], ast.AST], Any]]] = {
     bool: _bool,
     int: _int,
     float: _float,
+    decimal.Decimal: _decimal,
     isinstance: _isinstance,
     math.isnan: _tested(lambda value: not_(compare("eq", value, value))),
     math.isfinite: _isfinite,

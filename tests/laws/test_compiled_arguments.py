@@ -231,6 +231,10 @@ def spread(values: list[float] | None) -> float | None:
 
 
 FUNCTIONS = {each.name: each for each in Registry.load([Totals, Reals, Words, Moments, Places, Weights]).authored}
+# Compiling one takes seconds: an array and a struct in `make test`, the others in CI.
+each_name = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in ("totals", "places") else pytest.mark.slow) for name in FUNCTIONS]
+)
 
 
 def _pairs(keys: st.SearchStrategy[Any], values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[tuple[Any, Any]]]:
@@ -273,7 +277,7 @@ def hot() -> Programs:
     return Programs(LoopStore("user"), hot_rows=0)
 
 
-@pytest.mark.parametrize("name", list(FUNCTIONS))
+@each_name
 @settings(examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_arrays_are_those_of_the_interpreter(name: str, hot: Programs, data: st.DataObject) -> None:
@@ -286,7 +290,7 @@ def test_arrays_are_those_of_the_interpreter(name: str, hot: Programs, data: st.
     folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, _SAMPLES, row_by_row=True)
 
 
-@pytest.mark.parametrize("name", list(FUNCTIONS))
+@each_name
 def test_slices_of_chunks(name: str, hot: Programs) -> None:
     """Arrays whose items begin in the middle of a buffer, between NULLs that have items, or are not aligned."""
     bound = FUNCTIONS[name].bind(list(FUNCTIONS[name].input_types or ()), {})

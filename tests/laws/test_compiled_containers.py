@@ -238,7 +238,7 @@ CASES: list[tuple[str, list[pa.DataType], bool]] = [
 ]
 each_case = pytest.mark.parametrize(
     ("name", "types", "unordered"),
-    [pytest.param(*case, id=case[0], marks=() if place < 3 else pytest.mark.slow) for place, case in enumerate(CASES)],
+    [pytest.param(*case, id=case[0], marks=() if place < 2 else pytest.mark.slow) for place, case in enumerate(CASES)],
 )
 SAMPLES = {
     **VALUES,

@@ -130,7 +130,9 @@ def test_both_kinds_in_streams(classic: Any, tmp_path: Path) -> None:
         source = classic.readStream.schema("v double, at timestamp, naive timestamp_ntz").parquet(
             str(tmp_path / "input")
         )
-        changes = group_by(source).agg(z=those.latest("v", "at"), n=those.latest("v", "naive"), seen=those.seen("at"))
+        changes = group_by(source, buckets=1).agg(
+            z=those.latest("v", "at"), n=those.latest("v", "naive"), seen=those.seen("at")
+        )
         running = (
             changes.writeStream.outputMode("update")
             .foreachBatch(lambda batch, _: found.extend(batch.select("z", "n", "seen").collect()))

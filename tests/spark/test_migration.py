@@ -227,11 +227,11 @@ def test_a_checkpoint_is_checked_before_the_start(classic: SparkSession, tmp_pat
         return function["counted"]("amount")
 
     def grouped(df: DataFrame, use: Any, **options: Any) -> DataFrame:
-        return group_by(df, "customer", **{"buckets": 3, **options}).agg(n=use)
+        return group_by(df, "customer", **{"buckets": 1, **options}).agg(n=use)
 
     def framed(df: DataFrame, use: Any) -> DataFrame:
         timed = df.withColumn("at", sf.current_timestamp()).withWatermark("at", "1 minute")
-        return over(timed, "customer", order_by="at", buckets=3).agg(n=use.rows(None, 0))
+        return over(timed, "customer", order_by="at", buckets=1).agg(n=use.rows(None, 0))
 
     for query in (grouped, framed):
         folder = tmp_path / query.__name__

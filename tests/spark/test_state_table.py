@@ -72,7 +72,7 @@ def orders(classic: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Q
     stream = Stream(
         classic,
         folder,
-        lambda df: group_by(df, "customer", row_kind="op", buckets=3).agg(
+        lambda df: group_by(df, "customer", row_kind="op", buckets=2).agg(
             price=functions["weighted_avg"]("amount", "qty").where("amount IS NOT NULL"),
             different=functions["count"]("amount").distinct(),
             n=functions["count"](),
@@ -281,7 +281,7 @@ def test_the_command_prints_a_table(run: Any, orders: Query) -> None:
         assert (group["customer"] or "NULL") in line
     assert "weighted_avg v1" in result.stdout
     assert f"{len(orders.groups)} groups" in result.stdout
-    assert "of 3 buckets hold" in result.stdout
+    assert "of 2 buckets hold" in result.stdout
 
 
 @pytest.mark.slow

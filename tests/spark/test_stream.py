@@ -188,7 +188,7 @@ def test_changelogs_lead_to_the_batch_answer(
     stream = Stream(
         classic,
         tmp_path,
-        lambda df: group_by(df, "customer", row_kind="op", emit=emit, buckets=5).agg(**aggregates(functions)),  # type: ignore[arg-type]
+        lambda df: group_by(df, "customer", row_kind="op", emit=emit, buckets=2).agg(**aggregates(functions)),  # type: ignore[arg-type]
     )
     rows = Model(seed=18, retracts=True)  # groups end, and rows are taken back that were never there
     table: dict[Any, dict[str, Any]] = {}

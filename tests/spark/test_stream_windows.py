@@ -45,7 +45,7 @@ def test_windows_close_when_the_watermark_has_passed_them(classic: SparkSession,
     stream = Clicks(
         classic,
         tmp_path,
-        lambda df: group_by(watermarked(df), "page", window=tumble("at", "1 hour"), emit="append", buckets=3).agg(
+        lambda df: group_by(watermarked(df), "page", window=tumble("at", "1 hour"), emit="append", buckets=2).agg(
             n=functions["count"](), total=functions["sum"]("v")
         ),
         mode="append",
@@ -77,7 +77,7 @@ def test_allowed_lateness_keeps_windows_open(classic: SparkSession, tmp_path: Pa
         classic,
         tmp_path,
         lambda df: group_by(
-            watermarked(df), window=tumble("at", "1 hour"), emit="update", allowed_lateness_s=3600, buckets=3
+            watermarked(df), window=tumble("at", "1 hour"), emit="update", allowed_lateness_s=3600, buckets=2
         ).agg(n=functions["count"]()),
     )
     stream.minutes((5, "a", 1), (120, "a", 2))
@@ -121,7 +121,7 @@ def test_rows_go_to_each_window_they_lie_in(
     window, ends_of = WINDOWS[kind]
     minutes = [0, 19, 20, 59, 60, 61, 119, 150]
     stream = Clicks(
-        classic, tmp_path, lambda df: group_by(df, window=window, buckets=3).agg(total=functions["sum"]("v"))
+        classic, tmp_path, lambda df: group_by(df, window=window, buckets=2).agg(total=functions["sum"]("v"))
     )
     stream.minutes(*((at, "a", 2**place) for place, at in enumerate(minutes)))
     expected: dict[int, int] = defaultdict(int)

@@ -43,7 +43,7 @@ def totals(spark: Any, functions: Functions, folder: Path, **options: Any) -> Da
     """Return the stream of totals, with one file in each epoch."""
     (folder / "input").mkdir(exist_ok=True)
     orders = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(folder / "input"))
-    grouped = group_by(orders, *KEYS, row_kind="op", buckets=4, **options)
+    grouped = group_by(orders, *KEYS, row_kind="op", buckets=2, **options)
     return grouped.agg(total=functions["sum"]("amount"), orders=functions["count"]())
 
 

@@ -18,6 +18,15 @@ settings.load_profile(effort.QUICK)
 os.environ["SPARK_SUBMIT_OPTS"] = java_options()  # Spark's launcher reads it
 
 
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile nothing for the law of compiled code, which takes seconds: slow tests check it for many classes."""
+    from foldflight.compiler import Programs
+    from foldflight.testing import laws
+
+    monkeypatch.setattr(laws, "PROGRAMS_AT_ONCE", Programs(hot_rows=1 << 62))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with the name of its folder, so that `-m wire` means tests/wire."""
     folders = set()

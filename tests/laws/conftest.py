@@ -17,12 +17,6 @@ def laws_compile_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Programs], N
 
 
 @pytest.fixture
-def no_compiler(laws_compile_with: Callable[[Programs], None]) -> None:
-    """Compile nothing for the law of compiled code, which takes seconds: slow tests check it for many classes."""
-    laws_compile_with(Programs(hot_rows=1 << 62))
-
-
-@pytest.fixture
 def texts_are_copied_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copy the texts of accumulators as soon as a thousand bytes of rows are not used any more."""
     monkeypatch.setattr(compiled, "_KEPT_BYTES_MIN", 1000)

@@ -143,8 +143,11 @@ def test_the_page_about_performance_has_a_line_for_each_goal() -> None:
     ("options", "is_whole"),
     [([], True), (["--only", "spark"], False), (["--rows", "1000"], False), (["--groups", "7"], False)],
 )
-def test_a_run_of_a_part_leaves_the_results_of_whole_runs(options: list[str], is_whole: bool, tmp_path: Path) -> None:
+def test_a_run_of_a_part_leaves_the_results_of_whole_runs(
+    options: list[str], is_whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The documents show the results of whole runs, so a run of some suites, or of little data, writes elsewhere."""
+    monkeypatch.setattr(report, "draw", lambda path, *_, **__: path.touch())  # a picture takes a second
     suites = {
         suite: lambda _, suite=suite: [each for each in FIGURES if each.suite == suite] for suite in program.SUITES
     }

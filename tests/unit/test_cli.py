@@ -21,6 +21,7 @@ from foldflight.testing import laws
 from foldflight.testing.laws import LAWS
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("no_compiler")
 
 BROKEN = """
 from foldflight import udaf

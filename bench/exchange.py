@@ -22,7 +22,7 @@ import pyarrow.flight as fl
 from bench.data import Figure, Sizes, best_of, table
 from bench.fold import COLUMNS, OPENING, exchanged, slotted
 from foldflight.client import connect
-from foldflight.exchange.codec import encode
+from foldflight.exchange.encoding import encode
 from foldflight.exchange.frames import Chunk
 
 SUITE = "exchange"

@@ -16,7 +16,7 @@ HANDED_OVER = {
     "spark/arrow.py",
     "engine/query/blocks.py",
     "exchange/failover/coordinator.py",
-    "exchange/codec.py",
+    "exchange/encoding.py",
     "exchange/ipc.py",
     "server/stream.py",
 }

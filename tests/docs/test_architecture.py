@@ -15,7 +15,7 @@ from foldflight.engine.batch.tasks import PartialFold
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query
 from foldflight.exchange import frames as exchange_frames
-from foldflight.exchange.codec import Encoder
+from foldflight.exchange.encoding import Encoder
 from foldflight.exchange.frames import Chunk
 from foldflight.functions import Call
 from foldflight.server.run.lifecycle import serving

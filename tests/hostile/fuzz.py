@@ -29,7 +29,7 @@ from foldflight.engine.state.stores import TableStores
 from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import FoldflightError, FunctionError
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open
+from foldflight.exchange.encoding import Message, decode, decode_open, encode, encode_open
 from foldflight.exchange.frames import (
     Barrier,
     Chunk,

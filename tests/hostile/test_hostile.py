@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight import RejectedError
-from foldflight.exchange.codec import decode_open
+from foldflight.exchange.encoding import decode_open
 from foldflight.exchange.ipc import BatchReader, read_batches
 from tests.hostile import fuzz
 from tests.hostile.forging import IpcMessage, in_format_v4, messages_of, numbers, stream_of_messages

@@ -31,7 +31,7 @@ from foldflight.engine.batch.scalar import ScalarQuery, Steps
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.query.query import StreamOptions
 from foldflight.errors import RetryableError
-from foldflight.exchange.codec import Decoder, Encoder, Message, decode, decode_open, encode, encode_open
+from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, decode_open, encode, encode_open
 from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.steps import FailoverBounds

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from foldflight.exchange.codec import decode, encode
+from foldflight.exchange.encoding import decode, encode
 from foldflight.exchange.frames import Frame, Wanted
 from foldflight.exchange.machine import Role
 from tests.protocol.recorded_engines import SCENARIOS, assert_same, read, server_of

@@ -1,6 +1,6 @@
 """Simulated servers, connections and a clock in one process, determined by a seed.
 
-The fold, both ends of the exchange, the codec, the coordinator and `SurvivingExchange` are the real ones. Only the
+The fold, both ends of the exchange, the encoding, the coordinator and `SurvivingExchange` are the real ones. Only the
 network is simulated: a connection is a queue in each direction, each step lets one server handle one message, and time
 is a number. Each step may inject a fault until the time `heals_at_s`.
 
@@ -21,7 +21,7 @@ from typing import Final
 
 from foldflight.client.connection import Connection, Resolve
 from foldflight.errors import FoldflightError, RetryableError
-from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open
+from foldflight.exchange.encoding import Message, decode, decode_open, encode, encode_open
 from foldflight.exchange.frames import Entries, Frame, Limits, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_error, encode_error

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from foldflight.exchange.codec import Message
+from foldflight.exchange.encoding import Message
 from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Forget, Open, Returns
 from foldflight.exchange.serving import ServerExchange
 from foldflight.functions import Call, Registry, udaf

@@ -17,7 +17,7 @@ import pyarrow.flight as fl
 import pytest
 
 from foldflight.errors import RejectedError
-from foldflight.exchange import codec, ipc, machine, serving
+from foldflight.exchange import encoding, ipc, machine, serving
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.frames import Barrier, Checkpoint, Forget, States
 from foldflight.fold import failures
@@ -124,8 +124,8 @@ def columns_may_have_any_type(patch: Patch) -> None:
 
 @breaks("opened-first")
 def the_server_has_no_name(patch: Patch) -> None:
-    encode = codec._encode_opened
-    patch.setattr(codec, "_encode_opened", lambda frame: encode(replace(frame, server_id="")))
+    encode = encoding._encode_opened
+    patch.setattr(encoding, "_encode_opened", lambda frame: encode(replace(frame, server_id="")))
 
 
 @breaks("result-schema")
@@ -162,7 +162,7 @@ def any_version_is_taken(patch: Patch) -> None:
 
 @breaks("unknown-fields")
 def unknown_fields_are_refused(patch: Patch) -> None:
-    parse = codec.parse_message
+    parse = encoding.parse_message
 
     def strict(cls: Any, data: bytes, what: str) -> Any:
         message = parse(cls, data, what)
@@ -172,7 +172,7 @@ def unknown_fields_are_refused(patch: Patch) -> None:
             raise RejectedError("BAD_FRAME", "unknown fields")
         return message
 
-    patch.setattr(codec, "parse_message", strict)
+    patch.setattr(encoding, "parse_message", strict)
 
 
 @breaks("unknown-function")
@@ -230,7 +230,7 @@ def slots_may_be_wide(patch: Patch) -> None:
 
 
 def _decode_with(patch: Patch, lax: Callable[[Callable[[Any], Any], Any], Any]) -> None:
-    class Lax(codec.Decoder):
+    class Lax(encoding.Decoder):
         def __call__(self, message: Any) -> Any:
             return lax(super().__call__, message)
 
@@ -499,8 +499,8 @@ def results_are_never_cut(patch: Patch) -> None:
 
 @breaks("valid-batches")
 def batches_are_not_validated(patch: Patch) -> None:
-    patch.setattr(codec, "_check_batch", lambda batch: None)
-    patch.setattr(codec.Decoder, "_check", lambda self, batch: None)
+    patch.setattr(encoding, "_check_batch", lambda batch: None)
+    patch.setattr(encoding.Decoder, "_check", lambda self, batch: None)
 
 
 @breaks("polite-end")

@@ -13,7 +13,7 @@ import pytest
 
 from foldflight.client import EmbeddedTransport, FlightTransport, OpenExchange, Transport, connect
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
-from foldflight.exchange.codec import encode, encode_open
+from foldflight.exchange.encoding import encode, encode_open
 from foldflight.exchange.frames import Barrier, Chunk
 from foldflight.exchange.messages import decode_error
 from foldflight.functions.query.call import Call

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight.client import FlightTransport
-from foldflight.exchange.codec import encode
+from foldflight.exchange.encoding import encode
 from foldflight.exchange.frames import Barrier, Chunk, Open, Returns
 from foldflight.functions.query.call import Call
 from tests.hostile.forging import EVERY_TYPE, REFUSED_TYPES, claiming_rows, every_column, forged, messages_of

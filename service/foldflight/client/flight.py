@@ -27,7 +27,7 @@ from foldflight.client.failover import SurvivingExchange
 from foldflight.client.patience import Patience
 from foldflight.client.watchdog import Guard
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.exchange.codec import Decoder, Encoder, Message, decode, encode_open
+from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, encode_open
 from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.steps import FailoverBounds

@@ -1,6 +1,6 @@
 """The frames of an exchange, as values.
 
-`codec` converts frames to bytes. `machine` defines the order in which frames may be sent.
+`encoding` converts frames to bytes. `machine` defines the order in which frames may be sent.
 """
 
 from __future__ import annotations

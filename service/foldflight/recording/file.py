@@ -20,7 +20,7 @@ from typing import IO, Any, Final
 import pyarrow as pa
 
 from foldflight.errors import FoldflightError, RejectedError
-from foldflight.exchange.codec import Decoder, Message, decode_open, read_batch, write_batch
+from foldflight.exchange.encoding import Decoder, Message, decode_open, read_batch, write_batch
 from foldflight.exchange.frames import (
     Barrier,
     Checkpoint,

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.codec import read_batch, write_batch
+from foldflight.exchange.encoding import read_batch, write_batch
 from foldflight.exchange.frames import Open
 from foldflight.fold.failures import ERROR
 from foldflight.recording.file import ENGINE, Part

@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.exchange.codec import Encoder, encode_open, write_batch
+from foldflight.exchange.encoding import Encoder, encode_open, write_batch
 from foldflight.exchange.frames import Chunk, Forget, Frame, Log, Mapped, Open, States, Wanted
 from foldflight.exchange.messages import encode_error
 from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, SlotSet, check_slots

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import FoldflightError
-from foldflight.exchange.codec import Message
+from foldflight.exchange.encoding import Message
 from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Entries, Forget, Frame, Open, States, Wanted
 from foldflight.exchange.serving import ServerExchange
 from foldflight.fold.mode import Mode

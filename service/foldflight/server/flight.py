@@ -22,7 +22,7 @@ from foldflight.adapters.wire.calls import StatelessCall, stateless_call
 from foldflight.compiler import Programs
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.codec import Decoder, Encoder, Message, decode, decode_open, encode
+from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, decode_open, encode
 from foldflight.exchange.fields import app_metadata_in
 from foldflight.exchange.frames import Barrier, Chunk, Entries, Frame, FunctionInfo, Limits, Log, Open, Wanted
 from foldflight.exchange.machine import Role

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import FoldflightError
-from foldflight.exchange.codec import Message
+from foldflight.exchange.encoding import Message
 from foldflight.exchange.frames import Barrier, Chunk, Frame, Open, States
 from foldflight.exchange.serving import ServerExchange
 from foldflight.tracing import SHORT_S

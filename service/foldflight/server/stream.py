@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.exchange.codec import Message
+from foldflight.exchange.encoding import Message
 from foldflight.exchange.frames import columns_text
 from foldflight.server.calls import VanishedError
 

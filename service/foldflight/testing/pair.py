@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from foldflight.client.process import PROGRAMS
 from foldflight.exchange.answers import Answer, EngineExchange
-from foldflight.exchange.codec import decode, decode_open, encode, encode_open
+from foldflight.exchange.encoding import decode, decode_open, encode, encode_open
 from foldflight.exchange.frames import (
     Barrier,
     Checkpoint,

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.errors import FoldflightError, RejectedError
-from foldflight.exchange.codec import Message, decode, decode_open, encode
+from foldflight.exchange.encoding import Message, decode, decode_open, encode
 from foldflight.exchange.frames import EngineFrame, Entries, Frame, FunctionInfo, Limits, Open, Results
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import encode_info

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from foldflight.exchange.codec import Message
+from foldflight.exchange.encoding import Message
 from foldflight.exchange.frames import Barrier, Chunk, Forget, Frame, Open, Opened, States
 from foldflight.functions import RowKind
 from foldflight.testing.conformance.rules import Rule

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open
+from foldflight.exchange.encoding import Message, decode, decode_open, encode, encode_open
 from foldflight.exchange.frames import (
     Barrier,
     Checkpoint,

@@ -267,7 +267,7 @@ class CallServer:
         self._closed = threading.Event()
         self._server = grpc.server(
             _Executor(self._begin),
-            handlers=[_Handlers(self._found)],
+            handlers=[_Handlers(self._handler_of)],
             options=[
                 *_OPTIONS,
                 ("grpc.max_allowed_incoming_connections", connections_max),
@@ -309,7 +309,7 @@ class CallServer:
 
     # -- in gRPC's thread --------------------------------------------------------------------------------------------
 
-    def _found(self, details: Any) -> Any:
+    def _handler_of(self, details: Any) -> Any:
         """Return the handler of a new call. gRPC calls `_begin` next, in the same thread."""
         method = self._methods.get(details.method)
         if method is None:
@@ -452,11 +452,11 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
     """The handlers of a server, for gRPC."""
 
     def __init__(self, handler_of: Callable[[Any], Any]) -> None:
-        self._found = handler_of
+        self._handler_of = handler_of
 
     def service(self, handler_call_details: Any) -> Any:
         """Return the handler of a call."""
-        return self._found(handler_call_details)
+        return self._handler_of(handler_call_details)
 
 
 class _Executor(futures.ThreadPoolExecutor):

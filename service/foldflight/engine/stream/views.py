@@ -86,7 +86,7 @@ class EpochViews:
                 yield self._batch(view, untold, self._inline(view, untold))
             asked = self._prefetched(place, slots, block)
             if asked is not None:
-                yield self._found(place, *asked)
+                yield self._answer_of(place, *asked)
 
     def resolve(self, wanted: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the entries that a server asks for.
@@ -114,7 +114,7 @@ class EpochViews:
             if len(rows):
                 chosen = lists.take(pa.array(rows))
                 owners = np.repeat(slots[rows], chosen.value_lengths().fill_null(0).to_numpy())
-                yield self._found(place, owners, chosen.flatten().field("key"))
+                yield self._answer_of(place, owners, chosen.flatten().field("key"))
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class EpochViews:
         fresh = sent.keys(pa.array(np.arange(known, len(sent), dtype=np.int32)))
         return fresh.column(0).to_numpy(), fresh.column(1)
 
-    def _found(self, place: int, slots: Slots, keys: pa.Array) -> pa.RecordBatch:
+    def _answer_of(self, place: int, slots: Slots, keys: pa.Array) -> pa.RecordBatch:
         """Return the entries with n keys."""
         order = np.argsort(slots, kind="stable")
         slots, keys = slots[order], keys.take(pa.array(order))

@@ -511,21 +511,21 @@ def _answered_view(batch: pa.RecordBatch, slot: int, column: str, state_type: pa
 def _slots(batch: pa.RecordBatch) -> Slots:
     column = batch.column(_SLOT)
     if column.type != pa.int32() or column.null_count:
-        raise RejectedError("SCHEMA_MISMATCH", f"the column slot must be int32 without NULLs, but it {_found(column)}")
+        raise RejectedError("SCHEMA_MISMATCH", f"the column slot must be int32 without NULLs, but it {_given(column)}")
     slots: Slots = column.to_numpy(zero_copy_only=False)
     if len(slots) and int(np.minimum.reduce(slots)) < 0:
         raise RejectedError("SCHEMA_MISMATCH", f"the column slot has {int(slots.min())}; slots are 0 or more")
     return slots
 
 
-def _found(column: pa.Array) -> str:
+def _given(column: pa.Array) -> str:
     return f"is {column.type}" + (f" with {column.null_count} NULLs" if column.null_count else "")
 
 
 def _retracts(batch: pa.RecordBatch) -> Mask | None:
     column = batch.column(_KIND)
     if not pa.types.is_integer(column.type) or column.null_count:
-        raise RejectedError("SCHEMA_MISMATCH", f"the column kind must be int8 without NULLs, but it {_found(column)}")
+        raise RejectedError("SCHEMA_MISMATCH", f"the column kind must be int8 without NULLs, but it {_given(column)}")
     kinds = column.to_numpy(zero_copy_only=False)
     if len(kinds) and not (int(kinds.min()) >= 0 and int(kinds.max()) <= _KIND_MAX):
         wrong = next(int(kind) for kind in kinds if not 0 <= kind <= _KIND_MAX)

@@ -104,7 +104,7 @@ class Viewed(Interpreted):
                     continue
                 if not self._present[slot]:
                     raise no_state(self.name, name, slot)
-                if part.complete and self._found(self._held[slot], name) is _FORGOTTEN:
+                if part.complete and self._value_of(self._held[slot], name) is _FORGOTTEN:
                     self._attributes.set(self._held[slot], name, serializer.made(part))
                     self._cached.add(slot)
                     continue
@@ -119,7 +119,7 @@ class Viewed(Interpreted):
         for slot in self._cached:
             accumulator = held[slot]
             for name in self._views if accumulator is not EMPTY else ():
-                view = self._found(accumulator, name)
+                view = self._value_of(accumulator, name)
                 if type(view) is PlainMap:  # most are
                     put(accumulator, name, _FORGOTTEN)
                 elif isinstance(view, (CachedMap, CachedList)):
@@ -146,7 +146,7 @@ class Viewed(Interpreted):
     def largest_view(self) -> CachedView | None:
         """The view with the most entries in memory. Another thread may ask."""
         return largest_of(
-            CachedView(_count(self._found(accumulator, name)), slot, self.name, name)
+            CachedView(_count(self._value_of(accumulator, name)), slot, self.name, name)
             for slot, accumulator in enumerate(list(self._held))
             for name in (self._views if accumulator is not EMPTY else ())
         )
@@ -196,7 +196,7 @@ class Viewed(Interpreted):
             TypeError: For a view that it has not given.
         """
         for name, serializer in self._views.items():
-            given = self._found(accumulator, name)
+            given = self._value_of(accumulator, name)
             view = serializer.in_memory(given)
             if view is None:
                 kind = "ListView" if serializer.is_list else "MapView"
@@ -209,7 +209,7 @@ class Viewed(Interpreted):
                 self._attributes.set(accumulator, name, view)
         return accumulator
 
-    def _found(self, accumulator: Any, name: str) -> Any:
+    def _value_of(self, accumulator: Any, name: str) -> Any:
         """Return what an accumulator has as a view; None for an accumulator without it."""
         try:
             return self._attributes.get(accumulator, name)
@@ -224,7 +224,7 @@ class Viewed(Interpreted):
         for slot in slots.tolist():
             accumulator = self._held[slot]
             for name in self._views if accumulator is not EMPTY else ():
-                view = self._found(accumulator, name)
+                view = self._value_of(accumulator, name)
                 if isinstance(view, (CachedMap, CachedList)) and not view.source.is_of(slot, name):
                     self._attributes.set(accumulator, name, copy.copy(view))
 
@@ -236,7 +236,7 @@ class Viewed(Interpreted):
 
     def _cached_view(self, slot: int, name: str) -> CachedMap | CachedList | None:
         """Return a view whose entries the engine keeps; None for one in memory, and for what is no view."""
-        view = self._found(self._held[slot], name)
+        view = self._value_of(self._held[slot], name)
         if isinstance(view, ViewPart):
             view = self._made(slot, name, view)
             self._attributes.set(self._held[slot], name, view)

@@ -100,7 +100,7 @@ class PostgresTable:
                     f"CREATE TABLE {self._epochs} (query text, table_name text, epoch bigint NOT NULL, "
                     "committed_at timestamptz NOT NULL, PRIMARY KEY (query, table_name))"
                 )
-            existing = self._found(connection)
+            existing = self._existing(connection)
             if not existing:
                 if not self._create:
                     raise RejectedError("SETTINGS", f"there is no table {self.name}; create it, or give create=True")
@@ -111,7 +111,7 @@ class PostgresTable:
                 )
                 # Those of a table of this name that was dropped: a query that filled it would go on with an empty one.
                 connection.execute(f"DELETE FROM {self._epochs} WHERE table_name = %s", [self._name_in_schema])
-                existing = self._found(connection)
+                existing = self._existing(connection)
             for field in missing_columns(self.name, self._columns, existing, add_columns=self._add_columns):
                 connection.execute(f"ALTER TABLE {self._table} ADD COLUMN {quoted(field.name)} {wanted[field.name]}")
             self._check_index(connection)
@@ -119,7 +119,7 @@ class PostgresTable:
     def _exists(self, connection: psycopg.Connection[Any], table: str) -> bool:
         return connection.execute("SELECT to_regclass(%s)", [table]).fetchone() != (None,)
 
-    def _found(self, connection: psycopg.Connection[Any]) -> dict[str, pa.DataType | str]:
+    def _existing(self, connection: psycopg.Connection[Any]) -> dict[str, pa.DataType | str]:
         return {name: type_of(type_) for name, type_ in connection.execute(_COLUMNS, [self._table])}
 
     def _check_index(self, connection: psycopg.Connection[Any]) -> None:

@@ -112,25 +112,26 @@ def planning() -> dict[str, Planning]:
         "function": lambda: sql(session, "SELECT id % 2 AS k, total(id) AS n FROM numbers GROUP BY id % 2"),
         "plain": lambda: session.sql("SELECT id % 2 AS k, sum(id) AS n FROM numbers GROUP BY id % 2"),
     }
-    executor = session._jvm.org.apache.spark.sql.catalyst.rules.RuleExecutor  # type: ignore[union-attr]
     measured = {}
     for name, run in statements.items():
         times = [timeit.timeit(run, number=1) for _ in range(_TIMES + 1)][1:]
-        executor.resetMetrics()
         # Messages that release objects of the JVM begin with m, and come when Python collects garbage.
         send = GatewayClient.send_command
         with mock.patch.object(GatewayClient, "send_command", autospec=True, side_effect=send) as sent:
             run()
         calls = sum(not call.args[1].startswith("m") for call in sent.call_args_list)
-        # A rule of a batch that the analyser runs once.
-        analyses = _runs_of("PullOutNondeterministic", executor.dumpTimeSpent())
-        measured[name] = Planning(analyses, calls, 1000 * statistics.median(times))
+        measured[name] = Planning(analyses(session, run), calls, 1000 * statistics.median(times))
     session.stop()
     return measured
 
 
-def _runs_of(rule: str, text: str) -> int:
-    found = re.search(rf"{rule}\s+\d+ / \d+\s+\d+ / (\d+)", text)
+def analyses(session: Any, run: Callable[[], object]) -> int:
+    """Return how often Spark analyses a plan while something runs in a session of classic PySpark."""
+    executor = session._jvm.org.apache.spark.sql.catalyst.rules.RuleExecutor
+    executor.resetMetrics()
+    run()
+    # A rule of a batch that the analyser runs once.
+    found = re.search(r"PullOutNondeterministic\s+\d+ / \d+\s+\d+ / (\d+)", executor.dumpTimeSpent())
     return 0 if found is None else int(found.group(1))
 
 

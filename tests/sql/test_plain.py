@@ -10,6 +10,7 @@ import pytest
 from foldflight import Functions
 from foldflight.spark import sql
 from foldflight.sql import SqlError
+from tests.docs.measures import analyses
 from tests.sql.test_corpus import rows, types
 
 CREATE = "CREATE OR REPLACE AGGREGATE {}({}) RETURNS {} AS '{}'"
@@ -33,6 +34,28 @@ def test_spark_is_asked_once_for_a_block_and_once_for_the_query(
     sql(db, query)
     assert len(questions) <= most
     assert "lists" not in plans_of(db, query)
+
+
+CHAIN = "WITH c0 AS (SELECT k, my_sum(v) AS n FROM pairs GROUP BY k)" + "".join(
+    f", c{number} AS (SELECT k, my_sum(n) AS n FROM c{number - 1} GROUP BY k)" for number in range(1, 10)
+)
+
+
+@pytest.mark.parametrize(
+    ("query", "most"),
+    [
+        ("SELECT k, my_sum(v) AS s FROM pairs GROUP BY k", 2),
+        ("SELECT k, my_sum(v) AS s FROM pairs GROUP BY k HAVING my_sum(v) > 1 ORDER BY s DESC, k", 2),
+        ("WITH t AS (SELECT k, v + 1 AS w FROM pairs) SELECT k, my_sum(w) FROM t GROUP BY k", 2),
+        ("SELECT my_sum(v) AS s FROM pairs UNION ALL SELECT my_sum(v) FROM pairs", 3),
+        (f"{CHAIN} SELECT * FROM c9", 56),
+    ],
+)
+def test_spark_analyses_a_lifted_block_twice(db: Any, query: str, most: int) -> None:
+    """Its rows, and the whole statement. What another block reads is a view, which takes analyses of its own."""
+    db.table("hav").createOrReplaceTempView("pairs")  # Spark analyses it now, and the text of `hav` each time
+    assert analyses(db, lambda: sql(db, query)) <= most
+    assert rows(sql(db, query)) == rows(sql(db, query, plan="lists"))
 
 
 @pytest.mark.parametrize(

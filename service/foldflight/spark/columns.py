@@ -44,17 +44,23 @@ class _Found:
 
     Args:
         shown: Its name in chunks, which errors show.
-        column: The resolved column.
+        resolved: The resolved column; None for the column of this name in the input, because PySpark makes a column by
+            several calls of Java.
         role: Its role in the query, for errors: `the argument 'v' of sum`.
         text: The user's text of it.
         written: What the user wrote.
     """
 
     shown: str
-    column: Column
+    resolved: Column | None
     role: str
     text: str
     written: object
+
+    @property
+    def column(self) -> Column:
+        """The column."""
+        return column_named(self.text) if self.resolved is None else self.resolved
 
 
 @dataclass
@@ -66,20 +72,21 @@ class Columns:
 
     Args:
         df: The input.
-        keys: The keys.
+        keys: The keys; a text is the name of a column of the input.
         names: The names of the keys.
         kind: The row kind; None if rows have none.
         reserved: Names that no column may have in chunks.
     """
 
     df: DataFrame
-    keys: Sequence[Column] = ()
+    keys: Sequence[Column | str] = ()
     names: Sequence[str] = ()
     kind: Column | None = None
     reserved: tuple[str, ...] = (SLOT, KIND)
     _found: dict[tuple[str, object], _Found] = field(default_factory=dict)  # by the user's text or column
     _held: list[object] = field(default_factory=list)
     _guards: dict[str, set[str]] = field(default_factory=dict)  # the conditions of each argument, as names in chunks
+    _rows: DataFrame | None = None
 
     def argument(self, written: object, function: str) -> str:
         """Return the name of the chunk's column that holds an argument; equal texts share one."""
@@ -101,10 +108,10 @@ class Columns:
         self._held.append(written)
         key = (prefix, written if isinstance(written, str) else id(written))
         if key not in self._found:
-            column = column_of(self.df, written, role)  # costs a dozen calls of the JVM
+            column = None if is_column(self.df, written) else column_of(self.df, written, role)
             # Errors show rows under these names, so the names are the user's texts.
             taken = {*self.reserved, *self.shown}
-            text = written if isinstance(written, str) else self._shown_as(column, role)
+            text = str(written) if column is None or isinstance(written, str) else self._shown_as(column, role)
             names = (prefix + text + suffix for suffix in chain([""], (f" ({n})" for n in count(2))))
             shown = next(name for name in names if name not in taken)
             self._found[key] = _Found(shown, column, role, text_of(written), written)
@@ -180,7 +187,9 @@ class Columns:
         Raises:
             RejectedError: SCHEMA_MISMATCH, with Spark's message, if a column or expression cannot be resolved.
         """
-        chosen = [column.alias(f"key_{place}") for place, column in enumerate(self.keys)]
+        if self._rows is not None:
+            return self._rows
+        chosen = [known(key).alias(f"key_{place}") for place, key in enumerate(self.keys)]
         if self.kind is not None:
             chosen.append(_kind_number(self.kind).alias(KIND))
         chosen += [column.alias(f"column_{place}") for place, column in enumerate(self.expressions)]
@@ -191,12 +200,31 @@ class Columns:
         except (AnalysisException, ParseException) as error:
             self._refuse_single()
             raise _refused("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the query", error) from None
+        self._rows = rows
         return rows
+
+    @property
+    def plain(self) -> dict[str, str] | None:
+        """The columns of `rows`, by name, as names of the input's columns; None if one is something else."""
+        found = self._found.values()
+        is_plain = all(isinstance(key, str) for key in self.keys) and all(each.resolved is None for each in found)
+        if not is_plain or self.kind is not None or not (self.keys or found):
+            return None
+        keys = {f"key_{place}": str(key) for place, key in enumerate(self.keys)}
+        return keys | {f"column_{place}": each.text for place, each in enumerate(found)}
+
+    def schema(self) -> st.StructType:
+        """Return the schema of `rows`. Spark is not asked if they are columns of the input. Raises the same errors."""
+        if (plain := self.plain) is None:
+            return self.rows().schema
+        given = {each.name: each for each in self.df.schema}
+        fields = [(name, given[written]) for name, written in plain.items()]
+        return st.StructType([st.StructField(name, each.dataType, each.nullable) for name, each in fields])
 
     def _refuse_single(self) -> None:
         """Refuse the first column that cannot be resolved on its own."""
         for role, column in zip(
-            self.roles(), [*self.keys, *(each.column for each in self._found.values())], strict=True
+            self.roles(), [*map(known, self.keys), *(each.column for each in self._found.values())], strict=True
         ):
             _only_name(self.df, column, role)
 
@@ -348,6 +376,23 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def is_column(df: DataFrame, written: object) -> bool:
+    """Return whether this is the name of one column, whether or not Spark compares names without case."""
+    if not isinstance(written, str) or written not in df.columns:
+        return False
+    return [name.casefold() for name in df.columns].count(written.casefold()) == 1
+
+
+def known(key: Column | str) -> Column:
+    """Return the column of a key of `Columns`."""
+    return column_named(key) if isinstance(key, str) else key
+
+
+def key_of(df: DataFrame, written: object, role: str) -> Column | str:
+    """Return a key as `Columns` takes it. Raises RejectedError as `column_of` does."""
+    return str(written) if is_column(df, written) else column_of(df, written, role)
+
+
 def column_of(df: DataFrame, written: object, role: str) -> Column:
     """Return the column for a text or Column. A text is a column of `df` if one has this name, else an expression.
 
@@ -449,11 +494,11 @@ def sort_key(df: DataFrame, key: OrderKey) -> OrderKey:
     return sorted_by
 
 
-def key_name(df: DataFrame, written: object, column: Column) -> str:
+def key_name(df: DataFrame, written: object, key: Column | str) -> str:
     """Return the name of a key in the result: the column's name, the alias, or the text of the expression."""
     if isinstance(written, str) and written in df.columns:
         return written
-    return _only_name(df, column, f"the key {text_of(written)!r}")
+    return _only_name(df, known(key), f"the key {text_of(written)!r}")
 
 
 def _only_name(df: DataFrame, column: Column, role: str) -> str:

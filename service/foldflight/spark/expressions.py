@@ -14,7 +14,7 @@ from typing import Any, Final
 from foldflight.engine.query.layout import KIND, RETRACTING
 from foldflight.lift.tree import Expr
 
-__all__ = ["SIGN", "Quotient", "constant", "error_end", "expression", "named", "quotient_key", "text"]
+__all__ = ["SIGN", "Quotient", "Text", "constant", "error_end", "expression", "named", "quotient_key", "text"]
 
 SIGN: Final = f"CASE WHEN {KIND} IN ({', '.join(map(str, RETRACTING))}) THEN -1L ELSE 1L END"
 """The sign of a row: -1 if it is retracted."""
@@ -167,6 +167,24 @@ def text(value: str) -> str:
 
 # No quotes, no backslashes, and no `$`, with which names of variables begin.
 _PLAIN: Final = re.compile(r"[\n !%&()*+,\-./0-9:;<=>?A-Z\[\]^_a-z|~]*")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A query as SQL, with those methods of a DataFrame by which lifted batches are made.
+
+    Spark analyses each step of a DataFrame when it is made, and a text once.
+    """
+
+    sql: str
+
+    def selectExpr(self, *items: str) -> Text:  # noqa: N802 - as PySpark names it
+        """Return a projection."""
+        return Text(f"SELECT {', '.join(items)} FROM ({self.sql})")  # noqa: S608 - expressions of ours
+
+    def where(self, condition: str) -> Text:
+        """Return the rows for which a condition holds."""
+        return Text(f"SELECT * FROM ({self.sql}) WHERE {condition}")  # noqa: S608 - as above
 
 
 def named(expr: str, name: str) -> str:

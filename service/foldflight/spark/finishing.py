@@ -2,42 +2,52 @@
 
     aggregates > states > (powers of quotients) > values of get_value > results
 
-Each is a projection of its own, because its expressions use those before several times. Sums of limbs are put together
-in 64 bits, or in DECIMALs, which hold them exactly. A state or a result that does not fit its type is an error, as in
-Python; a result is never computed from a part of the fields only: Spark would leave out the checks of the others.
+Each is a projection of its own, because its expressions use those before several times; if `get_value` returns the
+state, there is only one. Sums of limbs are put together in 64 bits, or in DECIMALs, which hold them exactly. A state or
+a result that does not fit its type is an error, as in Python; a result is never computed from a part of the fields
+only: Spark would leave out the checks of the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as st
 
 from foldflight.engine.batch.lifted import OVERFLOWED, ROWS, LiftedFold, aggregate_name
-from foldflight.engine.query.layout import LIVE
+from foldflight.engine.query.layout import LIVE, QueryLayout
+from foldflight.engine.query.query import Query
 from foldflight.functions import sql_name
 from foldflight.lift.plan import Plan
-from foldflight.lift.tree import Expr, Field
-from foldflight.spark.expressions import Quotient, constant, error_end, expression, named, quotient_key, text
+from foldflight.lift.tree import TRUE, Expr, Field
+from foldflight.spark.expressions import Quotient, Text, constant, error_end, expression, named, quotient_key, text
 
 _HIGH_MAX: Final = 1 << 60
 _MOST: Final = {8: 2.0**7, 16: 2.0**15, 32: 2.0**31, 64: 2.0**63}
 
 
-def finished(task: LiftedFold, grouped: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
+_Rows = TypeVar("_Rows", DataFrame, Text)
+
+
+def finished(
+    task: LiftedFold, grouped: _Rows, outputs: Sequence[st.DataType], names: Sequence[str] | None = None
+) -> _Rows:
     """Return the result of a batch whose rows have been aggregated.
 
     Args:
         task: What Python would do with them.
         grouped: Keys and aggregates.
         outputs: Spark's types of the outputs.
+        names: The names of keys and outputs. Default: those of the query.
     """
-    query, layout = task.query, task.layout
+    query: Query = task.query
+    layout: QueryLayout = task.layout
     keys = list(layout.keys.names)
+    chosen: Sequence[str] = names or [*layout.names, *layout.outputs.names]
     shown = dict(zip(keys, layout.names, strict=True))
     calls = [
         _Finish(
@@ -52,7 +62,12 @@ def finished(task: LiftedFold, grouped: DataFrame, outputs: Sequence[st.DataType
     ]
     if layout.has_kinds and keys:
         grouped = grouped.where(f"{LIVE} > 0")
-    states = grouped.selectExpr(*keys, *(state for call in calls for state in call.states()))
+    if all(call.is_state for call in calls):
+        stated = [state for call in calls for state in call.states().values()]
+        return grouped.selectExpr(*_items(keys, stated, outputs, chosen))
+    states = grouped.selectExpr(
+        *keys, *(f"{state} AS {name}" for call in calls for name, state in call.states().items())
+    )
     known: dict[str, str] = {}
     quotients: list[Quotient] = []
     for call in calls:
@@ -64,11 +79,15 @@ def finished(task: LiftedFold, grouped: DataFrame, outputs: Sequence[st.DataType
     if quotients:
         states = states.selectExpr("*", *(each.power for each in quotients))
     values = states.selectExpr(*keys, *(call.value(known) for call in calls))
-    results = [
-        named(f"CAST({call.result_text()} AS {type_.simpleString()})", name)
-        for call, type_, name in zip(calls, outputs, layout.outputs.names, strict=True)
-    ]
-    return values.selectExpr(*map(named, keys, layout.names), *results)
+    return values.selectExpr(*_items(keys, [call.result_text() for call in calls], outputs, chosen))
+
+
+def _items(
+    keys: Sequence[str], values: Sequence[str], outputs: Sequence[st.DataType], names: Sequence[str]
+) -> list[str]:
+    """Return keys and results with their names, as SQL."""
+    cast = [f"CAST({value} AS {type_.simpleString()})" for value, type_ in zip(values, outputs, strict=True)]
+    return list(map(named, [*keys, *cast], names))
 
 
 @dataclass(frozen=True)
@@ -91,13 +110,22 @@ class _Finish:
     keys: Mapping[str, str]
     result: pa.DataType
 
-    def states(self) -> list[str]:
-        """Return the column of each field that changes, as SQL."""
-        return [
-            f"{self._state(place, field)} AS {self._column(field.name)}"
+    @property
+    def is_state(self) -> bool:
+        """Whether `get_value` returns the whole state as it is."""
+        outcome, fields = self.plan.lift.outcome, self.plan.lift.fields
+        if outcome.failures or len(outcome.parts) != 1 or len(fields) != 1 or fields[0].monoid == "keep":
+            return False
+        (part,) = outcome.parts
+        return part.when == TRUE and part.value.op == "field" and self._type_of(fields[0]) == self.result
+
+    def states(self) -> dict[str, str]:
+        """Return each field that changes, as SQL, by the name of its column."""
+        return {
+            self._column(field.name): self._state(place, field)
             for place, field in enumerate(self.plan.lift.fields)
             if field.monoid != "keep"
-        ]
+        }
 
     def divided(self) -> Iterator[tuple[str, str]]:
         """Yield the operands of each quotient of integers, as SQL."""

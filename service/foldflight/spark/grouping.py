@@ -18,12 +18,14 @@ from foldflight.engine.query.query import Emit, Query, StreamOptions
 from foldflight.errors import RejectedError
 from foldflight.spark.batch import batch_result
 from foldflight.spark.carrier import SPARK
-from foldflight.spark.columns import Columns, column_of, key_name, kind_of, text_of
+from foldflight.spark.columns import Columns, column_of, key_name, key_of, kind_of, quoted, text_of
 from foldflight.spark.deadletters import OnError, is_isolated
-from foldflight.spark.months import as_intervals, as_months, carriers
+from foldflight.spark.expressions import Text
+from foldflight.spark.lifted import lifted_text
+from foldflight.spark.months import as_intervals, as_months, carriers, in_months, is_months
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.stream import stream_result
-from foldflight.spark.types import arrow_fields, check_keys
+from foldflight.spark.types import arrow_fields, check_keys, is_collated
 from foldflight.spark.versions import check_workers, estimated_rows, is_spark
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 
@@ -90,10 +92,11 @@ def group_by(
     """
     _check_input(df, window)
     chosen = listed(keys)
+    is_stream = df.isStreaming
     if window is not None:
         df = window.timed(df)
-    _check_stream_options(df, emit, buckets, allowed_lateness_s)
-    closing = _closing(df, window, emit, allowed_lateness_s)
+    _check_stream_options(emit, buckets, allowed_lateness_s, is_stream=is_stream)
+    closing = _closing(df, window, emit, allowed_lateness_s, is_stream=is_stream)
     has_sessions = window is not None and window.is_session
     if has_sessions and row_kind is not None:
         raise RejectedError(
@@ -104,18 +107,18 @@ def group_by(
     if window is not None:
         df = window.assigned(df, [column_of(df, key, _role(key)) for key in chosen])
         chosen = (*chosen, WINDOW_START, WINDOW_END)
-    columns = tuple(column_of(df, key, _role(key)) for key in chosen)
+    columns = tuple(key_of(df, key, _role(key)) for key in chosen)
     names = tuple(key_name(df, key, column) for key, column in zip(chosen, columns, strict=True))
     refuse_doubles(names, "is twice among the keys")
     kind = kind_of(df, row_kind, row_kinds)
-    _check_plan(plan, groups, is_stream=df.isStreaming)
+    _check_plan(plan, groups, is_stream=is_stream)
     return GroupedFrame(
         df,
         columns,
         names,
         kind,
         materialize,
-        StreamOptions(emit, buckets, strict, closing, has_sessions, str(window or "")),
+        StreamOptions(emit, buckets, strict, closing, has_sessions, str(window or "")) if is_stream else None,
         isolates=is_isolated(on_error),
         plan=plan,
         groups=None if groups is None else Groups(groups, "groups="),
@@ -150,16 +153,18 @@ def _check_input(df: object, window: object) -> None:
         )
 
 
-def _closing(df: DataFrame, window: Window | None, emit: str, allowed_lateness_s: float) -> int | None:
+def _closing(
+    df: DataFrame, window: Window | None, emit: str, allowed_lateness_s: float, *, is_stream: bool
+) -> int | None:
     """Return the lateness after which windows close, or None if they never close."""
     watermarked = window is not None and window.time in df.columns and WATERMARK in df.schema[window.time].metadata
-    if emit == "append" and not (df.isStreaming and watermarked):
+    if emit == "append" and not (is_stream and watermarked):
         raise RejectedError(
             "SIGNATURE",
             "emit='append' emits a window after the watermark has passed its end, so it needs a stream, a window, and "
             f"df.withWatermark({window.time if window else 'time'!r}, ...) on its time column",
         )
-    return int(allowed_lateness_s * 1000) if df.isStreaming and watermarked else None
+    return int(allowed_lateness_s * 1000) if is_stream and watermarked else None
 
 
 def check_buckets(buckets: object) -> None:
@@ -168,7 +173,7 @@ def check_buckets(buckets: object) -> None:
         raise RejectedError("SIGNATURE", f"buckets is 1 to {_BUCKETS_MAX}, and here it is {buckets!r}")
 
 
-def _check_stream_options(df: DataFrame, emit: str, buckets: int, allowed_lateness_s: float) -> None:
+def _check_stream_options(emit: str, buckets: int, allowed_lateness_s: float, *, is_stream: bool) -> None:
     if emit not in ("update", "changelog", "append"):
         raise RejectedError("SIGNATURE", f"emit is 'update', 'changelog' or 'append', and here it is {emit!r}")
     check_buckets(buckets)
@@ -177,7 +182,7 @@ def _check_stream_options(df: DataFrame, emit: str, buckets: int, allowed_latene
             "SIGNATURE",
             f"allowed_lateness_s is a number of seconds, 0 or more, and here it is {allowed_lateness_s!r}",
         )
-    if not df.isStreaming and emit != "update":
+    if not is_stream and emit != "update":
         raise RejectedError("SIGNATURE", "emit is for streams; the result of a batch has one row for each group")
 
 
@@ -195,11 +200,11 @@ class GroupedFrame:
     """A grouped DataFrame; made by `group_by`."""
 
     df: DataFrame
-    keys: tuple[Column, ...]
+    keys: tuple[Column | str, ...]
     names: tuple[str, ...]
     kind: Column | None
     materialize: bool
-    stream: StreamOptions
+    stream: StreamOptions | None
     isolates: bool = False
     plan: BatchPlan = "auto"
     groups: Groups | None = None
@@ -228,27 +233,11 @@ class GroupedFrame:
                 if the server no longer has the function.
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
-        return self.planned(*aliased, **named)[1]
-
-    def planned(self, /, *aliased: Aggregate, **named: Aggregate) -> tuple[Query, DataFrame]:
-        """Return the query of `agg`, and its result. Raises the same errors as `agg`."""
-        query, rows, wanted = self._resolved(aliased, named)
-        outputs = carriers([wanted[name] for name in query.layout.outputs.names], query.layout.outputs.types)
-        # Spark pickles it again later, but its error would not name the function and the object that failed.
-        pickle.dumps(query)
-        advise(self.df)
-        if query.stream is not None or not (query.lifted.taken and query.finished_by_host.taken):
-            check_workers(self.df.sparkSession)
-        if query.stream is None:
-            result = batch_result(query, rows, outputs)
-        else:
-            check_provider(self.df)
-            result = stream_result(query, rows, outputs)
-        return query, as_intervals(result, wanted)
+        return self.planned(*aliased, **named).result()
 
     def query(self, /, *aliased: Aggregate, **named: Aggregate) -> Query:
         """Return the query that `agg` would execute. Raises the same errors as `agg` for mistakes in the query."""
-        return self._resolved(aliased, named)[0]
+        return self.planned(*aliased, **named).query
 
     def explain(self, /, *aliased: Aggregate, **named: Aggregate) -> None:
         """Print the query of `agg`: the calls and how each is folded, the plan with its reasons, and its bounds.
@@ -262,10 +251,8 @@ class GroupedFrame:
         """
         print(self.query(*aliased, **named).explain())  # noqa: T201 - as DataFrame.explain does
 
-    def _resolved(
-        self, aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]
-    ) -> tuple[Query, DataFrame, dict[str, st.DataType]]:
-        """Return the query, the input reduced to the columns that it reads, and Spark's types of keys and outputs."""
+    def planned(self, /, *aliased: Aggregate, **named: Aggregate) -> Planned:
+        """Return the plan of `agg`. Raises the same errors as `agg` for mistakes in the query."""
         aggregates = named_outputs(aliased, named)
         for name, each in aggregates.items():
             if each.frame is not None:
@@ -280,22 +267,20 @@ class GroupedFrame:
         _refuse_own((*self.names, *aggregates), self._own_columns())
         columns = Columns(self.df, self.keys, self.names, self.kind)
         calls = dict(zip(aggregates, columns.calls(list(aggregates.values())), strict=True))
-        rows = columns.rows()
-        given = rows.schema
+        given = columns.schema()
         check_keys(given, self.names)
         columns.check_compared(list(aggregates.values()), given)
-        rows = as_months(rows)
-        layout = self._layout(columns, arrow_fields(rows.schema, columns.roles()))
+        layout = self._layout(columns, arrow_fields(in_months(given), columns.roles()))
         try:
             query = Query.of(
                 transport,
                 calls,
                 layout,
-                stream=self.stream if self.df.isStreaming else None,
+                stream=self.stream,
                 materialize=self.materialize,
                 types=SPARK,
                 plan=self.plan,
-                groups=self.groups or self._estimated(rows),
+                groups=self.groups or self._estimated(columns),
                 unliftable="",
                 # Sail evaluates arguments that a condition guards, and groups NaNs by their bits.
                 lifts_integers_only=not is_spark(self.df.sparkSession),
@@ -307,17 +292,17 @@ class GroupedFrame:
         uses = [(each.function, each.columns) for each in aggregates.values()]
         results = columns.result_types(uses, given, query.layout.outputs.types)
         wanted = {name: field.dataType for name, field in zip(self.names, given, strict=False)}
-        return query, rows, wanted | dict(zip(query.layout.outputs.names, results, strict=True))
+        return Planned(query, columns, given, wanted | dict(zip(query.layout.outputs.names, results, strict=True)))
 
-    def _estimated(self, rows: DataFrame) -> Groups | None:
+    def _estimated(self, columns: Columns) -> Groups | None:
         """Return what the statistics of tables tell about the number of groups, if Spark keeps them."""
-        session = rows.sparkSession
-        if self.df.isStreaming or self.plan != "auto" or not self.names:
+        session = self.df.sparkSession
+        if self.stream is not None or self.plan != "auto" or not self.names:
             return None
         if session.conf.get("spark.sql.cbo.enabled", "false") != "true":
             return None
-        keys = rows.schema.names[: len(self.names)]
-        count = estimated_rows(rows.select(*keys).distinct())
+        rows = columns.rows()
+        count = estimated_rows(rows.select(*rows.columns[: len(self.names)]).distinct())
         return None if count is None else Groups(count, "ANALYZE TABLE")
 
     def _layout(self, columns: Columns, schema: pa.Schema) -> QueryLayout:
@@ -334,9 +319,70 @@ class GroupedFrame:
     def _own_columns(self) -> list[str]:
         """Return the additional columns of the result, besides keys and outputs."""
         own = [DEAD_LETTER] if self.isolates else []
-        if self.df.isStreaming and self.stream.shows_kind(has_kinds=self.kind is not None):
+        if self.stream is not None and self.stream.shows_kind(has_kinds=self.kind is not None):
             own.append(ROW_KIND)
         return own
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A query, and how Spark executes it.
+
+    Args:
+        query: The query.
+        columns: The columns of its input.
+        given: Spark's types of these.
+        types: Spark's types of the keys and outputs, by name.
+    """
+
+    query: Query
+    columns: Columns
+    given: st.StructType
+    types: Mapping[str, st.DataType]
+
+    @property
+    def _outputs(self) -> list[st.DataType]:
+        outputs = self.query.layout.outputs
+        return carriers([self.types[name] for name in outputs.names], outputs.types)
+
+    @property
+    def _is_without_python(self) -> bool:
+        query = self.query
+        return query.stream is None and query.lifted.taken and query.finished_by_host.taken
+
+    def result(self) -> DataFrame:
+        """Return the result. Raises RejectedError as `GroupedFrame.agg` does."""
+        query, session = self.query, self.columns.df.sparkSession
+        rows = as_months(self.columns.rows())
+        # Spark pickles it again later, but its error would not name the function and the object that failed.
+        pickle.dumps(query)
+        advise(self.columns.df)
+        if not self._is_without_python:
+            check_workers(session)
+        if query.stream is None:
+            result = batch_result(query, rows, self._outputs)
+        else:
+            check_provider(self.columns.df)
+            result = stream_result(query, rows, self._outputs)
+        return as_intervals(result, self.types)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the result can be written as SQL: of columns that are passed to Spark's aggregations as they are."""
+        types = [*(field.dataType for field in self.given), *self.types.values()]
+        is_plain = self.columns.plain is not None and not any(is_months(each) or is_collated(each) for each in types)
+        return is_plain and self._is_without_python
+
+    def text(self, source: str, names: Sequence[str] | None = None) -> str:
+        """Return the result as SQL, which Spark analyses in one step.
+
+        Args:
+            source: A query with the columns of the input, as SQL.
+            names: The names of the result's columns. Default: those of the query.
+        """
+        columns = {name: quoted(written) for name, written in (self.columns.plain or {}).items()}
+        session = self.columns.df.sparkSession
+        return lifted_text(self.query, Text(source), columns, self._outputs, session, names).sql
 
 
 def named_outputs(aliased: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Aggregate]:

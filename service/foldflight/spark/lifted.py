@@ -9,7 +9,8 @@ expressions (`spark/finishing.py`) if `get_value` of each call is lifted, otherw
 A sum beyond 64 bits is Spark's error in ANSI mode. Otherwise it is NULL, and then an error of ours.
 
 Spark analyses each step when it is made, in a time that grows with the text. So there are few steps, a text with the
-whole error of a row stands in one aggregation, and a step is given as texts, which need one call of Java each.
+whole error of a row stands in one aggregation, and a step is given as texts, which need one call of Java each. In SQL
+the whole plan is a text (`lifted_text`), of which Spark makes all steps at once.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
@@ -30,10 +31,12 @@ from foldflight.engine.query.query import Query
 from foldflight.lift.plan import Aggregate, Plan
 from foldflight.lift.tree import TRUE, Expr
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of
-from foldflight.spark.expressions import SIGN, error_end, expression, text
+from foldflight.spark.expressions import SIGN, Text, error_end, expression, text
 from foldflight.spark.finishing import finished
 from foldflight.spark.types import is_collated
 from foldflight.spark.versions import exact_sum, exact_wide_sum, is_spark
+
+_Rows = TypeVar("_Rows", DataFrame, Text)
 
 
 def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
@@ -44,11 +47,44 @@ def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
         rows: The input rows: keys, the row kind (if rows have kinds), arguments and filters.
         outputs: Spark's types of the outputs.
     """
+    columns = {name: name for name in rows.columns}
+    task, grouped = _grouped(query, _by_bytes(rows), columns, rows.sparkSession)
+    if query.finished_by_host.taken:
+        return finished(task, grouped, outputs)
+    schema = spark_schema(query, rows, query.layout.results, outputs)
+    function = arrow_function(task, step_of(query, "lifted"), query.traced)
+    return grouped.select(*task.input.names).mapInArrow(function, schema)
+
+
+def lifted_text(
+    query: Query,
+    rows: Text,
+    columns: Mapping[str, str],
+    outputs: Sequence[st.DataType],
+    session: SparkSession,
+    names: Sequence[str] | None = None,
+) -> Text:
+    """Return the same as SQL, for a query that is finished by Spark.
+
+    Args:
+        query: The query.
+        rows: The input, without collated texts.
+        columns: The input's columns that are keys, arguments and filters, as SQL.
+        outputs: Spark's types of the outputs.
+        session: The session.
+        names: The names of the result's columns. Default: those of the query.
+    """
+    return finished(*_grouped(query, rows, columns, session), outputs, names)
+
+
+def _grouped(query: Query, rows: _Rows, columns: Mapping[str, str], session: SparkSession) -> tuple[LiftedFold, _Rows]:
+    """Return what Python would do with keys and aggregates, and these."""
     plans = query.lifting.plans
     layout = query.layout
-    keys = list(layout.keys.names)
-    own = dict(zip(layout.shown, layout.columns.names, strict=True))
-    types = dict(zip(layout.columns.names, layout.columns.types, strict=True))
+    keys = [columns[name] for name in layout.keys.names]
+    sent = [columns[name] for name in layout.columns.names]
+    own = dict(zip(layout.shown, sent, strict=True))
+    types = dict(zip(sent, layout.columns.types, strict=True))
     names = {column: name for name, column in own.items()} | dict(zip(keys, layout.names, strict=True))
     calls = [
         _Call(
@@ -63,18 +99,16 @@ def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
         for plan, call in zip(plans, query.opening.calls, strict=True)
     ]
     parts = _parts(calls)
-    session = rows.sparkSession
     skips_null = not is_spark(session)
-    rows = _by_bytes(rows)
     aggregations = {**_AGGREGATIONS, "sum": exact_sum(session), "wide sum": exact_wide_sum(session)}
     aggregations["decimal sum"] = aggregations["wide sum"]
     with_parts = rows.selectExpr("*", *(f"{part} AS {name}" for part, name in parts.items())) if parts else rows
-    aggregates: list[Column] = []
+    aggregates: list[str] = []
     if layout.has_kinds:
-        aggregates.append(sf.expr(f"sum({SIGN})").alias(LIVE))
+        aggregates.append(f"sum({SIGN}) AS {LIVE}")
     task = LiftedFold(query, merges=True, plans=plans)
     if task.counts_rows:
-        aggregates.append(sf.expr("count(1)").alias(ROWS))
+        aggregates.append(f"count(1) AS {ROWS}")
     for number, call in enumerate(calls):
         raising = call.raising
         for place, aggregate in enumerate(call.plan.aggregates):
@@ -83,13 +117,15 @@ def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
             aggregated = aggregations[aggregate.kind].format(limb, rows=call.rows(aggregate))
             if aggregate.kind == "decimal sum":
                 aggregated = f"CAST({aggregated} AS DECIMAL(38, {aggregate.scale}))"
-            aggregates.append(sf.expr(aggregated).alias(aggregate_name(number, place)))
-    grouped = with_parts.groupBy(*keys).agg(*aggregates)
-    if query.finished_by_host.taken:
-        return finished(task, grouped, outputs)
-    schema = spark_schema(query, rows, layout.results, outputs)
-    function = arrow_function(task, step_of(query, "lifted"), query.traced)
-    return grouped.select(*task.input.names).mapInArrow(function, schema)
+            aggregates.append(f"{aggregated} AS {aggregate_name(number, place)}")
+    return task, _aggregated(with_parts, dict(zip(layout.keys.names, keys, strict=True)), aggregates)
+
+
+def _aggregated(rows: _Rows, keys: Mapping[str, str], aggregates: Sequence[str]) -> _Rows:
+    if isinstance(rows, Text):
+        grouped = rows.selectExpr(*(f"{key} AS {name}" for name, key in keys.items()), *aggregates)
+        return Text(f"{grouped.sql} GROUP BY {', '.join(keys.values())}") if keys else grouped
+    return rows.groupBy(*keys).agg(*map(sf.expr, aggregates))
 
 
 def _by_bytes(rows: DataFrame) -> DataFrame:
@@ -239,4 +275,4 @@ def _parts(calls: Sequence[_Call]) -> dict[str, str]:
             }
             cut.update(parts)
     repeated = [text for text, times in cut.items() if times > 1]
-    return {text: f"part_{number}" for number, text in enumerate(repeated)}
+    return {text: f"foldflight_part_{number}" for number, text in enumerate(repeated)}

@@ -17,7 +17,7 @@ from foldflight.spark.bucketed import OPERATOR
 from foldflight.spark.columns import quoted
 from foldflight.spark.versions import spark_type
 
-__all__ = ["as_intervals", "as_months", "carriers", "interval_text", "is_months", "months_text"]
+__all__ = ["as_intervals", "as_months", "carriers", "in_months", "interval_text", "is_months", "months_text"]
 
 
 def is_months(type_: st.DataType) -> bool:
@@ -50,6 +50,12 @@ def carriers(wanted: Sequence[st.DataType], types: Sequence[pa.DataType]) -> lis
         types: The types of their values in Python.
     """
     return [spark_type(sent) if is_months(type_) else type_ for type_, sent in zip(wanted, types, strict=True)]
+
+
+def in_months(schema: st.StructType) -> st.StructType:
+    """Return the schema of `as_months`."""
+    types = [st.IntegerType() if is_months(each.dataType) else each.dataType for each in schema]
+    return st.StructType([st.StructField(each.name, type_) for each, type_ in zip(schema, types, strict=True)])
 
 
 def as_months(rows: DataFrame) -> DataFrame:

@@ -30,7 +30,18 @@ from foldflight.functions.query.call import Order
 from foldflight.functions.query.frame import WindowFrame
 from foldflight.spark.arrow import arrow_function, hash_of, step_name, together
 from foldflight.spark.carrier import SPARK
-from foldflight.spark.columns import Columns, by_text, column_named, column_of, key_name, rejecting, sort_key, text_of
+from foldflight.spark.columns import (
+    Columns,
+    by_text,
+    column_named,
+    column_of,
+    key_name,
+    key_of,
+    known,
+    rejecting,
+    sort_key,
+    text_of,
+)
 from foldflight.spark.grouping import check_buckets, listed, named_outputs, one_transport, refuse_doubles
 from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.overstream import over_stream
@@ -82,7 +93,7 @@ def over(
         raise RejectedError("SIGNATURE", f"over takes a DataFrame of Spark, and this is {type(df).__qualname__}")
     chosen = listed(keys)
     roles = [f"the key {text_of(key)!r}" for key in chosen]
-    columns = tuple(column_of(df, key, role) for key, role in zip(chosen, roles, strict=True))
+    columns = tuple(key_of(df, key, role) for key, role in zip(chosen, roles, strict=True))
     names = tuple(key_name(df, key, column) for key, column in zip(chosen, columns, strict=True))
     ordered = order_by if isinstance(order_by, (list, tuple)) else (order_by,)
     check_buckets(buckets)
@@ -133,7 +144,7 @@ class OverFrame:
 
     df: DataFrame
     written: tuple[object, ...]  # the keys, as the user wrote them
-    keys: tuple[Column, ...]
+    keys: tuple[Column | str, ...]
     names: tuple[str, ...]
     order: tuple[OrderKey, ...]
     buckets: int = 1
@@ -188,7 +199,7 @@ class OverFrame:
         refuse_doubles((*self.df.columns, *aggregates), "is the name of two columns of the result")
         columns = Columns(self.df, self.keys, self.names, reserved=(SLOT, KIND, EMIT))
         calls = dict(zip(aggregates, columns.calls(list(aggregates.values())), strict=True))
-        given = columns.rows().schema  # its errors name the key or argument that is wrong
+        given = columns.schema()  # its errors name the key or argument that is wrong
         columns.check_compared(list(aggregates.values()), given)
         order = self._order_columns()
         default = WindowFrame.default(has_order=bool(order))
@@ -254,7 +265,7 @@ class OverFrame:
         inputs = {} if self.df.isStreaming else by_text(named)
         sent = {"in": list(chosen)}
         uses: dict[str, Iterable[tuple[object, Column]]] = {
-            "key": zip(self.written, self.keys, strict=True),
+            "key": zip(self.written, map(known, self.keys), strict=True),
             "order": zip((each.column for each in self.order), order, strict=True),
             "column": zip(columns.written, columns.expressions, strict=True),
         }

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
-from foldflight.spark.versions import condition_of, contexts_of, message_of, newer_grammar, quiet
+from foldflight.spark.versions import condition_of, contexts_of, is_remote, message_of, newer_grammar, quiet
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import GRAMMAR
 from foldflight.sql.catalog import Catalog, catalog_of, plain_sql
@@ -139,7 +139,8 @@ class Analysis:
             sql = _VIEW.sub(lambda name: f"{{{name[0]}}}", sql.replace("{", "{{").replace("}", "}}"))
         with quiet():
             df = plain_sql(self.spark, sql, self._args, **used)
-            df.schema  # noqa: B018 - Connect analyses a query when its schema is needed
+            if is_remote(df):
+                df.schema  # noqa: B018 - Connect analyses a query when its schema is needed
         return df
 
     def resolves(self, sql: str) -> bool:
@@ -177,10 +178,15 @@ class Analysis:
         return [self._types[over, each] for each in expressions]
 
     def below(self, query: ParsedQuery, block: Block, select: str, edits: Edits, *, filtered: bool = True) -> str:
-        """Return a SELECT over the rows of a block, with the common table expressions that it sees.
+        """Return `rows_of` with the common table expressions that the block of this query sees."""
+        sql = self.rows_of(block, select, edits, filtered=filtered)
+        return self.seeing(query, block.span.start, sql, edits)
+
+    @staticmethod
+    def rows_of(block: Block, select: str, edits: Edits, *, filtered: bool = True) -> str:
+        """Return a SELECT over the rows of a block.
 
         Args:
-            query: The query of the block.
             block: The block.
             select: The items.
             edits: The edits of the text.
@@ -190,7 +196,7 @@ class Analysis:
         for name in ("FROM", "WHERE") if filtered else ("FROM",):
             if name in block.clauses:
                 sql += f"\n{name} {edits.render(block.clauses[name])}"
-        return self.seeing(query, block.span.start, sql, edits)
+        return sql
 
     def seeing(self, query: ParsedQuery, index: int, sql: str, edits: Edits) -> str:
         """Return a query with the common table expressions that are visible at an index.

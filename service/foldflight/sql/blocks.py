@@ -94,6 +94,10 @@ class ParsedQuery:
         """Return whether the query consists of this block, so that the tails are part of it."""
         return not self.is_union and not self.parts and len(self.blocks) == 1 and self.blocks[0] is block
 
+    def is_whole(self, block: Block) -> bool:
+        """Return whether the statement consists of this block."""
+        return self.parent is None and self.is_sole(block)
+
     def walk(self) -> Iterator[ParsedQuery]:
         """Yield the query and all queries in it, inner ones first."""
         for query in self.nested():

@@ -523,18 +523,18 @@ def _argument_names(handle: FunctionHandle, count: int) -> list[str]:
 def _ddl(columns: pa.StructType) -> str:
     """Return columns as Spark declares them: names and types."""
     carriers = result_types([field.name for field in columns], [field.type for field in columns])
-    types = (_declared(spark_type(type_)) for type_ in carriers)
+    types = (declared(spark_type(type_)) for type_ in carriers)
     return ", ".join(f"{quoted(field.name)} {type_}" for field, type_ in zip(columns, types, strict=True))
 
 
-def _declared(type_: st.DataType) -> str:
+def declared(type_: st.DataType) -> str:
     """Return a type as Spark declares it. Its own text does not quote the names of members."""
     if isinstance(type_, st.StructType):
-        return f"struct<{', '.join(f'{quoted(each.name)}: {_declared(each.dataType)}' for each in type_)}>"
+        return f"struct<{', '.join(f'{quoted(each.name)}: {declared(each.dataType)}' for each in type_)}>"
     if isinstance(type_, st.ArrayType):
-        return f"array<{_declared(type_.elementType)}>"
+        return f"array<{declared(type_.elementType)}>"
     if isinstance(type_, st.MapType):
-        return f"map<{_declared(type_.keyType)}, {_declared(type_.valueType)}>"
+        return f"map<{declared(type_.keyType)}, {declared(type_.valueType)}>"
     return type_.simpleString()
 
 

@@ -17,20 +17,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import types as st
 
 from foldflight.client import Aggregate, FunctionHandle
 from foldflight.client.functions import OrderKey
-from foldflight.engine.query.query import Query
 from foldflight.errors import FoldflightError, RejectedError
-from foldflight.spark.columns import column_named
-from foldflight.spark.grouping import group_by
+from foldflight.spark.grouping import Planned, group_by
 from foldflight.spark.versions import same_plan
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, calls_in, orderings
+from foldflight.sql.catalog import declared
 from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, named_items, star_of, written_items
 from foldflight.sql.meaning import arguments_of, declared_types, guarded, own_calls, repeated_draw
 from foldflight.sql.over import BlockOver, BlockPlan
@@ -145,7 +144,7 @@ class BlockFold:
     _names: _Names = field(default_factory=_Names)
     _is_streaming: bool | None = None
 
-    def planned(self, listed: Callable[[], DataFrame]) -> BlockPlan:
+    def planned(self, listed: Callable[[], DataFrame], *, is_last: bool) -> BlockPlan:
         """Return the folded block.
 
         A plain block needs no more than the types of its rows. For another one Spark is asked for the names and types
@@ -153,6 +152,7 @@ class BlockFold:
 
         Args:
             listed: Returns the list plan of the block.
+            is_last: Whether no block that is folded later may read it.
 
         Raises:
             CannotFoldError: If the block cannot be folded with this plan, or it is not proven to mean the same.
@@ -176,21 +176,28 @@ class BlockFold:
         if above is None or not is_plain:
             self._names = _Names()
             above = self._above(self._listed_items(listed()), own)
-        rows, aggregates = self._rows(above.keys, above.uses)
+        source, rows, aggregates = self._rows(above.keys, above.uses)
         is_plain = is_plain and self._has_sure_types(rows, above.uses, aggregates)
-        query, result = self._grouped(rows, above.keys, aggregates)
-        above.prove(result)
-        choice = query.lifted
-        lifting = f"; rows are {'' if choice.taken else 'not '}lifted: {choice.why}" if query.stream is None else ""
-        view = self.analysis.add_view(result)
+        planned, result = self._grouped(source, rows, above.keys, aggregates, is_last=is_last)
+        above.prove(planned.types)
+        columns = list(planned.types) if result is None else result.columns
+        names = above.names_of(columns)
+        if result is None and names is not None and is_plain:
+            sql = planned.text(source, names)
+        else:
+            relation = f"({planned.text(source)})" if result is None else self.analysis.add_view(result)
+            sql = above.sql(relation, columns) if is_plain else above.proven_sql(relation, columns, listed().schema)
+        choice, is_whole = planned.query.lifted, self.query.is_whole(self.block)
+        lifting = "" if self.is_streaming else f"; rows are {'' if choice.taken else 'not '}lifted: {choice.why}"
         return BlockPlan(
-            above.sql(view, result) if is_plain else above.proven_sql(view, result, listed().schema),
+            sql,
             above.tails,
-            result,
             "fold",
             f"group by {', '.join(key.name for key in above.keys) or 'nothing (one group)'}; "
             f"aggregates: {', '.join(aggregates)}{lifting}",
-            above.names_of(result),
+            self.is_streaming,
+            "row_kind" in columns,
+            None if result is None or names is None or not is_whole else result.toDF(*names),
         )
 
     def _listed_items(self, listed: DataFrame) -> list[Item]:
@@ -365,8 +372,10 @@ class BlockFold:
             uses[call] = outputs[tokens]
         return uses
 
-    def _rows(self, keys: Sequence[_Key], uses: Mapping[ParsedCall, str]) -> tuple[DataFrame, dict[str, Aggregate]]:
-        """Return the input of the fold, and the aggregates by output."""
+    def _rows(
+        self, keys: Sequence[_Key], uses: Mapping[ParsedCall, str]
+    ) -> tuple[str, DataFrame, dict[str, Aggregate]]:
+        """Return the input of the fold, as a query and analysed, and the aggregates by output."""
         analysis, text = self.analysis, self.analysis.text
         edits = self.edits
         select = [f"{key.sql} AS {quoted(key.name)}" for key in keys if key.window is None]
@@ -391,25 +400,34 @@ class BlockFold:
         select += arguments.select()
         if len({id(each.transport) for each in aggregates.values()}) > 1:
             raise CannotFoldError("its functions come from several connections")
+        source = analysis.rows_of(self.block, ", ".join(select) or "1 AS one", edits)
         try:
-            rows = analysis.frame(analysis.below(self.query, self.block, ", ".join(select) or "1 AS one", edits))
+            rows = self.framed(source)
         except REFUSALS as error:
             self._refuse_row_kind()
             raise CannotFoldError(f"Spark refuses its rows: {said(error)}") from None
+        self._is_streaming = rows.isStreaming
         self._check_compared(rows, uses, aggregates)
         calls = {output: call for call, output in uses.items()}
-        return self._fitted(rows, {output: (calls[output], use) for output, use in aggregates.items()})
+        casts, fitted = self._fitted(rows, {output: (calls[output], use) for output, use in aggregates.items()})
+        if not casts:
+            return source, rows, fitted
+        return f"SELECT *, {', '.join(casts)} FROM ({source})", rows.selectExpr("*", *casts), fitted
+
+    def framed(self, sql: str) -> DataFrame:
+        """Have Spark analyse a query that stands in the place of the block. Raises Spark's errors."""
+        return self.analysis.frame(self.analysis.seeing(self.query, self.block.span.start, sql, self.edits))
 
     def _fitted(
         self, rows: DataFrame, uses: Mapping[str, tuple[ParsedCall, Aggregate]]
-    ) -> tuple[DataFrame, dict[str, Aggregate]]:
-        """Return rows with the arguments in the types that CREATE AGGREGATE declares, and the uses over these.
+    ) -> tuple[list[str], dict[str, Aggregate]]:
+        """Return items with the arguments in the types that CREATE AGGREGATE declares, and the uses over these.
 
         Raises:
             SqlError: For an argument that does not fit.
             CannotFoldError: For a type that is not passed to Python.
         """
-        columns: dict[str, Column] = {}
+        casts: dict[str, str] = {}
         fitted = {}
         for output, (call, use) in uses.items():
             entry = self.analysis.catalog.entries.get(call.name)
@@ -419,13 +437,13 @@ class BlockFold:
             renamed = {}
             if entry is not None and types and names:
                 wanted = declared_types(self.analysis, entry, call, given)
-                for name, declared in zip(names, wanted, strict=True):
-                    if declared is not None:
-                        renamed[name] = f"{name} as {declared.simpleString()}"
-                        columns[renamed[name]] = column_named(name).cast(declared)
+                for name, type_ in zip(names, wanted, strict=True):
+                    if type_ is not None:
+                        renamed[name] = f"{name} as {type_.simpleString()}"
+                        casts[renamed[name]] = f"CAST({quoted(name)} AS {declared(type_)})"
             order = tuple(replace(key, column=renamed.get(str(key.column), key.column)) for key in use.order)
             fitted[output] = replace(use, columns=tuple(renamed.get(name, name) for name in names), order=order)
-        return (rows.withColumns(columns) if columns else rows), fitted
+        return [f"{cast} AS {quoted(name)}" for name, cast in casts.items()], fitted
 
     def _has_sure_types(
         self, rows: DataFrame, uses: Mapping[ParsedCall, str], aggregates: Mapping[str, Aggregate]
@@ -491,22 +509,32 @@ class BlockFold:
         return use.distinct() if call.distinct else use
 
     def _grouped(
-        self, rows: DataFrame, keys: Sequence[_Key], aggregates: Mapping[str, Aggregate]
-    ) -> tuple[Query, DataFrame]:
+        self,
+        source: str,
+        rows: DataFrame,
+        keys: Sequence[_Key],
+        aggregates: Mapping[str, Aggregate],
+        *,
+        is_last: bool,
+    ) -> tuple[Planned, DataFrame | None]:
+        """Return the plan of the fold, and its result; None if it is a part of the text of the statement.
+
+        Spark analyses a text in a time that grows with the square of its depth, so what other folds read is none.
+        """
         options = dict(self.options)
         options.pop("idle", None)  # is for the OVER of the statement
         window = next((key.window for key in keys if key.window is not None), None)
         if window is not None:
             options["window"] = window
-        if not rows.isStreaming:
+        if not self.is_streaming:
             options.pop("emit", None)
         elif options.get("plan") == "fold":
             options.pop("plan")
         if options.get("row_kind"):
             options["row_kind"] = "row_kind"
-        if rows.isStreaming and options.get("emit") == "append":
+        if self.is_streaming and options.get("emit") == "append":
             self._check_closing(rows, keys)
-        if rows.isStreaming and "HAVING" in self.block.clauses and options.get("emit", "update") == "update":
+        if self.is_streaming and "HAVING" in self.block.clauses and options.get("emit", "update") == "update":
             raise self.analysis.text.error(
                 "HAVING over a stream of updates would leave groups in the sink that no longer pass; write EMIT "
                 "CHANGES, EMIT ON WINDOW CLOSE, or filter where the result is read",
@@ -517,9 +545,12 @@ class BlockFold:
         try:
             grouped = group_by(rows, names, **options)
             index = self.block.span
-            return grouped.planned(**aggregates)
+            planned = grouped.planned(**aggregates)
+            if window is not None or not planned.is_text:
+                return planned, planned.result()
+            return planned, None if is_last else self.framed(planned.text(source))
         except FoldflightError as error:
-            if rows.isStreaming or window is not None:
+            if self.is_streaming or window is not None:
                 raise self._placed(error, index) from None
             raise CannotFoldError(str(error).split("\n", maxsplit=1)[0]) from None
 
@@ -637,23 +668,23 @@ class _Above:
         self.tails = dict(self._tails())
         self.is_plain = self._is_plain()
 
-    def sql(self, view: str, result: DataFrame) -> str:
-        """Return the block as a query over a view of the result."""
+    def sql(self, relation: str, columns: Sequence[str]) -> str:
+        """Return the block as a query over the result, which has these columns."""
         fold = self._fold
-        has_kinds = "row_kind" in result.columns
+        has_kinds = "row_kind" in columns
         if has_kinds and "row_kind" in self._aliases:
             raise self._text.error(
                 "the result has a column row_kind, which tells the kind of each change; give this item another name",
                 self._items[self._aliases["row_kind"]].body,
             )
         items = [*self._listed(self._shown), *(["row_kind"] if has_kinds else [])]
-        sql = f"SELECT {fold.block.quantifier} {', '.join(items)} FROM {view}"
+        sql = f"SELECT {fold.block.quantifier} {', '.join(items)} FROM {relation}"
         for (_, word), span in zip(_PREDICATES, self._clauses, strict=True):
             if not span.is_empty:
                 sql += f" {word} CAST(({self._shown.render(span)}) AS BOOLEAN)"
         return sql
 
-    def proven_sql(self, view: str, result: DataFrame, wanted: st.StructType) -> str:
+    def proven_sql(self, relation: str, names: Sequence[str], wanted: st.StructType) -> str:
         """Return the block as `sql` does, after Spark has confirmed that it has these columns, one for each group.
 
         Raises:
@@ -661,25 +692,26 @@ class _Above:
         """
         # Over the result there are no aggregates. One that is left would be an aggregate of all groups.
         probe = ", ".join([*self._listed(self._shown), "1"])
-        output = quoted(next(name for name in result.columns if name != "row_kind"))
+        fold = self._fold
+        output = quoted(next(name for name in names if name != "row_kind"))
         predicates = "".join(f", {self._shown.render(span)}" for span in self._clauses if not span.is_empty)
         try:
-            probed = self._fold.analysis.frame(f"SELECT {probe}{predicates}, {output} AS foldflight_probe FROM {view}")
+            probed = fold.framed(f"SELECT {probe}{predicates}, {output} AS foldflight_probe FROM {relation}")
         except REFUSALS as error:
             raise CannotFoldError(f"an item that is not made of keys and aggregates: {said(error)}") from None
         columns = zip(self._items, probed.schema, wanted, strict=False)
         types = [(item.name, *(each.dataType.simpleString() for each in fields)) for item, *fields in columns]
-        for name, found, listed in types if not result.isStreaming else ():
+        for name, found, listed in types if not fold.is_streaming else ():
             if found != listed:
                 raise CannotFoldError(f"its column {name} would be {found} instead of {listed}")
-        return self.sql(view, result)
+        return self.sql(relation, names)
 
-    def names_of(self, result: DataFrame) -> list[str] | None:
+    def names_of(self, columns: Sequence[str]) -> list[str] | None:
         """Return the names of the items if they are the columns of the result; None if Spark has to make them."""
         fold = self._fold
         if fold.block.quantifier or fold.query.tails or any(not span.is_empty for span in self._clauses):
             return None
-        if [self._shown.render(item.body) for item in self._items] != [quoted(name) for name in result.columns]:
+        if [self._shown.render(item.body) for item in self._items] != list(map(quoted, columns)):
             return None
         return [item.name for item in self._items]
 
@@ -764,11 +796,11 @@ class _Above:
                 self._shown.replace(index, key.shown)
             yield name, self._shown.render(span)
 
-    def prove(self, result: DataFrame) -> None:
+    def prove(self, types: Mapping[str, st.DataType]) -> None:
         """Have Spark compare the items as written with the items with keys put back. Raises CannotFoldError."""
         # The aggregates of both are a value of the same type.
         uses = {
-            call: f"element_at(CAST(NULL AS array<{result.schema[output].dataType.simpleString()}>), {number + 1})"
+            call: f"element_at(CAST(NULL AS array<{types[output].simpleString()}>), {number + 1})"
             for number, (call, output) in enumerate(self.uses.items())
         }
 

@@ -154,7 +154,7 @@ def name_items(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Bloc
         block: The block.
     """
     text, names = analysis.text, analysis.catalog.names
-    items = [] if _is_whole(query, block) or _is_value(query) else text.split(block.clause("SELECT"))
+    items = [] if query.is_whole(block) or _is_value(query) else text.split(block.clause("SELECT"))
     having = [item for item in items if next(calls_in(text, item, names, skip=block.inner, nested=True), None)]
     if not any(_may_lack_alias(text, item) for item in having):
         return
@@ -174,10 +174,6 @@ def block_alone(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Blo
     if "WINDOW" in query.tails and query.is_sole(block):
         sql += f"\nWINDOW {edits.render(query.tails['WINDOW'])}"
     return analysis.frame(analysis.seeing(query, block.span.start, sql, edits))
-
-
-def _is_whole(query: ParsedQuery, block: Block) -> bool:
-    return query.parent is None and query.is_sole(block)
 
 
 def _is_value(query: ParsedQuery) -> bool:

@@ -56,21 +56,22 @@ class BlockPlan:
     """A block over the result of its fold.
 
     Args:
-        sql: The block as a query over a view of the result.
+        sql: The block as a query over the result.
         tails: The clauses behind the block over the result, by keyword.
-        result: The result.
         plan: The plan.
         why: What is folded, as text for users.
-        names: The names of the block's columns, if they are those of the result in its order, and the block has no
-            further clauses.
+        is_streaming: Whether it is a stream.
+        has_kinds: Whether its rows have kinds.
+        result: The block, if it is the result of the fold as it is.
     """
 
     sql: str
     tails: Mapping[str, str]
-    result: DataFrame
     plan: Literal["fold", "over"]
     why: str
-    names: Sequence[str] | None = None
+    is_streaming: bool
+    has_kinds: bool = False
+    result: DataFrame | None = None
 
 
 @dataclass
@@ -84,7 +85,7 @@ class BlockOver:
         edits: The edits of the fold plan so far: queries inside of this block have been planned.
         new_name: Returns a new name of a column for a text.
         aggregate: Returns the use of a function that a call is, given what names the columns of expressions.
-        fitted: Returns rows with arguments in the types that calls declare, and the uses over these.
+        fitted: Returns items of SELECT with arguments in the types that calls declare, and the uses over these.
         options: Further options of `over`, for streams.
     """
 
@@ -94,7 +95,7 @@ class BlockOver:
     edits: Edits
     new_name: Callable[[str], str]
     aggregate: Callable[[ParsedCall, Callable[[Span], str]], Aggregate]
-    fitted: Callable[[DataFrame, Mapping[str, tuple[ParsedCall, Aggregate]]], tuple[DataFrame, dict[str, Aggregate]]]
+    fitted: Callable[[DataFrame, Mapping[str, tuple[ParsedCall, Aggregate]]], tuple[list[str], dict[str, Aggregate]]]
     options: Mapping[str, Any] = field(default_factory=dict)
     _select: list[str] = field(default_factory=list)
     _columns: list[str] = field(default_factory=list)
@@ -141,7 +142,7 @@ class BlockOver:
         sql = f"SELECT {self.block.quantifier} {', '.join(named)} FROM {self.analysis.add_view(result)}"
         if predicate:
             sql += f" WHERE CAST({predicate} AS BOOLEAN)"
-        return BlockPlan(sql, tails, result, "over", _described(windows))
+        return BlockPlan(sql, tails, "over", _described(windows), result.isStreaming)
 
     def _is_plain(self, calls: Sequence[ParsedCall]) -> bool:
         text = self.analysis.text
@@ -257,10 +258,7 @@ class BlockOver:
 
     def _below(self, select: str) -> str:
         """Return a SELECT over the rows of the block, with its named windows."""
-        sql = f"SELECT {self.block.hints} {select}"
-        for name in ("FROM", "WHERE"):
-            if name in self.block.clauses:
-                sql += f"\n{name} {self.edits.render(self.block.clauses[name])}"
+        sql = self.analysis.rows_of(self.block, select, self.edits)
         if "WINDOW" in self.query.tails and self.query.is_sole(self.block):
             sql += f"\nWINDOW {self.edits.render(self.query.tails['WINDOW'])}"
         return self.analysis.seeing(self.query, self.block.span.start, sql, self.edits)
@@ -440,7 +438,11 @@ class BlockOver:
                 yield name, edits.render(span)
 
     def _result(self, windows: Mapping[_Window, Mapping[str, tuple[ParsedCall, Aggregate]]]) -> DataFrame:
-        rows = self._frame(", ".join(self._select)).toDF(*self._columns)
+        if len(self._select) < len(self._columns):  # of a star
+            rows = self._frame(", ".join(self._select)).toDF(*self._columns)
+        else:
+            named = zip(self._select, self._columns, strict=True)
+            rows = self._frame(", ".join(f"{sql} AS {quoted(name)}" for sql, name in named))
         if rows.isStreaming and ROW_KIND in self._names_of_rows():
             raise CannotFoldError(f"OVER over a stream with a column {ROW_KIND}, which is one of changes, not of rows")
         try:
@@ -448,7 +450,8 @@ class BlockOver:
                 if rows.isStreaming and not window.order:
                     raise CannotFoldError("OVER without ORDER BY the column under the watermark of the stream")
                 order = [_written(key) for key in window.order]
-                rows, fitted = self.fitted(rows, uses)
+                casts, fitted = self.fitted(rows, uses)
+                rows = rows.selectExpr("*", *casts) if casts else rows
                 rows = over(rows, list(window.keys), order_by=order, **self.options).agg(**fitted)
         except FoldflightError as error:
             raise CannotFoldError(str(error).split("\n", maxsplit=1)[0]) from None

@@ -155,13 +155,13 @@ class Planner:
             listed: Returns the list plan, which raises what Spark refuses. It is needed if not all calls are folded.
         """
         has_lists = False
-        for each in query.walk():
-            for block in each.blocks:
-                self._refuse_changes(each, block)
-                has_lists |= rewrite_source(self.analysis, self._folds, each, block)
-                if own_calls(self.analysis, each, block) or self._is_stream_of_built_ins(each, block, listed):
-                    is_whole = each is query and query.is_sole(block)
-                    has_lists |= not self._fold_block(each, block, listed, is_whole=is_whole)
+        blocks = [(each, block) for each in query.walk() for block in each.blocks]
+        last = next((each for each, block in reversed(blocks) if own_calls(self.analysis, each, block)), None)
+        for each, block in blocks:
+            self._refuse_changes(each, block)
+            has_lists |= rewrite_source(self.analysis, self._folds, each, block)
+            if own_calls(self.analysis, each, block) or self._is_stream_of_built_ins(each, block, listed):
+                has_lists |= not self._fold_block(each, block, listed, is_last=each is last)
         self._refuse_around(query)
         has_lists |= rewrite_rest(self.analysis, self._folds, query)
         if self._has_unfolded_stream or not any(decision.plan != "lists" for decision in self.decisions):
@@ -222,13 +222,14 @@ class Planner:
         if self._windows:
             raise self._windows[0].misused(self.analysis.text)
 
-    def _fold_block(self, query: ParsedQuery, block: Block, listed: Callable[[], DataFrame], *, is_whole: bool) -> bool:
-        """Fold a block, or use lists for it; return whether it is folded."""
+    def _fold_block(self, query: ParsedQuery, block: Block, listed: Callable[[], DataFrame], *, is_last: bool) -> bool:
+        """Fold a block, or use lists for it; return whether it is folded. The last one is read by no other fold."""
         fold = BlockFold(
             self.analysis, query, block, self._folds, self._tables, options=self.options, functions=self.functions
         )
         try:
-            folded = fold.planned(listed if is_whole else cache(partial(self._listed_alone, query, block)))
+            alone = cache(partial(self._listed_alone, query, block))
+            folded = fold.planned(listed if query.is_whole(block) else alone, is_last=is_last)
         except CannotFoldError as error:
             may_stream = listed().isStreaming  # raises Spark's refusal of the query as it was written
             self._decide(block, "lists", str(error))
@@ -240,18 +241,18 @@ class Planner:
             self._folds.replace(query.tails[name], sql)
         self._folds.replace(block.span, folded.sql)
         self._folded_blocks.append(block)
-        if is_whole and folded.names is not None:
-            self._whole = folded.result.toDF(*folded.names)
+        if query.is_whole(block):
+            self._whole = folded.result
         self._decide(block, folded.plan, folded.why)
         start = block.clause("FROM").start
         self._windows = [table for table in self._windows if table.span.start != start]
-        if folded.result.isStreaming and folded.plan == "over":
+        if folded.is_streaming and folded.plan == "over":
             self._has_stream_with_over = True
             self._check_over(query, block)
-        elif folded.result.isStreaming:
+        elif folded.is_streaming:
             self._refuse_items(block)
             self._of_streams.append(block.span)
-            self._has_row_kinds |= "row_kind" in folded.result.columns
+            self._has_row_kinds |= folded.has_kinds
         return True
 
     def _refuse_changes(self, query: ParsedQuery, block: Block) -> None:

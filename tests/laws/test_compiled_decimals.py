@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from bench.natural.classes import DecimalSum
 from foldflight import FoldflightError, udaf, udf
 from foldflight.compiler import Programs
-from foldflight.compiler.compiled import RAISED, columns_of, results_of
-from foldflight.compiler.program import Program, Uncompiled
-from foldflight.compiler.scalar import ScalarProgram
+from foldflight.compiler.columns import columns_of
+from foldflight.compiler.compiled import results_of
+from foldflight.compiler.heap import RAISED
+from foldflight.compiler.program import Loops, Program, Uncompiled
 from foldflight.compiler.store import LoopStore
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
@@ -124,7 +125,7 @@ def test_compiled_decimals_are_those_of_python(cls: Any, operations: int, data: 
     function: Any = function_of(cls)
     bound: BoundScalar = function.bind(function.input_types, {})
     program = Programs(LoopStore("user"), hot_rows=0).program(bound, bound.instantiate())
-    assert isinstance(program, ScalarProgram), program
+    assert isinstance(program, Loops), program
     row = data.draw(ROW)
     for op in range(operations):
         columns = [
@@ -136,7 +137,7 @@ def test_compiled_decimals_are_those_of_python(cls: Any, operations: int, data: 
             continue
         found, known = program.room(1)
         try:
-            program.mapped(nulls=False)(program.instance, np.zeros(1, np.int64), given_columns, valid, found, known)
+            program.rows(nulls=False)(program.instance, np.zeros(1, np.int64), given_columns, valid, found, known)
         except RAISED:
             continue
         wanted = cast_results([cls().eval(op, *row)], bound.result_type)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from foldflight import udaf, udf
 from foldflight.compiler import Programs
-from foldflight.compiler.program import Program
+from foldflight.compiler.program import Program, Uncompiled
 from foldflight.compiler.scalar import CompiledScalar
 from foldflight.compiler.store import LoopStore
 from foldflight.fold.failures import Failures
@@ -85,6 +85,15 @@ def generated(text: str) -> str:
     if any([part == "-7" for part in parts]) or all(parts):  # noqa: C419 - lists are compiled here
         longest += sum(each * len(text) for each in range(3))
     return "|".join(part.strip() for part in text.split(",") if len(part) < longest)
+
+
+@udf
+def rebound(text: str, mark: str) -> int:
+    found = 0
+    for _ in range(3):
+        found += text.count(text := mark)
+        text = text + "a"
+    return found
 
 
 @udf
@@ -204,6 +213,7 @@ FUNCTIONS = [
     inverted,
     counted,
     generated,
+    rebound,
     squares,
     filled,
     shadowed,
@@ -267,4 +277,26 @@ def test_generators_that_are_not_taken_at_once_are_not_compiled(body: str, why: 
     (function,) = Registry.load([udf(scope["odd"])]).authored
     found = PROGRAMS.folding(function)
     assert found.mode is Mode.INTERPRETED
+    assert why in found.reason
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("known = {text: 1}\n    return len({**known})", "update or in a loop (odd.py:3)"),
+        (
+            "return len({part: 1.0 if part else 1 for part in text.split(',')})",
+            "a value is a float in one place and a whole number in another; write whole numbers as floats",
+        ),
+    ],
+)
+def test_dicts_that_are_not_compiled_tell_what_to_write(body: str, why: str) -> None:
+    """The reason names the line, and what is compiled in its place."""
+    scope: dict[str, Any] = {}
+    exec(compile(f"def odd(text: str) -> int:\n    {body}", "odd.py", "exec"), scope)
+    (function,) = Registry.load([udf(scope["odd"])]).authored
+    assert isinstance(function, ScalarFunction)
+    bound = function.bind(function.input_types or (), {})
+    found = PROGRAMS.program(bound, bound.instantiate())
+    assert isinstance(found, Uncompiled)
     assert why in found.reason

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from foldflight import udf
 from foldflight.compiler import Programs
-from foldflight.compiler.compiled import RAISED, columns_of
-from foldflight.compiler.scalar import ScalarProgram
+from foldflight.compiler.columns import columns_of
+from foldflight.compiler.heap import RAISED
+from foldflight.compiler.program import Loops
 from foldflight.compiler.store import LoopStore
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions.author.scalar import BoundScalar
@@ -115,17 +116,17 @@ def bound() -> BoundScalar:
 
 
 @pytest.fixture(scope="module")
-def program() -> ScalarProgram:
+def program() -> Loops:
     """The compiled class, or what an earlier run of the same sources stored."""
     found = Programs(LoopStore("user"), hot_rows=0).program(bound(), bound().instantiate())
-    assert isinstance(found, ScalarProgram), found
+    assert isinstance(found, Loops), found
     return found
 
 
 @pytest.mark.slow
 @settings(examples(150))
 @given(row=ROW)
-def test_compiled_moments_are_those_of_python(program: ScalarProgram, row: tuple[int, ...]) -> None:
+def test_compiled_moments_are_those_of_python(program: Loops, row: tuple[int, ...]) -> None:
     """Each operation has the interpreter's result, or leaves the row to it."""
     types: Any = bound().input_types
     values = [np.full(OPERATIONS, each) for each in row]
@@ -139,7 +140,7 @@ def test_compiled_moments_are_those_of_python(program: ScalarProgram, row: tuple
         found, known = program.room(1)
         one = tuple(each[op : op + 1] for each in given_columns or ())
         try:
-            program.mapped(nulls=False)(program.instance, np.zeros(1, np.int64), one, valid, found, known)
+            program.rows(nulls=False)(program.instance, np.zeros(1, np.int64), one, valid, found, known)
         except RAISED:
             continue
         assert found.tolist() == [Calendar().eval(*given_values)], op
@@ -158,14 +159,14 @@ def test_a_duration_that_arrow_does_not_have_is_left_to_the_interpreter() -> Non
     function: Any = function_of(Negated)
     bound = function.bind(function.input_types, {})
     program: Any = Programs(LoopStore("user"), hot_rows=0).program(bound, bound.instantiate())
-    assert isinstance(program, ScalarProgram), program
+    assert isinstance(program, Loops), program
     most = (1 << 63) - 1
     for op in (0, 1):
         for span, fits in ((most // 2, True), (most, False)):
             found, known = program.room(1)
             columns = (np.full(1, op), np.full(1, span))
             try:
-                program.mapped(nulls=False)(program.instance, np.zeros(1, np.int64), columns, (), found, known)
+                program.rows(nulls=False)(program.instance, np.zeros(1, np.int64), columns, (), found, known)
             except RAISED:
                 assert not fits
             else:

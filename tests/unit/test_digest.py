@@ -232,9 +232,9 @@ def test_a_loop_is_not_compiled_from_what_came_later(tmp_path: Path, monkeypatch
     after = programs.program(bound, bound.instantiate())
     assert isinstance(before, Program)
     assert isinstance(after, Program)
-    assert before.fold(nulls=True) is None
+    assert before.rows(nulls=True) is None
     assert not list(tmp_path.glob("*.fold_nulls"))
-    assert after.fold(nulls=True) is not None
+    assert after.rows(nulls=True) is not None
     assert len(list(tmp_path.glob("*.fold_nulls"))) == 1
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import builtins
 import ctypes
 import math
-from collections.abc import Callable
 from typing import Any, Final
 
 import llvmlite.binding
-from llvmlite import ir as llvm
-from numba.core import cgutils, types
+from numba.core import types
 from numba.core.typing import signature
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
+
+from foldflight.compiler.generated import generated
 
 __all__ = [
     "abs_int",
@@ -51,21 +51,13 @@ _EXACT: Final = 1 << 53
 _HALF: Final = 9223372036854775808.0
 
 
-def _checked(instruction: str) -> Callable[..., Any]:
-    @intrinsic
-    def calculated(typing: Any, one: Any, other: Any) -> Any:
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-            wide = llvm.IntType(64)
-            pair = llvm.LiteralStructType([wide, llvm.IntType(1)])
-            function = cgutils.get_or_insert_function(
-                builder.module, llvm.FunctionType(pair, [wide, wide]), f"llvm.{instruction}.with.overflow.i64"
-            )
-            result = builder.call(function, arguments)
-            with builder.if_then(builder.extract_value(result, 1), likely=False):
-                context.call_conv.return_user_exc(builder, OverflowError, ())
-            return builder.extract_value(result, 0)
-
-        return signature(types.int64, types.int64, types.int64), generate
+def _checked(instruction: str) -> Any:
+    @generated(types.int64, types.int64, types.int64)
+    def calculated(context: Any, builder: Any, one: Any, other: Any) -> Any:
+        result = getattr(builder, f"{instruction}_with_overflow")(one, other)
+        with builder.if_then(builder.extract_value(result, 1), likely=False):
+            context.call_conv.return_user_exc(builder, OverflowError, ())
+        return builder.extract_value(result, 0)
 
     return calculated
 
@@ -141,14 +133,7 @@ def rshift_int(a: int, b: int) -> int:
     return a >> builtins.min(b, 63)
 
 
-@intrinsic
-def _unsigned(typing: Any, value: Any) -> Any:
-    """Reinterpret 64 bits as an unsigned number."""
-
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        return arguments[0]
-
-    return signature(types.uint64, types.int64), generate
+_unsigned: Final = generated(types.uint64, types.int64)(lambda context, builder, value: value)
 
 
 @register_jitable
@@ -294,19 +279,18 @@ def sqrt(a: float) -> float:
 
 
 @register_jitable
-def order(a: int, b: float) -> int:
-    """Compare an int with a float exactly. Return -1, 0 or 1 if a is less, equal or greater; 2 if b is NaN."""
+def order(a: int, b: float) -> float:
+    """Compare an int with a float exactly. Return what compares with 0.0 as they do: -1.0, 0.0, 1.0, or NaN if b is."""
     if b != b:  # noqa: PLR0124 - only NaN differs from itself
-        return 2
+        return b
     if b >= _HALF:
-        return -1
+        return -1.0
     if b < -_HALF:
-        return 1
+        return 1.0
     whole = types.int64(b)
     if a != whole:
-        return -1 if a < whole else 1
-    rest = b - builtins.float(whole)
-    return 0 if rest == 0.0 else (-1 if rest > 0.0 else 1)
+        return -1.0 if a < whole else 1.0
+    return builtins.float(whole) - b
 
 
 @register_jitable

@@ -35,7 +35,7 @@ class Check(AnalysisPass):
                 try:
                     _check_statement(statement, state)
                 except Refused as refused:
-                    raise refused.at(statement.loc.filename, statement.loc.line) from None
+                    raise refused.at(statement.loc) from None
         _check_replaced(state)
         return False
 
@@ -81,7 +81,7 @@ def _check_replaced(state: Any) -> None:
                     if held:
                         shown = "a value" if held[0].startswith("$") else f"the variable {held[0].partition('.')[0]}"
                         refused = Refused(f"it replaces a container of the accumulator while {shown} holds one")
-                        raise refused.at(statement.loc.filename, statement.loc.line)
+                        raise refused.at(statement.loc)
             live |= names
 
 
@@ -138,7 +138,8 @@ def _check_assignment(statement: ir.Assign, typemap: dict[str, types.Type]) -> N
     if isinstance(statement.value, ir.Expr) and statement.value.op == "cast":
         sources = [statement.value.value]
     for source in sources:
-        shown = "a value" if name.startswith("$") else f"the variable {name.partition('.')[0]}"
+        # Values in comprehensions have names of numba's.
+        shown = "a value" if name.startswith(("$", "closure__")) else f"the variable {name.partition('.')[0]}"
         _check_same(shown, type_, typemap[source.name])
 
 

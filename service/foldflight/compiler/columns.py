@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.compiler.heap import Holding
+from foldflight.compiler.heap import FORMATS, Holding
 from foldflight.fold.aggregate.records import filled
 from foldflight.fold.decimals import DECIMALS, to_words
 from foldflight.fold.moments import MOMENTS, to_numbers
@@ -36,7 +36,6 @@ class Members:
 Kind: TypeAlias = str | Holding | Members
 """The kind of an argument's values, or what the containers in it hold, or the fields of the structs in it."""
 _ENTRIES_MAX: Final = 64  # of a map, whose keys are searched one by one
-_WORDS: Final = {"float": np.dtype(np.float64), "bool": np.dtype(np.bool_)}
 
 
 def columns_of(
@@ -120,7 +119,7 @@ def _containers(array: pa.Array, holding: Holding) -> tuple[Any | None, Mask | N
             return None, None
     for part, whole in parts:
         items, kind = whole.slice(first, last - first), part.kinds[0]
-        words, misfits = _numbers(items, _WORDS.get(kind, np.dtype(np.int64)), kind)
+        words, misfits = _numbers(items, np.dtype(FORMATS[kind]), kind)
         if words is None:
             return None, None
         columns.append(words.astype(np.int64) if kind == "bool" else words.view(np.int64))

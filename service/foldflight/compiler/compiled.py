@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.compiler.columns import columns_of
-from foldflight.compiler.heap import CONTROLS, MARK, Heap, Part, held, room
+from foldflight.compiler.heap import CONTROLS, MARK, RAISED, Heap, Part, held, room
 from foldflight.compiler.program import Program, Uncompiled
 from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.accumulators import Accumulators
@@ -33,10 +33,8 @@ from foldflight.fold.texts import from_addresses, text_of, to_addresses
 if TYPE_CHECKING:
     from foldflight.compiler.records import RecordField  # brings numba
 
-__all__ = ["RAISED", "Compiled", "results_of"]
+__all__ = ["Compiled", "results_of"]
 
-RAISED: Final = (ArithmeticError, ValueError, TypeError)
-"""Exceptions of compiled code. The interpreter repeats the row, and raises Python's exception if there is one."""
 _KEPT_BYTES_MIN: Final = 1 << 26  # of arrays whose texts accumulators may refer to, before these texts are copied
 _NO_FLAGS: Final = np.zeros(0, np.bool_)
 # Rows of a chunk that the interpreter may fold, one by one, before it takes over: some, and a share of the chunk. One
@@ -63,13 +61,12 @@ class Compiled(Accumulators):
         self._find = find
         self._program: Program | None = None
         self._is_settled = False
-        self._merging: tuple[Any, ...] = ()
         self._table = np.zeros(0, np.uint8)
         self._present = np.zeros(0, np.bool_)
         self._apart = np.zeros(0, np.bool_)  # the slots that the interpreter has
         self._left: Program | None = None  # the compiled code, while the interpreter has all slots
         self._progress = np.zeros(CONTROLS, np.int64)  # the row and the heap's control words
-        self._heap: Heap | None = None
+        self._heap = Heap(self._progress)
         self._fresh = np.zeros(0, np.uint8)
         self._kept: list[pa.Array] = []
         self._memory: dict[int, int] = {}  # what the kept arrays are in: bytes by address
@@ -84,19 +81,9 @@ class Compiled(Accumulators):
         program = self._compiled_for(len(rows))
         done = 0
         if program is not None:
-            columns, valid, unfit = columns_of(rows, program.arguments)
-            kernel = program.fold(nulls=bool(valid))
-            if kernel is not None and columns is not None and self._takes(rows):
-                table, present, instance, progress, slots, retracts = self._places(program, rows)
-                self._keep(program, [column.array for column in rows.arguments])
-                done = self._folded(
-                    rows,
-                    unfit,
-                    lambda end: self._run(
-                        kernel, table, present, instance, progress, slots[:end], retracts, columns, valid
-                    ),
-                    lambda row: self.inner.fold(rows.part(row, row + 1)),
-                )
+            run, unfit = self._loop(program, rows, program.rows)
+            if run is not None:
+                done = self._folded(rows, unfit, run, lambda row: self.inner.fold(rows.part(row, row + 1)))
                 if done == len(rows):
                     return
         self._leave()
@@ -108,12 +95,9 @@ class Compiled(Accumulators):
         shown: list[pa.Array] = []
         done = 0
         if program is not None and len(rows):
-            columns, valid, unfit = columns_of(rows, program.arguments)
-            kernel = program.each(nulls=bool(valid))
-            if kernel is not None and columns is not None and self._takes(rows):
+            run, unfit = self._loop(program, rows, program.each)
+            if run is not None:
                 values, known = program.room(len(rows))
-                table, present, instance, progress, slots, retracts = self._places(program, rows)
-                self._keep(program, [column.array for column in rows.arguments])
                 first = 0
 
                 def show(end: int) -> None:
@@ -126,20 +110,30 @@ class Compiled(Accumulators):
                     first, part = row + 1, slice(row, row + 1)
                     shown.append(self.inner.fold_each(rows.part(row, row + 1), mask[part], shows[part]))
 
-                done = self._folded(
-                    rows,
-                    unfit,
-                    lambda end: self._run(
-                        kernel, table, present, instance, progress, slots[:end], retracts, columns, valid,
-                        mask, shows, self._fresh, values, known,
-                    ),
-                    interpret,
-                )  # fmt: skip
+                more = (mask, shows, self._fresh, values, known)
+                done = self._folded(rows, unfit, lambda end: run(end, *more), interpret)
                 show(done)
                 if done == len(rows):
                     return pa.concat_arrays(shown)
         self._leave()
         return pa.concat_arrays([*shown, self.inner.fold_each(rows.part(done), mask[done:], shows[done:])])
+
+    def _loop(
+        self, program: Program, rows: Rows, loop: Callable[..., Any]
+    ) -> tuple[Callable[..., None] | None, Mask | None]:
+        """Return what runs a loop up to a row, with more places, and the rows that cannot be passed to compiled code.
+
+        Both are None if the loop cannot be run.
+        """
+        columns, valid, unfit = columns_of(rows, program.arguments)
+        kernel = loop(nulls=bool(valid))
+        takes = rows.retracts is None or self.inner.bound.function.capabilities.retract
+        if kernel is None or columns is None or not takes:
+            return None, None
+        self._grow(rows.slots)
+        self._keep(program, [column.array for column in rows.arguments])
+        retracts = _NO_FLAGS if rows.retracts is None else rows.retracts
+        return lambda end, *more: self._run(kernel, rows.slots[:end], retracts, columns, valid, *more), unfit
 
     def _folded(
         self, rows: Rows, unfit: Mask | None, run: Callable[[int], None], interpret: Callable[[int], None]
@@ -241,40 +235,18 @@ class Compiled(Accumulators):
             self._rows[slots] = records
             self._present[slots] = True
             return
-        self._merging = (records,)
         try:
-            self._run(
-                program.merge, self._table, self._present, program.instance, self._progress, slots,
-                records.view(np.uint8),
-            )  # fmt: skip
+            self._run(program.merge, slots, records.view(np.uint8), merging=[records])
         except RAISED:
             done = int(self._progress[0])
             self._leave()
             self.inner.merge(slots[done:], states.slice(done))
-        finally:
-            self._merging = ()
 
-    def _run(self, loop: Any, *places: Any) -> None:
-        """Run a loop. When the arena is full, make room and go on with the row that was given up."""
-        given_up = -1
-        while True:
-            try:
-                loop(*places)
-            except MemoryError:
-                assert self._program is not None
-                if self._heap is None:  # the code makes containers or texts, and no accumulator has them
-                    self._heap = Heap(self._progress)
-                row = int(self._progress[0])
-                self._heap.undo()
-                tables = [self._rows, *self._merging]
-                self._heap.grow(tables, self._program.layout.fields, again=row == given_up)
-                given_up = row
-            except RAISED:
-                if self._heap is not None:
-                    self._heap.undo()
-                raise
-            else:
-                return
+    def _run(self, loop: Any, *places: Any, merging: Sequence[Any] = ()) -> None:
+        """Run a loop over the table; `merging` are other records that have containers."""
+        assert self._program is not None
+        own = (self._table, self._present, self._program.instance, self._progress)
+        self._heap.run(loop, (*own, *places), lambda: [self._rows, *merging], self._program.layout.fields)
 
     def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
         migrated = None if self._program is None else self.inner.migrated(slots, states, written)
@@ -309,8 +281,7 @@ class Compiled(Accumulators):
         values, valid = program.room(len(mine))
         try:
             self._progress[0] = 0
-            places = (self._table, self._present, program.instance, self._progress)
-            self._run(program.values, *places, self._fresh, mine, values, valid)
+            self._run(program.values, self._fresh, mine, values, valid)
         except RAISED:  # get_value does not change accumulators, so nothing has to be undone
             self._leave()
             return self.inner.outputs(slots)
@@ -350,14 +321,6 @@ class Compiled(Accumulators):
     def _cast(self, values: Any, valid: Mask) -> pa.Array:
         return results_of(values, valid, self.inner.bound.result_type)
 
-    def _takes(self, rows: Rows) -> bool:
-        return rows.retracts is None or self.inner.bound.function.capabilities.retract
-
-    def _places(self, program: Program, rows: Rows) -> tuple[Any, ...]:
-        self._grow(rows.slots)
-        retracts = _NO_FLAGS if rows.retracts is None else rows.retracts
-        return self._table, self._present, program.instance, self._progress, rows.slots, retracts
-
     def forget(self, slots: Slots) -> None:
         if self._program is None:
             self.inner.forget(slots)
@@ -395,15 +358,15 @@ class Compiled(Accumulators):
         self._fresh = found.fresh
         self._progress[:] = 0  # no address of an arena that was left
         self._progress[MARK] = -2 if held(found.layout.fields) else -1
+        self._heap = Heap(self._progress)
         if held(found.layout.fields):
-            self._heap = Heap(self._progress)
             self._fresh = found.fresh.copy()
             for field in held(found.layout.fields):
                 self._fresh.view(found.dtype)[field.name][:, 0] = self._progress.ctypes.data
         if len(slots):
             records = self._taken_back(slots)
             if records is None:
-                self._program, self._left, self._heap = None, found, None
+                self._program, self._left, self._heap = None, found, Heap(self._progress)
                 return
             self._grow(slots)
             self._rows[slots] = records
@@ -417,7 +380,7 @@ class Compiled(Accumulators):
         slots = np.flatnonzero(self._present).astype(np.int32)
         if len(slots):
             self._hand_over(slots)
-        self._program, self._left, self._heap = None, self._program, None
+        self._program, self._left, self._heap = None, self._program, Heap(self._progress)
         self._table, self._present, self._apart = np.zeros(0, np.uint8), np.zeros(0, np.bool_), np.zeros(0, np.bool_)
         self._kept, self._memory = [], {}
         self._kept_bytes, self._kept_bytes_max = 0, _KEPT_BYTES_MIN
@@ -496,7 +459,6 @@ class Compiled(Accumulators):
             if field.held is None:
                 columns.append(column_of(records, field, wanted, narrow=narrow))
             else:
-                assert self._heap is not None
                 columns.append(self._heap.column(records[field.name], field.held, wanted, narrow=narrow))
         return struct_of(columns, type_, narrow=narrow)
 
@@ -516,13 +478,12 @@ class Compiled(Accumulators):
             if more is None:
                 return None
             words += more
-        offset = 0 if self._heap is None else self._heap.reserve([self._rows], fields, words)
+        offset = self._heap.reserve([self._rows], fields, words)
         for field, column in zip(fields, columns, strict=True):
             if field.held is None:
                 if not fill_member(records, field, column):
                     return None
                 continue
-            assert self._heap is not None
             filled_to = self._heap.fill(records[field.name], field.held, column, offset)
             if filled_to is None:
                 return None
@@ -537,20 +498,21 @@ class Compiled(Accumulators):
             arrays: The arrays.
             may_copy: Whether texts may be copied: not in the middle of a chunk, whose later rows refer to what is kept.
         """
-        made = [] if self._heap is None else self._heap.taken()
+        made = self._heap.taken()
         if not program.texts:
             return
         if may_copy and self._kept_bytes > self._kept_bytes_max:
-            fields = [field for field in program.texts if field.held is None]
             copies = []  # what was kept is read until all is copied
             slots = np.flatnonzero(self._present).astype(np.int32)
-            for field in fields:
+            for field in program.texts:
+                if field.held is not None:
+                    copies.append(self._copied_texts(field, slots))
+                    continue
                 type_ = pa.string() if field.kind == "text" else pa.binary()
                 mask = ~self._rows[field.valid][slots] if field.optional else None
                 texts = from_addresses(self._rows[field.name][slots], mask, type_)
                 self._rows[field.name][slots] = to_addresses(texts)
                 copies.append(texts)
-            copies += [self._copied_texts(field, slots) for field in program.texts if field.held is not None]
             self._kept, self._memory = copies, _memory_of(copies)
             self._kept_bytes = sum(self._memory.values())
             self._kept_bytes_max = max(_KEPT_BYTES_MIN, 2 * self._kept_bytes)
@@ -564,7 +526,6 @@ class Compiled(Accumulators):
     def _copied_texts(self, field: RecordField, slots: Slots) -> pa.Array:
         """Copy containers with their texts, and return the column that has the texts now."""
         assert field.held is not None
-        assert self._heap is not None
         assert self._program is not None
         headers = self._rows[field.name][slots]
         type_ = self._type

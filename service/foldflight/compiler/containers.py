@@ -7,8 +7,6 @@ import heapq
 import operator
 import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, Final
 
 import numba
@@ -20,9 +18,11 @@ from numba.extending import intrinsic, register_jitable, register_model
 
 from foldflight.compiler import memory
 from foldflight.compiler.arithmetic import add_int, bound_of, index_of, sub_int
+from foldflight.compiler.generated import generated
 from foldflight.compiler.heap import HEADER, Holding, Part
 from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, present, stand_in
-from foldflight.compiler.memory import dict_operations, list_operations, load, word_at
+from foldflight.compiler.memory import dict_operations, load, word_at
+from foldflight.compiler.texts import includes, size_of
 from foldflight.compiler.walks import Walk, lower_walks
 from foldflight.fold.texts import TEXTS
 
@@ -39,6 +39,7 @@ __all__ = [
     "empty_of",
     "get_item",
     "header_of",
+    "is_full",
     "put_whole",
     "seen_as",
     "set_item",
@@ -83,14 +84,6 @@ class Held(types.IterableType):
         """What a loop over it yields, and functions sum or order; None for the items of a dict."""
         return {"items": None, "values": self.holding.value}.get(self.view, self.holding.key)
 
-    @property
-    def operations(self) -> SimpleNamespace:
-        """The operations on its memory."""
-        holding = self.holding
-        if holding.shape == "list":
-            return list_operations(holding.stride)
-        return dict_operations(holding.key.kinds, holding.stride)
-
 
 @register_model(Held)
 class _HeldModel(models.OpaqueModel):
@@ -119,17 +112,9 @@ def header_of(typing: Any, held: Any) -> Any:
     return signature(types.int64, held), generate
 
 
-def seen_as(held: Held) -> Callable[[int], Any]:
+def seen_as(held: Held) -> Any:
     """Return the function that returns the container whose header is at an address."""
-
-    @intrinsic
-    def seen(typing: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-        return signature(held, types.int64), generate
-
-    return seen
+    return generated(held, types.int64)(lambda context, builder, address: builder.inttoptr(address, cgutils.voidptr_t))
 
 
 def _word(builder: Any, type_: types.Type, value: Any) -> Any:
@@ -183,15 +168,11 @@ def value_at(part: Part) -> Any:
     """Return the function that returns the value at an address."""
     result = type_of(part)
 
-    @intrinsic
-    def value(typing: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-            found = []
-            for place, kind in enumerate(part.kinds):
-                found.append(_value(builder, KINDS[kind], word_at(builder, arguments[0], place)))
-            return context.make_tuple(builder, result, found) if part.is_tuple else found[0]
-
-        return signature(result, types.int64), generate
+    @generated(result, types.int64)
+    def value(context: Any, builder: Any, address: Any) -> Any:
+        words = [word_at(builder, address, place) for place in range(len(part.kinds))]
+        found = [_value(builder, KINDS[kind], word) for kind, word in zip(part.kinds, words, strict=True)]
+        return context.make_tuple(builder, result, found) if part.is_tuple else found[0]
 
     return value
 
@@ -208,21 +189,18 @@ def _seen(me: Any) -> tuple[int, int, int]:
 def _steps(held: Held) -> tuple[Any, Any]:
     """Return the next entry of a loop, and what the loop yields for an entry."""
     holding = held.holding
-    following: Any = (
-        register_jitable(lambda header, place: place if place < load(header + memory.USED) else -1)
-        if holding.shape == "list"
-        else held.operations.next
-    )
-    may_change, seen_of = holding.shape == "list" and holding.made is not deque, _seen
+    is_list, may_change, seen_of = holding.shape == "list", holding.shape == "list" and holding.made is not deque, _seen
+    stride, ahead = holding.stride, len(holding.key.kinds)
 
     def next_entry(me: Any, seen: Any, last: int) -> int:
         if not may_change and seen_of(me) != seen:
             # Python raises RuntimeError, or, after as many insertions as deletions, goes on in an order of its own.
             raise ValueError  # `LIVE` of a deque counts its changes
-        return following(header_of(me), last + 1)
+        if is_list:
+            return last + 1 if last + 1 < load(header_of(me) + memory.USED) else -1
+        return memory.following(header_of(me), last + 1, stride)
 
     key, value = value_at(holding.key), value_at(holding.value or holding.key)
-    stride, ahead = holding.stride, len(holding.key.kinds)
     takes_key, takes_value = held.view != "values", held.view in ("values", "items")
 
     def entry(me: Any, place: int) -> Any:
@@ -258,14 +236,14 @@ _DONE_WITH: Final[dict[type, tuple[str, ...]]] = {
 
 
 def _of(me: Any, shape: str, what: str, *, changes: bool = False) -> Any:
-    """Return the operations of a container of a shape (`list dict`). Raises Refused for anything else."""
+    """Return the operations of a container of a shape (`list dict`) with keys. Raises Refused for anything else."""
     if not isinstance(me, Held) or me.holding.shape not in shape.split() or me.view:
         raise Refused(f"it uses {what} of {me}")
     if me.holding.made is not None and what not in _DONE_WITH[me.holding.made]:
         raise Refused(f"it uses {what} of a {me.holding.name}")
     if changes and not me.changeable:
         raise Refused(f"it changes a container by {what}, which is not the accumulator's, or in get_value")
-    return me.operations
+    return None if me.holding.shape == "list" else dict_operations(me.holding.key.kinds, me.holding.stride)
 
 
 def _is_given(argument: Any) -> bool:
@@ -287,13 +265,13 @@ def _changed(holding: Holding, *, at_begin: bool = False) -> Any:
     """Return what follows a change of a list, which may be one at its begin: only a deque has a limit, and counts."""
     if holding.made is not deque:
         return register_jitable(lambda header: None)
-    cut, limit = list_operations(holding.stride).cut, -1 if holding.limit is None else holding.limit
+    limit = -1 if holding.limit is None else holding.limit
     start = limit if at_begin else 0
 
     @register_jitable
     def changed(header):
         if 0 <= limit < load(header + memory.USED):
-            cut(header, start, start + 1)
+            memory.cut(header, start, start + 1, 1)
         memory.store(header + memory.LIVE, load(header + memory.LIVE) + 1)
 
     return changed
@@ -302,11 +280,11 @@ def _changed(holding: Holding, *, at_begin: bool = False) -> Any:
 @stand_in
 def append(me: Any, item: Any) -> Any:
     """Stand for `list.append`."""
-    made = _of(me, "list", "append", changes=True)
-    words, appended, changed = words_of(me.holding.key, "the item of append"), made.appended, _changed(me.holding)
+    _of(me, "list", "append", changes=True)
+    words, changed = words_of(me.holding.key, "the item of append"), _changed(me.holding)
 
     def at_end(me: Any, item: Any) -> None:
-        appended(header_of(me), words(item))
+        memory.appended(header_of(me), words(item))
         changed(header_of(me))
 
     return at_end
@@ -317,13 +295,12 @@ def _inserting(name: str, *, at_begin: bool) -> Any:
 
     @stand_in
     def choose(me: Any, place: Any, item: Any) -> Any:
-        made = _of(me, "list", name, changes=True)
+        _of(me, "list", name, changes=True)
         _whole(name, place)
-        words, inserted = words_of(me.holding.key, f"the item of {name}"), made.inserted
-        changed = _changed(me.holding, at_begin=at_begin)
+        words, changed = words_of(me.holding.key, f"the item of {name}"), _changed(me.holding, at_begin=at_begin)
 
         def put(me: Any, place: Any, item: Any) -> None:
-            inserted(header_of(me), bound_of(place, load(header_of(me) + memory.USED)), words(item))
+            memory.inserted(header_of(me), bound_of(place, load(header_of(me) + memory.USED)), words(item))
             changed(header_of(me))
 
         return put
@@ -344,15 +321,13 @@ def append_left(me: Any, item: Any) -> Any:
 @functools.cache
 def _taken(holding: Holding) -> Any:
     """Return the function that removes an item of a list, and returns it."""
-    value, cut, stride, changed = (
-        value_at(holding.key), list_operations(holding.stride).cut, holding.stride, _changed(holding),
-    )  # fmt: skip
+    value, stride, changed = value_at(holding.key), holding.stride, _changed(holding)
 
     @register_jitable
     def taken(header, index):
         place = index_of(index, load(header + memory.USED))
         found = value(memory.address_of(header, place * stride))
-        cut(header, place, place + 1)
+        memory.cut(header, place, place + 1, stride)
         changed(header)
         return found
 
@@ -387,13 +362,13 @@ def _deleting(name: str, shape: str, *, must_exist: bool) -> Any:
     def choose(me: Any, key: Any) -> Any:
         made = _of(me, shape, name, changes=True)
         words = words_of(me.holding.key, f"the {'key' if shape == 'dict' else 'item'} of {name}")
-        find, deleted = made.find, made.deleted
+        find, stride = made.find, me.holding.stride
         may_lack = not must_exist or me.holding.made is Counter
 
         def found(me: Any, key: Any) -> None:
             entry = find(header_of(me), words(key))
             if entry >= 0:
-                deleted(header_of(me), entry)
+                memory.deleted(header_of(me), entry, stride)
             elif not may_lack:
                 raise ValueError  # the interpreter raises KeyError
 
@@ -409,11 +384,11 @@ _delete_key: Final = _deleting("del", "dict", must_exist=True)
 def clear(me: Any) -> Any:
     """Stand for `clear`."""
     _of(me, "list dict set", "clear", changes=True)
-    emptied, is_deque = memory.emptied, me.holding.made is deque
+    is_deque = me.holding.made is deque
 
     def cleared(me: Any) -> None:
         changes = load(header_of(me) + memory.LIVE)
-        emptied(header_of(me))
+        memory.emptied(header_of(me))
         if is_deque:
             memory.store(header_of(me) + memory.LIVE, changes + 1)
 
@@ -491,27 +466,22 @@ def pop(me: Any, key: Any = None, default: Any = None) -> Any:
         if not is_last and me.holding.made is deque:
             raise Refused("it uses pop of a deque with an argument")
         return lambda me, key=None, default=None: taken(header_of(me), -1 if is_last else key)
-    words, find, deleted = words_of(me.holding.key, "the key of pop"), made.find, made.deleted
+    words, find, stride = words_of(me.holding.key, "the key of pop"), made.find, me.holding.stride
     value, otherwise = _value_of(me.holding), _otherwise(me, default, "the default of pop")
 
-    def or_default(me: Any, key: Any = None, default: Any = None) -> Any:
+    is_required = not _is_given(default) and not isinstance(default, types.NoneType)  # None may be given
+
+    def popped(me: Any, key: Any = None, default: Any = None) -> Any:
         entry = find(header_of(me), words(key))
         if entry < 0:
+            if is_required:
+                raise ValueError  # the interpreter raises KeyError
             return otherwise(default)
         found = value(header_of(me), entry)
-        deleted(header_of(me), entry)
+        memory.deleted(header_of(me), entry, stride)
         return found
 
-    def required(me: Any, key: Any = None, default: Any = None) -> Any:
-        entry = find(header_of(me), words(key))
-        if entry < 0:
-            raise ValueError  # the interpreter raises KeyError
-        found = value(header_of(me), entry)
-        deleted(header_of(me), entry)
-        return found
-
-    # None may be given; no default is Omitted.
-    return or_default if _is_given(default) or isinstance(default, types.NoneType) else required
+    return popped
 
 
 def _check_same(me: Held, other: Any) -> None:
@@ -519,10 +489,19 @@ def _check_same(me: Held, other: Any) -> None:
         raise Refused(f"it extends a {me.holding.name} by {other}")
 
 
+def _appended(stride: int) -> Any:
+    """Return the function that appends all items of a list to another one."""
+
+    def appended(me: Any, other: Any) -> None:
+        memory.extended(header_of(me), header_of(other), 0, load(header_of(other) + memory.USED), stride)
+
+    return appended
+
+
 @stand_in
 def extend(me: Any, other: Any) -> Any:
     """Stand for `list.extend`, and `set.update` and `dict.update` with another of the same type."""
-    made = _of(me, "list set dict", "extend or update", changes=True)
+    _of(me, "list set dict", "extend or update", changes=True)
     _check_same(me, other)
     if me.holding.made is deque:
 
@@ -532,8 +511,7 @@ def extend(me: Any, other: Any) -> Any:
 
         return each
     if me.holding.shape == "list":
-        extended = made.extended
-        return lambda me, other: extended(header_of(me), header_of(other), 0, load(header_of(other) + memory.USED))
+        return _appended(me.holding.stride)
     merged = _merged(me.holding, add_int if me.holding.made is Counter else _last)
     return lambda me, other: merged(header_of(me), header_of(other))
 
@@ -550,20 +528,18 @@ def subtract(me: Any, other: Any) -> Any:
 @stand_in
 def _add_counts(me: Any, other: Any) -> Any:
     """Stand for `+=` of two Counters, which leaves positive counts only."""
-    made = _of(me, "dict", "+=", changes=True)
+    _of(me, "dict", "+=", changes=True)
     _check_same(me, other)
-    merged, following, deleted, count = (
-        _merged(me.holding, add_int), made.next, made.deleted, _value_of(me.holding),
-    )  # fmt: skip
+    merged, count, stride = _merged(me.holding, add_int), _value_of(me.holding), me.holding.stride
 
     def counted(me: Any, other: Any) -> Any:
         header = header_of(me)
         merged(header, header_of(other))
-        entry = following(header, 0)
+        entry = memory.following(header, 0, stride)
         while entry >= 0:
             if count(header, entry) <= 0:
-                deleted(header, entry)
-            entry = following(header, entry + 1)
+                memory.deleted(header, entry, stride)
+            entry = memory.following(header, entry + 1, stride)
         return me
 
     return counted
@@ -578,23 +554,27 @@ def _merged(holding: Holding, plus: Any) -> Any:
 
     `plus` makes a word of a value from the one that is there, or 0, and the other's.
     """
-    made, whole = dict_operations(holding.key.kinds, holding.stride), memory.words_tuple(holding.stride)
-    find, added, at, following, key_of = made.find, made.added, made.at, made.next, made.key_of
     keys, stride = len(holding.key.kinds), holding.stride
+    made, whole, key_of = (
+        dict_operations(holding.key.kinds, stride),
+        memory.words_tuple(stride),
+        memory.words_tuple(keys),
+    )
+    find, added = made.find, made.added
 
     @register_jitable
     def merged(header, other):
-        entry = following(other, 0)
+        entry = memory.following(other, 0, stride)
         while entry >= 0:
-            address = at(other, entry)
+            address = memory.address_of(other, entry * stride)
             mine = find(header, key_of(address))
             is_new = mine < 0
             if is_new:
                 mine = added(header, whole(address))
             for place in range(keys, stride):
-                into = at(header, mine) + 8 * place
+                into = memory.address_of(header, mine * stride + place)
                 memory.change(load(header), into, plus(0 if is_new else load(into), load(address + 8 * place)))
-            entry = following(other, entry + 1)
+            entry = memory.following(other, entry + 1, stride)
 
     return merged
 
@@ -612,14 +592,14 @@ def _view(name: str) -> Any:
 @stand_in
 def sort(me: Any) -> Any:
     """Stand for `list.sort`."""
-    made = _of(me, "list", "sort", changes=True)
-    ordered, put, stride = _sorted_of(me), made.put, me.holding.stride
+    _of(me, "list", "sort", changes=True)
+    ordered, stride = _sorted_of(me), me.holding.stride
     whole = memory.words_tuple(stride)
 
     def done(me: Any) -> None:
         found = ordered(me)
         for place in range(load(found + memory.USED)):
-            put(header_of(me), place, whole(memory.address_of(found, place * stride)))
+            memory.put(header_of(me), place, whole(memory.address_of(found, place * stride)))
 
     return done
 
@@ -629,16 +609,16 @@ def _sorted_of(me: Held) -> Any:
     part = me.part
     assert part is not None
     _check_order(part)
-    sorting, made, words = memory.sorting(_floats(part)), list_operations(len(part.kinds)), words_of(part, "an item")
-    appended, widened, size_of = made.appended, made.widened, register_jitable(is_full(me))
+    sorting, words = memory.sorting(_floats(part)), words_of(part, "an item")
+    stride, size_of = len(part.kinds), register_jitable(is_full(me))
 
     @register_jitable
     def ordered(me):
         found, scratch = memory.new_header(header_of(me)), memory.new_header(header_of(me))
-        widened(found, size_of(me))
-        widened(scratch, size_of(me))
+        memory.widened(found, size_of(me), stride)
+        memory.widened(scratch, size_of(me), stride)
         for item in _entries(me):
-            appended(found, words(item))
+            memory.appended(found, words(item))
         sorting(found, scratch)
         return found
 
@@ -694,6 +674,8 @@ EMPTIES: Final[set[Any]] = set()
 @stand_in
 def contains(me: Any, key: Any) -> Any:
     """Stand for `key in me`."""
+    if str(kind_of(me)).removesuffix("?") in TEXTS:
+        return lambda me, key: includes(me, key)
     made = _of(me, "list dict set", "in")
     words = words_of(me.holding.key, "the key of in")
     if me.holding.shape == "list":
@@ -708,18 +690,14 @@ def get_item(me: Held, index: Any) -> Any:
     made = _of(me, "list dict", "[]")
     if me.holding.shape == "dict":
         words, find, value = words_of(me.holding.key, "the key of []"), made.find, _value_of(me.holding)
-        if me.holding.made is Counter:
-
-            def counted(me: Any, index: Any) -> Any:
-                entry = find(header_of(me), words(index))
-                return 0 if entry < 0 else value(header_of(me), entry)
-
-            return counted
+        is_counter = me.holding.made is Counter
         added, adds = made.added, me.holding.made is defaultdict and me.changeable
 
         def found(me: Any, index: Any) -> Any:
             entry = find(header_of(me), words(index))
             if entry < 0:
+                if is_counter:
+                    return 0
                 if not adds:
                     raise ValueError  # the interpreter raises KeyError
                 entry = added(header_of(me), (*words(index), 0))  # zero, 0.0 and False are the same word
@@ -743,8 +721,7 @@ def get_item(me: Held, index: Any) -> Any:
 def _slice(me: Held, index: types.SliceType) -> Any:
     if index.has_step:
         raise Refused("it takes a slice with a step")
-    seen, made = seen_as(Held(me.holding, changeable=False)), list_operations(me.holding.stride)
-    extended = made.extended
+    seen, stride = seen_as(Held(me.holding, changeable=False)), me.holding.stride
 
     def part(me: Any, index: Any) -> Any:
         header = header_of(me)
@@ -752,19 +729,10 @@ def _slice(me: Held, index: types.SliceType) -> Any:
         start, stop = bound_of(index.start, used), bound_of(index.stop, used)
         found = memory.new_header(header)
         if start < stop:
-            extended(found, header, start, stop)
+            memory.extended(found, header, start, stop, stride)
         return seen(found)
 
     return part
-
-
-@stand_in
-def _put(me: Any, index: Any, value: Any) -> Any:
-    """Stand for what a dict comprehension does with each entry."""
-    return set_item(me, index, value)
-
-
-METHODS["__setitem__"] = _put
 
 
 def set_item(me: Held, index: Any, value: Any) -> Any:
@@ -772,14 +740,14 @@ def set_item(me: Held, index: Any, value: Any) -> Any:
     made = _of(me, "list dict", "[] =", changes=True)
     if me.holding.shape == "list":
         _whole("[] =", index)
-        given, put = words_of(me.holding.key, "the item"), made.put
+        given = words_of(me.holding.key, "the item")
 
         def replaced(me: Any, index: Any, value: Any) -> None:
             header = header_of(me)
-            put(header, index_of(index, load(header + memory.USED)), given(value))
+            memory.put(header, index_of(index, load(header + memory.USED)), given(value))
 
         return replaced
-    words, find, at, added = words_of(me.holding.key, "the key of [] ="), made.find, made.at, made.added
+    words, find, added = words_of(me.holding.key, "the key of [] ="), made.find, made.added
     given, keys, stride = words_of(me.holding.value, "the value"), len(me.holding.key.kinds), me.holding.stride
 
     def assigned(me: Any, index: Any, value: Any) -> None:
@@ -788,20 +756,23 @@ def set_item(me: Held, index: Any, value: Any) -> Any:
         if entry < 0:
             added(header, key + found)
         else:
-            address = at(header, entry)
+            address = memory.address_of(header, entry * stride)
             for place in range(keys, stride):
                 memory.change(load(header), address + 8 * place, found[place - keys])
 
     return assigned
 
 
+METHODS["__setitem__"] = stand_in(set_item)  # what a dict comprehension does with each entry
+
+
 @stand_in
 def delete_item(me: Any, index: Any) -> Any:
     """Stand for `del me[index]`."""
-    made = _of(me, "list dict", "del", changes=True)
+    _of(me, "list dict", "del", changes=True)
     if me.holding.shape == "dict":
         return lambda me, index: _delete_key(me, index)
-    cut = made.cut
+    stride = me.holding.stride
     if isinstance(index, types.SliceType):
         if index.has_step:
             raise Refused("it deletes a slice with a step")
@@ -810,14 +781,14 @@ def delete_item(me: Any, index: Any) -> Any:
             used = load(header_of(me) + memory.USED)
             start, stop = bound_of(index.start, used), bound_of(index.stop, used)
             if start < stop:
-                cut(header_of(me), start, stop)
+                memory.cut(header_of(me), start, stop, stride)
 
         return cut_slice
     _whole("del", index)
 
     def cut_one(me: Any, index: Any) -> None:
         place = index_of(index, load(header_of(me) + memory.USED))
-        cut(header_of(me), place, place + 1)
+        memory.cut(header_of(me), place, place + 1, stride)
 
     return cut_one
 
@@ -843,13 +814,11 @@ def put_whole(me: Any, other: Any) -> Any:
         return moved
     if me.holding.shape != "list":
         raise Refused(f"it replaces a {me.holding.shape}")
-    extended, emptied = list_operations(me.holding.stride).extended, memory.emptied
+    appended = register_jitable(_appended(me.holding.stride))
 
     def replaced(me: Any, other: Any) -> None:
-        used = load(header_of(other) + memory.USED)
-        emptied(header_of(me))
-        if used:
-            extended(header_of(me), header_of(other), 0, used)
+        memory.emptied(header_of(me))
+        appended(me, other)
 
     return replaced
 
@@ -880,9 +849,11 @@ def in_place(plain: Any, shapes: str, *, plus: bool = False) -> Any:
 @stand_in
 def length_of(me: Any) -> Any:
     """Stand for `len`."""
-    if isinstance(me, types.BaseTuple):
-        count = len(me)
+    count = len(me) if isinstance(me, types.BaseTuple) else getattr(me, "length", None)
+    if count is not None:  # of a tuple, or a list of fixed length
         return lambda me: count
+    if str(kind_of(me)).removesuffix("?") in TEXTS:
+        return lambda me: size_of(me)
     if not isinstance(me, Held):
         raise Refused(f"it calls len of {me}")
     return is_full(me)
@@ -964,23 +935,23 @@ def _heap(name: str, pushes: bool, pops: bool) -> Any:
 
     @stand_in
     def choose(me: Any, item: Any = None) -> Any:
-        made = _of(me, "list", name, changes=True)
+        _of(me, "list", name, changes=True)
         part, taken = me.holding.key, _taken(me.holding)
         _check_order(part)
         down, up = _sifts(part)
         words: Any = words_of(part, f"the item of {name}" if pushes else "an item")
-        value, put, appended = value_at(part), made.put, made.appended
+        value = value_at(part)
 
         def pushed(me: Any, item: Any = None) -> None:
             header = header_of(me)
-            appended(header, words(item))
+            memory.appended(header, words(item))
             down(header, 0, load(header + memory.USED) - 1)
 
         def replaced(header: int, item: Any) -> Any:
             if load(header + memory.USED) == 0:
                 raise ValueError
             least = value(memory.address_of(header, 0))
-            put(header, 0, words(item))
+            memory.put(header, 0, words(item))
             up(header, 0)
             return least
 
@@ -1001,15 +972,15 @@ def _heap(name: str, pushes: bool, pops: bool) -> Any:
 def _sifts(part: Part) -> tuple[Any, Any]:
     """Return heapq's `_siftdown(heap, start, place)` and `_siftup(heap, place)`."""
     stride, is_less = len(part.kinds), memory.ordering(_floats(part))
-    put, whole = list_operations(stride).put, memory.words_tuple(stride)
+    whole = memory.words_tuple(stride)
     at = register_jitable(lambda header, place: memory.address_of(header, place * stride))
     less = register_jitable(lambda header, one, other: is_less(at(header, one), at(header, other)))
 
     @register_jitable
     def swap(header, one, other):
         item = whole(at(header, one))
-        put(header, one, whole(at(header, other)))
-        put(header, other, item)
+        memory.put(header, one, whole(at(header, other)))
+        memory.put(header, other, item)
 
     @register_jitable
     def down(header, start, place):

@@ -13,6 +13,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
 from foldflight.compiler import heap
+from foldflight.compiler.generated import generated
 
 __all__ = [
     "address_of_array",
@@ -32,22 +33,16 @@ def _memory(width: int) -> tuple[Callable[[int], int], Callable[[int, int], None
     """Return functions that load and store an integer of so many bits at an address."""
     number = llvm.IntType(width)
 
-    @intrinsic
-    def load(typing: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-            found = builder.load(builder.inttoptr(arguments[0], number.as_pointer()))
-            return found if width == 64 else builder.zext(found, llvm.IntType(64))
+    @generated(types.int64, types.int64)
+    def load(context: Any, builder: Any, address: Any) -> Any:
+        found = builder.load(builder.inttoptr(address, number.as_pointer()))
+        return found if width == 64 else builder.zext(found, llvm.IntType(64))
 
-        return signature(types.int64, types.int64), generate
-
-    @intrinsic
-    def store(typing: Any, address: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-            value = arguments[1] if width == 64 else builder.trunc(arguments[1], number)
-            builder.store(value, builder.inttoptr(arguments[0], number.as_pointer()))
-            return context.get_dummy_value()
-
-        return signature(types.void, types.int64, types.int64), generate
+    @generated(types.void, types.int64, types.int64)
+    def store(context: Any, builder: Any, address: Any, value: Any) -> Any:
+        value = value if width == 64 else builder.trunc(value, number)
+        builder.store(value, builder.inttoptr(address, number.as_pointer()))
+        return context.get_dummy_value()
 
     return load, store
 
@@ -67,14 +62,10 @@ _of_thread: Final = types.ExternalFunction("pthread_getspecific", signature(type
 _set_of_thread: Final = types.ExternalFunction("pthread_setspecific", signature(types.int32, types.int64, types.int64))
 
 
-@intrinsic
-def _key_of_thread(typing: Any) -> Any:
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        wide, name = llvm.IntType(64), "foldflight_key"
-        found = builder.module.globals.get(name) or llvm.GlobalVariable(builder.module, wide, name)
-        return builder.load(found)
-
-    return signature(types.int64), generate
+@generated(types.int64)
+def _key_of_thread(context: Any, builder: Any) -> Any:
+    wide, name = llvm.IntType(64), "foldflight_key"
+    return builder.load(builder.module.globals.get(name) or llvm.GlobalVariable(builder.module, wide, name))
 
 
 @intrinsic

@@ -19,11 +19,13 @@ from numba.core.typeconv import Conversion
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable, register_model
 
+from foldflight.compiler.generated import generated
 from foldflight.fold.decimals import DECIMALS, DIGITS_MAX, scale_of, words_of
 
 __all__ = [
     "COMPARISONS",
     "RAW",
+    "WITHIN",
     "Scaled",
     "add",
     "as_scale",
@@ -39,7 +41,6 @@ __all__ = [
     "subtract",
     "to_float",
     "to_whole",
-    "within",
     "words",
 ]
 
@@ -47,6 +48,7 @@ _WIDE: Final = llvm.IntType(128)
 _WORD: Final = llvm.IntType(64)
 _LIMIT: Final = 10**DIGITS_MAX
 _CHUNK: Final = 9  # digits that are divided off at once: their power of ten has less than 32 bits
+_STEPS: Final = ((10**_CHUNK, _CHUNK), (10, 1))
 _EXACT_MAX: Final = 1 << 53
 _POWERS: Final = tuple(10.0**digits for digits in range(23))  # floats that are exact
 _SCALE_KEPT: Final = 18  # the scale of an annotation `Decimal`; products keep at least as many digits after the point
@@ -176,14 +178,11 @@ def _rescaled(context: Any, builder: Any, given: Scaled, wanted: Scaled, value: 
     return builder.select(is_negative, builder.neg(quotient), quotient)
 
 
-@lower_cast(types.Integer, Scaled)
-def _from_whole(context: Any, builder: Any, given: types.Integer, wanted: Scaled, value: Any) -> Any:
-    return _rescaled(context, builder, RAW, wanted, builder.sext(value, _WIDE))
-
-
 @lower_cast(types.Boolean, Scaled)
-def _from_truth(context: Any, builder: Any, given: types.Boolean, wanted: Scaled, value: Any) -> Any:
-    return _rescaled(context, builder, RAW, wanted, builder.zext(value, _WIDE))
+@lower_cast(types.Integer, Scaled)
+def _from_whole(context: Any, builder: Any, given: types.Type, wanted: Scaled, value: Any) -> Any:
+    widen = builder.zext if isinstance(given, types.Boolean) else builder.sext
+    return _rescaled(context, builder, RAW, wanted, widen(value, _WIDE))
 
 
 # --- functions for compiled code --------------------------------------------------------------------------------------
@@ -230,75 +229,55 @@ def words(typing: Any, value: Any) -> Any:
     return signature(result, value), generate
 
 
-def _calculates(generate: Any, result: types.Type, count: int = 2) -> Any:
-    """Return the function of `count` raw numbers that generates this code."""
-
-    def one(typing: Any, a: Any) -> Any:
-        return signature(result, RAW), lambda *given: generate(given[0], given[1], *given[3])
-
-    def two(typing: Any, a: Any, b: Any) -> Any:
-        return signature(result, RAW, RAW), lambda *given: generate(given[0], given[1], *given[3])
-
-    return intrinsic(one if count == 1 else two)
-
-
 def _summed(operation: str) -> Any:
     def generate(context: Any, builder: Any, one: Any, other: Any) -> Any:
         found = getattr(builder, operation)(one, other)
         _raise_if(context, builder, builder.extract_value(found, 1))
         return _checked(context, builder, builder.extract_value(found, 0))
 
-    return _calculates(generate, RAW)
+    return generated(RAW, RAW, RAW)(generate)
 
 
 def _compares(symbol: str) -> Any:
-    return _calculates(lambda context, builder, a, b: builder.icmp_signed(symbol, a, b), types.boolean)
+    return generated(types.boolean, RAW, RAW)(lambda context, builder, a, b: builder.icmp_signed(symbol, a, b))
 
 
 add: Final = _summed("sadd_with_overflow")
 subtract: Final = _summed("ssub_with_overflow")
-_multiply: Final = _calculates(_multiplied, RAW)
-negated: Final = _calculates(lambda context, builder, a: builder.neg(a), RAW, 1)
-magnitude: Final = _calculates(lambda context, builder, a: _magnitude(builder, a)[0], RAW, 1)
-is_zero: Final = _calculates(lambda context, builder, a: builder.icmp_signed("==", a, _WIDE(0)), types.boolean, 1)
+_multiply: Final = generated(RAW, RAW, RAW)(_multiplied)
+negated: Final = generated(RAW, RAW)(lambda context, builder, a: builder.neg(a))
+magnitude: Final = generated(RAW, RAW)(lambda context, builder, a: _magnitude(builder, a)[0])
+is_zero: Final = generated(types.boolean, RAW)(lambda context, builder, a: builder.icmp_signed("==", a, _WIDE(0)))
 COMPARISONS: Final = {symbol: _compares(symbol) for symbol in ("==", "!=", "<", "<=", ">", ">=")}
-_sign: Final = _calculates(
-    lambda context, builder, a: builder.select(builder.icmp_signed("<", a, _WIDE(0)), _WIDE(-1), _WIDE(1)), RAW, 1
+_sign: Final = generated(RAW, RAW)(
+    lambda context, builder, a: builder.select(builder.icmp_signed("<", a, _WIDE(0)), _WIDE(-1), _WIDE(1))
 )
 
 
-def within(precision: int) -> Any:
-    """Return the function that returns a number, and raises if it has more digits than `precision`."""
-    return _WITHIN[precision]
+def _within(digits: int) -> Any:
+    """Return the function that returns a number, and raises if it has more digits."""
+    return generated(RAW, RAW)(lambda context, builder, a: _checked(context, builder, a, 10**digits))
 
 
-def _bounded(precision: int) -> Any:
-    return _calculates(lambda context, builder, a: _checked(context, builder, a, 10**precision), RAW, 1)
+WITHIN: Final = [_within(digits) for digits in range(DIGITS_MAX + 1)]
 
 
-_WITHIN: Final = [_bounded(precision) for precision in range(DIGITS_MAX + 1)]
-
-
-def _narrowed(context: Any, builder: Any, value: Any) -> Any:
+@generated(types.int64, RAW)
+def _narrow(context: Any, builder: Any, value: Any) -> Any:
     narrow = builder.trunc(value, _WORD)
     _raise_if(context, builder, builder.icmp_signed("!=", builder.sext(narrow, _WIDE), value))
     return narrow
 
 
-_narrow: Final = _calculates(_narrowed, types.int64, 1)
+_DIVISION: Final = types.Tuple([RAW, types.int64])
 
 
-@intrinsic
-def _division(typing: Any, a: Any, divisor: Any) -> Any:
+@generated(_DIVISION, RAW, types.int64)
+def _division(context: Any, builder: Any, a: Any, divisor: Any) -> Any:
     """Return the quotient of a number and an int64 of less than 32 bits, toward zero, and the rest without sign."""
-    result = types.Tuple([RAW, types.int64])
-
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        magnitude, is_negative = _magnitude(builder, arguments[0])
-        quotient, rest = _divided(builder, magnitude, arguments[1])
-        return context.make_tuple(builder, result, [builder.select(is_negative, builder.neg(quotient), quotient), rest])
-
-    return signature(result, RAW, types.int64), generate
+    magnitude, is_negative = _magnitude(builder, a)
+    quotient, rest = _divided(builder, magnitude, divisor)
+    return context.make_tuple(builder, _DIVISION, [builder.select(is_negative, builder.neg(quotient), quotient), rest])
 
 
 def scale_of_product(one: int, other: int) -> int:
@@ -309,42 +288,31 @@ def scale_of_product(one: int, other: int) -> int:
 @register_jitable
 def product(a: Any, b: Any, excess: int) -> Any:
     """Return the product of two numbers without `excess` zeros at its end; raise if the factors have fewer."""
-    while excess >= 9:
-        of_a, of_b = _division(a, 1_000_000_000), _division(b, 1_000_000_000)
-        if of_a[1] == 0:
-            a = of_a[0]
-        elif of_b[1] == 0:
-            b = of_b[0]
-        else:
-            break
-        excess -= 9
-    while excess > 0:
-        of_a, of_b = _division(a, 10), _division(b, 10)
-        if of_a[1] == 0:
-            a = of_a[0]
-        elif of_b[1] == 0:
-            b = of_b[0]
-        else:
-            raise OverflowError
-        excess -= 1
+    for power, digits in _STEPS:
+        while excess >= digits:
+            of_a, of_b = _division(a, power), _division(b, power)
+            if of_a[1] == 0:
+                a = of_a[0]
+            elif of_b[1] == 0:
+                b = of_b[0]
+            else:
+                break
+            excess -= digits
+    if excess > 0:
+        raise OverflowError
     return _multiply(a, b)
 
 
 @register_jitable
 def to_float(a: Any, scale: int) -> float:
     """Return the float that is nearest to a decimal; raise if that takes more than one division of exact floats."""
-    while scale >= 9:
-        quotient, rest = _division(a, 1_000_000_000)
-        if rest != 0:
-            break
-        a = quotient
-        scale -= 9
-    while scale > 0:
-        quotient, rest = _division(a, 10)
-        if rest != 0:
-            break
-        a = quotient
-        scale -= 1
+    for power, digits in _STEPS:
+        while scale >= digits:
+            quotient, rest = _division(a, power)
+            if rest != 0:
+                break
+            a = quotient
+            scale -= digits
     whole = _narrow(a)
     if abs(whole) > _EXACT_MAX or scale >= len(_POWERS):
         raise OverflowError
@@ -354,12 +322,10 @@ def to_float(a: Any, scale: int) -> float:
 @register_jitable
 def _shortened(a: Any, digits: int) -> Any:
     """Return a number without its last digits, toward zero."""
-    while digits >= 9:
-        a = _division(a, 1_000_000_000)[0]
-        digits -= 9
-    while digits > 0:
-        a = _division(a, 10)[0]
-        digits -= 1
+    for power, less in _STEPS:
+        while digits >= less:
+            a = _division(a, power)[0]
+            digits -= less
     return a
 
 

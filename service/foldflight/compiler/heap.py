@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,12 +11,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.fold.aggregate.records import column_of, fill_member, record_dtype
+from foldflight.fold.decimals import DECIMALS
+from foldflight.fold.moments import MOMENTS
 from foldflight.fold.texts import TEXTS
 
 if TYPE_CHECKING:
     from foldflight.compiler.records import RecordField
 
-__all__ = ["HEADER", "Heap", "Holding", "Part"]
+__all__ = ["FORMATS", "HEADER", "RAISED", "Heap", "Holding", "Part"]
+
+RAISED: Final = (ArithmeticError, ValueError, TypeError)
+"""Exceptions of compiled code. The interpreter repeats the row, and raises Python's exception if there is one."""
 
 # The words of a header, and the control words, whose first is the number of the row (`memory.py`).
 CONTROL, OFFSET, USED, CAPACITY, LIVE, INDEXED = range(6)
@@ -75,11 +80,8 @@ class Holding:
         return len(self.key.kinds) + (len(self.value.kinds) if self.value is not None else 0)
 
     def __str__(self) -> str:
-        return f"{self.name}[{self.key}{'' if self.value is None else f', {self.value}'}{self._limited}]"
-
-    @property
-    def _limited(self) -> str:
-        return "" if self.limit is None else f"; {self.limit}"
+        limited = "" if self.limit is None else f"; {self.limit}"
+        return f"{self.name}[{self.key}{'' if self.value is None else f', {self.value}'}{limited}]"
 
 
 @dataclass(frozen=True)
@@ -118,14 +120,40 @@ class Heap:
         self._journal = np.zeros(2 * changes, np.int64)
         self.control[[CHANGES, CHANGES_MAX, JOURNAL]] = 0, changes, self._journal.ctypes.data
 
-    def undo(self) -> None:
+    def run(
+        self, loop: Any, places: Sequence[Any], tables: Callable[[], Sequence[Any]], fields: Sequence[RecordField]
+    ) -> None:
+        """Run a loop. When there is no room, make some, and go on with the row that was given up.
+
+        Args:
+            loop: The loop.
+            places: Its arguments.
+            tables: Returns all records that have containers.
+            fields: Their fields.
+        """
+        given_up = -1
+        while True:
+            try:
+                loop(*places)
+            except MemoryError:
+                self._undo()
+                row = int(self.control[ROW])
+                self._grow(tables(), fields, again=row == given_up)
+                given_up = row
+            except RAISED:
+                self._undo()
+                raise
+            else:
+                return
+
+    def _undo(self) -> None:
         """Undo what a row has changed that was given up."""
         count = int(self.control[CHANGES])
         for address, word in self._journal[: 2 * count].reshape(-1, 2)[::-1].tolist():
             self._arena[(address - self._arena.ctypes.data) // 8] = word
         self.control[CHANGES] = 0
 
-    def grow(self, tables: Sequence[Any], fields: Sequence[RecordField], *, again: bool = False) -> None:
+    def _grow(self, tables: Sequence[Any], fields: Sequence[RecordField], *, again: bool = False) -> None:
         """Make room after a MemoryError, for the row that was given up and more.
 
         Args:
@@ -212,7 +240,7 @@ class Heap:
     def _part(self, places: Any, part: Part, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
         columns = []
         for number, kind in enumerate(part.kinds):
-            member = _Member("value", _FORMATS.get(kind, "i8"))
+            member = _Member("value", FORMATS[kind])
             records = np.zeros(len(places), record_dtype((member,)))
             words = self._arena[places + number]
             records["value"] = words.view(np.float64) if member.format == "f8" else words
@@ -259,7 +287,7 @@ class Heap:
         ahead = 0
         for part, values in parts:
             for number, kind in enumerate(part.kinds):
-                member = _Member("value", _FORMATS.get(kind, "i8"))
+                member = _Member("value", FORMATS[kind])
                 records = np.zeros(len(places), record_dtype((member,)))
                 whole = values.field(number) if part.is_tuple else values
                 if values.null_count or not fill_member(records, member, whole):
@@ -270,7 +298,11 @@ class Heap:
         return offset + int(sizes.sum())
 
 
-_FORMATS: Final = {"float": "f8", "bool": "?"}
+FORMATS: Final = {
+    **dict.fromkeys(("int", *MOMENTS, *TEXTS), "i8"), "float": "f8", "bool": "?", "byte": "u1",
+    **dict.fromkeys(DECIMALS, "V16"),
+}  # fmt: skip
+"""The NumPy formats of the kinds of values."""
 
 
 def held(fields: Sequence[RecordField]) -> list[RecordField]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numba
 import numpy as np
@@ -24,14 +24,13 @@ from foldflight.compiler import containers, decimals, memory, operators
 from foldflight.compiler.columns import Kind, Members, leaves_of
 from foldflight.compiler.control import address_of_array, enter
 from foldflight.compiler.heap import HEADER, Holding
-from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, number_type, stand_in
+from foldflight.compiler.kinds import KINDS, KNOWN, Refused, as_number, kind_of, number_type, stand_in
 from foldflight.compiler.records import (
     Items,
     RecordField,
     RecordLayout,
     Reference,
-    copy_items,
-    copy_record,
+    copy,
     load_members,
     local_record,
     reference_at,
@@ -249,7 +248,7 @@ class Kernels:
         one_row, holds = self._one_row(), self.plan.holds
 
         def fold(table, present, instance, progress, slots, retracts, columns, valid):
-            me, copy = at_instance(instance, 0), local()
+            me, own = at_instance(instance, 0), local()
             enter(progress)
             for row in range(progress[0], len(slots)):
                 slot = slots[row]
@@ -258,9 +257,9 @@ class Kernels:
                 if holds:
                     progress[1] = 0
                 present[slot] = True
-                copy_record(copy, record)
-                one_row(me, copy, retracts, columns, valid, row)
-                copy_record(record, copy)
+                copy(own, record)
+                one_row(me, own, retracts, columns, valid, row)
+                copy(record, own)
 
         return fold, (*_TABLE, _PLACE, *self._columns(nulls))
 
@@ -270,20 +269,20 @@ class Kernels:
         holds = self.plan.holds
 
         def each(table, present, instance, progress, slots, retracts, columns, valid, kept, shows, fresh, found, known):
-            me, copy = at_instance(instance, 0), local()
+            me, own = at_instance(instance, 0), local()
             enter(progress)
             for row in range(progress[0], len(slots)):
                 slot = slots[row]
                 progress[0] = row
                 if holds:
                     progress[1] = 0
-                copy_record(copy, at(table, slot) if present[slot] or kept[row] else at(fresh, 0))
+                copy(own, at(table, slot) if present[slot] or kept[row] else at(fresh, 0))
                 if kept[row]:
-                    one_row(me, copy, retracts, columns, valid, row)
+                    one_row(me, own, retracts, columns, valid, row)
                 if shows[row]:
-                    _show(found, known, row, get_value(me, shown(copy)))
+                    _show(found, known, row, get_value(me, shown(own)))
                 if kept[row]:
-                    copy_record(at(table, slot), copy)
+                    copy(at(table, slot), own)
                     present[slot] = True
 
         return each, (
@@ -302,7 +301,7 @@ class Kernels:
         merge_one, holds = self._step_merge(), self.plan.holds
 
         def merge(table, present, instance, progress, slots, states):
-            me, copy = at_instance(instance, 0), local()
+            me, own = at_instance(instance, 0), local()
             enter(progress)
             for row in range(progress[0], len(slots)):
                 slot = slots[row]
@@ -311,11 +310,11 @@ class Kernels:
                 if holds:
                     progress[1] = 0
                 if present[slot]:
-                    copy_record(copy, record)
-                    merge_one(me, copy, state)
-                    copy_record(record, copy)
+                    copy(own, record)
+                    merge_one(me, own, state)
+                    copy(record, own)
                 else:
-                    copy_record(record, state)
+                    copy(record, state)
                     present[slot] = True
 
         return merge, (*_TABLE, _PLACE, _SLOTS, _BYTES)
@@ -380,12 +379,7 @@ class Kernels:
         return dispatcher
 
 
-def _first(pairs: Any, index: int) -> int:
-    return pairs[index, 0]
-
-
-def _second(pairs: Any, index: int) -> int:
-    return pairs[index, 1]
+_PAIR: Final = (lambda pairs, index: pairs[index, 0], lambda pairs, index: pairs[index, 1])
 
 
 def _view_of(holding: Holding) -> Any:
@@ -449,7 +443,7 @@ def _row_of(kinds: tuple[Kind, ...]) -> Any:
                     context.compile_internal(builder, _view_of(kind), of_header, found)
                     return builder.bitcast(value, cgutils.voidptr_t)
                 if kind in DECIMALS:
-                    return decimals.joined(builder, *(at(place, 0, word) for word in (_first, _second)))
+                    return decimals.joined(builder, *(at(place, 0, word) for word in _PAIR))
                 # A moment is an integer in memory already.
                 return context.cast(builder, at(place, 0), column.dtype, number_type(kind))
 
@@ -493,11 +487,7 @@ def _keeper(plan: Plan) -> Any:
     """Return the function that writes back what accumulate, retract or merge returned."""
     if plan.accumulator_class is not None:
         return _keep
-    if plan.is_tuple:
-        return _put_members
-    if plan.accumulator.fields and plan.accumulator.fields[0].held is not None:
-        return _put_container
-    return _put_items if plan.accumulator.fields[0].length else _put
+    return _put_members if plan.is_tuple else _put
 
 
 def _fits(kind: str, field: RecordField) -> bool:
@@ -512,50 +502,38 @@ def _put_members(record: Any, returned: Any) -> Any:
     """Write back the tuple that accumulate, retract or merge returned."""
     members = list(record.fields.values())
     given = [str(kind_of(each)) for each in returned] if isinstance(returned, types.BaseTuple) else []
-    fits = [_fits(kind, each) for kind, each in zip(given, members, strict=False)]
-    if len(given) != len(members) or not all(fits):
+    if len(given) != len(members) or not all(map(_fits, given, members)):
         wanted = ", ".join(each.kind for each in members)
         raise Refused(f"accumulate, retract or merge returns {returned}, and the accumulator is a tuple of {wanted}")
     return lambda record, returned: store_members(record, returned)
 
 
 @stand_in
-def _put_items(record: Any, returned: Any) -> Any:
-    """Write back the list that accumulate, retract or merge returned; its items are in their places if it is None."""
-    if isinstance(returned, types.NoneType):
-        return lambda record, returned: None
-    if isinstance(returned, Items):
-        return lambda record, returned: copy_items(record.value, returned)
-    raise Refused(f"accumulate, retract or merge returns {returned}, not the list or None")
-
-
-@stand_in
-def _put_container(record: Any, returned: Any) -> Any:
-    """Write back the container that accumulate, retract or merge returned; it is in its place if it is None."""
-    if isinstance(returned, types.NoneType):
-        return lambda record, returned: None
-    return lambda record, returned: containers.put_whole(record.value, returned)
-
-
-@stand_in
 def _keep(record: Any, returned: Any) -> Any:
     """Write back what accumulate, retract or merge returned: None, or the accumulator."""
     if isinstance(returned, Reference) and returned is record:
-        return lambda record, returned: copy_record(record, returned)
+        return lambda record, returned: copy(record, returned)
     if isinstance(returned, types.NoneType):
         return lambda record, returned: None
     raise Refused(f"accumulate, retract or merge returns {returned}, not the accumulator or None")
 
 
 @stand_in
-def _put(record: Any, number: Any) -> Any:
-    """Write back the number that accumulate, retract or merge returned."""
-    wanted, given = record.fields["value"], str(kind_of(number))
-    if not _fits(given, wanted):
-        raise Refused(f"accumulate, retract or merge returns {number}, and the accumulator is {wanted.kind}")
+def _put(record: Any, returned: Any) -> Any:
+    """Write back what accumulate, retract or merge returned. Containers and lists are in their places if it is None."""
+    wanted = record.fields["value"]
+    if isinstance(returned, types.NoneType) and (wanted.length or wanted.held is not None):
+        return lambda record, returned: None
+    if wanted.held is not None:
+        return lambda record, returned: containers.put_whole(record.value, returned)
+    if wanted.length and isinstance(returned, Items):
+        return lambda record, returned: copy(record.value, returned)
+    if wanted.length or not _fits(str(kind_of(returned)), wanted):
+        shown = f"{'a list of ' * (wanted.length > 0)}{wanted.kind}"
+        raise Refused(f"accumulate, retract or merge returns {returned}, and the accumulator is {shown}")
 
-    def put(record: Any, number: Any) -> None:
-        record.value = number  # raises for None where the accumulator cannot be None
+    def put(record: Any, returned: Any) -> None:
+        record.value = returned  # raises for None where the accumulator cannot be None
 
     return put
 
@@ -571,27 +549,21 @@ def _show(values: Any, valid: Any, index: Any, value: Any) -> Any:
 
         return nothing
     inner = kind.removesuffix("?")
-    if inner in DECIMALS:
-        known = operators.known_of(inner)
+    known, put = KNOWN[inner], _put_words if inner in DECIMALS else _put_number
 
-        def pair(values, valid, index, value):
-            valid[index] = value is not None
-            if value is not None:
-                values[index, 0], values[index, 1] = decimals.words(known(value))
+    def optional(values, valid, index, value):
+        valid[index] = value is not None
+        if value is not None:
+            put(values, index, known(value))
 
-        return pair
-    if kind.endswith("?"):
-        known = operators.known_of(inner)
+    return optional
 
-        def optional(values, valid, index, value):
-            valid[index] = value is not None
-            if value is not None:
-                values[index] = as_number(known(value))
 
-        return optional
+@register_jitable
+def _put_words(values: Any, index: int, value: Any) -> None:
+    values[index, 0], values[index, 1] = decimals.words(value)
 
-    def present(values, valid, index, value):
-        valid[index] = True
-        values[index] = as_number(value)
 
-    return present
+@register_jitable
+def _put_number(values: Any, index: int, value: Any) -> None:
+    values[index] = as_number(value)

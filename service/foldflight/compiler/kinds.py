@@ -147,9 +147,9 @@ class Refused(Exception):  # noqa: N818 - the reason why code is interpreted is 
         self.reason = reason
         self.place = ""
 
-    def at(self, filename: str, line: int) -> Refused:
-        """Return this reason with the place that it is about, unless it has one."""
-        self.place = self.place or f"{Path(filename).name}:{line}"
+    def at(self, loc: Any) -> Refused:
+        """Return this reason with the place that it is about, as numba has it, unless it has one."""
+        self.place = self.place or f"{Path(loc.filename).name}:{loc.line}"
         return self
 
 

@@ -25,22 +25,20 @@ class Lookups:
 
     def __init__(self) -> None:
         self._attributes: list[tuple[Any, str, Any]] = []
-        self._items: list[tuple[Mapping[str, Any], str, Any]] = []
+        self._items: list[tuple[Any, str, Any]] = []
         self._is_lost = False
 
     def attribute(self, holder: Any, name: str) -> Any:
         """Return `holder.name`, or MISSING if it does not exist or raises."""
-        found = _attribute(holder, name)
-        self._attributes.append((holder, name, found))
-        if len(self._attributes) > _STEPS_MAX or _may_change(found):
-            self.lose()
-        return found
+        return self._recorded(self._attributes, holder, name, _attribute(holder, name))
 
     def item(self, holder: Mapping[str, Any], name: str) -> Any:
         """Return `holder[name]`, or MISSING if it does not exist."""
-        found = holder.get(name, MISSING)
-        self._items.append((holder, name, found))
-        if len(self._items) > _STEPS_MAX or _may_change(found):
+        return self._recorded(self._items, holder, name, holder.get(name, MISSING))
+
+    def _recorded(self, lookups: list[tuple[Any, str, Any]], holder: Any, name: str, found: Any) -> Any:
+        lookups.append((holder, name, found))
+        if len(lookups) > _STEPS_MAX or _may_change(found):
             self.lose()
         return found
 

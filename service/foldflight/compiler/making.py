@@ -58,35 +58,16 @@ def inline_comprehensions(code: ir.FunctionIR) -> None:
     Newer Pythons have only generators as functions. They run comprehensions in place, and keep the value of a variable
     of the same name.
     """
-    if not _RUNS_IN_PLACE and not any(_is_closure(each) for block in code.blocks.values() for each in block.body):
+    if not _RUNS_IN_PLACE and next(_called_closures(code), None) is None:
         return
     ir_utils.remove_dels(code.blocks)
-    more = True
-    while more:
-        more = False
-        for block in list(code.blocks.values()):
-            for place, statement in enumerate(block.body):
-                made = _called_closure(code, statement)
-                if made is not None:
-                    _inline(code, block, place, made)
-                    code._definitions = ir_utils.build_definitions(code.blocks)
-                    more = True
-                    break
-            if more:
-                break
+    while (found := next(_called_closures(code), None)) is not None:
+        _inline(code, *found)
+        code._definitions = ir_utils.build_definitions(code.blocks)
     ir_utils.remove_dels(code.blocks)
-    used = {
-        var.name
-        for block in code.blocks.values()
-        for each in block.body
-        for var in each.list_vars()
-        if not isinstance(each, ir.Assign) or var != each.target
-    }
-    for block in code.blocks.values():
-        block.body = [each for each in block.body if not (_is_closure(each) and each.target.name not in used)]
     if _RUNS_IN_PLACE:
         _join_copies(code)
-        _drop_unused_copies(code)
+    _drop_unused_copies(code)
     postproc.PostProcessor(code).run()
     code._definitions = ir_utils.build_definitions(code.blocks)
 
@@ -121,7 +102,7 @@ def _join_copies(code: ir.FunctionIR) -> None:
 
 
 def _drop_unused_copies(code: ir.FunctionIR) -> None:
-    """Remove copies of variables that no other code uses. A variable that a comprehension keeps may have no value."""
+    """Remove copies of variables, and functions, that no code uses. A variable that is kept may have no value."""
     flow = ir_utils.compute_cfg_from_blocks(code.blocks)
     live_at: dict[int, set[str]] = {label: set() for label in code.blocks}
     kept: dict[int, list[ir.Stmt]] = {}
@@ -148,7 +129,7 @@ def _drop_unused_copies(code: ir.FunctionIR) -> None:
 
 
 def _is_copy(value: Any) -> bool:
-    return isinstance(value, ir.Var) or (isinstance(value, ir.Expr) and value.op == "undef")
+    return isinstance(value, ir.Var) or (isinstance(value, ir.Expr) and value.op in ("make_function", "undef"))
 
 
 def _inline(code: ir.FunctionIR, block: ir.Block, place: int, made: ir.Expr) -> None:
@@ -156,9 +137,7 @@ def _inline(code: ir.FunctionIR, block: ir.Block, place: int, made: ir.Expr) -> 
     statement = block.body[place]
     is_generator = bool(made.code.co_flags & inspect.CO_GENERATOR)
     if is_generator and not _is_taken_at_once(code, block, place):
-        raise Refused("it makes a generator that is not an argument of sum, sorted or the like").at(
-            statement.loc.filename, statement.loc.line
-        )
+        raise Refused("it makes a generator that is not an argument of sum, sorted or the like").at(statement.loc)
     result, scope, loc = statement.target, block.scope, statement.loc
     known = set(code.blocks)
     with warnings.catch_warnings():
@@ -201,17 +180,18 @@ def _is_taken_at_once(code: ir.FunctionIR, block: ir.Block, place: int) -> bool:
     return isinstance(callee, ir.Global) and any(callee.value is each for each in _TAKING)
 
 
-def _is_closure(statement: ir.Stmt) -> bool:
-    value = statement.value if isinstance(statement, ir.Assign) else None
-    return isinstance(value, ir.Expr) and value.op == "make_function"
+def _calls(code: ir.FunctionIR) -> Iterator[tuple[ir.Block, int, Any]]:
+    """Yield the calls that code makes: a block, the place of the call in it, and the definition of what is called."""
+    for block in code.blocks.values():
+        for place, statement in enumerate(block.body):
+            value = statement.value if isinstance(statement, ir.Assign) else None
+            if isinstance(value, ir.Expr) and value.op == "call":
+                yield block, place, ir_utils.guard(ir_utils.get_definition, code, value.func)
 
 
-def _called_closure(code: ir.FunctionIR, statement: ir.Stmt) -> ir.Expr | None:
-    value = statement.value if isinstance(statement, ir.Assign) else None
-    if not isinstance(value, ir.Expr) or value.op != "call":
-        return None
-    made = ir_utils.guard(ir_utils.get_definition, code, value.func)
-    return made if isinstance(made, ir.Expr) and made.op == "make_function" else None
+def _called_closures(code: ir.FunctionIR) -> Iterator[tuple[ir.Block, int, ir.Expr]]:
+    """Yield the calls of functions that code makes."""
+    return (each for each in _calls(code) if isinstance(each[2], ir.Expr) and each[2].op == "make_function")
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
@@ -228,7 +208,7 @@ class Fill(FunctionPass):
         code._definitions = ir_utils.build_definitions(code.blocks)
         waiting = {
             statement.target.name: (callee, shape)
-            for statement, callee in _calls(code)
+            for statement, callee in _calls_of_stand_ins(code)
             for shape, empty in EMPTY.items()
             if callee.value is empty
         }
@@ -241,30 +221,21 @@ class Fill(FunctionPass):
             if not known:
                 shape, loc = next((shape, callee.loc) for callee, shape in waiting.values())
                 what = f"it makes a {shape} of which is not certain what it will hold"
-                raise Refused(f"{what}; put values of one type into it in the same function").at(loc.filename, loc.line)
+                raise Refused(f"{what}; put values of one type into it in the same function").at(loc)
             for name, holding in known.items():
                 waiting.pop(name)[0].value = containers.empty_of(holding)
         return changed
 
 
-def _calls(code: ir.FunctionIR) -> Iterator[tuple[ir.Assign, ir.Global]]:
+def _calls_of_stand_ins(code: ir.FunctionIR) -> Iterator[tuple[ir.Assign, ir.Global]]:
     """Yield the calls of functions of the compiler, and the definitions of their functions."""
-    for block in code.blocks.values():
-        for statement in block.body:
-            if (
-                isinstance(statement, ir.Assign)
-                and isinstance(statement.value, ir.Expr)
-                and statement.value.op == "call"
-            ):
-                callee = ir_utils.guard(ir_utils.get_definition, code, statement.value.func)
-                if isinstance(callee, ir.Global):
-                    yield statement, callee
+    return ((block.body[place], callee) for block, place, callee in _calls(code) if isinstance(callee, ir.Global))
 
 
 def _held_by(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str, shape: str) -> Holding | None:
     """Return what a new container holds, by the types of what is put into it; None as long as they are not known."""
     names = _aliases(code, name)
-    for statement, callee in _calls(code):
+    for statement, callee in _calls_of_stand_ins(code):
         arguments = statement.value.args
         if callee.value is containers.put_whole and arguments[1].name in names:
             replaced = typemap.get(arguments[0].name)

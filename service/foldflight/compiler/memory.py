@@ -18,32 +18,39 @@ from __future__ import annotations
 
 import functools
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 from llvmlite import ir as llvm
 from numba.core import types
-from numba.core.typing import signature
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
 
 from foldflight.compiler import heap
 from foldflight.compiler.control import current, load, load_byte, load_short, store, store_short
+from foldflight.compiler.generated import generated
 from foldflight.compiler.texts import COMPARISONS
 from foldflight.fold.texts import ADDRESS_BITS, TEXTS
 
 __all__ = [
     "address_of",
+    "appended",
     "change",
+    "cut",
+    "deleted",
     "dict_operations",
     "emptied",
+    "extended",
+    "following",
     "fresh_header",
-    "list_operations",
+    "inserted",
     "load",
     "new_header",
     "ordering",
+    "put",
     "search_of",
     "sorting",
     "store",
     "view_of_words",
+    "widened",
     "word_at",
     "words_tuple",
 ]
@@ -58,12 +65,9 @@ _CHANGES, _CHANGES_MAX, _JOURNAL, _TOP, _SIZE, _ARENA, _NEEDED = (
 _ROW, _MARK = 8 * heap.ROW, 8 * heap.MARK
 
 
-@intrinsic
-def _as_float(typing: Any, word: Any) -> Any:
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], llvm.DoubleType())
-
-    return signature(types.float64, types.int64), generate
+_as_float: Final = generated(types.float64, types.int64)(
+    lambda context, builder, word: builder.bitcast(word, llvm.DoubleType())
+)
 
 
 def word_at(builder: Any, address: Any, place: int) -> Any:
@@ -75,14 +79,11 @@ def word_at(builder: Any, address: Any, place: int) -> Any:
 @functools.cache
 def words_tuple(count: int) -> Any:
     """Return the function that returns so many words at an address as a tuple."""
+    made = types.UniTuple(types.int64, count)
 
-    @intrinsic
-    def words(typing: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-            found = [word_at(builder, arguments[0], place) for place in range(count)]
-            return context.make_tuple(builder, made.return_type, found)
-
-        return signature(types.UniTuple(types.int64, count), types.int64), generate
+    @generated(made, types.int64)
+    def words(context: Any, builder: Any, address: Any) -> Any:
+        return context.make_tuple(builder, made, [word_at(builder, address, place) for place in range(count)])
 
     return words
 
@@ -169,65 +170,71 @@ def view_of_words(header: int, words: int, place: int, count: int) -> None:
     store(header + INDEXED, 0)
 
 
-@functools.cache
-def list_operations(stride: int) -> SimpleNamespace:
-    """Return the operations on lists whose items have so many words. Items are given as tuples of words."""
+# --- lists, whose items are tuples of words ---------------------------------------------------------------------------
 
-    @register_jitable
-    def widened(header, capacity):
-        control, used = load(header), load(header + USED)
-        offset = allocate(control, capacity * stride)
-        copied(load(control + _ARENA) + 8 * offset, address_of(header, 0), used * stride)
-        store(header + OFFSET, offset)
-        store(header + CAPACITY, capacity)
 
-    @register_jitable
-    def put(header, place, words):
-        control, address = load(header), address_of(header, place * stride)
-        for number in range(stride):
-            change(control, address + 8 * number, words[number])
+@register_jitable
+def widened(header: int, capacity: int, stride: int) -> None:
+    """Move the items of a list, of so many words each, to a larger region."""
+    control, used = load(header), load(header + USED)
+    offset = allocate(control, capacity * stride)
+    copied(load(control + _ARENA) + 8 * offset, address_of(header, 0), used * stride)
+    store(header + OFFSET, offset)
+    store(header + CAPACITY, capacity)
 
-    @register_jitable
-    def appended(header, words):
-        used, capacity = load(header + USED), load(header + CAPACITY)
-        if used == capacity:
-            widened(header, max(4, 2 * capacity))
-        put(header, used, words)
-        store(header + USED, used + 1)
 
-    @register_jitable
-    def extended(header, other, start, stop):
-        """Append items of another list, or of the same."""
-        count, used = stop - start, load(header + USED)
-        if used + count > load(header + CAPACITY):
-            widened(header, max(4, 2 * load(header + CAPACITY), used + count))
-        control, source, into = load(header), address_of(other, start * stride), address_of(header, used * stride)
-        for place in range(count * stride):
+@register_jitable
+def put(header: int, place: int, words: Any) -> None:
+    """Replace an item."""
+    control, address = load(header), address_of(header, place * len(words))
+    for number in range(len(words)):
+        change(control, address + 8 * number, words[number])
+
+
+@register_jitable
+def appended(header: int, words: Any) -> None:
+    """Append an item."""
+    used, capacity = load(header + USED), load(header + CAPACITY)
+    if used == capacity:
+        widened(header, max(4, 2 * capacity), len(words))
+    put(header, used, words)
+    store(header + USED, used + 1)
+
+
+@register_jitable
+def extended(header: int, other: int, start: int, stop: int, stride: int) -> None:
+    """Append items of another list, or of the same."""
+    count, used = stop - start, load(header + USED)
+    if used + count > load(header + CAPACITY):
+        widened(header, max(4, 2 * load(header + CAPACITY), used + count), stride)
+    control, source, into = load(header), address_of(other, start * stride), address_of(header, used * stride)
+    for place in range(count * stride):
+        change(control, into + 8 * place, load(source + 8 * place))
+    store(header + USED, used + count)
+
+
+@register_jitable
+def cut(header: int, start: int, stop: int, stride: int) -> None:
+    """Remove items."""
+    used, count = load(header + USED), max(stop - start, 0)
+    if start == 0:  # the region begins later
+        store(header + OFFSET, load(header + OFFSET) + count * stride)
+        store(header + CAPACITY, load(header + CAPACITY) - count)
+    else:
+        control, into, source = load(header), address_of(header, start * stride), address_of(header, stop * stride)
+        for place in range((used - start - count) * stride):
             change(control, into + 8 * place, load(source + 8 * place))
-        store(header + USED, used + count)
+    store(header + USED, used - count)
 
-    @register_jitable
-    def cut(header, start, stop):
-        """Remove items."""
-        used, count = load(header + USED), max(stop - start, 0)
-        if start == 0:  # the region begins later
-            store(header + OFFSET, load(header + OFFSET) + count * stride)
-            store(header + CAPACITY, load(header + CAPACITY) - count)
-        else:
-            control, into, source = load(header), address_of(header, start * stride), address_of(header, stop * stride)
-            for place in range((used - start - count) * stride):
-                change(control, into + 8 * place, load(source + 8 * place))
-        store(header + USED, used - count)
 
-    @register_jitable
-    def inserted(header, place, words):
-        appended(header, words)
-        control, address = load(header), address_of(header, 0)
-        for word in range((load(header + USED) - 1) * stride - 1, place * stride - 1, -1):
-            change(control, address + 8 * (word + stride), load(address + 8 * word))
-        put(header, place, words)
-
-    return SimpleNamespace(widened=widened, put=put, appended=appended, extended=extended, cut=cut, inserted=inserted)
+@register_jitable
+def inserted(header: int, place: int, words: Any) -> None:
+    """Insert an item."""
+    appended(header, words)
+    control, address, stride = load(header), address_of(header, 0), len(words)
+    for word in range((load(header + USED) - 1) * stride - 1, place * stride - 1, -1):
+        change(control, address + 8 * (word + stride), load(address + 8 * word))
+    put(header, place, words)
 
 
 @functools.cache
@@ -308,23 +315,22 @@ def _hash_of_text(text):
 
 
 @functools.cache
-def _comparing_one(kind: str) -> SimpleNamespace:
+def _comparing_one(kind: str) -> tuple[Any, Any]:
     """Return the word from which a key's hash is made, and the comparison of two words."""
     if kind in TEXTS:
-        return SimpleNamespace(word=_hash_of_text, same=COMPARISONS["==", kind, kind][0])
-    if kind == "float":  # 0.0 and -0.0 are equal
-        return SimpleNamespace(
-            word=register_jitable(lambda word: 0 if _as_float(word) == 0.0 else word),
-            same=register_jitable(lambda a, b: a == b or (_as_float(a) == 0.0 and _as_float(b) == 0.0)),
-        )
-    return SimpleNamespace(word=register_jitable(lambda word: word), same=register_jitable(lambda a, b: a == b))
+        return _hash_of_text, COMPARISONS["==", kind, kind][0]
+    is_float = kind == "float"
+    word_of = register_jitable(
+        lambda word: 0 if is_float and _as_float(word) == 0.0 else word
+    )  # 0.0 and -0.0 are equal
+    return word_of, register_jitable(lambda a, b: word_of(a) == word_of(b))
 
 
 @functools.cache
 def _comparing(kinds: tuple[str, ...], place: int = 0) -> SimpleNamespace:
     """Return the hash of keys, their comparison, and the check that none of their floats is NaN."""
-    one, is_float = _comparing_one(kinds[place]), kinds[place] == "float"
-    word_of, same, is_last = one.word, one.same, place + 1 == len(kinds)
+    word_of, same = _comparing_one(kinds[place])
+    is_float, is_last = kinds[place] == "float", place + 1 == len(kinds)
     after = SimpleNamespace(hashed=None, is_same=None, check=None) if is_last else _comparing(kinds, place + 1)
     hashed_after, same_after, check_after = after.hashed, after.is_same, after.check
 
@@ -367,53 +373,76 @@ def search_of(kinds: tuple[str, ...]) -> Any:
     return found
 
 
+@register_jitable
+def _size_of(capacity: int, stride: int) -> int:
+    """Return the number of words of a region."""
+    return capacity * stride + (capacity + 63) // 64 + (capacity if capacity > heap.SMALL else 0)
+
+
+@register_jitable
+def _index_of(header: int, stride: int) -> int:
+    capacity = load(header + CAPACITY)
+    return address_of(header, capacity * stride + (capacity + 63) // 64)
+
+
+@register_jitable
+def _is_deleted(header: int, entry: int, stride: int) -> bool:
+    if load(header + LIVE) == load(header + USED):
+        return False
+    bits = load(address_of(header, load(header + CAPACITY) * stride + entry // 64))
+    return (bits >> (entry % 64)) & 1 == 1
+
+
+@register_jitable
+def following(header: int, entry: int, stride: int) -> int:
+    """Return the first entry from this number on, or -1."""
+    used = load(header + USED)
+    while entry < used and _is_deleted(header, entry, stride):
+        entry += 1
+    return entry if entry < used else -1
+
+
+@register_jitable
+def deleted(header: int, entry: int, stride: int) -> None:
+    """Delete an entry."""
+    if load(header + LIVE) == 1:
+        emptied(header)
+        return
+    address = address_of(header, load(header + CAPACITY) * stride + entry // 64)
+    change(load(header), address, load(address) | (1 << (entry % 64)))
+    store(header + LIVE, load(header + LIVE) - 1)
+
+
+@register_jitable
+def _rebuilt(header: int, stride: int) -> None:
+    """Move the entries to a larger region, without the deleted ones."""
+    control, used, capacity = load(header), load(header + USED), load(header + CAPACITY)
+    wider = max(4, capacity if 2 * load(header + LIVE) <= capacity else 2 * capacity)
+    offset = allocate(control, _size_of(wider, stride))
+    into, count = load(control + _ARENA) + 8 * offset, 0
+    for entry in range(used):
+        if not _is_deleted(header, entry, stride):
+            copied(into + 8 * count * stride, address_of(header, entry * stride), stride)
+            count += 1
+    for word in range(wider * stride, _size_of(wider, stride)):
+        store(into + 8 * word, 0)
+    store(header + OFFSET, offset)
+    store(header + USED, count)
+    store(header + LIVE, count)
+    store(header + CAPACITY, wider)
+    store(header + INDEXED, 0)
+
+
 @functools.cache
-def _layout(stride: int) -> SimpleNamespace:
-    """Return the operations of dicts and sets on the places of their entries, whatever their keys are."""
-
-    @register_jitable
-    def size_of(capacity):
-        """Return the number of words of a region."""
-        return capacity * stride + (capacity + 63) // 64 + (capacity if capacity > heap.SMALL else 0)
-
-    @register_jitable
-    def index_of(header):
-        capacity = load(header + CAPACITY)
-        return address_of(header, capacity * stride + (capacity + 63) // 64)
-
-    @register_jitable
-    def is_deleted(header, entry):
-        if load(header + LIVE) == load(header + USED):
-            return False
-        bits = load(address_of(header, load(header + CAPACITY) * stride + entry // 64))
-        return (bits >> (entry % 64)) & 1 == 1
-
-    @register_jitable
-    def words_at(header, entry):
-        return address_of(header, entry * stride)
-
-    @register_jitable
-    def next_of(header, entry):
-        """Return the first entry from this number on, or -1."""
-        used = load(header + USED)
-        while entry < used and is_deleted(header, entry):
-            entry += 1
-        return entry if entry < used else -1
-
-    return SimpleNamespace(size_of=size_of, index_of=index_of, is_deleted=is_deleted, words_at=words_at, next=next_of)
-
-
-@functools.cache
-def _searching(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
-    """Return the search for a key, and the operation that puts an entry into the index."""
-    key_of, keys, layout = words_tuple(len(kinds)), _comparing(kinds), _layout(stride)
+def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
+    """Return `find(header, key)` and `added(header, words)` of dicts and sets with keys of these kinds."""
+    key_of, keys = words_tuple(len(kinds)), _comparing(kinds)
     hashed, is_same, check = keys.hashed, keys.is_same, keys.check
-    index_of, is_deleted, words_at = layout.index_of, layout.is_deleted, layout.words_at
 
     @register_jitable
     def put_in_index(header, entry):
-        mask, index = 2 * load(header + CAPACITY) - 1, index_of(header)
-        place = hashed(key_of(words_at(header, entry))) & mask
+        mask, index = 2 * load(header + CAPACITY) - 1, _index_of(header, stride)
+        place = hashed(key_of(address_of(header, entry * stride))) & mask
         while True:
             found = load_short(index + 4 * place)
             # Numbers of entries that do not exist are left from rows that were given up.
@@ -430,63 +459,28 @@ def _searching(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
         used = load(header + USED)
         if load(header + CAPACITY) <= heap.SMALL:
             for entry in range(used):
-                if is_same(words_at(header, entry), words) and not is_deleted(header, entry):
+                if is_same(address_of(header, entry * stride), words) and not _is_deleted(header, entry, stride):
                     return entry
             return -1
         for entry in range(load(header + INDEXED), used):
             put_in_index(header, entry)
-        mask, index = 2 * load(header + CAPACITY) - 1, index_of(header)
+        mask, index = 2 * load(header + CAPACITY) - 1, _index_of(header, stride)
         place = hashed(words) & mask
         while True:
             found = load_short(index + 4 * place)
             if found == 0 or found > used:
                 return -1
-            if is_same(words_at(header, found - 1), words) and not is_deleted(header, found - 1):
+            if is_same(address_of(header, (found - 1) * stride), words) and not _is_deleted(header, found - 1, stride):
                 return found - 1
             place = (place + 1) & mask
-
-    return SimpleNamespace(find=find, key_of=key_of, put_in_index=put_in_index)
-
-
-@functools.cache
-def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
-    """Return the operations on dicts and sets. A key is a tuple of words, an entry is a number.
-
-    Args:
-        kinds: The kinds of a key's words.
-        stride: The number of words of an entry.
-    """
-    search, layout = _searching(kinds, stride), _layout(stride)
-    put_in_index, is_deleted, words_at, size_of = (
-        search.put_in_index, layout.is_deleted, layout.words_at, layout.size_of,
-    )  # fmt: skip
-
-    @register_jitable
-    def widened(header):
-        """Move the entries to a larger region, without the deleted ones."""
-        control, used, capacity = load(header), load(header + USED), load(header + CAPACITY)
-        wider = max(4, capacity if 2 * load(header + LIVE) <= capacity else 2 * capacity)
-        offset = allocate(control, size_of(wider))
-        into, count = load(control + _ARENA) + 8 * offset, 0
-        for entry in range(used):
-            if not is_deleted(header, entry):
-                copied(into + 8 * count * stride, words_at(header, entry), stride)
-                count += 1
-        for word in range(wider * stride, size_of(wider)):
-            store(into + 8 * word, 0)
-        store(header + OFFSET, offset)
-        store(header + USED, count)
-        store(header + LIVE, count)
-        store(header + CAPACITY, wider)
-        store(header + INDEXED, 0)
 
     @register_jitable
     def added(header, words):
         """Add an entry, whose key is not there. Return its number."""
         if load(header + USED) == load(header + CAPACITY):
-            widened(header)
+            _rebuilt(header, stride)
         entry = load(header + USED)
-        address = words_at(header, entry)
+        address = address_of(header, entry * stride)
         for place in range(stride):
             store(address + 8 * place, words[place])
         store(header + USED, entry + 1)
@@ -495,16 +489,4 @@ def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
             put_in_index(header, entry)
         return entry
 
-    @register_jitable
-    def deleted(header, entry):
-        """Delete an entry."""
-        if load(header + LIVE) == 1:
-            emptied(header)
-            return
-        address = address_of(header, load(header + CAPACITY) * stride + entry // 64)
-        change(load(header), address, load(address) | (1 << (entry % 64)))
-        store(header + LIVE, load(header + LIVE) - 1)
-
-    return SimpleNamespace(
-        find=search.find, next=layout.next, at=words_at, key_of=search.key_of, added=added, deleted=deleted
-    )
+    return SimpleNamespace(find=find, added=added)

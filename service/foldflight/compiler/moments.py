@@ -56,7 +56,8 @@ def number_of(value: Any) -> tuple[str, int] | None:
 # March there, so that leap days are last.
 
 
-def _civil(days: int) -> tuple[int, int, int]:
+@register_jitable
+def civil(days: int) -> tuple[int, int, int]:
     shifted = days + 719_468
     era = shifted // 146_097
     day = shifted - era * 146_097
@@ -67,10 +68,8 @@ def _civil(days: int) -> tuple[int, int, int]:
     return year + era * 400 + (1 if month >= 10 else 0), month + 3 if month < 10 else month - 9, day
 
 
-civil: Final = register_jitable(_civil)
-
-
-def _days_of(year: int, month: int, day: int) -> int:
+@register_jitable
+def days_of(year: int, month: int, day: int) -> int:
     if not (1 <= year <= 9999 and 1 <= month <= 12 and 1 <= day <= 31):
         raise ValueError
     shifted = year - 1 if month <= 2 else year
@@ -83,7 +82,6 @@ def _days_of(year: int, month: int, day: int) -> int:
     return days
 
 
-days_of: Final = register_jitable(_days_of)
 _day: Final = register_jitable(lambda a: a // _DAY)
 _since_midnight: Final = register_jitable(lambda a: a - a // _DAY * _DAY)
 _seconds: Final = register_jitable(lambda a: arithmetic.truediv_int(a, 1_000_000))
@@ -163,7 +161,8 @@ _as_timestamp: Final = _within("timestamp")
 _as_duration: Final = _within("duration")
 
 
-def _nearest(a: int, b: int) -> int:
+@register_jitable
+def _rounded(a: int, b: int) -> int:
     """Return the integer that is nearest to a / b, the even one of two."""
     quotient = arithmetic.floordiv_int(a, b)
     rest = arithmetic.mod_int(a, b)
@@ -172,7 +171,6 @@ def _nearest(a: int, b: int) -> int:
     return quotient + 1 if half > 0 or (half == 0 and rest != 0 and quotient % 2 != 0) else quotient
 
 
-_rounded: Final = register_jitable(_nearest)
 negated: Final = register_jitable(lambda a: _as_duration(arithmetic.neg_int(a)))
 _add: Final = register_jitable(lambda a, b: _as_duration(arithmetic.add_int(a, b)))
 _subtract: Final = register_jitable(lambda a, b: _as_duration(arithmetic.sub_int(a, b)))
@@ -202,16 +200,10 @@ ARITHMETIC: Final[dict[tuple[str, str, str], tuple[Any, str]]] = {
     ("/", "duration", "duration"): (register_jitable(lambda a, b: arithmetic.truediv_int(a, b)), "float"),
     ("//", "duration", "duration"): (register_jitable(lambda a, b: arithmetic.floordiv_int(a, b)), "int"),
     ("%", "duration", "duration"): (_rest, "duration"),
-    **{
-        key: found
-        for kind in ("timestamp", "instant")
-        for key, found in {
-            ("-", kind, kind): (_subtract, "duration"),
-            ("+", kind, "duration"): (_later, kind),
-            ("+", "duration", kind): (_later, kind),
-            ("-", kind, "duration"): (_earlier, kind),
-        }.items()
-    },
+    **{("-", kind, kind): (_subtract, "duration") for kind in ("timestamp", "instant")},
+    **{("+", kind, "duration"): (_later, kind) for kind in ("timestamp", "instant")},
+    **{("+", "duration", kind): (_later, kind) for kind in ("timestamp", "instant")},
+    **{("-", kind, "duration"): (_earlier, kind) for kind in ("timestamp", "instant")},
 }
 
 
@@ -239,13 +231,11 @@ def duration_of(
 REPLACED: Final = ("year", "month", "day", "hour", "minute", "second", "microsecond")
 
 
-def _bounded(value: int, limit: int) -> int:
+@register_jitable
+def _part(value: int, limit: int) -> int:
     if not 0 <= value < limit:
         raise ValueError
     return value
-
-
-_part: Final = register_jitable(_bounded)
 
 
 @stand_in

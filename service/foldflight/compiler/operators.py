@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import builtins
 import decimal
-import itertools
 import math
 import operator
-from collections.abc import Callable
 from typing import Any, Final
 
 from numba.core import types
@@ -30,13 +28,14 @@ __all__ = [
     "OPERATORS",
     "check_lengths",
     "get_item",
+    "is_instance",
     "is_none",
-    "isinstance_of",
-    "known_of",
+    "is_some",
+    "mask_of",
+    "not_true",
     "result_of",
     "set_item",
     "truth",
-    "walked",
 ]
 
 
@@ -44,27 +43,6 @@ __all__ = [
 
 
 _int, _float, _bool = KNOWN["int"], KNOWN["float"], KNOWN["bool"]
-
-
-_FROM_ORDER: Final[dict[Any, Callable[[int], bool]]] = {
-    operator.lt: register_jitable(lambda order: order == -1),
-    operator.le: register_jitable(lambda order: order in (-1, 0)),
-    operator.gt: register_jitable(lambda order: order == 1),
-    operator.ge: register_jitable(lambda order: order in (0, 1)),
-    operator.eq: register_jitable(lambda order: order == 0),
-    operator.ne: register_jitable(lambda order: order != 0),
-}
-_SWAPPED: Final = {
-    operator.lt: operator.gt,
-    operator.le: operator.ge,
-    operator.gt: operator.lt,
-    operator.ge: operator.le,
-}
-
-
-def known_of(kind: str) -> Callable[..., Any]:
-    """Return the function that converts an Optional of a kind, which must not be None, to that kind."""
-    return KNOWN[kind]
 
 
 # --- the stand-ins ----------------------------------------------------------------------------------------------------
@@ -124,7 +102,7 @@ def _of_encoded(name: str, a: Any, b: Any) -> Any:
     return lambda a, b: made(function(as_number(as_one(a)), as_number(as_other(b))))
 
 
-def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, mixed: Any = None) -> Any:
+def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, *, compares: bool = False) -> Any:
     """Return the stand-in of a binary operator.
 
     As in Python, a bool with a number is converted to a number, and an int with a float to a float.
@@ -134,7 +112,7 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
         ints: The function for two ints.
         floats: The function for two floats; None: refused.
         bools: The function for two bools; None: `ints`.
-        mixed: For comparisons of an int with a float, the functions of `arithmetic.order`: int first, float first.
+        compares: Whether it compares, so that an int is not converted to a float.
     """
 
     @stand_in
@@ -142,15 +120,14 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
         found = _of_encoded(name, a, b)
         if found is not None:
             return found
-        kinds = _kinds(name, a, b, compares=mixed is not None)
+        kinds = _kinds(name, a, b, compares=compares)
         if kinds[0] in MOMENTS:
             given = KNOWN[kinds[0]]
             return lambda a, b: ints(as_number(given(a)), as_number(given(b)))
-        if mixed is not None and set(kinds) in ({"int", "float"}, {"bool", "float"}):
-            straight, swapped = mixed
+        if compares and set(kinds) in ({"int", "float"}, {"bool", "float"}):
             if kinds[0] == "float":
-                return lambda a, b: swapped(arithmetic.order(_int(b), _float(a)))
-            return lambda a, b: straight(arithmetic.order(_int(a), _float(b)))
+                return lambda a, b: floats(0.0, arithmetic.order(_int(b), _float(a)))
+            return lambda a, b: floats(arithmetic.order(_int(a), _float(b)), 0.0)
         if "float" in kinds:
             chosen, as_one, as_other = floats, _float, _float
         elif kinds == ["bool", "bool"] and bools is not None:
@@ -220,63 +197,41 @@ def truth(a: Any) -> Any:
         zeros = kind.removesuffix("?") in ("duration", *TEXTS)  # all others are true
         return lambda a: a is not None and not (zeros and as_number(given(a)) == 0)
     zero = {"int": 0, "float": 0.0, "bool": False}[kind.removesuffix("?")]
-    if kind.endswith("?"):
-        return lambda a: False if a is None else given(a) != zero
-    return lambda a: given(a) != zero
+    return lambda a: a is not None and given(a) != zero
 
 
-@stand_in
-def not_true(a: Any) -> Any:
-    """Stand for `not a`."""
-    return lambda a: not truth(a)
+not_true: Final = register_jitable(lambda a: not truth(a))
 
 
 @stand_in
 def is_none(a: Any) -> Any:
     """Stand for `a is None`."""
-    kind = kind_of(a)
-    if isinstance(a, (containers.Held, Struct)):
-        return lambda a: False
-    if isinstance(a, types.Optional):
-        return lambda a: a is None
-    if kind is None:
+    if kind_of(a) is None and not isinstance(a, (containers.Held, Struct, types.Optional)):
         raise Refused(f"{a} is compared with None")
-    answer = kind == "none"
-    return lambda a: answer
+    return lambda a: a is None
 
 
-def _is_instance(fitting: frozenset[str]) -> Any:
-    """Return the stand-in of `isinstance` with classes to which values of the `fitting` kinds belong."""
-
-    @stand_in
-    def choose(a: Any) -> Any:
-        kind = kind_of(a)
-        if kind is None or kind.removesuffix("?") in (*ENCODED, *DECIMALS):
-            raise Refused(f"isinstance of {a}")
-        fits, fits_none = kind.removesuffix("?") in fitting, "none" in fitting
-        if kind.endswith("?"):
-            return lambda a: fits_none if a is None else fits
-        return lambda a: fits
-
-    return choose
-
-
+is_some: Final = register_jitable(lambda a: not is_none(a))
 _CLASSES: Final = {"int": int, "float": float, "bool": bool, "none": type(None)}
-# All combinations are made at import, because numba does not see overloads that are added while it compiles.
-_INSTANCE: Final = {
-    frozenset(kinds): _is_instance(frozenset(kinds))
-    for count in range(len(_CLASSES) + 1)
-    for kinds in itertools.combinations(_CLASSES, count)
-}
 
 
-def isinstance_of(classes: tuple[type, ...]) -> Any:
-    """Return the stand-in of `isinstance(a, classes)`."""
-    return _INSTANCE[frozenset(kind for kind, cls in _CLASSES.items() if issubclass(cls, classes))]
+@stand_in
+def is_instance(a: Any, mask: Any) -> Any:
+    """Stand for `isinstance`; the mask has a bit for each of the classes."""
+    kind = str(kind_of(a)).removesuffix("?")
+    if kind not in _CLASSES:
+        raise Refused(f"isinstance of {a}")
+    place, of_none = list(_CLASSES).index(kind), list(_CLASSES).index("none")
+    return lambda a, mask: (mask >> (of_none if a is None else place)) & 1 == 1
+
+
+def mask_of(classes: tuple[type, ...]) -> int:
+    """Return the mask of the classes to whose instances one of the given classes belongs."""
+    return sum(1 << place for place, cls in enumerate(_CLASSES.values()) if issubclass(cls, classes))
 
 
 def _picking(name: str, wins: Any) -> Any:
-    """Return the stand-in of `min` or `max` of two or three values of one kind."""
+    """Return the stand-in of `min` or `max` of two values of one kind."""
     pick = register_jitable(lambda a, b: b if wins(as_number(b), as_number(a)) else a)
     wins_text = texts.COMPARISONS["<" if name == "min" else ">", "text", "text"][0]
     wins_decimal, raw = decimals.COMPARISONS["<" if name == "min" else ">"], decimals.as_scale
@@ -284,53 +239,37 @@ def _picking(name: str, wins: Any) -> Any:
     pick_text = register_jitable(lambda a, b: b if wins_text(as_number(b), as_number(a)) else a)
 
     @stand_in
-    def choose(a: Any, b: Any, c: Any = None) -> Any:
-        third = not (c is None or kind_of(c) == "none" or isinstance(c, types.Omitted))
-        found = [str(kind_of(each)).removesuffix("?") for each in ((a, b, c) if third else (a, b))]
+    def choose(a: Any, b: Any) -> Any:
+        found = [str(kind_of(each)).removesuffix("?") for each in (a, b)]
         if set(found).issubset(DECIMALS):
             exact = KNOWN[max(found, key=scale_of)]
-            if third:
-                return lambda a, b, c=None: pick_decimal(pick_decimal(exact(a), exact(b)), exact(c))
-            return lambda a, b, c=None: pick_decimal(exact(a), exact(b))
-        kinds = _kinds(name, a, b, c, compares=True) if third else _kinds(name, a, b, compares=True)
-        if len(set(kinds)) > 1:
+            return lambda a, b: pick_decimal(exact(a), exact(b))
+        kinds = _kinds(name, a, b, compares=True)
+        if kinds[0] != kinds[1]:
             raise Refused(f"{name} of {' and '.join(kinds)}, whose result may be of either kind")
         given, picks = KNOWN[kinds[0]], pick_text if kinds[0] in TEXTS else pick
-        if third:
-            return lambda a, b, c=None: picks(picks(given(a), given(b)), given(c))
-        return lambda a, b, c=None: picks(given(a), given(b))
+        return lambda a, b: picks(given(a), given(b))
 
     return choose
 
 
+@register_jitable
+def _finite(result: float, a: float, b: float) -> float:
+    """Return a result, and raise as Python's math module does if arguments that are finite have one that is not."""
+    if math.isnan(result) and not (math.isnan(a) or math.isnan(b)):
+        raise ValueError
+    if math.isinf(result) and math.isfinite(a) and math.isfinite(b):
+        raise ValueError
+    return result
+
+
 def _math(name: str, count: int = 1) -> Any:
-    function = arithmetic.c_function(name, count)
-
-    # Python's math module raises if a finite argument has a result that is not finite.
+    function: Any = arithmetic.c_function(name, count)
     if count == 1:
-
-        @register_jitable
-        def called(a: float) -> float:
-            result = function(a)
-            if not math.isfinite(result) and (math.isfinite(a) or (math.isnan(result) and not math.isnan(a))):
-                raise ValueError
-            return result
-
-        return _unary(f"math.{name}", ints=register_jitable(lambda a: called(builtins.float(a))), floats=called)
-
-    @register_jitable
-    def called_with_two(a: float, b: float) -> float:
-        result = function(a, b)
-        known = math.isnan(a) or math.isnan(b)
-        if (math.isnan(result) and not known) or (math.isinf(result) and math.isfinite(a) and math.isfinite(b)):
-            raise ValueError
-        return result
-
-    return _binary(
-        f"math.{name}",
-        ints=register_jitable(lambda a, b: called_with_two(builtins.float(a), builtins.float(b))),
-        floats=called_with_two,
-    )
+        one = register_jitable(lambda a: _finite(function(a), a, a))
+        return _unary(f"math.{name}", register_jitable(lambda a: one(builtins.float(a))), one)
+    two = register_jitable(lambda a, b: _finite(function(a, b), a, b))
+    return _binary(f"math.{name}", register_jitable(lambda a, b: two(builtins.float(a), builtins.float(b))), two)
 
 
 def _asks(name: str, ints: bool, floats: Any) -> Any:
@@ -339,8 +278,7 @@ def _asks(name: str, ints: bool, floats: Any) -> Any:
 
 def _comparison(symbol: str, function: Any) -> Any:
     plain = _plain(function)
-    mixed = (_FROM_ORDER[function], _FROM_ORDER[_SWAPPED.get(function, function)])
-    return _binary(symbol, ints=plain, floats=plain, bools=plain, mixed=mixed)
+    return _binary(symbol, ints=plain, floats=plain, bools=plain, compares=True)
 
 
 def _equality(plain: Any, *, differ: bool) -> Any:
@@ -369,22 +307,6 @@ def _identity(a: Any) -> Any:
 
 
 _same: Final = register_jitable(_identity)
-
-
-@stand_in
-def _contains(holder: Any, item: Any) -> Any:
-    """Stand for `item in holder`."""
-    if str(kind_of(holder)).removesuffix("?") in TEXTS:
-        return lambda holder, item: texts.contains(holder, item)
-    return lambda holder, item: containers.contains(holder, item)
-
-
-@stand_in
-def _size(a: Any) -> Any:
-    """Stand for `len(a)`."""
-    if str(kind_of(a)).removesuffix("?") in TEXTS:
-        return lambda a: texts.size_of(a)
-    return lambda a: containers.length_of(a)
 
 
 @stand_in
@@ -448,7 +370,7 @@ OPERATORS: Final[dict[Any, Any]] = {
     operator.pos: _unary("+", _same, _same, durations=_same, of_decimals=register_jitable(lambda a, scale: a)),
     operator.invert: _unary("~", register_jitable(lambda a: ~a)),
     operator.not_: not_true,
-    operator.contains: _contains,
+    operator.contains: containers.contains,
 }
 
 IN_PLACE: Final[dict[Any, Any]] = {
@@ -487,7 +409,7 @@ CALLS: Final[dict[Any, Any]] = {
         for name in ("exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "atan", "tanh")
     },
     **{getattr(math, name): _math(name, 2) for name in ("atan2", "copysign")},
-    len: _size,
+    len: containers.length_of,
     rank: _unary("rank", _same, _same),  # numbers are their own rank; `min` and `max` call it for structs and arrays
 }
 
@@ -502,7 +424,7 @@ def _of_one(name: str, of_container: Any, of_several: Any) -> Any:
         if len(a) == 2:
             return lambda a: of_several(a[0], a[1])
         if len(a) == 3:
-            return lambda a: of_several(a[0], a[1], a[2])
+            return lambda a: of_several(of_several(a[0], a[1]), a[2])
         raise Refused(f"it calls {name} of a tuple of {len(a)}")
 
     return choose
@@ -514,32 +436,11 @@ EXTREMES: Final = {
 }
 
 
-@stand_in
-def walked(a: Any) -> Any:
-    """Return what a loop walks over, a text or bytes that must not be None."""
-    known = KNOWN[texts.text_kind("a loop", a)]
-    return lambda a: known(a)
-
-
-@stand_in
-def check_lengths(a: Any, b: Any) -> Any:
+@register_jitable
+def check_lengths(a: Any, b: Any) -> None:
     """Raise unless `zip(a, b, strict=True)` comes to the end of both."""
-    sizes = [_size_of(each) for each in (a, b)]
-    one, other = sizes
-
-    def check(a: Any, b: Any) -> None:
-        if one(a) != other(b):
-            raise ValueError
-
-    return check
-
-
-def _size_of(a: Any) -> Any:
-    if kind_of(a) == "bytes":
-        return texts.size_of
-    if not isinstance(a, containers.Held):
-        raise Refused(f"it calls zip with strict of {a}")
-    return containers.length_of
+    if containers.length_of(a) != containers.length_of(b):
+        raise ValueError
 
 
 METHODS: Final[dict[str, Any]] = {
@@ -594,19 +495,15 @@ def set_item(items: Any, index: Any, value: Any) -> Any:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-def _as_result(kind: str, digits: int, inner: str, *, optional: bool) -> Any:
-    """Return the implementation of a cast of decimals or whole numbers to DECIMAL, which rounds half up."""
-    raw, scale, within = decimals.as_scale, scale_of(kind), decimals.within(digits)
+def _as_result(kind: str, digits: int, inner: str) -> Any:
+    """Return the function that casts decimals or whole numbers to DECIMAL, rounding half up."""
+    raw, scale, within = decimals.as_scale, scale_of(kind), decimals.WITHIN[digits]
     excess = scale_of(inner) - scale if inner in DECIMALS else 0
     if excess > 0:
         given = KNOWN[inner]
-        one = register_jitable(lambda a: raw(within(decimals.rounded(raw(given(a), 0), excess)), scale))
-    else:
-        given = KNOWN[kind]
-        one = register_jitable(lambda a: raw(within(raw(given(a), 0)), scale))
-    if optional:
-        return lambda a: None if a is None else one(a)
-    return lambda a: one(a)
+        return register_jitable(lambda a: raw(within(decimals.rounded(raw(given(a), 0), excess)), scale))
+    given = KNOWN[kind]
+    return register_jitable(lambda a: raw(within(raw(given(a), 0)), scale))
 
 
 def result_of(kind: str, bits: int) -> Any:
@@ -638,10 +535,10 @@ def result_of(kind: str, bits: int) -> Any:
             return lambda a: None
         inner = found.removesuffix("?")
         if kind in DECIMALS and inner in ("int", *DECIMALS):
-            return _as_result(kind, bits, inner, optional=found.endswith("?"))
-        if kind != inner and not {"int", "float"}.issuperset((kind, inner)):
+            one = _as_result(kind, bits, inner)
+        elif kind != inner and not {"int", "float"}.issuperset((kind, inner)):
             raise Refused(f"get_value returns {inner}, but the result type is {kind}")
-        if kind == "int":
+        elif kind == "int":
             one = register_jitable(lambda a: whole(arithmetic.int_of_float(a))) if inner == "float" else whole
         else:
             one = KNOWN[kind]

@@ -11,6 +11,7 @@ import functools
 import inspect
 import math
 import typing
+from collections.abc import Collection
 from types import CodeType, FunctionType
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from foldflight.compiler.texts import address_of
 from foldflight.fold.decimals import DECIMALS, decimal_of, scale_of, words_of
 from foldflight.fold.moments import moment_of
 from foldflight.fold.texts import text_of
-from foldflight.functions.author.scalar import ScalarMethods
+from foldflight.functions.author.scalar import BoundScalar, ScalarMethods
 from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.types.serializer import Nullable, may_be_none
 from foldflight.functions.types.sql import sql_name
@@ -38,12 +39,10 @@ from foldflight.functions.types.values import CastError
 __all__ = [
     "LOOKED_AT",
     "Start",
-    "argument_kind",
-    "attribute_record",
     "own_attributes",
     "plain_kind",
     "plan_of",
-    "result_kind",
+    "scalar_plan_of",
 ]
 
 _METHODS: Final = ("accumulate", "retract", "merge", "get_value")
@@ -85,12 +84,7 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
         raise Refused(untyped)
     separate = hasattr(function.cls, "create_accumulator")
     functions, with_self = _functions(function.cls, separate=separate)
-    own = own_attributes(methods)
-    attributes = {name: value for name, value in own.items() if plain_kind(value) is not None}
-    # Compiled code would use the attribute of the class instead.
-    hiding = [name for name in own if name in functions or (name not in attributes and hasattr(function.cls, name))]
-    if hiding:
-        raise Refused(f"its instance attribute {hiding[0]} hides the class attribute of that name")
+    parameters, instance = _attributes(methods, function.cls, functions)
     has_members = (
         bound.serializer is not None
         and pa.types.is_struct(bound.serializer.arrow)
@@ -100,10 +94,9 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     if untyped:
         maker = inspect.getattr_static(function.cls, "create_accumulator", None)
         cls = class_named(function, getattr(maker, "__func__", maker))
-    for each in [function.cls, *([cls] if cls is not None else [])]:
-        hooks = [name for name in _HOOKS if getattr(each, name, None) not in (None, getattr(object, name, None))]
-        if hooks:
-            raise Refused(f"{each.__name__} has {hooks[0]}")
+    _check_hooks(function.cls)
+    if cls is not None:
+        _check_hooks(cls)
     makers = _makers(function.cls, cls, separate=separate)
     for what, maker in makers.items():
         try:
@@ -116,12 +109,11 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     certain = certain_of(cls, accumulators[0], untyped, function.accumulator_hints) if untyped else None
     layout = _layout(bound, cls, accumulators[0]) if certain is None else certain.layout
     fresh = _fresh_record(layout, cls, accumulators)
-    parameters = RecordLayout(tuple(RecordField(name, str(plain_kind(value))) for name, value in attributes.items()))
     try:
-        (kind, bits), unresolved = result_kind(bound.result_type), ""
+        (kind, bits), unresolved = _result_kind(bound.result_type), ""
     except Refused as refused:  # get_value is interpreted, and all other methods are compiled
         (kind, bits), unresolved = ("", 0), refused.reason
-    arguments = [argument_kind(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
+    arguments = [_argument_kind(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
     plan = Plan(
         functions=tuple(functions.items()),
         makers=tuple(makers.items()),
@@ -136,13 +128,65 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
         result_bits=bits,
         unresolved=unresolved,
     )
-    return plan, Start(fresh, attribute_record(parameters, attributes), certain)
+    return plan, Start(fresh, instance, certain)
 
 
 def own_attributes(methods: Methods | ScalarMethods) -> dict[str, Any]:
     """Return the attributes of the author's instance; none for a function, or a class that is its own accumulator."""
     method = methods.get_value if isinstance(methods, Methods) else methods.eval
     return getattr(getattr(method, "__self__", None), "__dict__", {})
+
+
+class _Function:
+    """The class in the plan of a function that is not a method."""
+
+
+def scalar_plan_of(bound: BoundScalar, methods: ScalarMethods) -> tuple[Plan, Any]:
+    """Return the plan of a scalar function and the attributes of its instance. Raises Refused with the reason."""
+    target = bound.function.target
+    cls = target if isinstance(target, type) else _Function
+    found = inspect.getattr_static(target, "eval") if isinstance(target, type) else target
+    parameters, instance = _attributes(methods, cls, ("eval",))
+    _check_hooks(cls)
+    function = found.__func__ if isinstance(found, staticmethod) else found
+    if not isinstance(function, FunctionType):
+        raise Refused("eval is not a plain method")
+    if not bound.input_types:
+        raise Refused("it has no arguments")
+    kinds = [_argument_kind(*each) for each in zip(bound.function.input_names, bound.input_types, strict=False)]
+    result, bits = _result_kind(bound.result_type)
+    plan = Plan(
+        functions=(("eval", function),),
+        makers=(),
+        with_self=frozenset({"eval"} if isinstance(target, type) and function is found else ()),
+        cls=cls,
+        instance=parameters,
+        accumulator_class=None,
+        accumulator=RecordLayout(()),
+        arguments=tuple(dtype for dtype, _ in kinds),
+        kinds=tuple(kind for _, kind in kinds),
+        result=result,
+        result_bits=bits,
+    )
+    return plan, instance
+
+
+def _attributes(methods: Methods | ScalarMethods, cls: type, functions: Collection[str]) -> tuple[RecordLayout, Any]:
+    """Return the attributes of the author's instance that code can hold, as a layout and a record (uint8)."""
+    own = own_attributes(methods)
+    kept = {name: value for name, value in own.items() if plain_kind(value) is not None}
+    # Compiled code would use the attribute of the class instead.
+    hiding = [name for name in own if name in functions or (name not in kept and hasattr(cls, name))]
+    if hiding:
+        raise Refused(f"its instance attribute {hiding[0]} hides the class attribute of that name")
+    layout = RecordLayout(tuple(RecordField(name, str(plain_kind(value))) for name, value in kept.items()))
+    return layout, _record(layout, kept)
+
+
+def _check_hooks(cls: type) -> None:
+    hooks = [name for name in _HOOKS if getattr(cls, name, None) not in (None, getattr(object, name, None))]
+    if hooks:
+        raise Refused(f"{cls.__name__} has {hooks[0]}")
 
 
 def _functions(cls: type, *, separate: bool) -> tuple[dict[str, Any], frozenset[str]]:
@@ -166,7 +210,7 @@ def _names(bound: BoundFunction) -> list[str]:
     return [names[place] if place < len(names) else str(place + 1) for place in range(len(bound.input_types))]
 
 
-def argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], Kind]:
+def _argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], Kind]:
     """Return the NumPy type of an argument's column, or of its words, and the kind of its values. Raises Refused."""
     moment = moment_of(type_)
     if moment is not None:
@@ -182,45 +226,41 @@ def argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], Kind]:
         return np.dtype(np.int64), found
     if pa.types.is_list(type_) or pa.types.is_map(type_):
         given = [type_.value_type] if pa.types.is_list(type_) else [type_.key_type, type_.item_type]
-        items = [str(argument_kind(name, each)[1]) for each in given]
+        items = [str(_argument_kind(name, each)[1]) for each in given]
         if all(each in KINDS and each not in DECIMALS for each in items):
             key, *value = (Part((each,)) for each in items)
             return np.dtype(np.int64), Holding("dict" if value else "list", key, value[0] if value else None)
     names = [field.name for field in type_] if pa.types.is_struct(type_) else []
-    fields = [argument_kind(f"{name}.{field.name}", field.type) for field in type_] if names else []
+    fields = [_argument_kind(f"{name}.{field.name}", field.type) for field in type_] if names else []
     if names and len(set(names)) == len(names) and all(isinstance(kind, str) for _, kind in fields):
         kinds = tuple(str(kind) for _, kind in fields)
         return np.dtype(np.bool_), Members(tuple(names), tuple(dtype for dtype, _ in fields), kinds)
     raise Refused(f"its argument {name} has the type {sql_name(type_)}")
 
 
-def result_kind(type_: pa.DataType) -> tuple[str, int]:
+def _result_kind(type_: pa.DataType) -> tuple[str, int]:
     """Return the kind of a result, and the width of a whole number or the digits of a decimal. Raises Refused."""
-    scaled = decimal_of(type_)
-    if scaled is not None:
-        return scaled, type_.precision
-    if pa.types.is_signed_integer(type_):
-        return "int", type_.bit_width
-    if type_ == pa.float64():
-        return "float", 64
-    if pa.types.is_boolean(type_):
-        return "bool", 8
-    kept = _kept_moment(type_) or text_of(type_)
-    if kept is not None:
-        return kept, 64
-    raise Refused(f"its result has the type {sql_name(type_)}")
+    kind = _stored_kind(type_)
+    if kind is None:
+        raise Refused(f"its result has the type {sql_name(type_)}")
+    return kind, type_.precision if kind in DECIMALS else type_.bit_width if kind == "int" else 64
 
 
-def _kind(name: str, type_: pa.DataType) -> str:
+def _stored_kind(type_: pa.DataType) -> str | None:
+    """Return the kind of a result or a state; None for types that are not compiled."""
     if pa.types.is_signed_integer(type_):
         return "int"
     if type_ == pa.float64():
         return "float"
     if pa.types.is_boolean(type_):
         return "bool"
-    kept = _kept_moment(type_) or text_of(type_) or decimal_of(type_)
-    if kept is not None:
-        return kept
+    return _kept_moment(type_) or text_of(type_) or decimal_of(type_)
+
+
+def _kind(name: str, type_: pa.DataType) -> str:
+    kind = _stored_kind(type_)
+    if kind is not None:
+        return kind
     remedy = ""
     if pa.types.is_list(type_):
         remedy = f"; lists are compiled if create_accumulator makes them with up to {_COPIED_MAX} items, whose number "
@@ -269,27 +309,25 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
         )
     if cls is None:
         type_ = arrow.field(0).type if pa.types.is_struct(arrow) else arrow
-        holding = _holding("its accumulator", type_, fresh)
-        if holding is not None and not isinstance(bound.serializer, Nullable):
-            return RecordLayout((RecordField("value", holding.shape, held=holding),))
-        length = _initial_length(fresh)
-        is_list = length > 0 and pa.types.is_list(type_)
-        kind = _item_kind("", type_.value_type) if is_list else _kind("", type_)
-        return RecordLayout((RecordField("value", kind, isinstance(bound.serializer, Nullable), length),))
+        return RecordLayout((_field("value", "", type_, None, fresh, isinstance(bound.serializer, Nullable)),))
     fields = []
     for member in arrow:
         if inspect.isdatadescriptor(getattr(cls, member.name, None)) and not hasattr(cls, "__slots__"):
             raise Refused(f"{cls.__name__}.{member.name} is a property")
-        may_be_null = may_be_none(hints.get(member.name)) or getattr(fresh, member.name) is None
-        length = 0 if may_be_null else _length(hints.get(member.name)) or _initial_length(getattr(fresh, member.name))
-        holding = _holding(member.name, member.type, getattr(fresh, member.name))
-        if holding is not None and not may_be_null:
-            fields.append(RecordField(member.name, holding.shape, held=holding))
-            continue
-        is_list = length > 0 and pa.types.is_list(member.type)
-        kind = _item_kind(member.name, member.type.value_type) if is_list else _kind(member.name, member.type)
-        fields.append(RecordField(member.name, kind, may_be_null, length))
+        hint, value = hints.get(member.name), getattr(fresh, member.name)
+        fields.append(_field(member.name, member.name, member.type, hint, value, may_be_none(hint) or value is None))
     return RecordLayout(tuple(fields))
+
+
+def _field(name: str, shown: str, type_: pa.DataType, hint: Any, value: Any, may_be_null: bool) -> RecordField:
+    """Return the field of a member of an accumulator, `shown` in reasons, or of an accumulator itself."""
+    holding = None if may_be_null else _holding(shown or "its accumulator", type_, value)
+    if holding is not None:
+        return RecordField(name, holding.shape, held=holding)
+    length = 0 if may_be_null and shown else _length(hint) or _initial_length(value)
+    is_list = length > 0 and pa.types.is_list(type_)
+    kind = _item_kind(shown, type_.value_type) if is_list else _kind(shown, type_)
+    return RecordField(name, kind, may_be_null, length)
 
 
 def _holding(what: str, type_: pa.DataType, fresh: Any) -> Holding | None:
@@ -377,11 +415,6 @@ def _record(layout: RecordLayout, members: dict[str, Any]) -> Any:
             raise Refused(f"the initial value of {what} is {member!r}, but its annotation is {field.kind}{remedy}")
         record[field.name] = member
     return record.view(np.uint8)
-
-
-def attribute_record(layout: RecordLayout, attributes: dict[str, Any]) -> Any:
-    """Return the attributes of an instance as a record (uint8)."""
-    return _record(layout, attributes)
 
 
 def _items(field: RecordField, value: Any) -> list[Any]:

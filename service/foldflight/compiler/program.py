@@ -22,17 +22,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from foldflight.compiler.heap import FORMATS
 from foldflight.fold.decimals import DECIMALS
-from foldflight.fold.moments import MOMENTS
-from foldflight.fold.texts import TEXTS
 
 if TYPE_CHECKING:
     from foldflight.compiler.kernels import Kernels, Plan  # brings numba
     from foldflight.compiler.plan import Start
 
-__all__ = ["NO_NUMBA", "Program", "Uncompiled", "lacks_numba", "room_for_results", "why_not"]
-
-_DTYPES: Final = {"int": np.int64, "float": np.float64, "bool": np.bool_, **dict.fromkeys((*MOMENTS, *TEXTS), np.int64)}
+__all__ = ["NO_NUMBA", "Loops", "Program", "Uncompiled", "lacks_numba", "why_not"]
 
 
 @dataclass(frozen=True)
@@ -114,8 +111,74 @@ def lacks_numba() -> bool:
     return True
 
 
-class Program:
-    """The compiled code of one function with direct arguments.
+class Loops:
+    """The compiled loops over rows of one function with direct arguments.
+
+    Args:
+        name: The name of the function or its class.
+        kernels: The loops.
+        main: The one that folds or evaluates rows.
+        instance: The attributes of the author's instance.
+        on_refused: Called with the name, the circumstances in which the function is interpreted, and the reason.
+
+    Raises:
+        Refused: For code that cannot be compiled.
+
+    Attributes:
+        interprets: Why get_value is interpreted; empty if it is compiled.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kernels: Kernels,
+        main: Callable[..., Any],
+        instance: Any,
+        on_refused: Callable[[str, str, str], None],
+    ) -> None:
+        self._name = name
+        self._kernels = kernels
+        self._main = main
+        self._on_refused = on_refused
+        self.instance = instance
+        self.arguments = tuple(zip(kernels.plan.arguments, kernels.plan.kinds, strict=True))
+        self.interprets = ""
+        main(nulls=False)
+
+    @property
+    def was_compiled(self) -> bool:
+        """Whether this process has compiled any of the loops. If not, all were loaded from the store."""
+        return self._kernels.compiled > 0
+
+    def demand_nulls(self) -> None:
+        """Compile the loop over rows with NULLs. Raises the compiler's exception if that is not possible."""
+        self._main(nulls=True)
+
+    def warm(self) -> None:
+        """Compile the loop over rows with NULLs, if possible."""
+        self.rows(nulls=True)
+
+    def rows(self, *, nulls: bool) -> Any:
+        """Return the loop over rows, with or without NULLs; None if it cannot be compiled."""
+        return self._loop(self._main, nulls=nulls)
+
+    def _loop(self, loop: Callable[..., Any], *, nulls: bool) -> Any:
+        try:
+            return loop(nulls=nulls)
+        except Exception as error:  # noqa: BLE001 - the interpreter folds what cannot be compiled
+            where = "for chunks with a NULL argument" if nulls else "for outputs after each row"
+            self._on_refused(self._name, where, why_not(error))
+            return None
+
+    def room(self, count: int) -> tuple[Any, Any]:
+        """Return arrays for `count` results and their flags. A decimal is two words, in a row of two."""
+        kind = self._kernels.plan.result
+        values = np.zeros((count, 2), np.int64) if kind in DECIMALS else np.zeros(count, FORMATS[kind])
+        return values, np.zeros(count, np.bool_)
+
+
+class Program(Loops):
+    """The compiled code of one aggregate function with direct arguments.
 
     Args:
         kernels: The loops.
@@ -129,26 +192,20 @@ class Program:
         certain: The types of accumulators that are pickled; None if states are typed.
         texts: The fields that refer to texts or bytes, or hold them.
         values: The loop that makes results; None if get_value is interpreted.
-        interprets: Why get_value is interpreted; empty if it is compiled.
         changes: Whether an interpreted get_value may change accumulators.
     """
 
     def __init__(self, kernels: Kernels, start: Start, on_refused: Callable[[str, str, str], None]) -> None:
         from foldflight.compiler.kinds import Refused
 
-        self._kernels = kernels
-        self._on_refused = on_refused
+        super().__init__(kernels.plan.cls.__name__, kernels, kernels.fold, start.instance, on_refused)
         self.fresh = start.fresh
-        self.instance = start.instance
         self.certain = start.certain
         self.layout = kernels.plan.accumulator
         self.dtype = self.layout.dtype
         self.texts = [each for each in self.layout.fields if each.refers_to_texts]
-        self.arguments = tuple(zip(kernels.plan.arguments, kernels.plan.kinds, strict=True))
-        kernels.fold(nulls=False)
         self.merge: Any = kernels.merge() if "merge" in kernels.plan.methods else None
         self.values: Any = None
-        self.interprets = ""
         try:
             self.values = kernels.values()
         except Exception as error:  # noqa: BLE001 - the interpreter makes the results that cannot be compiled
@@ -161,38 +218,9 @@ class Program:
         # What an interpreted get_value changes is taken over.
         self.changes = bool(self.interprets) and may_change(kernels.plan)
 
-    @property
-    def was_compiled(self) -> bool:
-        """Whether this process has compiled any of the loops. If not, all were loaded from the store."""
-        return self._kernels.compiled > 0
-
-    def demand_nulls(self) -> None:
-        """Compile the loop over rows with NULLs. Raises the compiler's exception if that is not possible."""
-        self._kernels.fold(nulls=True)
-
-    def fold(self, *, nulls: bool) -> Any:
-        """Return the loop over rows, with or without NULLs; None if it cannot be compiled."""
-        return self._loop(self._kernels.fold, nulls=nulls)
-
     def each(self, *, nulls: bool) -> Any:
         """Return the loop that gives an output after each row; None if it cannot be compiled."""
         return self._loop(self._kernels.each, nulls=nulls)
-
-    def _loop(self, loop: Callable[..., Any], *, nulls: bool) -> Any:
-        try:
-            return loop(nulls=nulls)
-        except Exception as error:  # noqa: BLE001 - the interpreter folds what cannot be compiled
-            where = "for chunks with a NULL argument" if nulls else "for outputs after each row"
-            self._on_refused(self._kernels.plan.cls.__name__, where, why_not(error))
-            return None
-
-    def room(self, count: int) -> tuple[Any, Any]:
-        """Return arrays for `count` results and their flags."""
-        return room_for_results(self._kernels.plan.result, count)
-
-    def warm(self) -> None:
-        """Compile the loop over rows with NULLs, if possible."""
-        self.fold(nulls=True)
 
 
 def may_change(plan: Plan) -> bool:
@@ -341,12 +369,6 @@ def _inner(code: CodeType) -> Iterator[CodeType]:
         if isinstance(each, CodeType):
             yield each
             yield from _inner(each)
-
-
-def room_for_results(kind: str, count: int) -> tuple[Any, Any]:
-    """Return arrays for `count` results of a kind and their flags. A decimal is two words, in a row of two."""
-    values = np.zeros((count, 2), np.int64) if kind in DECIMALS else np.zeros(count, _DTYPES[kind])
-    return values, np.zeros(count, np.bool_)
 
 
 def why_not(error: BaseException) -> str:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from foldflight.compiler.compiled import Compiled
-from foldflight.compiler.program import NO_NUMBA, Program, Uncompiled, lacks_numba, why_not
-from foldflight.compiler.scalar import CompiledScalar, ScalarProgram, scalar_plan_of
+from foldflight.compiler.program import NO_NUMBA, Loops, Program, Uncompiled, lacks_numba, why_not
+from foldflight.compiler.scalar import CompiledScalar
 from foldflight.errors import RejectedError
 from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.aggregate.accumulators import Accumulators
@@ -61,7 +61,7 @@ class _Kept:
     function: AnyFunction
     own: dict[str, Any]
     lookups: Lookups
-    program: Program | ScalarProgram
+    program: Loops
 
     def serves(self, bound: _Bound, methods: _Methods) -> bool:
         """Return whether making the program again would give the same program."""
@@ -166,9 +166,7 @@ class Programs(Accelerator):
         self._decide(bound, found)
         return found
 
-    def program(
-        self, bound: _Bound, methods: _Methods, *, complete: bool = False
-    ) -> Program | ScalarProgram | Uncompiled:
+    def program(self, bound: _Bound, methods: _Methods, *, complete: bool = False) -> Loops | Uncompiled:
         """Return the compiled code of a function, or the reason why there is none.
 
         Args:
@@ -187,7 +185,7 @@ class Programs(Accelerator):
             return Uncompiled(why_not(error))
         return program
 
-    def _made(self, bound: _Bound, methods: _Methods) -> Program | ScalarProgram:
+    def _made(self, bound: _Bound, methods: _Methods) -> Loops:
         from foldflight.compiler.digest import digest_of
         from foldflight.compiler.kernels import Kernels
         from foldflight.compiler.lookups import Lookups
@@ -198,9 +196,9 @@ class Programs(Accelerator):
         digest = digest_of(plan, lookups)
         place = None if self._store is None else functools.partial(self._store.loop, digest)
         kernels = self._kernels.get(digest) or Kernels(plan, place, lambda: digest_of(plan, Lookups()) == digest)
-        program: Program | ScalarProgram
+        program: Loops
         if isinstance(bound, BoundScalar):
-            program = ScalarProgram(bound.function.name, kernels, start, self._log_refused)
+            program = Loops(bound.function.name, kernels, kernels.mapped, start, self._log_refused)
         else:
             program = Program(kernels, start, self._log_refused)
         _remember(self._kernels, digest, kernels)
@@ -276,7 +274,7 @@ class Programs(Accelerator):
             _remember(self._prechecked, key, None)
         return Folding(Mode.COMPILED_WHEN_HOT)
 
-    def _decide(self, bound: _Bound, found: Program | ScalarProgram | Uncompiled) -> Folding:
+    def _decide(self, bound: _Bound, found: Loops | Uncompiled) -> Folding:
         """Remember how a function is folded, and log it the first time."""
         if isinstance(found, Uncompiled):
             folding = Folding(Mode.INTERPRETED, found.reason)
@@ -316,7 +314,7 @@ def _precheck(bound: _Bound) -> Uncompiled | None:
 
 
 def _plan_of(bound: _Bound, methods: _Methods) -> tuple[Plan, Any]:
-    from foldflight.compiler.plan import plan_of
+    from foldflight.compiler.plan import plan_of, scalar_plan_of
 
     if isinstance(bound, BoundScalar):
         assert isinstance(methods, ScalarMethods)

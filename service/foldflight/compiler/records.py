@@ -18,12 +18,11 @@ from numba.core.typing.templates import AttributeTemplate
 from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, lower_setattr_generic, register_model
 
 from foldflight.compiler.containers import Held
-from foldflight.compiler.heap import HEADER, Holding
+from foldflight.compiler.generated import generated
+from foldflight.compiler.heap import FORMATS, HEADER, Holding
 from foldflight.compiler.kinds import KINDS, Refused, exactly
 from foldflight.compiler.walks import Walk, lower_walks
 from foldflight.fold.aggregate.records import record_dtype
-from foldflight.fold.decimals import DECIMALS
-from foldflight.fold.moments import MOMENTS
 from foldflight.fold.texts import TEXTS
 
 __all__ = [
@@ -32,8 +31,7 @@ __all__ = [
     "RecordField",
     "RecordLayout",
     "Reference",
-    "copy_items",
-    "copy_record",
+    "copy",
     "load_item",
     "load_members",
     "local_record",
@@ -43,8 +41,6 @@ __all__ = [
     "store_members",
 ]
 
-_FORMATS: Final = {"int": "i8", "float": "f8", "bool": "?", "byte": "u1", **dict.fromkeys((*MOMENTS, *TEXTS), "i8"),
-                   **dict.fromkeys(DECIMALS, "V16")}  # fmt: skip
 _number: Final = itertools.count()
 
 
@@ -76,7 +72,7 @@ class RecordField:
         """The NumPy format of the attribute in a record."""
         if self.held is not None:
             return "i8", HEADER
-        return (_FORMATS[self.kind], self.length) if self.length else _FORMATS[self.kind]
+        return (FORMATS[self.kind], self.length) if self.length else FORMATS[self.kind]
 
     @property
     def valid(self) -> str:
@@ -173,7 +169,7 @@ class _ReferenceModel(models.OpaqueModel):
 def _item(context: Any, builder: Any, items: Items, pointer: Any, index: Any) -> Any:
     """Return the address of an item."""
     width = llvm.IntType(8) if items.kind == "byte" else context.get_data_type(items.item)
-    size = llvm.Constant(llvm.IntType(64), np.dtype(_FORMATS[items.kind]).itemsize)
+    size = llvm.Constant(llvm.IntType(64), np.dtype(FORMATS[items.kind]).itemsize)
     return builder.bitcast(builder.gep(pointer, [builder.mul(index, size)]), width.as_pointer())
 
 
@@ -291,12 +287,14 @@ def store_members(typing: Any, record: Any, values: Any) -> Any:
 
 
 @intrinsic
-def copy_items(typing: Any, into: Any, source: Any) -> Any:
-    """Copy the items of one list over those of another of the same kind and length."""
+def copy(typing: Any, into: Any, source: Any) -> Any:
+    """Copy the items of one list, or the record of one object, over those of another of the same type."""
+    is_record = isinstance(into, Reference)
+    size = into.layout.dtype.itemsize if is_record else np.dtype(FORMATS[into.kind]).itemsize * into.length
+    move = cgutils.raw_memcpy if is_record else cgutils.raw_memmove  # a list may be copied over itself
 
     def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        size = np.dtype(_FORMATS[into.kind]).itemsize * into.length
-        cgutils.raw_memmove(builder, arguments[0], arguments[1], llvm.Constant(llvm.IntType(64), size), 1)
+        move(builder, arguments[0], arguments[1], llvm.Constant(llvm.IntType(64), size), 1)
         return context.get_dummy_value()
 
     return signature(types.void, into, source), generate
@@ -319,28 +317,13 @@ def reference_at(reference: Reference) -> Callable[..., Any]:
     return at
 
 
-@intrinsic
-def copy_record(typing: Any, into: Any, source: Any) -> Any:
-    """Copy one record over another of the same layout."""
-
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        size = made.args[0].layout.dtype.itemsize
-        cgutils.raw_memcpy(builder, arguments[0], arguments[1], llvm.Constant(llvm.IntType(64), size), 1)
-        return context.get_dummy_value()
-
-    return signature(types.void, into, source), generate
-
-
 def local_record(reference: Reference) -> Callable[..., Any]:
     """Return the function that makes a record on the caller's stack, which LLVM then keeps in registers."""
 
-    @intrinsic
-    def local(typing: Any) -> Any:
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-            words = llvm.ArrayType(llvm.IntType(64), reference.layout.dtype.itemsize // 8)
-            return builder.bitcast(cgutils.alloca_once(builder, words), cgutils.voidptr_t)
-
-        return signature(reference), generate
+    @generated(reference)
+    def local(context: Any, builder: Any) -> Any:
+        words = llvm.ArrayType(llvm.IntType(64), reference.layout.dtype.itemsize // 8)
+        return builder.bitcast(cgutils.alloca_once(builder, words), cgutils.voidptr_t)
 
     return local
 

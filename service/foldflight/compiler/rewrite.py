@@ -34,27 +34,16 @@ __all__ = ["ClassCompiler"]
 _CONSTANTS: Final = (int, float, bool, type(None))
 # Classes and functions that are called with constants when code is compiled.
 _FOLDED: Final = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, decimal.Decimal, float, int)
-_ALLOWED: Final = frozenset(
-    {
-        "build_tuple",
-        "call",
-        "cast",
-        "exhaust_iter",
-        "iternext",
-        "null",
-        "pair_first",
-        "pair_second",
-        "phi",
-        "static_getitem",
-        "undef",
-    }
+_ALLOWED: Final = (
+    *("build_tuple", "call", "cast", "exhaust_iter", "iternext", "null", "pair_first", "pair_second", "phi"),
+    *("static_getitem", "undef"),
 )
 _CHAINED_MAX: Final = 8  # so many numbers are compared one by one
 # The methods of texts, bytes, numbers, dates and times.
 _OF_VALUES: Final = {**moments.METHODS, **texts.METHODS, **writing.METHODS, **operators.METHODS}
 _BUILT_IN: Final = python.BuiltinMethodType
 # What takes containers that are None. All else raises for them, and the interpreter folds the row.
-_TAKING_NONE: Final = (present, operators.is_none, operators.truth, operators.OPERATORS[operator.not_])
+_TAKING_NONE: Final = (present, operators.is_none, operators.is_some, operators.truth, operators.not_true)
 _NAMES: Final = {"build_string": "text", "make_function": "a generator or a function", "yield": "yield"}
 
 
@@ -114,16 +103,25 @@ class _Role:
 
 
 def _check_code(function: Any) -> None:
-    code, why = function.__code__, ""
-    # Since Python 3.12 comprehensions have exception tables too. Only `try` and `with` handle what is raised.
-    if any(each.opname == "PUSH_EXC_INFO" for each in dis.get_instructions(code)):
-        why = f"{function.__name__} uses try or with; test with `if` what would raise"
-    elif code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+    code, why, before = function.__code__, "", ""
+    for step in dis.get_instructions(code):
+        # Since Python 3.12 comprehensions have exception tables too. Only `try` and `with` handle what is raised.
+        if step.opname == "PUSH_EXC_INFO":
+            why = "uses try or with; test with `if` what would raise"
+        elif step.opname in ("DICT_UPDATE", "DICT_MERGE") and not before.startswith("BUILD_"):
+            why = (
+                "makes a dict of another one by **; make an empty one, and put the items into it by update or in a loop"
+            )
+        if why:
+            line = step.positions.lineno if step.positions is not None else None
+            raise Refused(f"{function.__name__} {why}").at(ir.Loc(code.co_filename, line or code.co_firstlineno))
+        before = step.opname
+    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         why = f"{function.__name__} is a generator or coroutine"
     elif code.co_kwonlyargcount or code.co_flags & inspect.CO_VARKEYWORDS:
         why = f"{function.__name__} has keyword-only parameters"
     if why:
-        raise Refused(why).at(code.co_filename, code.co_firstlineno)
+        raise Refused(why).at(ir.Loc(code.co_filename, code.co_firstlineno))
 
 
 def _without_cleanup(function: Any) -> Any:
@@ -189,7 +187,7 @@ class _Rewriter:
                 try:
                     self.statement(statement)
                 except Refused as refused:
-                    raise refused.at(statement.loc.filename, statement.loc.line) from None
+                    raise refused.at(statement.loc) from None
             block.body = self.made
         for label in ir_utils.compute_cfg_from_blocks(self.code.blocks).dead_nodes():
             del self.code.blocks[label]
@@ -298,9 +296,7 @@ class _Rewriter:
     def assign(self, statement: ir.Assign) -> None:
         value, target = statement.value, statement.target
         match value:
-            case ir.Global() | ir.FreeVar():
-                self.object(statement, value.value)
-            case ir.Const():
+            case ir.Global() | ir.FreeVar() | ir.Const():
                 self.object(statement, value.value)
             case ir.Expr():
                 self.expression(statement, value)
@@ -365,10 +361,8 @@ class _Rewriter:
         elif expr.op in ("build_list", "build_set", "build_map"):
             self.container(statement, expr.op.removeprefix("build_").replace("map", "dict"), expr.items)
         elif expr.op == "getiter":
-            given = self.argument(expr.value)
-            if isinstance(given, types.Optional):
-                known = operators.walked if kind_of(given) else present
-                expr = ir.Expr.getiter(self.call(known, (expr.value,), loc), loc)
+            if isinstance(self.type_of(expr.value), types.Optional):
+                expr = ir.Expr.getiter(self.call(present, (expr.value,), loc), loc)
             self.made.append(ir.Assign(expr, target, loc))
         elif expr.op in _ALLOWED:
             self.made.append(statement)
@@ -390,11 +384,8 @@ class _Rewriter:
                 value, other = other, value
             if self.constants.get(other.name, "") is not None:
                 raise Refused("it uses `is` with something other than None")
-            if function is operator.is_:
-                self.emit_call(statement.target, operators.is_none, (value,), statement.loc)
-            else:
-                answer = self.call(operators.is_none, (value,), statement.loc)
-                self.emit_call(statement.target, operators.OPERATORS[operator.not_], (answer,), statement.loc)
+            asks = operators.is_none if function is operator.is_ else operators.is_some
+            self.emit_call(statement.target, asks, (value,), statement.loc)
             return
         if function is operator.contains and self.contains(statement, expr.lhs, expr.rhs):
             return
@@ -409,17 +400,15 @@ class _Rewriter:
         if type(known) not in (tuple, list, set, frozenset, dict):
             return False
         if 0 < len(known) <= _CHAINED_MAX and {int, float}.issuperset(map(type, known)):
-            answers = [self.equal(item, each, statement.loc) for each in known]
+            equal, loc = operators.OPERATORS[operator.eq], statement.loc
+            answers = [self.call(equal, (item, self.constant(each, loc)), loc) for each in known]
             for answer in answers[1:]:
-                answers[0] = self.call(operators.OPERATORS[operator.or_], (answers[0], answer), statement.loc)
+                answers[0] = self.call(operators.OPERATORS[operator.or_], (answers[0], answer), loc)
             self.made.append(ir.Assign(answers[0], statement.target, statement.loc))
             return True
         find = texts.table_of(tuple(known), (True,) * len(known))
         self.emit_call(statement.target, find, (item, self.constant(False, statement.loc)), statement.loc)
         return True
-
-    def equal(self, item: ir.Var, number: float, loc: Any) -> ir.Var:
-        return self.call(operators.OPERATORS[operator.eq], (item, self.constant(number, loc)), loc)
 
     def table(self, statement: ir.Assign, expr: ir.Expr, known: dict[Any, Any]) -> None:
         """Replace `known.get(key, default)` of a dict of constants."""
@@ -450,7 +439,9 @@ class _Rewriter:
             self.methods[statement.target.name] = _Method(structs.field_of, expr.value)
             return
         if reference is None and expr.attr in containers.METHODS:
-            self.methods[statement.target.name] = _Method(containers.METHODS[expr.attr], expr.value)
+            self.methods[statement.target.name] = _Method(
+                containers.METHODS[expr.attr], self.kept(expr.value, statement.loc)
+            )
             return
         if reference is None:
             self.attribute_of_value(statement, expr)
@@ -474,10 +465,12 @@ class _Rewriter:
         if expr.attr in moments.ATTRIBUTES:
             self.emit_call(statement.target, moments.ATTRIBUTES[expr.attr], (expr.value,), statement.loc)
         elif expr.attr in _OF_VALUES:
-            found = _OF_VALUES[expr.attr]
-            self.methods[statement.target.name] = _Method(found, expr.value)
+            receiver = self.kept(expr.value, statement.loc)
+            self.methods[statement.target.name] = _Method(_OF_VALUES[expr.attr], receiver)
         elif expr.attr == "replace":
-            self.methods[statement.target.name] = _Method(moments.replaced, expr.value, moments.REPLACED)
+            self.methods[statement.target.name] = _Method(
+                moments.replaced, self.kept(expr.value, statement.loc), moments.REPLACED
+            )
         else:
             raise Refused(f"it uses the attribute {expr.attr} of a value")
 
@@ -505,8 +498,6 @@ class _Rewriter:
             self.table(statement, expr, function.__self__)
         elif function is isinstance and len(arguments) == 2 and arguments[1].name in self.constants:
             self.is_instance(statement, arguments[0], self.constants[arguments[1].name])
-        elif function is len and len(arguments) == 1 and self.length(arguments[0]):
-            self.object(statement, self.length(arguments[0]))
         elif function is bool and len(arguments) == 1 and arguments[0].name in self.constants:
             self.object(statement, self.is_true(arguments[0]))
         elif any(function is each for each in _FOLDED) and self.are_known(expr):
@@ -527,9 +518,9 @@ class _Rewriter:
             if function in (min, max) and len(arguments) == 1:
                 self.emit_call(statement.target, operators.EXTREMES[function], arguments, statement.loc)
                 return
-            if function in (min, max) and not 2 <= len(arguments) <= 3:
-                raise Refused(f"it calls {function.__name__} with {len(arguments)} arguments")
             made = operators.CALLS[function]
+            while function in (min, max) and len(arguments) > 2:
+                arguments = (self.call(made, arguments[:2], statement.loc), *arguments[2:])
             if not takes(made, len(arguments)):
                 remedy = "; round in get_value" if function is round else ""
                 raise Refused(f"it calls {function.__name__} with {len(arguments)} arguments{remedy}")
@@ -567,12 +558,13 @@ class _Rewriter:
         given = classes if isinstance(classes, tuple) else (classes,)
         if not all(isinstance(each, type) for each in given):
             raise Refused("it calls isinstance with something that is not a class")
-        root = self.root(value)
-        kind = kind_of(self.arguments[root.index]) if isinstance(root, ir.Arg) else None
+        type_ = self.type_of(value)
+        kind = None if type_ is None else kind_of(type_)
         if kind in ("int", "float", "bool"):
             self.object(statement, issubclass({"int": int, "float": float, "bool": bool}[kind], given))
         else:
-            self.emit_call(statement.target, operators.isinstance_of(given), (value,), statement.loc)
+            mask = self.constant(operators.mask_of(given), statement.loc)
+            self.emit_call(statement.target, operators.is_instance, (value, mask), statement.loc)
 
     # --- the parts of statements ----------------------------------------------------------------------------------
 
@@ -586,13 +578,16 @@ class _Rewriter:
             found = definitions[0]
         return found
 
-    def argument(self, var: ir.Var) -> types.Type | None:
-        """Return the type of a variable that is an argument; None for others."""
+    def type_of(self, var: ir.Var) -> types.Type | None:
+        """Return the type of a parameter, or of an attribute of one; None for other variables."""
         root = self.root(var)
-        return self.arguments[root.index] if isinstance(root, ir.Arg) else None
+        if isinstance(root, ir.Arg):
+            return self.arguments[root.index]
+        reference = self.reference(root.value) if isinstance(root, ir.Expr) and root.op == "getattr" else None
+        return None if reference is None else reference.type_of(root.attr)
 
     def struct(self, var: ir.Var) -> structs.Struct | None:
-        type_ = self.argument(var)
+        type_ = self.type_of(var)
         type_ = type_.type if isinstance(type_, types.Optional) else type_
         return type_ if isinstance(type_, structs.Struct) else None
 
@@ -604,39 +599,31 @@ class _Rewriter:
         self.emit_call(statement.target, structs.field_of, (struct, self.constant(name, statement.loc)), statement.loc)
 
     def reference(self, var: ir.Var) -> Reference | None:
-        type_ = self.argument(var)
+        type_ = self.type_of(var)
         return type_ if isinstance(type_, Reference) else None
 
     def is_member(self, expr: ir.Expr) -> bool:
         """Return whether code takes a member of an accumulator that is a tuple, by a number that it has."""
-        type_, index = self.argument(expr.value), self.constants.get(expr.index.name)
+        type_, index = self.type_of(expr.value), self.constants.get(expr.index.name)
         return isinstance(type_, types.BaseTuple) and type(index) is int and -len(type_) <= index < len(type_)
-
-    def length(self, var: ir.Var) -> int:
-        """Return the length of a list that is the accumulator or one of its attributes; 0 for other variables."""
-        root = self.root(var)
-        if isinstance(root, ir.Arg) and isinstance(self.arguments[root.index], Items):
-            return self.arguments[root.index].length
-        if not isinstance(root, ir.Expr) or root.op != "getattr":
-            return 0
-        reference = self.reference(root.value)
-        field = None if reference is None else reference.fields.get(root.attr)
-        return 0 if field is None else field.length
 
     def holds_items(self, var: ir.Var) -> bool:
         """Return whether a variable is a list of fixed length, a container, or what a call returned."""
         root = self.root(var)
-        if isinstance(root, ir.Arg):
-            type_ = self.arguments[root.index]
-            return isinstance(getattr(type_, "type", type_), (Items, containers.Held))
-        if isinstance(root, ir.Expr) and root.op == "getattr":
-            reference = self.reference(root.value)
-            field = None if reference is None else reference.fields.get(root.attr)
-            return field is not None and (field.length > 0 or field.held is not None)
-        return isinstance(root, ir.Expr) and root.op in ("call", "getitem", "static_getitem")
+        is_made = isinstance(root, ir.Expr) and root.op in ("call", "getitem", "static_getitem")
+        type_ = self.type_of(var)
+        return is_made or isinstance(getattr(type_, "type", type_), (Items, containers.Held))
 
     def fresh(self, loc: Any) -> ir.Var:
         return next(iter(self.code.blocks.values())).scope.redefine("$foldflight", loc)
+
+    def kept(self, var: ir.Var, loc: Any) -> ir.Var:
+        """Return a variable with the value that one has now, which may be assigned before a method of it is called."""
+        if len(self.code._definitions[var.name]) <= 1:
+            return var
+        target = self.fresh(loc)
+        self.made.append(ir.Assign(var, target, loc))
+        return target
 
     def constant(self, value: float | str | None, loc: Any) -> ir.Var:
         """Return a new variable with a constant."""
@@ -651,7 +638,7 @@ class _Rewriter:
 
     def known(self, var: ir.Var, loc: Any) -> ir.Var:
         """Return a container that is an argument and may be None as one that must not be; other variables unchanged."""
-        type_ = self.argument(var)
+        type_ = self.type_of(var)
         is_container = isinstance(type_, types.Optional) and kind_of(type_) is None
         return self.call(present, (var,), loc) if is_container else var
 

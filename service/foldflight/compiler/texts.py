@@ -17,6 +17,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
 from foldflight.compiler.arithmetic import bound_of, index_of
+from foldflight.compiler.generated import generated
 from foldflight.compiler.kinds import KINDS, KNOWN, Refused, as_moment, as_number, exactly, kind_of, stand_in
 from foldflight.fold.texts import ADDRESS_BITS, LENGTH_MAX, TEXTS
 
@@ -27,8 +28,8 @@ __all__ = [
     "asking",
     "byte_at",
     "constant_of",
-    "contains",
     "cut",
+    "includes",
     "includes_at",
     "item_of",
     "length_of",
@@ -101,61 +102,54 @@ def constant_of(value: str | bytes) -> tuple[Any, str]:
 # --- the content ------------------------------------------------------------------------------------------------------
 
 
-@intrinsic
-def byte_at(typing: Any, text: Any, index: Any) -> Any:
+@generated(types.int64, types.int64, types.int64)
+def byte_at(context: Any, builder: Any, text: Any, index: Any) -> Any:
     """Return a byte of a text, at an index that is in range."""
-
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        wide, byte = llvm.IntType(64), llvm.IntType(8)
-        place = builder.add(builder.and_(arguments[0], wide(_ADDRESS)), arguments[1])
-        return builder.zext(builder.load(builder.inttoptr(place, byte.as_pointer())), wide)
-
-    return signature(types.int64, types.int64, types.int64), generate
+    wide, byte = llvm.IntType(64), llvm.IntType(8)
+    place = builder.add(builder.and_(text, wide(_ADDRESS)), index)
+    return builder.zext(builder.load(builder.inttoptr(place, byte.as_pointer())), wide)
 
 
-@intrinsic
-def _differs(typing: Any, one: Any, other: Any, count: Any) -> Any:
+@generated(types.int64, types.int64, types.int64, types.int64)
+def _differs(context: Any, builder: Any, one: Any, other: Any, count: Any) -> Any:
     """Return what C's memcmp returns for the first bytes of two texts."""
-
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        wide, place = llvm.IntType(64), llvm.IntType(8).as_pointer()
-        kind = llvm.FunctionType(llvm.IntType(32), [place, place, wide])
-        compare = builder.module.globals.get("memcmp") or llvm.Function(builder.module, kind, "memcmp")
-        given = [builder.inttoptr(builder.and_(each, wide(_ADDRESS)), place) for each in arguments[:2]]
-        return builder.sext(builder.call(compare, [*given, arguments[2]]), wide)
-
-    return signature(types.int64, types.int64, types.int64, types.int64), generate
+    wide, place = llvm.IntType(64), llvm.IntType(8).as_pointer()
+    kind = llvm.FunctionType(llvm.IntType(32), [place, place, wide])
+    compare = builder.module.globals.get("memcmp") or llvm.Function(builder.module, kind, "memcmp")
+    given = [builder.inttoptr(builder.and_(each, wide(_ADDRESS)), place) for each in (one, other)]
+    return builder.sext(builder.call(compare, [*given, count]), wide)
 
 
 length_of: Final = register_jitable(lambda a: a >> ADDRESS_BITS)
 
 
-def _is_same(a: int, b: int) -> bool:
+@register_jitable
+def _same(a: int, b: int) -> bool:
     return a == b or (length_of(a) == length_of(b) and _differs(a, b, length_of(a)) == 0)
 
 
-def _compared(a: int, b: int) -> int:
+@register_jitable
+def _order(a: int, b: int) -> int:
     found = _differs(a, b, min(length_of(a), length_of(b)))
     return found if found != 0 else length_of(a) - length_of(b)
 
 
-_same: Final = register_jitable(_is_same)
-_order: Final = register_jitable(_compared)
-
-
-def _cut(a: int, start: int, end: int) -> int:
+@register_jitable
+def cut(a: int, start: int, end: int) -> int:
     """Return the bytes from `start` to `end` of a text, which are in range."""
     return 0 if end <= start else ((a & _ADDRESS) + start) | (end - start) << ADDRESS_BITS
 
 
-def _characters(a: int) -> int:
+@register_jitable
+def _count(a: int) -> int:
     count = 0
     for place in range(length_of(a)):
         count += (byte_at(a, place) & 0xC0) != 0x80
     return count
 
 
-def _place_of(a: int, index: int) -> int:
+@register_jitable
+def _begin(a: int, index: int) -> int:
     """Return the byte at which a character begins; the length for those beyond the end."""
     place, seen = 0, 0
     while place < length_of(a):
@@ -167,21 +161,23 @@ def _place_of(a: int, index: int) -> int:
     return place
 
 
-def _found_in(a: int, b: int) -> bool:
+@register_jitable
+def includes_at(a: int, b: int, place: int) -> bool:
+    """Return whether a text is within another one at a place, from which on there is room for it."""
+    return _differs(a + place, b, length_of(b)) == 0
+
+
+@register_jitable
+def _includes(a: int, b: int) -> bool:
     for place in range(length_of(a) - length_of(b) + 1):  # noqa: SIM110 - numba has no `any`
-        if _differs(a + place, b, length_of(b)) == 0:
+        if includes_at(a, b, place):
             return True
     return False
 
 
-cut: Final = register_jitable(_cut)
-_count: Final = register_jitable(_characters)
-_begin: Final = register_jitable(_place_of)
-_includes: Final = register_jitable(_found_in)
-includes_at: Final = register_jitable(lambda a, b, place: _differs(a + place, b, length_of(b)) == 0)
-_starts: Final = register_jitable(lambda a, b: length_of(b) <= length_of(a) and _differs(a, b, length_of(b)) == 0)
+_starts: Final = register_jitable(lambda a, b: length_of(b) <= length_of(a) and includes_at(a, b, 0))
 _ends: Final = register_jitable(
-    lambda a, b: length_of(b) <= length_of(a) and _differs(a + (length_of(a) - length_of(b)), b, length_of(b)) == 0
+    lambda a, b: length_of(b) <= length_of(a) and includes_at(a, b, length_of(a) - length_of(b))
 )
 
 # The functions of the integers, by operator.
@@ -227,7 +223,7 @@ def asking(name: str, function: Any, *, made: bool = False) -> Any:
     return choose
 
 
-contains: Final = asking("in", _includes)
+includes: Final = asking("in", _includes)
 METHODS: Final = {"startswith": asking("startswith", _starts), "endswith": asking("endswith", _ends)}
 
 
@@ -255,16 +251,15 @@ def part_of(a: Any, start: Any, stop: Any) -> Any:
     kind = text_kind("[:]", a)
     if any(kind_of(each) not in ("int", "none") for each in (start, stop)):
         raise Refused(f"it takes a part of a {kind} from {start} to {stop}")
-    known, made, is_text, size = KNOWN[kind], as_moment(kind), kind == "text", _count if kind == "text" else length_of
+    known, made, size = KNOWN[kind], as_moment(kind), _count if kind == "text" else length_of
+    begin = _begin if kind == "text" else register_jitable(lambda a, index: index)
 
     def part(a, start, stop):
         number = as_number(known(a))
         whole = size(number)
         low = 0 if start is None else bound_of(start, whole)
         high = whole if stop is None else bound_of(stop, whole)
-        if is_text:
-            return made(cut(number, _begin(number, low), _begin(number, high)))
-        return made(cut(number, low, high))
+        return made(cut(number, begin(number, low), begin(number, high)))
 
     return part
 

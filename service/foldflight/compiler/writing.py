@@ -11,12 +11,11 @@ from numba.core import types
 from numba.extending import register_jitable
 
 from foldflight.compiler import memory
-from foldflight.compiler.containers import Held, header_of, seen_as
+from foldflight.compiler.containers import Held, is_full, seen_as
 from foldflight.compiler.control import store_byte, text_room
 from foldflight.compiler.heap import Holding, Part
 from foldflight.compiler.kinds import KNOWN, Moment, Refused, as_moment, as_number, kind_of, stand_in
-from foldflight.compiler.memory import list_operations, load
-from foldflight.compiler.records import Items, load_item
+from foldflight.compiler.records import Items
 from foldflight.compiler.texts import asking, byte_at, cut, includes_at, length_of, text_kind
 from foldflight.compiler.walks import lower_walks
 from foldflight.fold.texts import ADDRESS_BITS, LENGTH_MAX
@@ -59,30 +58,35 @@ def _plus(a: int, b: int) -> int:
 joined: Final = asking("+", _plus, made=True)
 
 
-def _cased(name: str, first: int, change: int) -> Any:
-    """Return the stand-in of `upper` or `lower`: 26 letters from `first` on are changed."""
+def _of_one(name: str, function: Any) -> Any:
+    """Return the stand-in of a method of a text or bytes: `function(number, is_text)` returns another one."""
 
     @stand_in
     def choose(a: Any) -> Any:
         kind = text_kind(name, a)
         known, made, is_text = KNOWN[kind], as_moment(kind), kind == "text"
-
-        def cased(a: Any) -> Any:
-            number = as_number(known(a))
-            length = length_of(number)
-            if length == 0:
-                return made(number)
-            address = _room(length)
-            for place in range(length):
-                byte = byte_at(number, place)
-                if is_text and byte >= 0x80:
-                    raise ValueError  # the interpreter knows all letters
-                store_byte(address + place, byte + change if first <= byte < first + 26 else byte)
-            return made(_written(address, length))
-
-        return cased
+        return lambda a: made(function(as_number(known(a)), is_text))
 
     return choose
+
+
+def _cased(name: str, first: int, change: int) -> Any:
+    """Return the stand-in of `upper` or `lower`: 26 letters from `first` on are changed."""
+
+    @register_jitable
+    def cased(number: int, is_text: bool) -> int:
+        length = length_of(number)
+        if length == 0:
+            return number
+        address = _room(length)
+        for place in range(length):
+            byte = byte_at(number, place)
+            if is_text and byte >= 0x80:
+                raise ValueError  # the interpreter knows all letters
+            store_byte(address + place, byte + change if first <= byte < first + 26 else byte)
+        return _written(address, length)
+
+    return _of_one(name, cased)
 
 
 # --- white space ------------------------------------------------------------------------------------------------------
@@ -131,20 +135,13 @@ def _end_of(a: int, start: int, end: int, is_text: bool) -> int:
 
 
 def _stripped(name: str, *, left: bool, right: bool) -> Any:
-    @stand_in
-    def choose(a: Any) -> Any:
-        kind = text_kind(name, a)
-        known, made, is_text = KNOWN[kind], as_moment(kind), kind == "text"
+    @register_jitable
+    def stripped(number: int, is_text: bool) -> int:
+        end = length_of(number)
+        start = _start_of(number, 0, end, is_text) if left else 0
+        return cut(number, start, _end_of(number, start, end, is_text) if right else end)
 
-        def stripped(a: Any) -> Any:
-            number = as_number(known(a))
-            end = length_of(number)
-            start = _start_of(number, 0, end, is_text) if left else 0
-            return made(cut(number, start, _end_of(number, start, end, is_text) if right else end))
-
-        return stripped
-
-    return choose
+    return _of_one(name, stripped)
 
 
 @stand_in
@@ -189,44 +186,32 @@ def _split(a: Any, b: Any = None) -> Any:
     """Stand for `a.split()` and `a.split(b)`."""
     kind = text_kind("split", a)
     held = Held(Holding("list", Part((kind,))), changeable=True, temporary=True)
-    seen, appended, known = seen_as(held), list_operations(1).appended, KNOWN[kind]
-    is_text = kind == "text"
+    seen, known, is_text = seen_as(held), KNOWN[kind], kind == "text"
+    at_spaces = b is None or isinstance(b, (types.Omitted, types.NoneType))
+    if not at_spaces:
+        text_kind("split", a, b)
 
-    def at_spaces(a: Any, b: Any = None) -> Any:
-        number, found = as_number(known(a)), memory.fresh_header()
-        end, begin = length_of(number), -1
-        place = 0
-        while place < end:
-            width = _space_at(number, place, end, is_text)
-            if width == 0 and begin < 0:
-                begin = place
-            if width > 0 and begin >= 0:
-                appended(found, (cut(number, begin, place),))
-                begin = -1
-            place += max(width, 1)
-        if begin >= 0:
-            appended(found, (cut(number, begin, end),))
-        return seen(found)
-
-    def at_text(a: Any, b: Any = None) -> Any:
-        number, other, found = as_number(known(a)), as_number(known(b)), memory.fresh_header()
-        if other == 0:
+    def split(a: Any, b: Any = None) -> Any:
+        number, other, found = as_number(known(a)), 0 if at_spaces else as_number(known(b)), memory.fresh_header()
+        if not at_spaces and other == 0:
             raise ValueError
         end, begin, place = length_of(number), 0, 0
-        while place + length_of(other) <= end:
-            if includes_at(number, other, place):
-                appended(found, (cut(number, begin, place),))
-                place += length_of(other)
-                begin = place
-            else:
-                place += 1
-        appended(found, (cut(number, begin, end),))
+        while place < end:
+            width = length_of(other)
+            if at_spaces:
+                width = _space_at(number, place, end, is_text)
+            elif place + width > end or not includes_at(number, other, place):
+                width = 0
+            if width > 0:
+                if not at_spaces or begin < place:
+                    memory.appended(found, (cut(number, begin, place),))
+                begin = place + width
+            place += max(width, 1)
+        if not at_spaces or begin < end:
+            memory.appended(found, (cut(number, begin, end),))
         return seen(found)
 
-    if b is None or isinstance(b, (types.Omitted, types.NoneType)):
-        return at_spaces
-    text_kind("split", a, b)
-    return at_text
+    return split
 
 
 @stand_in
@@ -238,19 +223,18 @@ def _join(a: Any, parts: Any) -> Any:
     known, made = KNOWN[kind], as_moment(kind)
 
     def whole(a: Any, parts: Any) -> Any:
-        number, header = as_number(known(a)), header_of(parts)
-        count = load(header + memory.USED)
-        length = length_of(number) * max(count - 1, 0)
-        for place in range(count):
-            length += length_of(load(memory.address_of(header, place)))
-        if length == 0:
+        number = as_number(known(a))
+        length = -length_of(number)
+        for part in parts:
+            length += length_of(as_number(part)) + length_of(number)
+        if length <= 0:
             return made(0)
         address = _room(length)
         into = address
-        for place in range(count):
-            into = _copy(into, load(memory.address_of(header, place)))
-            if place + 1 < count:
+        for place, part in enumerate(parts):
+            if place > 0:
                 into = _copy(into, number)
+            into = _copy(into, as_number(part))
         return made(_written(address, length))
 
     return whole
@@ -298,27 +282,17 @@ def bytes_of(a: Any) -> Any:
     made = as_moment("bytes")
     if kind_of(a) == "bytes":
         return lambda a: a
-    if isinstance(a, Items) and a.kind == "byte":
-        size = a.length
-
-        def of_items(a: Any) -> Any:
-            address = _room(size)
-            for place in range(size):
-                store_byte(address + place, load_item(a, place))
-            return made(_written(address, size))
-
-        return of_items
-    if not isinstance(a, Held) or a.holding.shape != "list" or a.holding.key != Part(("int",)):
+    is_list = isinstance(a, Held) and a.holding.shape == "list" and a.holding.key == Part(("int",))
+    if not is_list and not (isinstance(a, Items) and a.kind == "byte"):
         raise Refused(f"it calls bytes of {a}")
+    size_of = register_jitable(is_full(a)) if is_list else register_jitable(lambda a, size=a.length: size)
 
     def of_list(a: Any) -> Any:
-        header = header_of(a)
-        length = load(header + memory.USED)
+        length = size_of(a)
         if length == 0:
             return made(0)
         address = _room(length)
-        for place in range(length):
-            byte = load(memory.address_of(header, place))
+        for place, byte in enumerate(a):
             if not 0 <= byte <= 255:
                 raise ValueError
             store_byte(address + place, byte)

@@ -1,0 +1,33 @@
+"""Functions for compiled code that are given as a generator of LLVM code."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from numba.core import types
+from numba.core.typing import signature
+from numba.extending import intrinsic
+
+__all__ = ["generated"]
+
+
+def generated(result: types.Type, *given: types.Type) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator that makes a function for compiled code of `generate(context, builder, *values)`.
+
+    Args:
+        result: The type of what it returns.
+        given: The types of its arguments, to which those of a call are converted.
+    """
+
+    def decorate(generate: Callable[..., Any]) -> Any:
+        def typed(typing: Any, *_: Any) -> Any:
+            return signature(result, *given), lambda context, builder, made, values: generate(context, builder, *values)
+
+        names = ("typing", *list(inspect.signature(generate).parameters)[2:])
+        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+        typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # numba asks for their number
+        return intrinsic(typed)
+
+    return decorate

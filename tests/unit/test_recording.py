@@ -30,6 +30,7 @@ from foldflight.exchange.frames import Barrier, Chunk, Open, Results, Returns, S
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.functions import Call, Registry
 from foldflight.functions.query.step import Step, StepArgument
+from foldflight.recording.code import functions_for
 from foldflight.recording.file import (
     ABOUT,
     GROUPS,
@@ -43,9 +44,11 @@ from foldflight.recording.file import (
     write_recording,
 )
 from foldflight.recording.masks import Masks
-from foldflight.recording.replay import fold_again, functions_for
+from foldflight.recording.replay import fold_again
 from foldflight.recording.shrink import shrink
 from foldflight.testing import run_epochs, run_over
+from foldflight.testing.testfile import test_text as text_of_test
+from tests.java_classes import jar
 from tests.unit import recorded_functions
 from tests.unit.recorded_functions import Longest, Pickled, Ratio
 from tests.wire.kit import end_epoch
@@ -162,7 +165,7 @@ def test_a_message_with_brackets_is_printed_as_it_is(tmp_path: Path) -> None:
 
 def test_code_without_a_digest_is_not_said_to_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers of Spark have no source of a class that was sent to them, so its digest is empty."""
-    monkeypatch.setattr("foldflight.recording.recorder.digest_of", lambda _: "")
+    monkeypatch.setattr("foldflight.recording.code._digest_of", lambda _: "")
     record(tmp_path, [*ROWS, BAD])
     run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio")
     assert f"ratio: folded with {PLACE}:Ratio; whether its code has changed since is not known" in run.output
@@ -307,6 +310,7 @@ def test_a_row_stays_with_its_retraction(tmp_path: Path) -> None:
     record(tmp_path, epoch)
     shrunk = shrink(read_recording(the_file(tmp_path)), Registry.load([Ratio]))
     assert rows_in(shrunk.recording) == 1
+    assert "│ +I " in replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio", "--shrink").output
 
 
 MODULE = """
@@ -545,8 +549,48 @@ def test_one_call_of_over_is_left(tmp_path: Path) -> None:
     test = tmp_path / "test_over.py"
     run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio", "--to-test", str(test))
     assert "wrote" in run.output, run.output
+    header = next(line for line in run.output.splitlines() if "epoch" in line)
+    assert [name.strip() for name in header.strip("┃ \n").split("┃")] == ["epoch", "group", "qty"], "and no emit"
     assert "'emit'" not in test.read_text()
     assert "'ok'" not in test.read_text()
+
+
+JAVA = """
+package com.acme;
+
+public class Ratio {
+  public static class State { public long total; }
+  public State createAccumulator() { return new State(); }
+  public void accumulate(State state, long price, long qty) { state.total += 100 / DIVISOR * price; }
+  public Long getValue(State state) { return state.total; }
+}
+"""
+
+
+def test_a_class_in_java_is_replayed(tmp_path: Path) -> None:
+    """It is told by its jar, compared with the class of another jar, shrunk, and tested."""
+    broken = f"{jar(tmp_path / 'old', JAVA.replace('DIVISOR', 'qty'))}::com.acme.Ratio"
+    mended = f"{jar(tmp_path / 'new', JAVA.replace('DIVISOR', '(qty == 0 ? 100 : qty)'))}::com.acme.Ratio"
+    function = connect("embedded:", java=[broken], record=Recordings(str(tmp_path)))["ratio"]
+    with pytest.raises(FunctionError, match=r"--function functions\.jar::com\.acme\.Ratio"):
+        run_epochs({"result": function("price", "qty")}, [[*ROWS, BAD]], keys=["customer"])
+    path, test = the_file(tmp_path), tmp_path / "test_java.py"
+    run = replayed(path, "--function", broken, "--shrink", "--to-test", str(test))
+    assert "rows that still fail: 1" in run.output, run.output
+    assert "which differs" not in run.output
+    assert "java=['functions.jar::com.acme.Ratio'])['ratio'](" in test.read_text()
+    run = replayed(path, "--function", mended)
+    assert (run.exit_code, "which differs from that of the recording" in run.output) == (0, True), run.output
+
+
+def test_a_batch_that_needs_a_state_is_told_what_a_batch_can_do() -> None:
+    """The last task of a batch has states only; the rows are in its dead letters."""
+    columns = pa.schema([("slot", pa.int32()), ("price", pa.int64()), ("qty", pa.int64())])
+    states = States(pa.RecordBatch.from_pydict({"slot": pa.array([0], pa.int32()), "state_0": [None]}))
+    for returns, remedy in ((Returns(states=False), "on_error='isolate'"), (Returns(), "Record the stream")):
+        recording = Recording({}, Open((Call("ratio", ("price", "qty")),), columns, returns=returns), (Pair(states),))
+        with pytest.raises(RejectedError, match=remedy):
+            text_of_test(recording, Registry.load([Ratio]), shows=FunctionError("USER_CODE", "get_value raised"))
 
 
 def test_only_recordings_signed_with_the_key_are_read(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import pdb  # noqa: T100 - --break is a debugger
 import shlex
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -19,11 +18,9 @@ from rich.text import Text
 
 from foldflight.client.connect import NO_STATE_KEY
 from foldflight.errors import FoldflightError, RejectedError
-from foldflight.functions.registry import Registry, import_module
-from foldflight.recording.places import digest_of, module_of
+from foldflight.functions import AnyFunction, Registry, RowKind
 
 if TYPE_CHECKING:
-    from foldflight.functions import AnyFunction
     from foldflight.recording.file import Recording
     from foldflight.recording.replay import Difference, Outcome
     from foldflight.recording.shrink import Shrunk
@@ -59,7 +56,8 @@ def _key_option(flag: str, doc: str) -> Callable[[_Command], _Command]:
     "places",
     multiple=True,
     metavar="MODULE:CLASS",
-    help="The class or function to fold with; it is executed. One of another name takes the place of the recorded one.",
+    help="The class or function to fold with; it is executed. One of another name takes the place of the recorded one. "
+    "A class in Java is functions.jar::com.acme.Name.",
 )
 @click.option("--group", "groups", multiple=True, metavar="KEY=VALUE", help="Only the group with this key, or slot=N.")
 @click.option("--break", "breaks", is_flag=True, help="Stop in the debugger where a function raises.")
@@ -107,15 +105,16 @@ def replay(
     an answer differs.
     """
     from foldflight.recording import replay as folding
+    from foldflight.recording.code import function_at, functions_for
 
-    given = [_function_at(place) for place in places]
+    given = [function_at(place) for place in places]
     recording = _read(file, given, arguments, literals, recording_key)
-    registry = folding.functions_for(recording, given, [bundle_key.encode()] if bundle_key else ())
+    registry = functions_for(recording, given, [bundle_key.encode()] if bundle_key else ())
     state_keys = [state_key.encode()] if state_key else []
     state_keys += [NO_STATE_KEY] if unpickle else []
     if groups:
         recording = folding.of_groups(recording, folding.groups_named(recording, _parsed(groups)))
-    _say(_described(recording, registry))
+    _describe(recording, registry)
     isolates = False if breaks or shrinks else None
     outcome = folding.fold_again(recording, registry, state_keys=state_keys, isolates=isolates)
     if breaks and outcome.error is not None:
@@ -129,46 +128,6 @@ def replay(
     elif test is not None:
         _write_test(test, folding.of_difference(recording, found[0]), registry, found[0])
     click.get_current_context().exit(EXIT_DIFFERENT)
-
-
-def _function_at(place: str) -> AnyFunction:
-    """Return the function at `module:name`, or the only one of a module."""
-    module_name, _, name = place.rpartition(":") if ".py:" in place else place.partition(":")
-    if module_name.endswith(".py"):
-        module_name = _as_module(Path(module_name))
-    module = import_module(module_name)
-    if not name:
-        (function, *others) = Registry.load([module]).authored
-        if others:
-            names = ", ".join(module_of(each) for each in (function, *others))
-            raise RejectedError("SIGNATURE", f"{module_name} has several functions; give one of {names}")
-        return function
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is None:
-        raise RejectedError("MODULE", f"module {module_name} has no {name}; write --function module:Class")
-    return Registry.load([found]).authored[0]
-
-
-def _as_module(file: Path) -> str:
-    """Return the name of a file as a module, which can then be imported.
-
-    Raises:
-        RejectedError: MODULE, if the file cannot be read, or would run as a program when it is imported.
-    """
-    try:
-        is_guarded = "__main__" in file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RejectedError("MODULE", f"cannot read {file}: {error}") from None
-    if not is_guarded:
-        raise RejectedError(
-            "MODULE",
-            f"{file} was not imported, because that may run it as a program: it does not mention __main__. Write what "
-            f"it does below `if __name__ == '__main__':`, or give a module with the class: --function module:Class",
-        )
-    sys.path.insert(0, str(file.parent.absolute()))
-    return file.stem
 
 
 def _read(
@@ -194,24 +153,27 @@ def _parsed(groups: Iterable[str]) -> Mapping[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _described(recording: Recording, registry: Registry) -> str:
-    """Return what is known of a recording, and which code has changed since."""
-    about, lines = recording.about, []
+def _describe(recording: Recording, registry: Registry) -> None:
+    """Print what is known of a recording, and which code has changed since."""
+    from foldflight.recording.code import has_changed, module_of
+
+    about = recording.about
     if "at" in about:
-        lines.append(f"recorded at {about['at']} by {about['server']}, foldflight {about['foldflight']}")
+        _say(f"recorded at {about['at']} by {about['server']}, foldflight {about['foldflight']}")
     if about.get("is_masked"):
-        lines.append("its texts are masked: a function that looks into them may do otherwise than it did")
+        _say("its texts are masked: a function that looks into them may do otherwise than it did")
     for each in about["functions"]:
         function = registry[each["name"]]
-        has_changed = _has_changed(each, function)
-        if has_changed is not False:
-            differs = "which differs from that of the recording"
-            unknown = "whether its code has changed since is not known"  # as in workers of Spark, which have no source
-            said = f"{', ' + differs if has_changed else '; ' + unknown}"
-            lines.append(f"{each['name']}: folded with {module_of(function)}{said}")
+        # Workers of Spark have no source.
+        said = {
+            True: ", which differs from that of the recording",
+            None: "; whether its code has changed since is not known",
+        }
+        changed = has_changed(each, function)
+        if changed is not False:
+            _say(f"{each['name']}: folded with {module_of(function)}{said[changed]}")
     if recording.error is not None:
-        lines.append(f"recorded error: {recording.error.code}: {recording.error.message}")
-    return "\n".join(lines)
+        _say(f"recorded error: {recording.error.code}: {recording.error.message}")
 
 
 def _say(text: str, style: str = "") -> None:
@@ -222,16 +184,8 @@ def _say(text: str, style: str = "") -> None:
 def printable(text: str) -> str:
     """Return text with escapes for what a terminal may take as a command: texts of others may have it."""
     return "".join(
-        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode() for each in text
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text
     )
-
-
-def _has_changed(recorded: Mapping[str, Any], function: AnyFunction) -> bool | None:
-    """Return whether a function differs from the recorded one; None if that is not known."""
-    digests = digest_of(function), recorded["digest"]
-    if all(digests):
-        return digests[0] != digests[1]
-    return True if module_of(function).rpartition(":")[2] != recorded["where"].rpartition(":")[2] else None
 
 
 def _shrink(recording: Recording, registry: Registry, state_keys: Sequence[bytes], test: Path | None) -> None:
@@ -270,21 +224,24 @@ def _write_test(test: Path, recording: Recording, registry: Registry, shows: Fol
 def _rows_table(shrunk: Shrunk) -> Table:
     from foldflight.exchange.frames import Barrier, Chunk, States
 
-    opening = shrunk.recording.opening
-    names = [name for name in opening.columns.names if name not in ("slot", *shrunk.unneeded)]
-    rows = sum(each.frame.batch.num_rows for each in shrunk.recording.pairs if isinstance(each.frame, (Chunk, States)))
+    opening, pairs = shrunk.recording.opening, shrunk.recording.pairs
+    hidden = {"slot", *shrunk.unneeded, *(["emit"] if opening.emits else [])}  # no column of the query
+    names = [name for name in opening.columns.names if name not in hidden]
+    rows = sum(each.frame.batch.num_rows for each in pairs if isinstance(each.frame, (Chunk, States)))
     _say(f"rows that still fail: {rows} ({shrunk.runs} runs)")  # a title is as narrow as its table
     table = Table()
     for name in ("epoch", "group", *names):
         table.add_column(Text(printable(name)), overflow="fold")
     epoch = 1
-    for pair in shrunk.recording.pairs:
+    for pair in pairs:
         if isinstance(pair.frame, Barrier):
             epoch += 1
         elif isinstance(pair.frame, (Chunk, States)):
             for row in islice(pair.frame.batch.to_pylist(maps_as_pydicts="lossy"), _SHOWN_MAX):
                 slot = row.get("slot", 0)
                 group = _group_text(shrunk.recording.groups.get(slot, {"slot": slot}))
+                if not opening.maps and isinstance(row.get("kind"), int):
+                    row["kind"] = RowKind(row["kind"])
                 values = [_shown(row[name]) for name in names if name in row]
                 table.add_row(str(epoch), Text(group), *(values if isinstance(pair.frame, Chunk) else ["(a state)"]))
     return table
@@ -304,15 +261,15 @@ def _debug(error: FoldflightError) -> None:
 
 def _is_equal(recording: Recording, registry: Registry, outcome: Outcome, found: Sequence[Difference]) -> bool:
     """Print what differs from the recording. Return whether no function raised and no answer differs."""
-    from foldflight.recording.replay import has_rows, slots_in
+    from foldflight.recording.code import has_changed
+    from foldflight.recording.replay import COMPARED, slots_in
 
     if found:
         Console().print(_differences_table(found))
     if outcome.error is not None:
         _say(str(outcome.error))
-        _say(
-            f"raised in frame {len(outcome.answers)} of {len(recording.pairs)}{_as_recorded(recording, outcome.error)}"
-        )
+        where = f"raised in frame {len(outcome.answers)} of {len(recording.pairs)}"
+        _say(f"{where}{_as_recorded(recording, outcome.error)}")
     if outcome.error is not None or found:
         return False
     recorded, now, pairs = recording.error, "no function raises", recording.pairs
@@ -322,10 +279,11 @@ def _is_equal(recording: Recording, registry: Registry, outcome: Outcome, found:
             failed = _group_text(recording.groups.get(recorded.slot, {"slot": recorded.slot}))
             now = f"no function raises here (the recorded error is of the group {failed})"
         elif recording.about.get("is_masked"):
-            has_changed = any(_has_changed(each, registry[each["name"]]) for each in recording.about["functions"])
-            _say(_IF_CHANGED if has_changed else _IF_SAME, "yellow" if has_changed else "bold red")
-            return has_changed
-    compared = sum(map(has_rows, pairs if recorded is None else pairs[:-1]))
+            is_edited = any(has_changed(each, registry[each["name"]]) for each in recording.about["functions"])
+            _say(_IF_CHANGED if is_edited else _IF_SAME, "yellow" if is_edited else "bold red")
+            return is_edited
+    told = pairs if recorded is None else pairs[:-1]
+    compared = sum(any(isinstance(each, COMPARED) for each in pair.answers) for pair in told)
     same = f"all recorded answers are the same ({compared})" if compared else "there is no recorded answer to compare"
     _say(f"{now}, and {same}", "green")
     if recorded is not None and recorded.code == "LIMIT":
@@ -357,5 +315,7 @@ def _group_text(group: Mapping[str, Any]) -> str:
 
 
 def _shown(value: Any) -> Text:
-    text = str(value) if isinstance(value, (datetime.date, datetime.time)) else repr(value)
+    text = value.short if isinstance(value, RowKind) else repr(value)
+    if isinstance(value, (datetime.date, datetime.time)):
+        text = str(value)
     return Text(text if len(text) <= _VALUE_CHARS_MAX else text[: _VALUE_CHARS_MAX - 3] + "...")

@@ -20,39 +20,13 @@ from typing import IO, Any, Final
 import pyarrow as pa
 
 from foldflight.errors import FoldflightError, RejectedError
+from foldflight.exchange import frames as fr
 from foldflight.exchange.encoding import Decoder, Message, decode_open, read_batch, write_batch
-from foldflight.exchange.frames import (
-    Barrier,
-    Checkpoint,
-    Chunk,
-    EngineFrame,
-    Entries,
-    Forget,
-    Log,
-    Open,
-    ServerFrame,
-    States,
-    Wanted,
-)
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_error
 
-__all__ = [
-    "ABOUT",
-    "ENGINE",
-    "ERROR",
-    "GROUPS",
-    "MAGIC",
-    "OPEN",
-    "SERVER",
-    "Pair",
-    "Part",
-    "Recording",
-    "parts_in",
-    "read_recording",
-    "write_part",
-    "write_recording",
-]
+__all__ = ["ABOUT", "ENGINE", "ERROR", "GROUPS", "MAGIC", "OPEN", "SERVER", "Pair", "Part", "Recording", "parts_in"]
+__all__ += ["read_recording", "write_part", "write_recording"]
 
 MAGIC: Final = b"foldflight recording 1\n"
 ABOUT, OPEN, ENGINE, SERVER, GROUPS, ERROR, _END = b"A", b"O", b"E", b"S", b"G", b"X", b"Z"
@@ -124,9 +98,9 @@ class Pair:
         questions: Each question for entries of views, with the entries that answered it.
     """
 
-    frame: EngineFrame
-    answers: list[ServerFrame] = field(default_factory=list)
-    questions: list[tuple[Wanted, list[Entries]]] = field(default_factory=list)
+    frame: fr.EngineFrame
+    answers: list[fr.ServerFrame] = field(default_factory=list)
+    questions: list[tuple[fr.Wanted, list[fr.Entries]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -143,7 +117,7 @@ class Recording:
     """
 
     about: Mapping[str, Any]
-    opening: Open
+    opening: fr.Open
     pairs: tuple[Pair, ...]
     groups: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     error: FoldflightError | None = None
@@ -197,16 +171,13 @@ def parts_in(file: IO[bytes], start: int = 0) -> Iterator[Part]:
     size = file.seek(0, io.SEEK_END)
     file.seek(start)
     while head := file.read(_HEAD.size):
-        if len(head) < _HEAD.size:
-            raise RejectedError("BAD_FRAME", f"the recording ends within the head of a part at byte {start}")
-        kind, message_bytes, batch_bytes = _HEAD.unpack(head)
-        if kind not in _KINDS:
+        kind, message_bytes, batch_bytes = _HEAD.unpack(head.ljust(_HEAD.size, b"\0"))
+        if len(head) == _HEAD.size and kind not in _KINDS:
             raise RejectedError("BAD_FRAME", f"the part at byte {start} has the kind {kind!r}, which is none")
-        start += len(head) + message_bytes + batch_bytes
+        start += _HEAD.size + message_bytes + batch_bytes
         if start > size:
             raise RejectedError(
-                "BAD_FRAME",
-                f"a part ends at byte {start}, and the recording at byte {size}: it was cut off; copy the file again",
+                "BAD_FRAME", f"a part ends after byte {size}, where the file was cut off; copy it again"
             )
         yield Part(kind, file.read(message_bytes), file.read(batch_bytes))
 
@@ -245,15 +216,15 @@ def batch_of(part: Part) -> pa.RecordBatch:
 
 def _add(pairs: list[Pair], frame: Any) -> None:
     """Add a frame in the order of the recording."""
-    if isinstance(frame, Entries) and pairs and pairs[-1].questions and not _is_answered(pairs[-1]):
+    if isinstance(frame, fr.Entries) and pairs and pairs[-1].questions and not _is_answered(pairs[-1]):
         pairs[-1].questions[-1][1].append(frame)
-    elif isinstance(frame, (States, Entries, Chunk, Barrier, Forget, Checkpoint)):
+    elif isinstance(frame, (fr.States, fr.Entries, fr.Chunk, fr.Barrier, fr.Forget, fr.Checkpoint)):
         pairs.append(Pair(frame))
     elif not pairs:
         raise RejectedError("BAD_FRAME", f"the recording has {type(frame).__name__} before any frame of the engine")
-    elif isinstance(frame, Wanted):
+    elif isinstance(frame, fr.Wanted):
         pairs[-1].questions.append((frame, []))
-    elif not isinstance(frame, Log):
+    elif not isinstance(frame, fr.Log):
         pairs[-1].answers.append(frame)
 
 

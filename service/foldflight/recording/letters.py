@@ -13,8 +13,8 @@ import pyarrow.dataset as ds
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, Open
 from foldflight.functions import AnyFunction, Call, Function, RowKind
+from foldflight.recording.code import facts_of
 from foldflight.recording.file import Pair, Recording
-from foldflight.recording.places import digest_of, module_of
 
 __all__ = ["read_letters"]
 
@@ -110,7 +110,7 @@ def _recording(table: pa.Table, call: Call, function: Function) -> Recording:
     first = {each: table.column(each)[0].as_py() for each in ("code", "message")}
     known = first["code"] if first["code"] in FunctionError.codes else "USER_CODE"
     return Recording(
-        about={"functions": [{"name": call.function, "where": module_of(function), "digest": digest_of(function)}]},
+        about={"functions": [{**facts_of(function), "name": call.function}]},
         opening=Open((call,), batch.schema),
         pairs=(Pair(Chunk(batch)), Pair(Barrier(1))),
         groups=groups,

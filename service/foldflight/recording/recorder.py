@@ -31,13 +31,13 @@ from foldflight.exchange.messages import encode_error
 from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, SlotSet, check_slots
 from foldflight.fold.failures import ERROR
 from foldflight.recording import file as format_
+from foldflight.recording.code import facts_of, module_of, options_for
 from foldflight.recording.file import Part, parts_in, write_part, write_recording
 from foldflight.recording.masks import Masks, masked_error, masked_opening
-from foldflight.recording.places import digest_of, module_of, place_of
 
 if TYPE_CHECKING:
     from foldflight.functions.registry import Registry
-    from foldflight.recording.plan import Recordings
+    from foldflight.recording import Recordings
 
 __all__ = ["SUFFIX", "Recorder"]
 
@@ -79,14 +79,7 @@ _MEMORY: Final = _Room()
 
 
 class Recorder:
-    """Records one exchange. A problem of the file system ends the recording and is logged; the exchange goes on.
-
-    Args:
-        plan: What is recorded, and where.
-        opening: The Open of the exchange.
-        registry: Its functions.
-        server_id: Name of the server that folds it.
-        tell: Logs an event with its fields.
+    """Records one exchange, as the plan says. A problem of the file system is told, and the exchange goes on.
 
     Attributes:
         group_of: Returns the keys of a slot; None where they are not known.
@@ -314,16 +307,13 @@ class Recorder:
             "foldflight": version("foldflight"),
             "python": platform.python_version(),
             "is_masked": self._plan.mask,
-            "functions": [
-                {"name": each.name, "version": each.version, "where": place_of(each), "digest": digest_of(each)}
-                for each in self._functions
-            ],
+            "functions": list(map(facts_of, self._functions)),
         }
 
     def _command(self, path: Path) -> str:
         authored = [each for each in self._functions if not module_of(each).startswith("foldflight.")]
-        options = [word for each in authored for word in ("--function", place_of(each))]
-        return shlex.join(["foldflight", "replay", str(path), *options])
+        places = [facts_of(each)["where"] for each in authored]
+        return f"foldflight replay {shlex.quote(str(path))} {options_for(places)}".rstrip()
 
 
 def _slots_in(frame: Frame) -> Slots:

@@ -6,115 +6,39 @@ ones need the key that signed them.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
-from foldflight.exchange.frames import (
-    UNBOUNDED,
-    Barrier,
-    Chunk,
-    Entries,
-    Forget,
-    Frame,
-    InitialOutputs,
-    Mapped,
-    Open,
-    Results,
-    RowOutputs,
-    SavedStates,
-    ServerFrame,
-    States,
-    Wanted,
-)
+from foldflight.exchange import frames as fr
 from foldflight.exchange.serving import ServerExchange
 from foldflight.fold.failures import ERROR
 from foldflight.fold.signing import StateSigner
-from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import Function
-from foldflight.functions.registry import Registry, unknown_function
+from foldflight.functions.registry import Registry
 from foldflight.recording.file import Pair, Recording
-from foldflight.shipping.bundles import check_made_with, unpickled, unseal
 
-__all__ = [
-    "Difference",
-    "Outcome",
-    "differences",
-    "fold_again",
-    "functions_for",
-    "groups_named",
-    "has_rows",
-    "of_difference",
-    "of_groups",
-    "slots_in",
-]
+__all__ = ["COMPARED", "Difference", "Outcome", "differences", "fold_again", "groups_named", "of_difference"]
+__all__ += ["of_groups", "slots_in"]
 
 # Groups that an error names, of those that there are.
 _NAMED_MAX: Final = 5
 # Accumulators take memory up to the largest slot, so one number of a hostile recording could take all.
 _SLOTS_MAX: Final = 1 << 24
 # Answers with rows, which are compared. Saved states depend on when an engine asked.
-_COMPARED: Final = (InitialOutputs, Results, RowOutputs, Mapped)
+COMPARED: Final = (fr.InitialOutputs, fr.Results, fr.RowOutputs, fr.Mapped)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What happened when frames were folded.
+class Outcome(NamedTuple):
+    """The answers to each frame, up to the one that failed, and the error, if there was one."""
 
-    Args:
-        answers: The answers to each frame, up to the one that failed.
-        error: The error; None if there was none.
-    """
-
-    answers: Sequence[Sequence[Frame]]
+    answers: Sequence[Sequence[fr.Frame]]
     error: FoldflightError | None = None
-
-
-def functions_for(recording: Recording, given: Sequence[AnyFunction], bundle_keys: Sequence[bytes] = ()) -> Registry:
-    """Return the functions of a recording under the names that it uses.
-
-    Args:
-        recording: The recording.
-        given: Functions of the user. One with another name takes the place of the only one that is missing.
-        bundle_keys: Keys of bundles. Bundles that are signed with one of them are unpickled, which executes their code.
-
-    Raises:
-        RejectedError: UNKNOWN_FUNCTION, with what to give, if one is missing; those of `unseal`.
-    """
-    names = dict.fromkeys(recording.opening.functions)
-    found = {function.name: function for function in _shipped(recording, bundle_keys)} if bundle_keys else {}
-    built_in = Registry()
-    others = [function for function in given if function.name not in names]
-    found.update({function.name: function for function in given if function.name in names})
-    authored = [name for name in names if name not in built_in]
-    missing = [name for name in authored if name not in found]
-    replaced = missing or authored  # an edited class may replace that of a bundle
-    if len(others) == len(replaced) == 1:
-        found[replaced[0]] = replace(others[0], name=replaced[0])
-    elif others:
-        raise unknown_function(others[0].name, names, "in the recording")
-    elif missing:
-        where = {each["name"]: each["where"] for each in recording.about["functions"]}
-        options = " ".join(f"--function {shlex.quote(where.get(name, 'module:Class'))}" for name in missing)
-        raise RejectedError(
-            "UNKNOWN_FUNCTION",
-            f"the recording calls {', '.join(missing)}, whose code is not in it; give it as it was recorded "
-            f"({options}), or a class of yours, which is then executed",
-        )
-    return Registry(found.values())
-
-
-def _shipped(recording: Recording, keys: Sequence[bytes]) -> Iterator[AnyFunction]:
-    for sealed in recording.opening.bundles:
-        bundle = unseal(sealed, keys)
-        check_made_with(bundle)
-        yield from unpickled(bundle.code, bundle.digest)
 
 
 def fold_again(
@@ -137,7 +61,7 @@ def fold_again(
         opening = replace(opening, isolate_errors=isolates)
     entries = {_text_of(wanted): answer for pair in recording.pairs for wanted, answer in pair.questions}
 
-    def ask(wanted: Wanted) -> Iterable[Frame]:
+    def ask(wanted: fr.Wanted) -> Iterable[fr.Frame]:
         answer = entries.get(_text_of(wanted))
         if answer is None:
             raise RejectedError("BAD_FRAME", "the function uses entries of its views that the recording does not have")
@@ -146,16 +70,11 @@ def fold_again(
     rows = sum(len(slots_in(pair.frame)) for pair in recording.pairs)
     slots_max = max(_SLOTS_MAX, rows * len(opening.functions))
     signer = StateSigner(list(state_keys) or [b"only for states of this replay"])
-    answers: list[list[Frame]] = []
+    answers: list[list[fr.Frame]] = []
     try:
+        limits, part_bytes_max = replace(fr.UNBOUNDED, slots_max=slots_max), fr.UNBOUNDED.message_bytes_max
         exchange = ServerExchange(
-            opening,
-            registry,
-            limits=replace(UNBOUNDED, slots_max=slots_max),
-            server_id="replay",
-            signer=signer,
-            ask=ask,
-            part_bytes_max=UNBOUNDED.message_bytes_max,
+            opening, registry, limits=limits, server_id="replay", signer=signer, ask=ask, part_bytes_max=part_bytes_max
         )
     except FunctionError as error:
         return Outcome(answers, error)
@@ -194,10 +113,10 @@ def _pickled(error: RejectedError) -> RejectedError:
     )
 
 
-def _frame_of(frame: Frame, opening: Open, registry: Registry) -> Frame:
-    if isinstance(frame, Chunk) and not frame.batch.num_rows:
-        return Chunk(pa.RecordBatch.from_pylist([], opening.columns))
-    if not isinstance(frame, States):
+def _frame_of(frame: fr.Frame, opening: fr.Open, registry: Registry) -> fr.Frame:
+    if isinstance(frame, fr.Chunk) and not frame.batch.num_rows:
+        return fr.Chunk(pa.RecordBatch.from_pylist([], opening.columns))
+    if not isinstance(frame, fr.States):
         return frame
     # States of an edited class are those of the recorded one, unless it says how to convert them.
     batch = frame.batch
@@ -209,10 +128,10 @@ def _frame_of(frame: Frame, opening: Open, registry: Registry) -> Frame:
         function = functions.get(each.name)
         keeps = isinstance(function, Function) and function.capabilities.migrate
         fields.append(each if keeps else each.remove_metadata())
-    return States(pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields)), frame.unanswered)
+    return fr.States(pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields)), frame.unanswered)
 
 
-def _text_of(wanted: Wanted) -> str:
+def _text_of(wanted: fr.Wanted) -> str:
     names = [name for name in wanted.batch.schema.names if name == "slot" or name.startswith("state_")]
     return repr(wanted.batch.select(names).to_pylist())
 
@@ -253,9 +172,9 @@ def _group_text(group: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={group[name]}" for name in names)
 
 
-def slots_in(frame: Frame) -> list[int]:
+def slots_in(frame: fr.Frame) -> list[int]:
     """Return the slots of the rows of a frame; slot 0 of rows without a slot. A refused frame may have NULLs."""
-    if not isinstance(frame, (Chunk, States)):
+    if not isinstance(frame, (fr.Chunk, fr.States)):
         return []
     slots = _slots_of(frame.batch)
     return [0] * frame.batch.num_rows if slots is None else slots.drop_null().to_pylist()
@@ -267,10 +186,10 @@ def of_groups(recording: Recording, slots: Iterable[int]) -> Recording:
     chosen = []
     for pair in recording.pairs:
         frame = pair.frame
-        if isinstance(frame, Forget):
-            chosen.append(replace(pair, frame=Forget(frame.slots.filter(pc.is_in(frame.slots, value_set=wanted)))))
+        if isinstance(frame, fr.Forget):
+            chosen.append(replace(pair, frame=fr.Forget(frame.slots.filter(pc.is_in(frame.slots, value_set=wanted)))))
             continue
-        if isinstance(frame, (Chunk, States, Entries)):
+        if isinstance(frame, (fr.Chunk, fr.States, fr.Entries)):
             frame = replace(frame, batch=_rows_of(frame.batch, wanted))
             if not frame.batch.num_rows:
                 continue
@@ -279,10 +198,10 @@ def of_groups(recording: Recording, slots: Iterable[int]) -> Recording:
     return replace(recording, pairs=tuple(chosen))
 
 
-def _answer_of(answer: ServerFrame, frame: Frame, wanted: pa.Array) -> ServerFrame:
-    if isinstance(answer, (Results, SavedStates, InitialOutputs)):
+def _answer_of(answer: fr.ServerFrame, frame: fr.Frame, wanted: pa.Array) -> fr.ServerFrame:
+    if isinstance(answer, (fr.Results, fr.SavedStates, fr.InitialOutputs)):
         return replace(answer, batch=_rows_of(answer.batch, wanted))
-    if isinstance(answer, RowOutputs) and isinstance(frame, Chunk):
+    if isinstance(answer, fr.RowOutputs) and isinstance(frame, fr.Chunk):
         # The slots of these answers are the numbers of the rows in the chunk.
         slots, numbers = _slots_of(frame.batch), _slots_of(answer.batch)
         if slots is not None and numbers is not None:
@@ -343,11 +262,6 @@ def _compared(answers: Iterable[Any], names: Mapping[str, str], *, by_slot: bool
     return rows
 
 
-def has_rows(pair: Pair) -> bool:
-    """Return whether a frame was answered with rows, which are compared."""
-    return any(isinstance(answer, _COMPARED) for answer in pair.answers)
-
-
 def differences(recording: Recording, outcome: Outcome) -> Iterator[Difference]:
     """Yield the answers of an outcome that differ from the recorded ones.
 
@@ -358,14 +272,14 @@ def differences(recording: Recording, outcome: Outcome) -> Iterator[Difference]:
             return  # the error is the answer
         if recording.error is not None and number == len(recording.pairs):
             return  # the recorded answer is an error
-        recorded = [each for each in pair.answers if isinstance(each, _COMPARED)]
-        now = [each for each in replayed if isinstance(each, _COMPARED)]
+        recorded = [each for each in pair.answers if isinstance(each, COMPARED)]
+        now = [each for each in replayed if isinstance(each, COMPARED)]
         if not recorded and not now:
             continue
-        by_slot = isinstance((recorded or now)[0], (Results, InitialOutputs)) and not recording.opening.maps
+        by_slot = isinstance((recorded or now)[0], (fr.Results, fr.InitialOutputs)) and not recording.opening.maps
         names = _names_of(recording.opening)
         before, after = (_compared(answers, names, by_slot=by_slot) for answers in (recorded, now))
-        where = f"epoch {pair.frame.epoch}" if isinstance(pair.frame, Barrier) else f"frame {number}"
+        where = f"epoch {pair.frame.epoch}" if isinstance(pair.frame, fr.Barrier) else f"frame {number}"
         for place in sorted({*before, *after}):
             group = recording.groups.get(place, {"slot": place}) if by_slot else {"row": place + 1}
             old, new = before.get(place, {}), after.get(place, {})
@@ -381,18 +295,18 @@ def of_difference(recording: Recording, found: Difference) -> Recording:
     Raises:
         RejectedError: SIGNATURE, if the answer is not the output of a group at a barrier.
     """
-    if found.call is None or not isinstance(recording.pairs[found.frame - 1].frame, Barrier):
+    if found.call is None or not isinstance(recording.pairs[found.frame - 1].frame, fr.Barrier):
         raise RejectedError(
             "SIGNATURE",
             f"a test for {found.column} cannot be written: only outputs of groups at a barrier have one. Compare the "
             "values in the table",
         )
     opening = replace(recording.opening, calls=(recording.opening.calls[found.call],))
-    before = tuple(pair for pair in recording.pairs[: found.frame] if not isinstance(pair.frame, Barrier))
+    before = tuple(pair for pair in recording.pairs[: found.frame] if not isinstance(pair.frame, fr.Barrier))
     return of_groups(replace(recording, opening=opening, pairs=before), [found.place])
 
 
-def _names_of(opening: Open) -> dict[str, str]:
+def _names_of(opening: fr.Open) -> dict[str, str]:
     """Return the columns that are compared, each with what it is called."""
     shown = [opening.functions[step] for step in opening.outputs] if opening.maps else list(opening.functions)
     kind = "output"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import threading
 import time
 import uuid
@@ -453,7 +454,7 @@ class FlightServer(FlightBase):
 
 
 def _recordings(settings: Settings) -> Recordings | None:
-    """Return which exchanges are recorded. Raises RejectedError SETTINGS if the folder cannot be created."""
+    """Return which exchanges are recorded. Raises RejectedError SETTINGS if the folder cannot be made or written."""
     if settings.record is None:
         return None
     record = Recordings(
@@ -462,6 +463,12 @@ def _recordings(settings: Settings) -> Recordings | None:
         bytes_max=settings.record_bytes_max,
     )
     record.make_folder()
+    if not os.access(record.folder, os.W_OK):
+        raise RejectedError(
+            "SETTINGS",
+            f"the folder of recordings, {record.folder}, cannot be written: its volume is read-only, or it is another "
+            "user's; give --record a folder of this server",
+        )
     return record
 
 

@@ -17,8 +17,8 @@ from foldflight.exchange.frames import Barrier, Chunk, Open, States
 from foldflight.functions import Call, Registry, RowKind, ScalarFunction
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.types.sql import sql_name
+from foldflight.recording.code import is_java, module_of
 from foldflight.recording.file import Pair, Recording
-from foldflight.recording.places import module_of
 from foldflight.recording.replay import Difference, slots_in
 
 _WIDTH: Final = 84
@@ -114,18 +114,23 @@ def _of_scalar(recording: Recording, registry: Registry) -> tuple[set[tuple[str,
 
 def _of_calls(recording: Recording, registry: Registry) -> tuple[set[tuple[str, str]], list[str]]:
     """Return the imports and the body of a test with `run_epochs`, which is its last line."""
-    if any(isinstance(pair.frame, States) for pair in recording.pairs):
-        raise _no_test(
-            "it needs a state, and the rows that made it are not in the recording. Record the stream from its "
-            "beginning (Recordings(..., of='all'))"
-        )
     opening = recording.opening
+    if any(isinstance(pair.frame, States) for pair in recording.pairs):
+        is_stream = opening.returns.states or opening.row_outputs
+        remedy = (
+            "Record the stream from its beginning (Recordings(..., of='all'))"
+            if is_stream
+            else "Run the query with on_error='isolate', and replay its dead letters, which are rows"
+        )
+        raise _no_test(f"it needs a state, and the rows that made it are not in the recording. {remedy}")
     imports = {("foldflight", "connect"), ("foldflight.testing", "run_epochs")}
     outputs: dict[str, Any] = {}
     for index, call in enumerate(opening.calls):
         function = registry[call.function]
         if module_of(function).startswith("foldflight."):
             made = f"connect('embedded:')[{call.function!r}]"
+        elif is_java(function):
+            made = f"connect('embedded:', java=[{module_of(function)!r}])[{call.function!r}]"
         else:
             imports.add(_imported(function))
             made = f"connect({_imported(function)[1]})"

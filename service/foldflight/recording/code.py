@@ -1,0 +1,155 @@
+"""The code of functions: where it is, which code it is, and the functions with which a recording is folded again."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from foldflight.adapters.java import java_functions
+from foldflight.errors import RejectedError
+from foldflight.functions import AnyFunction, Function
+from foldflight.functions.registry import Registry, import_module, unknown_function
+from foldflight.recording.file import Recording
+from foldflight.shipping.bundles import check_made_with, unpickled, unseal
+
+__all__ = ["facts_of", "function_at", "functions_for", "has_changed", "is_java", "module_of", "options_for"]
+
+
+def is_java(function: AnyFunction) -> bool:
+    """Return whether a function is a class of a jar."""
+    return isinstance(function, Function) and function.language == "java"
+
+
+def module_of(function: AnyFunction) -> str:
+    """Return the place of the author's code as `module:name`, in Java as `functions.jar::com.acme.Name`."""
+    source: Any = function.source
+    if is_java(function):
+        return f"{source.form.jar.name}::{source.form.class_name}"
+    return f"{source.__module__}:{source.__qualname__}"
+
+
+def _place_of(function: AnyFunction) -> str:
+    """Return the place of the author's code as `replay --function` takes it.
+
+    `__main__` is another program there, so of a class of a script the file is given instead of the module. Workers of
+    an engine, which have the class by value, know it from the code of its methods.
+    """
+    module, _, name = module_of(function).partition(":")
+    if module != "__main__":
+        return f"{module}:{name}"
+    codes = [getattr(each, "__code__", None) for each in (function.source, *vars(function.source).values())]
+    files = [Path(code.co_filename) for code in codes if code is not None]
+    script = next((each.absolute() for each in files if each.suffix == ".py" and each.is_file()), "MODULE")
+    return f"{script}:{name}"
+
+
+def _digest_of(function: AnyFunction) -> str:
+    """Return the SHA-256 of the source of the author's code, or of its jar; empty if there is no source."""
+    source: Any = function.source
+    if is_java(function):
+        return str(source.form.jar.digest)
+    try:
+        return hashlib.sha256(inspect.getsource(source).encode(errors="backslashreplace")).hexdigest()
+    except (OSError, TypeError):
+        return ""
+
+
+def facts_of(function: AnyFunction) -> dict[str, str]:
+    """Return what a recording tells of a function."""
+    where, digest = _place_of(function), _digest_of(function)
+    return {"name": function.name, "version": function.version, "where": where, "digest": digest}
+
+
+def has_changed(recorded: Mapping[str, str], function: AnyFunction) -> bool | None:
+    """Return whether a function differs from the recorded one; None if that is not known."""
+    digests = _digest_of(function), recorded["digest"]
+    if all(digests):
+        return digests[0] != digests[1]
+    return True if module_of(function).rpartition(":")[2] != recorded["where"].rpartition(":")[2] else None
+
+
+def options_for(places: Sequence[str]) -> str:
+    """Return the options of `replay` for code at these places."""
+    return " ".join(f"--function {shlex.quote(place)}" for place in places)
+
+
+def function_at(place: str) -> AnyFunction:
+    """Return the function at `module:name` or `file.py:name`, the only one of a module, or a class of a jar."""
+    if ".jar::" in place:
+        return java_functions([place])[0]
+    module_name, _, name = place.rpartition(":") if ".py:" in place else place.partition(":")
+    if module_name.endswith(".py"):
+        module_name = _as_module(Path(module_name))
+    module = import_module(module_name)
+    if not name:
+        (function, *others) = Registry.load([module]).authored
+        if others:
+            names = ", ".join(module_of(each) for each in (function, *others))
+            raise RejectedError("SIGNATURE", f"{module_name} has several functions; give one of {names}")
+        return function
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise RejectedError("MODULE", f"module {module_name} has no {name}; write --function module:Class")
+    return Registry.load([found]).authored[0]
+
+
+def _as_module(file: Path) -> str:
+    """Return the name of a file as a module, unless it would run as a program when it is imported."""
+    try:
+        is_guarded = "__main__" in file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RejectedError("MODULE", f"cannot read {file}: {error}") from None
+    if not is_guarded:
+        raise RejectedError(
+            "MODULE",
+            f"{file} was not imported, because that may run it as a program: it does not mention __main__. Write what "
+            f"it does below `if __name__ == '__main__':`, or give a module with the class: --function module:Class",
+        )
+    sys.path.insert(0, str(file.parent.absolute()))
+    return file.stem
+
+
+def functions_for(recording: Recording, given: Sequence[AnyFunction], bundle_keys: Sequence[bytes] = ()) -> Registry:
+    """Return the functions of a recording under the names that it uses.
+
+    Args:
+        recording: The recording.
+        given: Functions of the user. One with another name takes the place of the only one that is missing.
+        bundle_keys: Keys of bundles. Bundles that are signed with one of them are unpickled, which executes their code.
+
+    Raises:
+        RejectedError: UNKNOWN_FUNCTION, with what to give, if one is missing; those of `unseal`.
+    """
+    names = dict.fromkeys(recording.opening.functions)
+    found = {}
+    for sealed in recording.opening.bundles if bundle_keys else ():
+        bundle = unseal(sealed, bundle_keys)
+        check_made_with(bundle)
+        found.update({function.name: function for function in unpickled(bundle.code, bundle.digest)})
+    built_in = Registry()
+    others = [function for function in given if function.name not in names]
+    found.update({function.name: function for function in given if function.name in names})
+    authored = [name for name in names if name not in built_in]
+    missing = [name for name in authored if name not in found]
+    replaced = missing or authored  # an edited class may replace that of a bundle
+    if len(others) == len(replaced) == 1:
+        found[replaced[0]] = replace(others[0], name=replaced[0])
+    elif others:
+        raise unknown_function(others[0].name, names, "in the recording")
+    elif missing:
+        where = {each["name"]: each["where"] for each in recording.about["functions"]}
+        raise RejectedError(
+            "UNKNOWN_FUNCTION",
+            f"the recording calls {', '.join(missing)}, whose code is not in it; give it as it was recorded "
+            f"({options_for([where.get(name, 'module:Class') for name in missing])}), or a class of yours, which is "
+            "then executed",
+        )
+    return Registry(found.values())

@@ -21,12 +21,9 @@ Dial: TypeAlias = Callable[[str, Open], Connection]
 
 
 def traced_dial(dial: Dial, endpoint: str, versions: Sequence[str] = ()) -> Dial:
-    """Return a function that opens the connections of one exchange, each with its span.
+    """Return a function that opens the connections of one exchange as `dial`, each with its span.
 
-    Args:
-        dial: Opens a connection.
-        endpoint: The collector.
-        versions: The version of the function of each call or step, if they are known here.
+    `versions` are those of the function of each call or step, if they are known here.
     """
     tracer = tracer_of(endpoint)
     known = {"foldflight.versions": list(versions)} if versions else {}

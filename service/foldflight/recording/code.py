@@ -120,10 +120,8 @@ def _as_module(file: Path) -> str:
 def functions_for(recording: Recording, given: Sequence[AnyFunction], bundle_keys: Sequence[bytes] = ()) -> Registry:
     """Return the functions of a recording under the names that it uses.
 
-    Args:
-        recording: The recording.
-        given: Functions of the user. One with another name takes the place of the only one that is missing.
-        bundle_keys: Keys of bundles. Bundles that are signed with one of them are unpickled, which executes their code.
+    One of the user with another name takes the place of the only one that is missing. Bundles that are signed with one
+    of the keys are unpickled, which executes their code.
 
     Raises:
         RejectedError: UNKNOWN_FUNCTION, with what to give, if one is missing; those of `unseal`.

@@ -38,17 +38,11 @@ _DIGEST_BYTES: Final = 32
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a recording.
-
-    Args:
-        kind: The kind.
-        message: JSON, or a protobuf message.
-        batch: An Arrow IPC stream; empty if there are no rows.
-    """
+    """One part of a recording."""
 
     kind: bytes
-    message: bytes
-    batch: bytes = b""
+    message: bytes  # JSON, or a protobuf message
+    batch: bytes = b""  # an Arrow IPC stream; empty if there are no rows
 
     @property
     def size(self) -> int:
@@ -92,10 +86,7 @@ def _signature(key: str, digest: bytes) -> bytes:
 class Pair:
     """A frame of the engine, and what followed it until the engine's next one.
 
-    Args:
-        frame: The frame.
-        answers: The frames of the server, without its questions and logs.
-        questions: Each question for entries of views, with the entries that answered it.
+    `answers` has neither questions nor logs. `questions` are those for entries of views, with the entries in answer.
     """
 
     frame: fr.EngineFrame

@@ -22,13 +22,7 @@ _Change = Callable[[pa.Array], pa.Array]
 
 
 class Masks:
-    """The texts of a recording with their masks.
-
-    The masks are numbered in the order of the texts, so they are ordered alike. The empty text stays.
-
-    Args:
-        texts: The texts, ascending, each once.
-    """
+    """The texts of a recording, ascending, with their masks, which are numbered alike. The empty text stays."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         width = len(str(len(texts)))

@@ -46,11 +46,7 @@ def fold_again(
 ) -> Outcome:
     """Fold the frames of a recording, and return the answers or the error of a function, or the recorded other one.
 
-    Args:
-        recording: The recording.
-        registry: The functions.
-        state_keys: Keys of the pickled states in the recording.
-        isolates: Whether errors of single slots are isolated. Default: as recorded.
+    `isolates` tells whether errors of single slots are isolated. Default: as recorded.
 
     Raises:
         RejectedError: The functions do not fit the recording, or a state is not signed with one of the keys.

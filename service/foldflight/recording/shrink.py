@@ -30,21 +30,13 @@ _Unit = tuple[int, int]
 
 @dataclass(frozen=True)
 class Shrunk:
-    """The smallest frames that were found.
-
-    Args:
-        recording: The recording, with the calls, columns and frames that are needed.
-        unneeded: The columns without whose values the error is the same. A mended class may need them.
-        error: The error for these frames.
-        runs: How often frames were folded.
-        is_minimal: Whether no single row can be left out. False if the search was ended.
-    """
+    """The smallest frames that were found: only the calls, columns and frames that are needed."""
 
     recording: Recording
-    unneeded: tuple[str, ...]
-    error: FoldflightError
-    runs: int
-    is_minimal: bool
+    unneeded: tuple[str, ...]  # columns without whose values the error is the same; a mended class may need them
+    error: FoldflightError  # for these frames
+    runs: int  # how often frames were folded
+    is_minimal: bool  # whether no single row can be left out; False if the search was ended
 
 
 class _Trial:

@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 
 class FoldSpans:
-    """The spans of one exchange.
-
-    Args:
-        tracer: Makes the spans.
-        opening: The Open frame, with the context of the engine's exchange.
-        server_id: The name of the server.
+    """The spans of one exchange, below that of the engine.
 
     Attributes:
         exchange: The exchange, once there is one.

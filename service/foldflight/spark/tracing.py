@@ -24,12 +24,7 @@ T = TypeVar("T")
 
 
 class TaskSpan:
-    """The span of a task, which begins now.
-
-    Args:
-        traced: The query.
-        step: The name of the step of the query.
-    """
+    """The span of a task of a query, which begins now."""
 
     def __init__(self, traced: Traced, step: str) -> None:
         self._tracer = tracer_of(traced.endpoint)
@@ -73,13 +68,7 @@ class TaskSpan:
 
 
 def in_task(traced: Traced, step: str, items: Iterator[T]) -> Iterator[T]:
-    """Yield items, which are made within a task.
-
-    Args:
-        traced: The query.
-        step: The name of the step of the query.
-        items: What the task yields.
-    """
+    """Yield items, which are made within a task of a query."""
     task = TaskSpan(traced, step)
     try:
         with closing(items) as made:  # type: ignore[type-var]

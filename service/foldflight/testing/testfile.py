@@ -38,11 +38,6 @@ class _Code:
 def test_text(recording: Recording, registry: Registry, *, shows: FoldflightError | Difference) -> str:
     """Return a test that folds the rows, so that it fails while the function raises, or answers otherwise.
 
-    Args:
-        recording: The recording, with the calls and rows that are needed.
-        registry: The functions.
-        shows: The error, or the answer that differs.
-
     Raises:
         RejectedError: SIGNATURE, if a test cannot have these rows: the failure needs a state, there are too many rows,
             or the code cannot be imported by its name.

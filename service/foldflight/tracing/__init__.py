@@ -52,14 +52,9 @@ def check_endpoint(endpoint: str) -> str:
 
 
 def tracer_of(endpoint: str, service: str = _SERVICE) -> Tracer:
-    """Return the tracer of this process for a collector.
+    """Return the tracer of this process for a collector. Raises RejectedError MODULE without OpenTelemetry.
 
-    Args:
-        endpoint: The collector.
-        service: The name of the service, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES have one.
-
-    Raises:
-        RejectedError: MODULE, if the packages of OpenTelemetry are missing here.
+    OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come before `service`.
     """
     try:
         from foldflight.tracing.spans import Tracer
@@ -83,13 +78,7 @@ def ids_of(context: TraceContext) -> dict[str, str]:
 
 @contextmanager
 def planning(endpoint: str | None, kind: str, functions: Sequence[str]) -> Iterator[TraceContext]:
-    """Record the planning of a query as its span, and yield the context of the span; without an endpoint, of none.
-
-    Args:
-        endpoint: The collector.
-        kind: The kind of query: batch, stream, map.
-        functions: The functions that it calls.
-    """
+    """Record the planning of a query (batch, stream, map) as a span, and yield its context; without an endpoint {}."""
     if endpoint is None:
         yield {}
         return

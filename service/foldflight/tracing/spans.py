@@ -48,11 +48,7 @@ T = TypeVar("T")
 
 
 class Span:
-    """A span that is the current one while items are made; a context manager that ends it, with the error that leaves.
-
-    Args:
-        span: The span of OpenTelemetry.
-    """
+    """A span that is the current one while items are made. As a context manager it records the error that leaves."""
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
@@ -132,15 +128,7 @@ class Tracer:
         links: Sequence[trace.Link] = (),
         trace_id: int | None = None,
     ) -> Span:
-        """Start a span below the current one, or else below its parent.
-
-        Args:
-            name: Its name.
-            parent: The context of its parent. Empty: none.
-            attributes: Its attributes.
-            links: Links to spans of other traces.
-            trace_id: The id of a trace that it begins. Default: it is below the current span, or its parent.
-        """
+        """Start a span: with a trace id at the head of that trace, else below the current span, or else its parent."""
         is_within = trace_id is None and trace.get_current_span().get_span_context().is_valid
         self._ids.given = trace_id, None
         above = None if is_within else _W3C.extract(parent if trace_id is None else {}, Context())
@@ -171,19 +159,7 @@ class Tracer:
         links: Sequence[trace.Link] = (),
         error: BaseException | None = None,
     ) -> None:
-        """Record a span that has ended, whatever the current one is.
-
-        Args:
-            name: Its name.
-            parent: The context of its parent.
-            attributes: Its attributes.
-            began_ns: When it began, as Unix time.
-            ended_ns: When it ended.
-            context: Its own context, as `below` made it. Default: a new one.
-            kind: Its kind.
-            links: Links to what it repeats.
-            error: The error with which it ended.
-        """
+        """Record a span that has ended, whatever the current one is. `below` may have made its context."""
         event = None if error is None else _event_of(error)
 
         def make() -> None:

@@ -188,6 +188,8 @@ def _encoder(type_: pa.DataType, loops: KeyLoops) -> KeyEncoder:
         return WithNull(Texts(loops), lambda array: array.view(pa.binary(16)))
     if kinds.is_null(type_) or kinds.is_primitive(type_) or kinds.is_decimal(type_):
         return WithNull(Numbers(loops), _numbers)
+    if type_.num_fields == 0 and not kinds.is_struct(type_):
+        return WithNull(Texts(loops), lambda array: array)
     if kinds.is_map(type_):
         inner = [type_.key_type, type_.item_type]
     else:
@@ -195,7 +197,7 @@ def _encoder(type_: pa.DataType, loops: KeyLoops) -> KeyEncoder:
     members = Chain([_encoder(_storage(each), loops) for each in inner] or [Numbers(loops)], loops)
     if kinds.is_struct(type_):
         return WithNull(members, _members)
-    return WithNull(Texts(loops), partial(_ids_inside, members) if inner else lambda array: array)
+    return WithNull(Texts(loops), partial(_ids_inside, members))
 
 
 def _members(array: pa.Array) -> list[Any]:

@@ -82,11 +82,17 @@ def to_python(array: pa.Array) -> list[Any]:
 
 def _values(array: pa.Array) -> list[Any]:
     """Return the values as `to_python` does, but with JSON as text, as it is within other values."""
-    if is_json(array.type):
-        array = array.storage
-    convert = next((convert for is_kind, convert in _CONVERSIONS if is_kind(array.type)), None)
-    values: list[Any] | None = None if convert is None else convert(array)
+    convert = _conversion(array.type)
+    values = None if convert is None else convert(array)
     return to_pylist(array) if values is None else values
+
+
+@lru_cache(maxsize=256)
+def _conversion(type_: pa.DataType) -> Callable[[pa.Array], list[Any] | None] | None:
+    """Return what converts arrays of a type, or None where only Arrow does."""
+    if is_json(type_):
+        return lambda array: _values(array.storage)
+    return next((convert for is_kind, convert in _CONVERSIONS if is_kind(type_)), None)
 
 
 def _numbers(array: pa.Array) -> list[Any]:

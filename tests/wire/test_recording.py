@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from foldflight import connect
 from foldflight.cli.main import cli
-from foldflight.errors import FunctionError
+from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call
 from foldflight.recording.file import read_recording
@@ -126,3 +126,13 @@ def test_shipped_code_needs_the_key_of_its_bundle(tmp_path: Path) -> None:
         assert said in CliRunner().invoke(cli, ["replay", str(path), *options]).output
     edited = ["replay", str(path), "--bundle-key", KEY, "--function", "tests.unit.recorded_functions:Mended"]
     assert CliRunner().invoke(cli, edited).exit_code == 0
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    """A server tries its folder when it starts, because permissions do not tell: root may write everywhere."""
+    said = pytest.raises(RejectedError, match="folder of recordings, /proc/self, cannot be written: ")
+    with said as refused, serving(Ratio, record="/proc/self"):
+        pass
+    assert refused.value.code == "SETTINGS"
+    with serving(Ratio, record=str(tmp_path)):
+        assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import os
+import tempfile
 import threading
 import time
 import uuid
@@ -463,12 +463,14 @@ def _recordings(settings: Settings) -> Recordings | None:
         bytes_max=settings.record_bytes_max,
     )
     record.make_folder()
-    if not os.access(record.folder, os.W_OK):
+    try:
+        tempfile.TemporaryFile(dir=record.folder).close()
+    except OSError as error:
         raise RejectedError(
             "SETTINGS",
-            f"the folder of recordings, {record.folder}, cannot be written: its volume is read-only, or it is another "
-            "user's; give --record a folder of this server",
-        )
+            f"the folder of recordings, {record.folder}, cannot be written: {error.strerror}; give --record a folder "
+            "of this server",
+        ) from None
     return record
 
 

@@ -187,6 +187,25 @@ def test_a_trace_that_is_not_sampled_has_no_spans(monkeypatch: pytest.MonkeyPatc
     assert exporter.get_finished_spans() == ()
 
 
+@pytest.mark.parametrize(
+    ("sampler", "is_above", "is_sampled"),
+    [("always_off", 1, 0), ("always_on", 0, 1), ("traceidratio", 1, 0), ("parentbased_always_off", 1, 1)],
+)
+def test_the_sampler_decides_below_a_parent_of_another_one(
+    sampler: str, is_above: int, is_sampled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The context that is sent says whether there is a span: else a server has children of one that nobody sends."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
+    tracer = memory_of(monkeypatch).tracer
+    above = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-0{is_above}"}
+    parent, context = tracer.below(above)
+    tracer.close()
+    assert parent == above
+    assert context["traceparent"].startswith(f"00-{'ab' * 16}-")
+    assert context["traceparent"].endswith(f"-0{is_sampled}")
+
+
 class Task:
     """What Spark tells a task."""
 

@@ -104,7 +104,8 @@ def squares(number: int) -> int:
     for value in ordered:
         if value != last:
             last = value
-    return len(found) + (0 if last is None else last)
+    largest = 0 if last is None else last
+    return len(found) + largest
 
 
 @udf

@@ -176,7 +176,9 @@ class _Rewriter:
         doomed = self.doomed()
         if self.role.result is not None:
             self.find_returned()
-        for label in sorted(self.code.blocks):
+        # What is on the stack, such as a function to call, is known before it is used, whatever the blocks' numbers:
+        # those of comprehensions, and of the code after them, are the highest.
+        for label in ir_utils.compute_cfg_from_blocks(self.code.blocks).topo_order():
             block = self.code.blocks[label]
             if label in doomed:
                 # The interpreter repeats the row, so the code before the exception need not run.

@@ -1,5 +1,6 @@
 """Arrays, structs and maps as arguments of compiled code equal the interpreter's, for any rows."""
 
+import weakref
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from foldflight import FunctionError, udaf, udf
 from foldflight.compiler import Programs
+from foldflight.compiler.heap import Heap
 from foldflight.compiler.program import Program
 from foldflight.compiler.store import LoopStore
 from foldflight.fold.failures import Failures
@@ -396,6 +398,49 @@ def test_what_is_not_compiled(body: str, type_: pa.DataType, reason: str, hot: P
     found = hot.program(bound, bound.instantiate())
     assert not isinstance(found, Program)
     assert reason in found.reason
+
+
+@udaf
+class Later:
+    """A list that rows seldom change, beside slices, for which the arena is full again and again."""
+
+    def create_accumulator(self) -> Total:
+        return Total()
+
+    def accumulate(self, accumulator: Total, values: list[int]) -> None:
+        accumulator.total += sum(values[1:])
+        if accumulator.total < 0:
+            accumulator.last.append(1)
+
+    def get_value(self, accumulator: Total) -> int:
+        return accumulator.total
+
+
+def test_full_arenas_keep_nothing(hot: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that stops leaves no references to its arrays; the more groups there are, the more rows the arena is for.
+
+    Moving the regions reads the headers of all groups.
+    """
+    bound = Registry.load([Later]).authored[0].bind([pa.list_(pa.int64())], {})
+    moved: list[int] = []
+    compact = Heap._compact
+
+    def counted(*given: Any, **how: Any) -> None:
+        moved.append(1)
+        compact(*given, **how)
+
+    monkeypatch.setattr(Heap, "_compact", counted)
+    for groups, least, most in ((4, 50, 1000), (20_000, 1, 25)):
+        accumulators = hot.accumulators(interpreted(bound))
+        slots = np.arange(40_000, dtype=np.int32) % groups
+        values = pa.array([[1, 2, 3, 4]] * len(slots))
+        accumulators.fold(Rows(slots, None, [Column("values", values)]))
+        assert accumulators.kind == "compiled"
+        assert least <= len(moved) <= most
+        moved.clear()
+        table = weakref.ref(accumulators._table)
+        accumulators.close()
+        assert table() is None
 
 
 def test_large_maps_are_left_to_the_interpreter(hot: Programs) -> None:

@@ -192,7 +192,8 @@ class Heap:
         headers = [
             (table[field.name], _size(table[field.name], field.held)) for table in tables for field in held(fields)
         ]
-        live = sum(int(sizes.sum()) for _, sizes in headers)
+        # A word for each header, too, since all of them are read, however few rows the room is for.
+        live = sum(int(sizes.sum()) + len(sizes) for _, sizes in headers)
         arena = np.zeros(max(_WORDS_MIN, 2 * (live + more)), np.int64)
         top = 0
         for header, sizes in headers:

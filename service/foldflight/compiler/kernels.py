@@ -370,7 +370,8 @@ class Kernels:
         return mapped, (_BYTES, _PLACE, *columns, _results(self.plan), _FLAGS)
 
     def _compiled(self, name: str, kernel: Any, arguments: tuple[types.Type, ...]) -> Any:
-        dispatcher = numba.njit(nogil=True)(kernel)
+        # Without numba's counts of references, since an exception would leave those to its arrays counted for ever.
+        dispatcher = numba.njit(nogil=True, _nrt=False)(kernel)
         if self._store is not None:
             dispatcher._cache = self._store(name)
         dispatcher.compile(arguments)

@@ -166,7 +166,9 @@ class Rows:
         shown = []
         for column in self.arguments:
             given = None if column.misfits is None else column.misfits[index].as_py()
-            text = repr(column.values[index]) if given is None else str(given)
+            # A method may have changed the lists and dicts that it was given.
+            value = column.values[index] if column.array is None else to_python(column.array.slice(index, 1))[0]
+            text = repr(value) if given is None else str(given)
             shown.append(f"{column.name}={text if len(text) <= 200 else text[:200] + '...'}")
         # Readers know the values of their rows. How rows came into chunks is the engine's matter.
         return ", ".join(shown) or "without arguments"

@@ -28,9 +28,10 @@ class Processes:
         self._ports = [free_port() for _ in range(SERVERS)]
         self._starts = 0
         self.urls = ",".join(f"grpc://127.0.0.1:{port}" for port in self._ports)
-        self.servers = [self._served_at(port) for port in self._ports]
-        for server in self.servers:
-            server.await_ready()
+        self.servers: list[ServerProcess] = []
+        for port in self._ports:  # one after the other: what the first has compiled, the others read
+            self.servers.append(self._served_at(port))
+            self.servers[-1].await_ready()
 
     def kill_all(self, silent_s: float) -> None:
         self.end()

@@ -111,7 +111,7 @@ class ServerProcess:
                 )
         self.ready: dict[str, Any] = {}
 
-    def await_ready(self, timeout_s: float = 90.0) -> None:
+    def await_ready(self, timeout_s: float = 180.0) -> None:
         """Read the ready line, and return it."""
         stdout = self.process.stdout
         assert stdout is not None

@@ -416,14 +416,15 @@ def test_wrong_columns_are_refused() -> None:
         KeyIndex(pa.schema([]))
 
 
+HAS_VIEWS = hasattr(pa, "string_view")  # since Arrow 16
+
+
 @pytest.mark.parametrize(
     "type_",
     [
-        pa.string_view(),
-        pa.binary_view(),
+        *([pa.string_view(), pa.binary_view(), pa.struct([("a", pa.list_(pa.string_view()))])] if HAS_VIEWS else []),
         pa.dictionary(pa.int32(), pa.string()),
         pa.run_end_encoded(pa.int32(), pa.int64()),
-        pa.struct([("a", pa.list_(pa.string_view()))]),
     ],
     ids=str,
 )
@@ -436,6 +437,7 @@ def test_keys_have_the_types_that_arguments_have(type_: pa.DataType) -> None:
     assert told.value.code == "SCHEMA_MISMATCH"
 
 
+@pytest.mark.skipif(not HAS_VIEWS, reason="Arrow has views since 16")
 def test_views_behind_null_are_no_keys() -> None:
     """A view that points nowhere passes Arrow's validation behind a NULL: it is refused before it is read."""
     wild = np.array([100, 0, 7, 1 << 30], np.int32)

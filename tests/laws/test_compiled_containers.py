@@ -531,7 +531,7 @@ def test_accumulators_that_share_a_list_stay_interpreted(first: int) -> None:
 
 def test_what_messages_of_ipc_keep_is_counted_as_a_whole(hot: Programs) -> None:
     """The column of texts is a small part of the message that it keeps alive, and its slices are one message."""
-    batch = pa.record_batch({"step": ["a", "b"] * 50, "value": range(100), "more": ["x" * 1000] * 100})
+    batch = pa.RecordBatch.from_pydict({"step": ["a", "b"] * 50, "value": range(100), "more": ["x" * 1000] * 100})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)

@@ -25,7 +25,8 @@ from examples.weighted_avg import WeightedAvg
 from foldflight.compiler import Programs
 from foldflight.compiler.store import LoopStore
 from foldflight.fold.aggregate.calls import bind_calls
-from foldflight.fold import Fold, Options, Resources
+from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.request import Options, Resources
 from foldflight.functions import Call, Registry
 
 lines = []

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import strategies as st
 
 from foldflight import FoldflightError
+from foldflight.compiler import Programs
+from foldflight.compiler.program import Program
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.rows import Column, Rows
@@ -157,3 +159,10 @@ def sums_are_exact(accumulators: Accumulators, mode: str = "interpreted") -> Non
         accumulators.outputs(slots[:1])
     accumulators.fold(Rows(slots[:2], np.array([True, True]), [Column("x", pa.array([big, big]))]))
     assert accumulators.outputs(slots[:1]).to_pylist() == [big]
+
+
+def refusal(programs: Programs, bound: BoundFunction) -> str:
+    """Return why a function is not compiled."""
+    refused = programs.program(bound, bound.instantiate())
+    assert not isinstance(refused, Program)
+    return refused.reason

@@ -213,7 +213,8 @@ class Cluster:
         """Return what the master's page says; None if there is none yet."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._page}/json/", timeout=10) as answer:
-                return json.load(answer)
+                # A master that starts answers every path with its page until the path of JSON is attached.
+                return json.load(answer) if "json" in answer.headers["Content-Type"] else None
         except OSError:
             return None
 

@@ -258,3 +258,26 @@ def test_words_of_grammar_are_told(db: Any, caplog: pytest.LogCaptureFixture) ->
         register(db, functions, {"sum": "key"})
     assert "key: a word of SQL's grammar, so a call needs backquotes: `key`(...)" in caplog.text
     assert values(sql(db, "SELECT `key`(v) FROM hav")) == [(11,)]
+
+
+@pytest.mark.parametrize(
+    ("name", "query"),
+    [
+        ("FOLDFLIGHT_PART_0", "SELECT k, weighted_avg({0}, w) AS o FROM named GROUP BY k"),
+        ("foldflight_part_0", "SELECT {0}, weighted_avg(w, 2) + 1 AS o FROM named GROUP BY {0}"),
+        ("foldflight_part_0", "SELECT my_sum(o) s FROM (SELECT k, weighted_avg({0}, w) o FROM named GROUP BY k) t"),
+        (
+            "`foldflight condition 0`",
+            "SELECT {0}, my_sum({0} + 1) o, my_sum(9 DIV {0}) FILTER (WHERE {0} > 2) f FROM named GROUP BY {0}",
+        ),
+    ],
+)
+def test_columns_with_names_of_ours(db: Any, plans_of: Callable[..., list[str]], name: str, query: str) -> None:
+    """A user's column may have the name that one of ours has in other statements."""
+    rows_of = "VALUES (1L, 2, 'a', 7L), (3L, 4, 'b', 8L), (5L, NULL, 'a', 9L)"
+    db.sql(f"CREATE OR REPLACE TEMP VIEW named AS SELECT * FROM {rows_of} AS t({name}, w, k, v)")
+    text = query.format(name)
+    found, listed = sql(db, text, plan="lifted"), sql(db, text, plan="lists")
+    assert found.columns == listed.columns
+    assert rows(found) == rows(listed)
+    assert set(plans_of(db, text)) == {"fold"}

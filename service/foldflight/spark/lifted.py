@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -98,11 +99,13 @@ def _grouped(query: Query, rows: _Rows, columns: Mapping[str, str], session: Spa
         )
         for plan, call in zip(plans, query.opening.calls, strict=True)
     ]
-    parts = _parts(calls)
+    # The input may have further columns, of any names.
+    given = list(dict.fromkeys(columns.values()))
+    parts = _parts(calls, given)
     skips_null = not is_spark(session)
     aggregations = {**_AGGREGATIONS, "sum": exact_sum(session), "wide sum": exact_wide_sum(session)}
     aggregations["decimal sum"] = aggregations["wide sum"]
-    with_parts = rows.selectExpr("*", *(f"{part} AS {name}" for part, name in parts.items())) if parts else rows
+    with_parts = rows.selectExpr(*given, *(f"{part} AS {name}" for part, name in parts.items())) if parts else rows
     aggregates: list[str] = []
     if layout.has_kinds:
         aggregates.append(f"sum({SIGN}) AS {LIVE}")
@@ -262,8 +265,8 @@ def _sql_of(kind: str) -> str:
     return kind.replace("decimal128", "DECIMAL")
 
 
-def _parts(calls: Sequence[_Call]) -> dict[str, str]:
-    """Return the expressions that are cut into several limbs, with names for their columns."""
+def _parts(calls: Sequence[_Call], given: Sequence[str]) -> dict[str, str]:
+    """Return the expressions that are cut into several limbs, with names for their columns, unlike those given."""
     cut: Counter[str] = Counter()
     for call in calls:
         for aggregate in call.plan.aggregates:
@@ -275,4 +278,6 @@ def _parts(calls: Sequence[_Call]) -> dict[str, str]:
             }
             cut.update(parts)
     repeated = [text for text, times in cut.items() if times > 1]
-    return {text: f"foldflight_part_{number}" for number, text in enumerate(repeated)}
+    taken = {name.strip("`").casefold() for name in given}
+    names = (name for number in count() if (name := f"foldflight_part_{number}") not in taken)
+    return dict(zip(repeated, names, strict=False))

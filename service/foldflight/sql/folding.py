@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -33,7 +34,7 @@ from foldflight.sql.catalog import declared
 from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, named_items, star_of, written_items
 from foldflight.sql.meaning import arguments_of, declared_types, guarded, own_calls, repeated_draw
 from foldflight.sql.over import BlockOver, BlockPlan
-from foldflight.sql.text import Edits, Span, Token, quoted
+from foldflight.sql.text import Edits, Span, Token, names_in, quoted
 from foldflight.sql.windows import TIME, WindowedTable, window_of_call
 
 __all__ = ["BlockFold"]
@@ -553,6 +554,8 @@ class BlockFold:
             if self.is_streaming or window is not None:
                 raise self._placed(error, index) from None
             raise CannotFoldError(str(error).split("\n", maxsplit=1)[0]) from None
+        except REFUSALS as error:
+            raise CannotFoldError(f"Spark refuses its result: {said(error)}") from None
 
     def _window_span(self, keys: Sequence[_Key]) -> Span:
         """Return the tokens that define the windows: the table function, or the call of `window`."""
@@ -627,7 +630,9 @@ class _Arguments:
     def select(self) -> list[str]:
         """Return the items of SELECT."""
         guarding = dict.fromkeys(each for guards in self._guards.values() for each in sorted(guards))
-        conditions = {each: quoted(f"foldflight condition {index}") for index, each in enumerate(guarding)}
+        taken = names_in(self._text.text)  # a column of the rows would come before an item of this name
+        names = (quoted(name) for number in count() if (name := f"foldflight condition {number}") not in taken)
+        conditions = dict(zip(guarding, names, strict=False))
         items = [f"{sql} AS {name}" for sql, name in conditions.items()]
         for sql, name in self._columns.items():
             holds = " OR ".join(f"CAST({conditions[each]} AS BOOLEAN)" for each in sorted(self._guards[sql]))

@@ -185,7 +185,7 @@ def test_compiled_loops_take_over_when_they_pay() -> None:
     assert asked == []
     loops.when_hot(1 << 22)
     assert index.slots([keys]).to_pylist() == list(range(1 << 11))
-    assert sorted(asked) == ["dense", "numbers", "place_numbers", "place_texts", "texts"]
+    assert sorted(asked) == ["dense", "insert_numbers", "insert_texts", "numbers", "texts"]
 
 
 UNCOMPILED = """
@@ -216,9 +216,9 @@ def test_lookups_stay_short_however_numbers_lie(step: int) -> None:
     """Numbers that differ in few bits are spread over the table: none is far from where its search begins."""
     numbers = np.arange(4000, dtype=np.int64) * np.int64(step)
     table = NumberTable(KEY_LOOPS.compiled(), encoders._SEED, np.unique(numbers))
-    taken = np.flatnonzero(table._places)
-    begins = encoders._mixed(table._held[table._places[taken].astype(np.int64) - 1].view(np.uint64))
-    assert int(((taken - begins.astype(np.int64)) % len(table._places)).max()) < 64
+    taken = np.flatnonzero(table._cells)
+    begins = encoders._mixed(table._held[table._cells[taken].astype(np.int64) - 1].view(np.uint64))
+    assert int(((taken - begins.astype(np.int64)) % len(table._cells)).max()) < 64
 
 
 @pytest.mark.parametrize(
@@ -228,10 +228,10 @@ def test_lookups_of_texts_stay_short_however_they_differ(pattern: str) -> None:
     """Texts that differ in few bytes, wherever those are, are spread over the table, and their hashes differ."""
     table = TextTable(KEY_LOOPS.compiled(), encoders._SEED)
     table.ids(*encoders._parts(pa.array([pattern.format(number) for number in range(4000)], pa.large_binary())))
-    taken = np.flatnonzero(table._places)
-    hashes = table._hashes[(table._places[taken] & np.uint64(0xFFFFFFFF)).astype(np.int64) - 1]
-    begins = (hashes & np.uint64(len(table._places) - 1)).astype(np.int64)
-    assert int(((taken - begins) % len(table._places)).max()) < 64
+    taken = np.flatnonzero(table._cells)
+    hashes = table._hashes[(table._cells[taken] & np.uint64(0xFFFFFFFF)).astype(np.int64) - 1]
+    begins = (hashes & np.uint64(len(table._cells) - 1)).astype(np.int64)
+    assert int(((taken - begins) % len(table._cells)).max()) < 64
     assert len(np.unique(hashes)) == 4000
 
 
@@ -268,7 +268,7 @@ def test_compiled_loops_compare_texts_with_one_hash(monkeypatch: pytest.MonkeyPa
     """Texts whose hashes are equal are told apart, and found again. The loop is run as Python, with such a hash."""
     monkeypatch.setattr(keyloops, "_hashed", lambda _data, _start, size, _seed: np.uint64(size << 40))
     monkeypatch.setattr(keyloops, "_is_same", keyloops._is_same.py_func)
-    loops = {"texts": keyloops._texts, "place_texts": keyloops._place_texts}
+    loops = {"texts": keyloops._texts, "insert_texts": keyloops._insert_texts}
     table = TextTable(loops, np.uint64(0))
     texts = [text for number in range(40) for text in (f"{number}", f"{number} is a longer text")]
     encoded = pa.array([*texts, "", *texts], pa.large_binary())

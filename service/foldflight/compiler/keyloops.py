@@ -1,8 +1,8 @@
 """Compiled loops that look up keys in hash tables. A key gets the id of the equal key, or else the next free id.
 
-A table consists of `places` and the arrays of its keys, which are indexed by id. `places` (its length is a power of 2)
-contains ids plus 1, found by open addressing with linear probing; 0 is a free place. For texts the upper half of a
-place is the upper half of the hash. The places of several rows are read ahead, so that the processor waits for memory
+A table consists of `cells` and the arrays of its keys, which are indexed by id. `cells` (its length is a power of 2)
+contains ids plus 1, found by open addressing with linear probing; 0 is a free cell. For texts the upper half of a
+cell is the upper half of the hash. The cells of several rows are read ahead, so that the processor waits for memory
 only once for all of them. The keys of a large table are read ahead, too.
 
 A loop stops before a row that needs more room, and continues after the caller has enlarged the table. `state` (int64)
@@ -60,8 +60,8 @@ def _short(data, at, size):
     if at + np.uint64(8) <= np.uint64(len(data)):
         return _word(data, at) & ((np.uint64(1) << np.uint64(8 * size)) - np.uint64(1))
     rest = np.uint64(0)
-    for place in range(size):
-        rest |= np.uint64(data[at + np.uint64(place)]) << np.uint64(8 * place)
+    for offset in range(size):
+        rest |= np.uint64(data[at + np.uint64(offset)]) << np.uint64(8 * offset)
     return rest
 
 
@@ -114,17 +114,17 @@ def _is_same(data, start, held, begin, size):
 
 
 def _dense(values, base, by_number, ids, firsts, held, count):
-    """Find or add n numbers in an array of ids whose first place is that of `base`. Return the number of ids then.
+    """Find or add n numbers in an array of ids whose first cell is that of `base`. Return the number of ids then.
 
-    The array has a place for each of the numbers, and `held` has room for all of them.
+    The array has a cell for each of the numbers, and `held` has room for all of them.
     """
     known = count
     for row in range(len(values)):
-        place = np.uint64(values[np.uint64(row)] - base)
-        found = by_number[place]
+        cell = np.uint64(values[np.uint64(row)] - base)
+        found = by_number[cell]
         if found < 0:
             found = np.int32(count)
-            by_number[place] = found
+            by_number[cell] = found
             held[count] = values[np.uint64(row)]
             firsts[count - known] = row
             count += 1
@@ -132,9 +132,9 @@ def _dense(values, base, by_number, ids, firsts, held, count):
     return count
 
 
-def _numbers(values, ids, firsts, places, held, state, seed):
+def _numbers(values, ids, firsts, cells, held, state, seed):
     """Find or add n numbers. Return whether all are done; `firsts` receives the row of each new number."""
-    count, new, last = state[0], state[2], np.uint64(len(places) - 1)
+    count, new, last = state[0], state[2], np.uint64(len(cells) - 1)
     starts, entries = np.empty(_AHEAD, np.uint64), np.empty(_AHEAD, np.uint32)
     ahead = np.empty(_AHEAD, np.int64)
     for begin in range(state[1], len(values), _AHEAD):
@@ -142,7 +142,7 @@ def _numbers(values, ids, firsts, places, held, state, seed):
         for row in range(rows):
             starts[np.uint64(row)] = _mixed(np.uint64(values[np.uint64(begin + row)]), seed) & last
         for row in range(rows):
-            entries[np.uint64(row)] = places[starts[np.uint64(row)]]
+            entries[np.uint64(row)] = cells[starts[np.uint64(row)]]
         if count > _LARGE:
             for row in range(rows):
                 entry = entries[np.uint64(row)]
@@ -152,7 +152,7 @@ def _numbers(values, ids, firsts, places, held, state, seed):
             entry = np.uint64(entries[np.uint64(row)])
             while True:
                 if entry == 0:
-                    entry = np.uint64(places[at])  # an earlier row may have taken it
+                    entry = np.uint64(cells[at])  # an earlier row may have taken it
                 if entry == 0:
                     if count == len(held):
                         state[0], state[1], state[2] = count, begin + row, new
@@ -162,33 +162,33 @@ def _numbers(values, ids, firsts, places, held, state, seed):
                     count += 1
                     new += 1
                     entry = np.uint64(count)
-                    places[at] = entry
+                    cells[at] = entry
                     break
                 if held[entry - np.uint64(1)] == value:
                     break
                 at = (at + np.uint64(1)) & last
-                entry = np.uint64(places[at])
+                entry = np.uint64(cells[at])
             ids[np.uint64(begin + row)] = np.int32(entry - np.uint64(1))
     state[0], state[1], state[2] = count, len(values), new
     return True
 
 
-def _place_numbers(places, held, count, seed):
+def _insert_numbers(cells, held, count, seed):
     """Enter existing numbers into an empty table."""
-    last = np.uint64(len(places) - 1)
+    last = np.uint64(len(cells) - 1)
     for number in range(count):
         at = _mixed(np.uint64(held[number]), seed) & last
-        while places[at] != 0:
+        while cells[at] != 0:
             at = (at + np.uint64(1)) & last
-        places[at] = number + 1
+        cells[at] = number + 1
 
 
-def _texts(offsets, data, ids, firsts, places, hashes, ends, held, state, seed):
+def _texts(offsets, data, ids, firsts, cells, hashes, ends, held, state, seed):
     """Find or add n texts. Return whether all are done.
 
     Text i ends at `ends[i + 1]` in `held`, which has at least eight bytes behind the last text.
     """
-    count, new, last, total = state[0], state[2], np.uint64(len(places) - 1), len(offsets) - 1
+    count, new, last, total = state[0], state[2], np.uint64(len(cells) - 1), len(offsets) - 1
     mixes, entries, ahead = np.empty(_AHEAD, np.uint64), np.empty(_AHEAD, np.uint64), np.empty(_AHEAD, np.uint8)
     for begin in range(state[1], total, _AHEAD):
         rows = min(_AHEAD, total - begin)
@@ -197,7 +197,7 @@ def _texts(offsets, data, ids, firsts, places, hashes, ends, held, state, seed):
             size = offsets[np.uint64(begin + row + 1)] - start
             mixes[np.uint64(row)] = _hashed(data, start, size, seed)
         for row in range(rows):
-            entries[np.uint64(row)] = places[mixes[np.uint64(row)] & last]
+            entries[np.uint64(row)] = cells[mixes[np.uint64(row)] & last]
         if count > _LARGE:
             for row in range(rows):
                 found = entries[np.uint64(row)] & np.uint64(0xFFFFFFFF)
@@ -207,20 +207,20 @@ def _texts(offsets, data, ids, firsts, places, hashes, ends, held, state, seed):
             size, at, tag = offsets[np.uint64(begin + row + 1)] - start, mixed & last, mixed >> np.uint64(32)
             while True:
                 if entry == 0:
-                    entry = places[at]  # an earlier row may have taken it
+                    entry = cells[at]  # an earlier row may have taken it
                 if entry == 0:
                     other = ends[count]
                     if count == len(hashes) or other + size + 8 > len(held):
                         state[0], state[1], state[2] = count, begin + row, new
                         return False
                     hashes[count] = mixed
-                    for place in range(size):
-                        held[np.uint64(other + place)] = data[np.uint64(start + place)]
+                    for offset in range(size):
+                        held[np.uint64(other + offset)] = data[np.uint64(start + offset)]
                     firsts[new] = begin + row
                     count += 1
                     new += 1
                     ends[count] = other + size
-                    places[at] = entry = tag << np.uint64(32) | np.uint64(count)
+                    cells[at] = entry = tag << np.uint64(32) | np.uint64(count)
                     break
                 if entry >> np.uint64(32) == tag:
                     found = entry & np.uint64(0xFFFFFFFF)
@@ -228,20 +228,20 @@ def _texts(offsets, data, ids, firsts, places, hashes, ends, held, state, seed):
                     if ends[found] - other == size and _is_same(data, start, held, other, size):
                         break
                 at = (at + np.uint64(1)) & last
-                entry = places[at]
+                entry = cells[at]
             ids[np.uint64(begin + row)] = np.int32((entry & np.uint64(0xFFFFFFFF)) - np.uint64(1))
     state[0], state[1], state[2] = count, total, new
     return True
 
 
-def _place_texts(places, hashes, count):
+def _insert_texts(cells, hashes, count):
     """Enter existing texts into an empty table."""
-    last = np.uint64(len(places) - 1)
+    last = np.uint64(len(cells) - 1)
     for text in range(count):
         at = hashes[text] & last
-        while places[at] != 0:
+        while cells[at] != 0:
             at = (at + np.uint64(1)) & last
-        places[at] = hashes[text] >> np.uint64(32) << np.uint64(32) | np.uint64(text + 1)
+        cells[at] = hashes[text] >> np.uint64(32) << np.uint64(32) | np.uint64(text + 1)
 
 
 def compiled(store: Any) -> dict[str, Any]:
@@ -253,24 +253,24 @@ def compiled(store: Any) -> dict[str, Any]:
     def changed(dtype: Any) -> Any:
         return types.Array(dtype, 1, "C")
 
-    ids, places, hashes = changed(types.int32), changed(types.uint64), changed(types.uint64)
+    ids, cells, hashes = changed(types.int32), changed(types.uint64), changed(types.uint64)
     narrow = changed(types.uint32)
     numbers, state, bytes_, firsts = (changed(each) for each in (types.int64, types.int64, types.uint8, types.intp))
     loops = {
         "dense": (_dense, (given(types.int64), types.int64, ids, ids, firsts, numbers, types.int64)),
         "numbers": (_numbers, (given(types.int64), ids, firsts, narrow, numbers, state, types.uint64)),
-        "place_numbers": (_place_numbers, (narrow, numbers, types.int64, types.uint64)),
+        "insert_numbers": (_insert_numbers, (narrow, numbers, types.int64, types.uint64)),
         "texts": (
             _texts,
             (
-                *(given(types.int64), given(types.uint8), ids, firsts, places, hashes),
+                *(given(types.int64), given(types.uint8), ids, firsts, cells, hashes),
                 numbers,
                 bytes_,
                 state,
                 types.uint64,
             ),
         ),
-        "place_texts": (_place_texts, (places, hashes, types.int64)),
+        "insert_texts": (_insert_texts, (cells, hashes, types.int64)),
     }
     made = {}
     for name, (loop, arguments) in loops.items():

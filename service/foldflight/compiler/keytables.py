@@ -24,8 +24,8 @@ _HOT_ROWS: Final = 1 << 19
 _COLD_ROWS: Final = 1 << 22
 _ROOM: Final = 1 << 10
 _BYTES: Final = 1 << 14
-# The number of places of a table for each key of its capacity.
-_PLACES: Final = 2
+# The number of cells of a table for each key of its capacity.
+_CELLS_PER_KEY: Final = 2
 _NO_BYTES: Final = np.zeros(8, np.uint8)
 # The number of bytes behind the last text, which the loops may read.
 _BEHIND: Final = 8
@@ -91,7 +91,7 @@ class NumberTable:
         self._count = len(held)
         self._held = np.zeros(_room(self._count), np.int64)
         self._held[: self._count] = held
-        self._place()
+        self._rebuild()
 
     def __len__(self) -> int:
         return self._count
@@ -106,16 +106,16 @@ class NumberTable:
         ids, firsts = np.empty(len(values), np.int32), np.empty(len(values), np.intp)
         state = np.array([self._count, 0, 0], np.int64)
         values = np.ascontiguousarray(values)
-        while not self._loops["numbers"](values, ids, firsts, self._places, self._held, state, self._seed):
+        while not self._loops["numbers"](values, ids, firsts, self._cells, self._held, state, self._seed):
             self._count = int(state[0])
             self._held = _grown(self._held, _room(self._count))
-            self._place()
+            self._rebuild()
         self._count = int(state[0])
         return ids, firsts[: state[2]].copy()
 
-    def _place(self) -> None:
-        self._places = np.zeros(_PLACES * len(self._held), np.uint32)
-        self._loops["place_numbers"](self._places, self._held, self._count, self._seed)
+    def _rebuild(self) -> None:
+        self._cells = np.zeros(_CELLS_PER_KEY * len(self._held), np.uint32)
+        self._loops["insert_numbers"](self._cells, self._held, self._count, self._seed)
 
 
 class TextTable:
@@ -132,7 +132,7 @@ class TextTable:
         self._count = 0
         self._hashes, self._ends = np.zeros(_ROOM, np.uint64), np.zeros(_ROOM + 1, np.int64)
         self._held = np.zeros(_BYTES, np.uint8)
-        self._place()
+        self._rebuild()
 
     def __len__(self) -> int:
         return self._count
@@ -141,7 +141,7 @@ class TextTable:
         """Return the ids of n texts, and the rows in which new texts appear first, ascending.
 
         Args:
-            offsets: n + 1 places in `data`: text i is `data[offsets[i]:offsets[i + 1]]`.
+            offsets: n + 1 offsets in `data`: text i is `data[offsets[i]:offsets[i + 1]]`.
             data: The bytes of the texts.
         """
         count = len(offsets) - 1
@@ -149,7 +149,7 @@ class TextTable:
         state = np.array([self._count, 0, 0], np.int64)
         data = data if len(data) else _NO_BYTES
         while not self._loops["texts"](
-            offsets, data, ids, firsts, self._places, self._hashes, self._ends, self._held, state, self._seed
+            offsets, data, ids, firsts, self._cells, self._hashes, self._ends, self._held, state, self._seed
         ):
             self._count = int(state[0])
             self._grow(int(offsets[state[1] + 1] - offsets[state[1]]))
@@ -164,11 +164,11 @@ class TextTable:
         if self._count == len(self._hashes):
             self._hashes = _grown(self._hashes, 2 * self._count)
             self._ends = _grown(self._ends, 2 * self._count + 1)
-            self._place()
+            self._rebuild()
 
-    def _place(self) -> None:
-        self._places = np.zeros(_PLACES * len(self._hashes), np.uint64)
-        self._loops["place_texts"](self._places, self._hashes, self._count)
+    def _rebuild(self) -> None:
+        self._cells = np.zeros(_CELLS_PER_KEY * len(self._hashes), np.uint64)
+        self._loops["insert_texts"](self._cells, self._hashes, self._count)
 
 
 def _room(count: int) -> int:

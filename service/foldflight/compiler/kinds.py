@@ -139,17 +139,17 @@ class Refused(Exception):  # noqa: N818 - the reason why code is interpreted is 
             the messages of exceptions.
 
     Attributes:
-        place: The author's file and line; empty if they are not known.
+        location: The author's file and line; empty if they are not known.
     """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.place = ""
+        self.location = ""
 
     def at(self, loc: Any) -> Refused:
-        """Return this reason with the place that it is about, as numba has it, unless it has one."""
-        self.place = self.place or f"{Path(loc.filename).name}:{loc.line}"
+        """Return this reason with the location that it is about, as numba has it, unless it has one."""
+        self.location = self.location or f"{Path(loc.filename).name}:{loc.line}"
         return self
 
 

@@ -274,7 +274,7 @@ def shows_order(plan: Plan) -> bool:
     accumulator = code.co_varnames[code.co_argcount - 1]
     steps = [each for each in dis.get_instructions(code) if each.opname not in ("PRECALL", "PUSH_NULL", "TO_BOOL")]
     # From Python 3.13 on, a step may load two variables.
-    uses = [place for place, step in enumerate(steps) if step.argval == accumulator or _has(step.argval, accumulator)]
+    uses = [index for index, step in enumerate(steps) if step.argval == accumulator or _has(step.argval, accumulator)]
     for first in uses:
         last = first if plan.accumulator_class is None else first + 1
         if steps[first].opname not in ("LOAD_FAST", "LOAD_FAST_BORROW"):
@@ -318,7 +318,7 @@ def _code_writes(plan: Plan, function: FunctionType, code: CodeType, seen: set[A
     kinds = {field.name: field.kind for layout in layouts for field in layout.fields}
     has_texts = any(isinstance(each, str) and "%" in each for each in code.co_consts) or "text" in kinds.values()
     steps = [each for each in dis.get_instructions(code) if each.opname not in ("PRECALL", "PUSH_NULL")]
-    for place, step in enumerate(steps):
+    for index, step in enumerate(steps):
         if step.opname.startswith(("FORMAT_", "CONVERT_VALUE", "CALL_FUNCTION_EX")):
             return True
         if step.opname == "BINARY_OP" and "%" in step.argrepr and has_texts:
@@ -331,7 +331,7 @@ def _code_writes(plan: Plan, function: FunctionType, code: CodeType, seen: set[A
             found = next((each for each in owned if each is not None), None)
             found = getattr(found, "__func__", getattr(found, "fget", found))
             is_free = step.argval in kinds or step.argval in _ZEROLESS_METHODS or step.argval.startswith("ROUND_")
-            is_free = is_free or (step.argval == "quantize" and _is_constant(function, steps[place + 1 : place + 5]))
+            is_free = is_free or (step.argval == "quantize" and _is_constant(function, steps[index + 1 : index + 5]))
             is_free = is_free or (found is not None and _is_number(found))
         else:
             continue
@@ -375,7 +375,7 @@ def why_not(error: BaseException) -> str:
     """Return the reason why something was not compiled, and the author's line, from the compiler's exception."""
     from foldflight.compiler.kinds import Refused
 
-    place = _place_of(error)
+    location = _location_of(error)
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, Refused):
         seen = seen.__cause__ or seen.__context__
@@ -389,16 +389,16 @@ def why_not(error: BaseException) -> str:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = f"numba: {type(error).__name__}: {lines[1] if len(lines) > 1 else ''.join(lines)}"
     else:
-        reason, place = str(seen.reason), seen.place or place
-    return f"{reason} ({place})" if place else reason
+        reason, location = str(seen.reason), seen.location or location
+    return f"{reason} ({location})" if location else reason
 
 
-def _place_of(error: BaseException) -> str:
+def _location_of(error: BaseException) -> str:
     """Return the author's file and line whose types numba was looking for; empty if it raised elsewhere."""
-    place, step = "", error.__traceback__
+    location, step = "", error.__traceback__
     while step is not None:
         loc = getattr(step.tb_frame.f_locals.get("constraint"), "loc", None)
         if loc is not None and not Path(loc.filename).is_relative_to(_OWN):
-            place = f"{Path(loc.filename).name}:{loc.line}"
+            location = f"{Path(loc.filename).name}:{loc.line}"
         step = step.tb_next
-    return place
+    return location

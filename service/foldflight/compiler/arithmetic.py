@@ -295,16 +295,16 @@ def order(a: int, b: float) -> float:
 
 @register_jitable
 def index_of(index: int, length: int) -> int:
-    """Return the place of an item of a sequence. Raises ValueError where Python raises IndexError."""
+    """Return the position of an item of a sequence. Raises ValueError where Python raises IndexError."""
     if not -length <= index < length:
         raise ValueError
     return index + length if index < 0 else index
 
 
 @register_jitable
-def bound_of(place: int, length: int) -> int:
-    """Return a bound of a slice as a place in a sequence, or its end."""
-    return max(0, place + length) if place < 0 else min(place, length)
+def bound_of(index: int, length: int) -> int:
+    """Return a bound of a slice as a position in a sequence, or its end."""
+    return max(0, index + length) if index < 0 else min(index, length)
 
 
 @register_jitable

@@ -81,7 +81,7 @@ class Certain:
             return vars(accumulator) if type(accumulator) is self.cls else {}
         if self._is_value:
             return {"value": accumulator}
-        return {f"f{place}": each for place, each in enumerate(accumulator)} if type(accumulator) is tuple else {}
+        return {f"f{index}": each for index, each in enumerate(accumulator)} if type(accumulator) is tuple else {}
 
     def accumulators(self, column: pa.Array) -> list[Any]:
         """Return a column of n accumulators as n accumulators, as the author's code makes them."""
@@ -188,7 +188,7 @@ def certain_of(cls: type | None, fresh: Any, untyped: str, hints: typing.Mapping
     """
     if cls is None:
         is_tuple = type(fresh) is tuple and len(fresh) > 0
-        members = {f"f{place}": each for place, each in enumerate(fresh)} if is_tuple else {"value": fresh}
+        members = {f"f{index}": each for index, each in enumerate(fresh)} if is_tuple else {"value": fresh}
         if is_tuple and not all(type(each) in _NUMBERS for each in fresh):
             raise Refused(untyped)
         return Certain(

@@ -1,7 +1,7 @@
 """A pass over numba's typed intermediate code that refuses what would be different in Python.
 
 Where branches meet, numba unifies their types: it converts an int to a float, or a bool to a number. Python does not.
-And a container that replaces that of an accumulator is copied into its place, where other variables would see it.
+And a container that replaces that of an accumulator is copied over it, where other variables would see it.
 """
 
 from __future__ import annotations

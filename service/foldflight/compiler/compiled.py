@@ -121,7 +121,7 @@ class Compiled(Accumulators):
     def _loop(
         self, program: Program, rows: Rows, loop: Callable[..., Any]
     ) -> tuple[Callable[..., None] | None, Mask | None]:
-        """Return what runs a loop up to a row, with more places, and the rows that cannot be passed to compiled code.
+        """Return what runs a loop up to a row, with more arguments, and the rows that compiled code does not take.
 
         Both are None if the loop cannot be run.
         """
@@ -242,11 +242,11 @@ class Compiled(Accumulators):
             self._leave()
             self.inner.merge(slots[done:], states.slice(done))
 
-    def _run(self, loop: Any, *places: Any, merging: Sequence[Any] = ()) -> None:
+    def _run(self, loop: Any, *arguments: Any, merging: Sequence[Any] = ()) -> None:
         """Run a loop over the table; `merging` are other records that have containers."""
         assert self._program is not None
         own = (self._table, self._present, self._program.instance, self._progress)
-        self._heap.run(loop, (*own, *places), lambda: [self._rows, *merging], self._program.layout.fields)
+        self._heap.run(loop, (*own, *arguments), lambda: [self._rows, *merging], self._program.layout.fields)
 
     def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
         migrated = None if self._program is None else self.inner.migrated(slots, states, written)
@@ -454,8 +454,8 @@ class Compiled(Accumulators):
         assert self._program is not None
         records, type_ = taken(self._rows, slots), self._type
         columns = []
-        for place, field in enumerate(self._program.layout.fields):
-            wanted = type_.field(place).type if pa.types.is_struct(type_) else type_
+        for index, field in enumerate(self._program.layout.fields):
+            wanted = type_.field(index).type if pa.types.is_struct(type_) else type_
             if field.held is None:
                 columns.append(column_of(records, field, wanted, narrow=narrow))
             else:
@@ -471,7 +471,7 @@ class Compiled(Accumulators):
         states = column
         self._keep(self._program, [states], may_copy=may_copy)
         records, fields = np.zeros(len(states), self._program.dtype), self._program.layout.fields
-        columns = [states.field(place) if pa.types.is_struct(states.type) else states for place in range(len(fields))]
+        columns = [states.field(index) if pa.types.is_struct(states.type) else states for index in range(len(fields))]
         words = 0
         for field, column in zip(fields, columns, strict=True):
             more = 0 if field.held is None else room(column, field.held)
@@ -552,8 +552,8 @@ def _shares(accumulators: Sequence[Any], fields: Sequence[RecordField]) -> bool:
 
 def _is_changed(accumulator: Any, fields: Sequence[RecordField]) -> bool:
     """Return whether a record would change an accumulator: an int where floats are, or a decimal that is -0."""
-    for place, field in enumerate(fields):
-        value = accumulator[place] if isinstance(accumulator, tuple) else getattr(accumulator, field.name, accumulator)
+    for index, field in enumerate(fields):
+        value = accumulator[index] if isinstance(accumulator, tuple) else getattr(accumulator, field.name, accumulator)
         if field.held is None:
             part = Part((field.kind,))
             given: list[tuple[Part, Any]] = [(part, value if field.length else (value,))]

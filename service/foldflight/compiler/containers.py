@@ -170,7 +170,7 @@ def value_at(part: Part) -> Any:
 
     @generated(result, types.int64)
     def value(context: Any, builder: Any, address: Any) -> Any:
-        words = [word_at(builder, address, place) for place in range(len(part.kinds))]
+        words = [word_at(builder, address, index) for index in range(len(part.kinds))]
         found = [_value(builder, KINDS[kind], word) for kind, word in zip(part.kinds, words, strict=True)]
         return context.make_tuple(builder, result, found) if part.is_tuple else found[0]
 
@@ -203,12 +203,12 @@ def _steps(held: Held) -> tuple[Any, Any]:
     key, value = value_at(holding.key), value_at(holding.value or holding.key)
     takes_key, takes_value = held.view != "values", held.view in ("values", "items")
 
-    def entry(me: Any, place: int) -> Any:
+    def entry(me: Any, position: int) -> Any:
         header = header_of(me)
         if not takes_value:
-            return key(memory.address_of(header, place * stride))
-        found = value(memory.address_of(header, place * stride + ahead))
-        return (key(memory.address_of(header, place * stride)), found) if takes_key else found
+            return key(memory.address_of(header, position * stride))
+        found = value(memory.address_of(header, position * stride + ahead))
+        return (key(memory.address_of(header, position * stride)), found) if takes_key else found
 
     return next_entry, entry
 
@@ -294,13 +294,13 @@ def _inserting(name: str, *, at_begin: bool) -> Any:
     """Return the stand-in of `list.insert`, or of `deque.appendleft`."""
 
     @stand_in
-    def choose(me: Any, place: Any, item: Any) -> Any:
+    def choose(me: Any, index: Any, item: Any) -> Any:
         _of(me, "list", name, changes=True)
-        _whole(name, place)
+        _whole(name, index)
         words, changed = words_of(me.holding.key, f"the item of {name}"), _changed(me.holding, at_begin=at_begin)
 
-        def put(me: Any, place: Any, item: Any) -> None:
-            memory.inserted(header_of(me), bound_of(place, load(header_of(me) + memory.USED)), words(item))
+        def put(me: Any, index: Any, item: Any) -> None:
+            memory.inserted(header_of(me), bound_of(index, load(header_of(me) + memory.USED)), words(item))
             changed(header_of(me))
 
         return put
@@ -325,9 +325,9 @@ def _taken(holding: Holding) -> Any:
 
     @register_jitable
     def taken(header, index):
-        place = index_of(index, load(header + memory.USED))
-        found = value(memory.address_of(header, place * stride))
-        memory.cut(header, place, place + 1, stride)
+        position = index_of(index, load(header + memory.USED))
+        found = value(memory.address_of(header, position * stride))
+        memory.cut(header, position, position + 1, stride)
         changed(header)
         return found
 
@@ -571,9 +571,9 @@ def _merged(holding: Holding, plus: Any) -> Any:
             is_new = mine < 0
             if is_new:
                 mine = added(header, whole(address))
-            for place in range(keys, stride):
-                into = memory.address_of(header, mine * stride + place)
-                memory.change(load(header), into, plus(0 if is_new else load(into), load(address + 8 * place)))
+            for index in range(keys, stride):
+                into = memory.address_of(header, mine * stride + index)
+                memory.change(load(header), into, plus(0 if is_new else load(into), load(address + 8 * index)))
             entry = memory.following(other, entry + 1, stride)
 
     return merged
@@ -598,8 +598,8 @@ def sort(me: Any) -> Any:
 
     def done(me: Any) -> None:
         found = ordered(me)
-        for place in range(load(found + memory.USED)):
-            memory.put(header_of(me), place, whole(memory.address_of(found, place * stride)))
+        for position in range(load(found + memory.USED)):
+            memory.put(header_of(me), position, whole(memory.address_of(found, position * stride)))
 
     return done
 
@@ -711,11 +711,11 @@ def get_item(me: Held, index: Any) -> Any:
     _whole("[]", index.type if isinstance(index, types.Optional) else index)
     item, stride = value_at(me.holding.key), me.holding.stride
 
-    def at_place(me: Any, index: Any) -> Any:
+    def at_index(me: Any, index: Any) -> Any:
         header = header_of(me)
         return item(memory.address_of(header, index_of(present(index), load(header + memory.USED)) * stride))
 
-    return at_place
+    return at_index
 
 
 def _slice(me: Held, index: types.SliceType) -> Any:
@@ -757,8 +757,8 @@ def set_item(me: Held, index: Any, value: Any) -> Any:
             added(header, key + found)
         else:
             address = memory.address_of(header, entry * stride)
-            for place in range(keys, stride):
-                memory.change(load(header), address + 8 * place, found[place - keys])
+            for number in range(keys, stride):
+                memory.change(load(header), address + 8 * number, found[number - keys])
 
     return assigned
 
@@ -787,8 +787,8 @@ def delete_item(me: Any, index: Any) -> Any:
     _whole("del", index)
 
     def cut_one(me: Any, index: Any) -> None:
-        place = index_of(index, load(header_of(me) + memory.USED))
-        memory.cut(header_of(me), place, place + 1, stride)
+        position = index_of(index, load(header_of(me) + memory.USED))
+        memory.cut(header_of(me), position, position + 1, stride)
 
     return cut_one
 
@@ -808,8 +808,8 @@ def put_whole(me: Any, other: Any) -> Any:
     if other.changeable and me.holding.made is None:
 
         def moved(me: Any, other: Any) -> None:
-            for place in range(1, HEADER):
-                memory.store(header_of(me) + 8 * place, load(header_of(other) + 8 * place))
+            for index in range(1, HEADER):
+                memory.store(header_of(me) + 8 * index, load(header_of(other) + 8 * index))
 
         return moved
     if me.holding.shape != "list":
@@ -970,10 +970,10 @@ def _heap(name: str, pushes: bool, pops: bool) -> Any:
 
 @functools.cache
 def _sifts(part: Part) -> tuple[Any, Any]:
-    """Return heapq's `_siftdown(heap, start, place)` and `_siftup(heap, place)`."""
+    """Return heapq's `_siftdown(heap, start, position)` and `_siftup(heap, position)`."""
     stride, is_less = len(part.kinds), memory.ordering(_floats(part))
     whole = memory.words_tuple(stride)
-    at = register_jitable(lambda header, place: memory.address_of(header, place * stride))
+    at = register_jitable(lambda header, position: memory.address_of(header, position * stride))
     less = register_jitable(lambda header, one, other: is_less(at(header, one), at(header, other)))
 
     @register_jitable
@@ -983,22 +983,22 @@ def _sifts(part: Part) -> tuple[Any, Any]:
         memory.put(header, other, item)
 
     @register_jitable
-    def down(header, start, place):
-        while place > start and less(header, place, (place - 1) >> 1):
-            swap(header, place, (place - 1) >> 1)
-            place = (place - 1) >> 1
+    def down(header, start, position):
+        while position > start and less(header, position, (position - 1) >> 1):
+            swap(header, position, (position - 1) >> 1)
+            position = (position - 1) >> 1
 
     @register_jitable
-    def up(header, place):
-        end, start = load(header + memory.USED), place
-        child = 2 * place + 1
+    def up(header, position):
+        end, start = load(header + memory.USED), position
+        child = 2 * position + 1
         while child < end:
             if child + 1 < end and not less(header, child, child + 1):
                 child += 1
-            swap(header, place, child)
-            place = child
-            child = 2 * place + 1
-        down(header, start, place)
+            swap(header, position, child)
+            position = child
+            child = 2 * position + 1
+        down(header, start, position)
 
     return down, up
 

@@ -95,9 +95,9 @@ def current() -> int:
 def text_room(length: int) -> int:
     """Return the address of memory for a text of so many bytes. Raises MemoryError if there is none left."""
     control = current()
-    place = load(control + 8 * heap.TEXT)
-    if place + length > load(control + 8 * heap.TEXT_END):
+    address = load(control + 8 * heap.TEXT)
+    if address + length > load(control + 8 * heap.TEXT_END):
         store(control + 8 * heap.NEEDED, -length)
         raise MemoryError
-    store(control + 8 * heap.TEXT, place + length)
-    return place
+    store(control + 8 * heap.TEXT, address + length)
+    return address

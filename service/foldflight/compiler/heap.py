@@ -121,20 +121,20 @@ class Heap:
         self.control[[CHANGES, CHANGES_MAX, JOURNAL]] = 0, changes, self._journal.ctypes.data
 
     def run(
-        self, loop: Any, places: Sequence[Any], tables: Callable[[], Sequence[Any]], fields: Sequence[RecordField]
+        self, loop: Any, arguments: Sequence[Any], tables: Callable[[], Sequence[Any]], fields: Sequence[RecordField]
     ) -> None:
         """Run a loop. When there is no room, make some, and go on with the row that was given up.
 
         Args:
             loop: The loop.
-            places: Its arguments.
+            arguments: Its arguments.
             tables: Returns all records that have containers.
             fields: Their fields.
         """
         given_up = -1
         while True:
             try:
-                loop(*places)
+                loop(*arguments)
             except MemoryError:
                 self._undo()
                 row = int(self.control[ROW])
@@ -197,7 +197,7 @@ class Heap:
         arena = np.zeros(max(_WORDS_MIN, 2 * (live + more)), np.int64)
         top = 0
         for header, sizes in headers:
-            words, offsets = _places(header[:, OFFSET], sizes)
+            words, offsets = _entry_offsets(header[:, OFFSET], sizes)
             arena[top : top + len(words)] = self._arena[words]
             header[:, OFFSET] = top + offsets
             top += len(words)
@@ -211,15 +211,15 @@ class Heap:
             headers: Their headers, int64, shape (n, 6).
             holding: What they hold.
             type_: The type of the column.
-            narrow: Whether integers have the width of their type, in place of 64 bits.
+            narrow: Whether integers have the width of their type, instead of 64 bits.
         """
         counts = headers[:, USED]
-        entries, starts = _places(headers[:, OFFSET], counts, holding.stride)
+        entries, starts = _entry_offsets(headers[:, OFFSET], counts, holding.stride)
         if holding.shape != "list" and (headers[:, LIVE] != counts).any():
             owners = np.repeat(np.arange(len(headers)), counts)
-            places = np.arange(len(entries)) - starts[owners]
-            bits = headers[owners, OFFSET] + headers[owners, CAPACITY] * holding.stride + places // 64
-            kept = (self._arena[bits] >> (places % 64)) & 1 == 0
+            positions = np.arange(len(entries)) - starts[owners]
+            bits = headers[owners, OFFSET] + headers[owners, CAPACITY] * holding.stride + positions // 64
+            kept = (self._arena[bits] >> (positions % 64)) & 1 == 0
             entries, counts = entries[kept], headers[:, LIVE]
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
         if pa.types.is_map(type_):
@@ -238,12 +238,12 @@ class Heap:
             pa.ListArray.from_arrays(offsets, found, type=type_) if narrow else pa.ListArray.from_arrays(offsets, found)
         )
 
-    def _part(self, places: Any, part: Part, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
+    def _part(self, offsets: Any, part: Part, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
         columns = []
         for number, kind in enumerate(part.kinds):
             member = _Member("value", FORMATS[kind])
-            records = np.zeros(len(places), record_dtype((member,)))
-            words = self._arena[places + number]
+            records = np.zeros(len(offsets), record_dtype((member,)))
+            words = self._arena[offsets + number]
             records["value"] = words.view(np.float64) if member.format == "f8" else words
             wanted = type_.field(number).type if part.is_tuple else type_
             columns.append(column_of(records, member, wanted, narrow=narrow))
@@ -284,17 +284,17 @@ class Heap:
         sizes = _size(headers, holding)
         headers[:, OFFSET] = offset + np.cumsum(sizes) - sizes
         self._arena[offset : offset + int(sizes.sum())] = 0
-        places, _ = _places(headers[:, OFFSET], counts, holding.stride)
+        offsets, _ = _entry_offsets(headers[:, OFFSET], counts, holding.stride)
         ahead = 0
         for part, values in parts:
             for number, kind in enumerate(part.kinds):
                 member = _Member("value", FORMATS[kind])
-                records = np.zeros(len(places), record_dtype((member,)))
+                records = np.zeros(len(offsets), record_dtype((member,)))
                 whole = values.field(number) if part.is_tuple else values
                 if values.null_count or not fill_member(records, member, whole):
                     return None
                 words = records["value"].astype(np.int64) if member.format == "?" else records["value"].view(np.int64)
-                self._arena[places + ahead] = words
+                self._arena[offsets + ahead] = words
                 ahead += 1
         return offset + int(sizes.sum())
 
@@ -343,7 +343,7 @@ def _size(headers: Any, holding: Holding | None) -> npt.NDArray[np.int64]:
     return np.asarray(capacity * holding.stride + (capacity + 63) // 64 + np.where(capacity > SMALL, capacity, 0))
 
 
-def _places(offsets: Any, counts: Any, stride: int = 1) -> tuple[Any, Any]:
-    """Return the places of the entries of n regions, and the number of entries before each region."""
+def _entry_offsets(offsets: Any, counts: Any, stride: int = 1) -> tuple[Any, Any]:
+    """Return the offsets of the entries of n regions, and the number of entries before each region."""
     before = np.cumsum(counts) - counts
     return np.repeat(offsets - before * stride, counts) + np.arange(int(counts.sum())) * stride, before

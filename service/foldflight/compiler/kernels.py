@@ -105,7 +105,7 @@ _BYTES = _vector(types.uint8)
 _FLAGS = _vector(types.boolean)
 _MASK = _vector(types.boolean, readonly=True)
 _SLOTS = _vector(types.int32, readonly=True)
-_PLACE = _vector(types.int64)
+_PROGRESS = _vector(types.int64)
 _WORDS = _vector(types.int64, readonly=True)
 _TABLE = (_BYTES, _FLAGS, _BYTES)
 
@@ -115,7 +115,7 @@ class Kernels:
 
     Args:
         plan: What to compile.
-        store: Returns the place of a loop, given its name. None: loops are not kept.
+        store: Returns the file of a loop, given its name. None: loops are not stored.
         is_current: Returns whether the objects that the plan's code reaches are unchanged. It is called before each
             compilation, because loops of one function may be compiled at different times.
 
@@ -261,7 +261,7 @@ class Kernels:
                 one_row(me, own, retracts, columns, valid, row)
                 copy(record, own)
 
-        return fold, (*_TABLE, _PLACE, *self._columns(nulls))
+        return fold, (*_TABLE, _PROGRESS, *self._columns(nulls))
 
     def _each(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
         at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
@@ -287,7 +287,7 @@ class Kernels:
 
         return each, (
             *_TABLE,
-            _PLACE,
+            _PROGRESS,
             *self._columns(nulls),
             _MASK,
             _MASK,
@@ -317,7 +317,7 @@ class Kernels:
                     copy(record, state)
                     present[slot] = True
 
-        return merge, (*_TABLE, _PLACE, _SLOTS, _BYTES)
+        return merge, (*_TABLE, _PROGRESS, _SLOTS, _BYTES)
 
     def _step_merge(self) -> Any:
         step, held = self._step("merge"), _held(self.plan)
@@ -348,7 +348,7 @@ class Kernels:
                 record = at(table, slot) if slot < len(present) and present[slot] else at(fresh, 0)
                 _show(found, valid, row, get_value(me, record))
 
-        return values, (*_TABLE, _PLACE, _BYTES, _SLOTS, _results(self.plan), _FLAGS)
+        return values, (*_TABLE, _PROGRESS, _BYTES, _SLOTS, _results(self.plan), _FLAGS)
 
     def _mapped(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
         cast = operators.result_of(self.plan.result, self.plan.result_bits)
@@ -367,7 +367,7 @@ class Kernels:
                 _show(found, known, row, call(me, row_of(columns, valid, row)))
 
         columns = self._columns(nulls)[2:]
-        return mapped, (_BYTES, _PLACE, *columns, _results(self.plan), _FLAGS)
+        return mapped, (_BYTES, _PROGRESS, *columns, _results(self.plan), _FLAGS)
 
     def _compiled(self, name: str, kernel: Any, arguments: tuple[types.Type, ...]) -> Any:
         # Without numba's counts of references, since an exception would leave those to its arrays counted for ever.
@@ -418,48 +418,48 @@ def _row_of(kinds: tuple[Kind, ...]) -> Any:
         def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
             where = context.cast(builder, arguments[2], index, types.intp)
 
-            def at(place: int, arrays: int, item: Any = lambda array, index: array[index]) -> Any:
-                array = made.args[arrays][place]
+            def at(position: int, arrays: int, item: Any = lambda array, index: array[index]) -> Any:
+                array = made.args[arrays][position]
                 return context.compile_internal(
                     builder,
                     item,
                     signature(array.dtype, array, types.intp),
-                    [builder.extract_value(arguments[arrays], place), where],
+                    [builder.extract_value(arguments[arrays], position), where],
                 )
 
-            def as_optional(kind: Kind, value: Any, place: int) -> Any:
+            def as_optional(kind: Kind, value: Any, position: int) -> Any:
                 if not nulls:
                     return value
                 optional = context.make_helper(builder, type_of(kind))
-                optional.data, optional.valid = value, at(place, 1)
+                optional.data, optional.valid = value, at(position, 1)
                 return optional._getvalue()
 
-            def leaf(place: int) -> Any:
-                column, kind = columns[place], leaves[place]
+            def leaf(position: int) -> Any:
+                column, kind = columns[position], leaves[position]
                 if isinstance(kind, Holding):
                     value = cgutils.alloca_once(builder, llvm.ArrayType(llvm.IntType(64), HEADER))
-                    found = [builder.extract_value(arguments[0], place), where]
+                    found = [builder.extract_value(arguments[0], position), where]
                     of_header = signature(types.void, types.int64, column, types.intp)
                     found.insert(0, builder.ptrtoint(value, llvm.IntType(64)))
                     context.compile_internal(builder, _view_of(kind), of_header, found)
                     return builder.bitcast(value, cgutils.voidptr_t)
                 if kind in DECIMALS:
-                    return decimals.joined(builder, *(at(place, 0, word) for word in _PAIR))
+                    return decimals.joined(builder, *(at(position, 0, word) for word in _PAIR))
                 # A moment is an integer in memory already.
-                return context.cast(builder, at(place, 0), column.dtype, number_type(kind))
+                return context.cast(builder, at(position, 0), column.dtype, number_type(kind))
 
-            members, place = [], 0
+            members, position = [], 0
             for kind in kinds:
-                first = place
+                first = position
                 if isinstance(kind, Members):
                     type_ = type_of(kind)
                     struct = context.make_helper(builder, type_.type if nulls else type_)
                     for number, each in enumerate(kind.kinds):
-                        place += 1
-                        setattr(struct, f"f{number}", as_optional(each, leaf(place), place))
-                value = struct._getvalue() if isinstance(kind, Members) else leaf(place)
+                        position += 1
+                        setattr(struct, f"f{number}", as_optional(each, leaf(position), position))
+                value = struct._getvalue() if isinstance(kind, Members) else leaf(position)
                 members.append(as_optional(kind, value, first))
-                place += 1
+                position += 1
             return context.make_tuple(builder, result, members)
 
         return signature(result, columns, valid, index), generate
@@ -521,7 +521,7 @@ def _keep(record: Any, returned: Any) -> Any:
 
 @stand_in
 def _put(record: Any, returned: Any) -> Any:
-    """Write back what accumulate, retract or merge returned. Containers and lists are in their places if it is None."""
+    """Write back what accumulate, retract or merge returned. Containers and lists are there already if it is None."""
     wanted = record.fields["value"]
     if isinstance(returned, types.NoneType) and (wanted.length or wanted.held is not None):
         return lambda record, returned: None
@@ -541,7 +541,7 @@ def _put(record: Any, returned: Any) -> Any:
 
 @stand_in
 def _show(values: Any, valid: Any, index: Any, value: Any) -> Any:
-    """Write one result, or None, to its place."""
+    """Write one result, or None."""
     kind = str(kind_of(value))
     if kind == "none":
 

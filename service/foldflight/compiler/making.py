@@ -38,7 +38,7 @@ def _empty(shape: str) -> Any:
 EMPTY: Final = {shape: _empty(shape) for shape in ("list", "dict", "set")}
 """The stand-ins for a new list, dict and set, until it is known what these hold."""
 
-# The functions that put something into a container, with the places of their arguments that tell the key and the value.
+# The functions that put something into a container, with the positions of their arguments that are key and value.
 _PUTTING: Final[dict[Any, tuple[int, ...]]] = {
     containers.METHODS["append"]: (1,),
     containers.METHODS["add"]: (1,),
@@ -132,22 +132,22 @@ def _is_copy(value: Any) -> bool:
     return isinstance(value, ir.Var) or (isinstance(value, ir.Expr) and value.op in ("make_function", "undef"))
 
 
-def _inline(code: ir.FunctionIR, block: ir.Block, place: int, made: ir.Expr) -> None:
+def _inline(code: ir.FunctionIR, block: ir.Block, index: int, made: ir.Expr) -> None:
     """Replace a call by the body of what is called. A generator becomes a list, which a function takes at once."""
-    statement = block.body[place]
+    statement = block.body[index]
     is_generator = bool(made.code.co_flags & inspect.CO_GENERATOR)
-    if is_generator and not _is_taken_at_once(code, block, place):
+    if is_generator and not _is_taken_at_once(code, block, index):
         raise Refused("it makes a generator that is not an argument of sum, sorted or the like").at(statement.loc)
     result, scope, loc = statement.target, block.scope, statement.loc
     known = set(code.blocks)
     with warnings.catch_warnings():
         # numba puts the code of a generator into a plain function. The tests for the newest Python see when it cannot.
         warnings.simplefilter("ignore", DeprecationWarning)
-        inline_closure_call(code, code.func_id.func.__globals__, block, place, made)
+        inline_closure_call(code, code.func_id.func.__globals__, block, index, made)
     if not is_generator:
         return
     holder = scope.redefine("$generated", loc)
-    block.body.insert(place, ir.Assign(ir.Expr.build_list((), loc), holder, loc))
+    block.body.insert(index, ir.Assign(ir.Expr.build_list((), loc), holder, loc))
     for label in code.blocks.keys() - known:
         found = code.blocks[label]
         body: list[ir.Stmt] = []
@@ -164,13 +164,13 @@ def _inline(code: ir.FunctionIR, block: ir.Block, place: int, made: ir.Expr) -> 
         found.body = body
 
 
-def _is_taken_at_once(code: ir.FunctionIR, block: ir.Block, place: int) -> bool:
+def _is_taken_at_once(code: ir.FunctionIR, block: ir.Block, index: int) -> bool:
     """Return whether what a call makes is the argument of the next call, of a function that takes all of it."""
-    name = block.body[place].target.name
+    name = block.body[index].target.name
     uses = [
         each for other in code.blocks.values() for each in other.body if name in {var.name for var in each.list_vars()}
     ]
-    following = block.body[place + 1] if place + 1 < len(block.body) else None
+    following = block.body[index + 1] if index + 1 < len(block.body) else None
     value = following.value if isinstance(following, ir.Assign) else None
     if len(uses) != 2 or following not in uses or not isinstance(value, ir.Expr) or value.op != "call":
         return False
@@ -181,12 +181,12 @@ def _is_taken_at_once(code: ir.FunctionIR, block: ir.Block, place: int) -> bool:
 
 
 def _calls(code: ir.FunctionIR) -> Iterator[tuple[ir.Block, int, Any]]:
-    """Yield the calls that code makes: a block, the place of the call in it, and the definition of what is called."""
+    """Yield the calls that code makes: a block, the index of the call in it, and the definition of what is called."""
     for block in code.blocks.values():
-        for place, statement in enumerate(block.body):
+        for index, statement in enumerate(block.body):
             value = statement.value if isinstance(statement, ir.Assign) else None
             if isinstance(value, ir.Expr) and value.op == "call":
-                yield block, place, ir_utils.guard(ir_utils.get_definition, code, value.func)
+                yield block, index, ir_utils.guard(ir_utils.get_definition, code, value.func)
 
 
 def _called_closures(code: ir.FunctionIR) -> Iterator[tuple[ir.Block, int, ir.Expr]]:
@@ -229,7 +229,7 @@ class Fill(FunctionPass):
 
 def _calls_of_stand_ins(code: ir.FunctionIR) -> Iterator[tuple[ir.Assign, ir.Global]]:
     """Yield the calls of functions of the compiler, and the definitions of their functions."""
-    return ((block.body[place], callee) for block, place, callee in _calls(code) if isinstance(callee, ir.Global))
+    return ((block.body[index], callee) for block, index, callee in _calls(code) if isinstance(callee, ir.Global))
 
 
 def _held_by(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str, shape: str) -> Holding | None:
@@ -249,8 +249,8 @@ def _held_by(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str, sha
                 return other.holding
         if callee.value not in _PUTTING:
             continue
-        places = _PUTTING[callee.value][-1 if shape == "list" else 0 :]
-        found = [_part_of(typemap.get(arguments[place].name)) for place in places if place < len(arguments)]
+        positions = _PUTTING[callee.value][-1 if shape == "list" else 0 :]
+        found = [_part_of(typemap.get(arguments[position].name)) for position in positions if position < len(arguments)]
         parts = [each for each in found if each is not None]
         if len(parts) == (2 if shape == "dict" else 1):
             return Holding(shape, parts[0], parts[1] if shape == "dict" else None)

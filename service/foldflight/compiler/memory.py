@@ -70,9 +70,9 @@ _as_float: Final = generated(types.float64, types.int64)(
 )
 
 
-def word_at(builder: Any, address: Any, place: int) -> Any:
+def word_at(builder: Any, address: Any, index: int) -> Any:
     """Return, in generated code, a word of those at an address."""
-    at = builder.add(address, llvm.Constant(llvm.IntType(64), 8 * place))
+    at = builder.add(address, llvm.Constant(llvm.IntType(64), 8 * index))
     return builder.load(builder.inttoptr(at, llvm.IntType(64).as_pointer()))
 
 
@@ -83,7 +83,7 @@ def words_tuple(count: int) -> Any:
 
     @generated(made, types.int64)
     def words(context: Any, builder: Any, address: Any) -> Any:
-        return context.make_tuple(builder, made, [word_at(builder, address, place) for place in range(count)])
+        return context.make_tuple(builder, made, [word_at(builder, address, index) for index in range(count)])
 
     return words
 
@@ -122,15 +122,15 @@ def address_of(header: int, word: int) -> int:
 @register_jitable
 def copied(into: int, source: int, words: int) -> None:
     """Copy so many words."""
-    for place in range(words):
-        store(into + 8 * place, load(source + 8 * place))
+    for index in range(words):
+        store(into + 8 * index, load(source + 8 * index))
 
 
 @register_jitable
 def emptied(header: int) -> None:
     """Empty a container."""
-    for place in range(1, heap.HEADER):
-        store(header + 8 * place, 0)
+    for index in range(1, heap.HEADER):
+        store(header + 8 * index, 0)
 
 
 @register_jitable
@@ -159,11 +159,11 @@ def new_header(header: int) -> int:
 
 
 @register_jitable
-def view_of_words(header: int, words: int, place: int, count: int) -> None:
+def view_of_words(header: int, words: int, start: int, count: int) -> None:
     """Write the header of a list or dict whose entries are at an address, from a word on. It must not be changed."""
     control = current()
     store(header, control)
-    store(header + OFFSET, (words - load(control + _ARENA)) // 8 + place)
+    store(header + OFFSET, (words - load(control + _ARENA)) // 8 + start)
     store(header + USED, count)
     store(header + CAPACITY, 0)  # without an index
     store(header + LIVE, count)
@@ -184,9 +184,9 @@ def widened(header: int, capacity: int, stride: int) -> None:
 
 
 @register_jitable
-def put(header: int, place: int, words: Any) -> None:
+def put(header: int, position: int, words: Any) -> None:
     """Replace an item."""
-    control, address = load(header), address_of(header, place * len(words))
+    control, address = load(header), address_of(header, position * len(words))
     for number in range(len(words)):
         change(control, address + 8 * number, words[number])
 
@@ -208,8 +208,8 @@ def extended(header: int, other: int, start: int, stop: int, stride: int) -> Non
     if used + count > load(header + CAPACITY):
         widened(header, max(4, 2 * load(header + CAPACITY), used + count), stride)
     control, source, into = load(header), address_of(other, start * stride), address_of(header, used * stride)
-    for place in range(count * stride):
-        change(control, into + 8 * place, load(source + 8 * place))
+    for index in range(count * stride):
+        change(control, into + 8 * index, load(source + 8 * index))
     store(header + USED, used + count)
 
 
@@ -222,19 +222,19 @@ def cut(header: int, start: int, stop: int, stride: int) -> None:
         store(header + CAPACITY, load(header + CAPACITY) - count)
     else:
         control, into, source = load(header), address_of(header, start * stride), address_of(header, stop * stride)
-        for place in range((used - start - count) * stride):
-            change(control, into + 8 * place, load(source + 8 * place))
+        for index in range((used - start - count) * stride):
+            change(control, into + 8 * index, load(source + 8 * index))
     store(header + USED, used - count)
 
 
 @register_jitable
-def inserted(header: int, place: int, words: Any) -> None:
+def inserted(header: int, position: int, words: Any) -> None:
     """Insert an item."""
     appended(header, words)
     control, address, stride = load(header), address_of(header, 0), len(words)
-    for word in range((load(header + USED) - 1) * stride - 1, place * stride - 1, -1):
+    for word in range((load(header + USED) - 1) * stride - 1, position * stride - 1, -1):
         change(control, address + 8 * (word + stride), load(address + 8 * word))
-    put(header, place, words)
+    put(header, position, words)
 
 
 @functools.cache
@@ -267,12 +267,12 @@ def sorting(floats: tuple[bool, ...]) -> Any:
     @register_jitable
     def merged(source, into, low, middle, high):
         one, other = low, middle
-        for place in range(low, high):
+        for position in range(low, high):
             takes_one = other >= high or (
                 one < middle and not less(source + 8 * stride * other, source + 8 * stride * one)
             )
             taken = one if takes_one else other
-            copied(into + 8 * stride * place, source + 8 * stride * taken, stride)
+            copied(into + 8 * stride * position, source + 8 * stride * taken, stride)
             if takes_one:
                 one += 1
             else:
@@ -300,17 +300,17 @@ def sorting(floats: tuple[bool, ...]) -> Any:
 def _hash_of_text(text):
     """Return the hash of a text's content."""
     length, address = text >> ADDRESS_BITS, text & ((1 << ADDRESS_BITS) - 1)
-    found, place = length, 0
-    while place < length:
+    found, offset = length, 0
+    while offset < length:
         word = 0
-        if place + 8 <= length:
-            word = load(address + place)
+        if offset + 8 <= length:
+            word = load(address + offset)
         else:
-            for last in range(place, length):
+            for last in range(offset, length):
                 word = (word << 8) | load_byte(address + last)
         found = (found ^ word) * -7046029254386353131
         found ^= found >> 32
-        place += 8
+        offset += 8
     return found
 
 
@@ -327,28 +327,28 @@ def _comparing_one(kind: str) -> tuple[Any, Any]:
 
 
 @functools.cache
-def _comparing(kinds: tuple[str, ...], place: int = 0) -> SimpleNamespace:
+def _comparing(kinds: tuple[str, ...], index: int = 0) -> SimpleNamespace:
     """Return the hash of keys, their comparison, and the check that none of their floats is NaN."""
-    word_of, same = _comparing_one(kinds[place])
-    is_float, is_last = kinds[place] == "float", place + 1 == len(kinds)
-    after = SimpleNamespace(hashed=None, is_same=None, check=None) if is_last else _comparing(kinds, place + 1)
+    word_of, same = _comparing_one(kinds[index])
+    is_float, is_last = kinds[index] == "float", index + 1 == len(kinds)
+    after = SimpleNamespace(hashed=None, is_same=None, check=None) if is_last else _comparing(kinds, index + 1)
     hashed_after, same_after, check_after = after.hashed, after.is_same, after.check
 
     @register_jitable
     def hashed(words):
-        found = word_of(words[place]) if is_last else word_of(words[place]) ^ hashed_after(words)
+        found = word_of(words[index]) if is_last else word_of(words[index]) ^ hashed_after(words)
         found *= -7046029254386353131
         return found ^ (found >> 32)
 
     @register_jitable
     def is_same(address, words):
-        if not same(load(address + 8 * place), words[place]):
+        if not same(load(address + 8 * index), words[index]):
             return False
         return True if is_last else same_after(address, words)
 
     @register_jitable
     def check(words):
-        if is_float and _as_float(words[place]) != _as_float(words[place]):
+        if is_float and _as_float(words[index]) != _as_float(words[index]):
             raise ValueError  # in Python, the object of a NaN matters
         if not is_last:
             check_after(words)
@@ -365,8 +365,8 @@ def search_of(kinds: tuple[str, ...]) -> Any:
     @register_jitable
     def found(header, words):
         check(words)
-        for place in range(load(header + USED)):  # noqa: SIM110 - numba has no `any`
-            if is_same(address_of(header, place * stride), words):
+        for position in range(load(header + USED)):  # noqa: SIM110 - numba has no `any`
+            if is_same(address_of(header, position * stride), words):
                 return True
         return False
 
@@ -442,15 +442,15 @@ def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
     @register_jitable
     def put_in_index(header, entry):
         mask, index = 2 * load(header + CAPACITY) - 1, _index_of(header, stride)
-        place = hashed(key_of(address_of(header, entry * stride))) & mask
+        probe = hashed(key_of(address_of(header, entry * stride))) & mask
         while True:
-            found = load_short(index + 4 * place)
+            found = load_short(index + 4 * probe)
             # Numbers of entries that do not exist are left from rows that were given up.
             if found == 0 or found > load(header + INDEXED) or found == entry + 1:
-                store_short(index + 4 * place, entry + 1)
+                store_short(index + 4 * probe, entry + 1)
                 store(header + INDEXED, entry + 1)
                 return
-            place = (place + 1) & mask
+            probe = (probe + 1) & mask
 
     @register_jitable
     def find(header, words):
@@ -465,14 +465,14 @@ def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
         for entry in range(load(header + INDEXED), used):
             put_in_index(header, entry)
         mask, index = 2 * load(header + CAPACITY) - 1, _index_of(header, stride)
-        place = hashed(words) & mask
+        probe = hashed(words) & mask
         while True:
-            found = load_short(index + 4 * place)
+            found = load_short(index + 4 * probe)
             if found == 0 or found > used:
                 return -1
             if is_same(address_of(header, (found - 1) * stride), words) and not _is_deleted(header, found - 1, stride):
                 return found - 1
-            place = (place + 1) & mask
+            probe = (probe + 1) & mask
 
     @register_jitable
     def added(header, words):
@@ -481,8 +481,8 @@ def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
             _rebuilt(header, stride)
         entry = load(header + USED)
         address = address_of(header, entry * stride)
-        for place in range(stride):
-            store(address + 8 * place, words[place])
+        for index in range(stride):
+            store(address + 8 * index, words[index])
         store(header + USED, entry + 1)
         store(header + LIVE, load(header + LIVE) + 1)
         if load(header + CAPACITY) > heap.SMALL and load(header + INDEXED) == entry:

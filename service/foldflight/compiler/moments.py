@@ -75,8 +75,8 @@ def days_of(year: int, month: int, day: int) -> int:
     shifted = year - 1 if month <= 2 else year
     era = shifted // 400
     of_era = shifted - era * 400
-    place = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
-    days = era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + place - 719_468
+    day_of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
+    days = era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + day_of_year - 719_468
     if civil(days)[1] != month:
         raise ValueError  # the month has fewer days
     return days
@@ -221,8 +221,8 @@ def duration_of(
     def duration(days, seconds, microseconds, milliseconds, minutes, hours, weeks):
         total = 0
         given = (days, seconds, microseconds, milliseconds, minutes, hours, weeks)
-        for place in range(len(given)):
-            total = arithmetic.add_int(total, arithmetic.mul_int(given[place], factors[place]))
+        for index in range(len(given)):
+            total = arithmetic.add_int(total, arithmetic.mul_int(given[index], factors[index]))
         return made(_as_duration(total))
 
     return duration

@@ -221,13 +221,13 @@ def is_instance(a: Any, mask: Any) -> Any:
     kind = str(kind_of(a)).removesuffix("?")
     if kind not in _CLASSES:
         raise Refused(f"isinstance of {a}")
-    place, of_none = list(_CLASSES).index(kind), list(_CLASSES).index("none")
-    return lambda a, mask: (mask >> (of_none if a is None else place)) & 1 == 1
+    bit, of_none = list(_CLASSES).index(kind), list(_CLASSES).index("none")
+    return lambda a, mask: (mask >> (of_none if a is None else bit)) & 1 == 1
 
 
 def mask_of(classes: tuple[type, ...]) -> int:
     """Return the mask of the classes to whose instances one of the given classes belongs."""
-    return sum(1 << place for place, cls in enumerate(_CLASSES.values()) if issubclass(cls, classes))
+    return sum(1 << bit for bit, cls in enumerate(_CLASSES.values()) if issubclass(cls, classes))
 
 
 def _picking(name: str, wins: Any) -> Any:

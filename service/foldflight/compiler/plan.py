@@ -207,7 +207,7 @@ def _functions(cls: type, *, separate: bool) -> tuple[dict[str, Any], frozenset[
 
 def _names(bound: BoundFunction) -> list[str]:
     names = bound.function.input_names
-    return [names[place] if place < len(names) else str(place + 1) for place in range(len(bound.input_types))]
+    return [names[index] if index < len(names) else str(index + 1) for index in range(len(bound.input_types))]
 
 
 def _argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], Kind]:
@@ -347,7 +347,7 @@ def _part(what: str, type_: pa.DataType) -> Part:
     """Return the kinds of keys, values or items. The members of tuples are called f0, f1 and so on."""
     if not pa.types.is_struct(type_):
         return Part((_item_kind(what, type_),))
-    if [field.name for field in type_] != [f"f{place}" for place in range(type_.num_fields)]:
+    if [field.name for field in type_] != [f"f{index}" for index in range(type_.num_fields)]:
         raise Refused(f"{what} holds objects; tuples of numbers are compiled")
     return Part(tuple(_item_kind(what, field.type) for field in type_), is_tuple=True)
 

@@ -46,7 +46,7 @@ class LoopStore(Protocol):
     """Keeps compiled loops for later processes."""
 
     def loop(self, digest: str, name: str) -> Any:
-        """Return the place of one loop, an object with the interface of `numba.core.caching._Cache`.
+        """Return the file of one loop, an object with the interface of `numba.core.caching._Cache`.
 
         Args:
             digest: The digest of what the author's code depends on.
@@ -194,8 +194,8 @@ class Programs(Accelerator):
         own, lookups = dict(own_attributes(methods)), Lookups()
         plan, start = _plan_of(bound, methods)
         digest = digest_of(plan, lookups)
-        place = None if self._store is None else functools.partial(self._store.loop, digest)
-        kernels = self._kernels.get(digest) or Kernels(plan, place, lambda: digest_of(plan, Lookups()) == digest)
+        stored_loop = None if self._store is None else functools.partial(self._store.loop, digest)
+        kernels = self._kernels.get(digest) or Kernels(plan, stored_loop, lambda: digest_of(plan, Lookups()) == digest)
         program: Loops
         if isinstance(bound, BoundScalar):
             program = Loops(bound.function.name, kernels, kernels.mapped, start, self._log_refused)

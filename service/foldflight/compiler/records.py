@@ -188,7 +188,7 @@ def load_item(typing: Any, items: Any, index: Any) -> Any:
 
 def _steps(items: Items) -> tuple[Any, Any]:
     length = items.length
-    return lambda items, seen, last: last + 1 if last + 1 < length else -1, lambda items, place: load_item(items, place)
+    return lambda items, seen, last: last + 1 if last + 1 < length else -1, lambda items, index: load_item(items, index)
 
 
 lower_walks(Items, _steps)
@@ -278,9 +278,9 @@ def store_members(typing: Any, record: Any, values: Any) -> Any:
 
     def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
         pointer, given = arguments
-        for place, name in enumerate(record.fields):
-            value = builder.extract_value(given, place)
-            _write(context, builder, signature(types.void, record, values[place]), (pointer, value), name)
+        for index, name in enumerate(record.fields):
+            value = builder.extract_value(given, index)
+            _write(context, builder, signature(types.void, record, values[index]), (pointer, value), name)
         return context.get_dummy_value()
 
     return signature(types.void, record, values), generate

@@ -551,10 +551,10 @@ class _Rewriter:
     ) -> tuple[ir.Var, ...]:
         """Return the arguments of a call in the order of the parameters, with a default for those that are missing."""
         named = dict(expr.kws)
-        places = [*expr.args, *(named.pop(name, None) for name in parameters[len(expr.args) :])]
-        if named or expr.vararg is not None or len(places) > len(parameters):
+        ordered = [*expr.args, *(named.pop(name, None) for name in parameters[len(expr.args) :])]
+        if named or expr.vararg is not None or len(ordered) > len(parameters):
             raise Refused("it calls a function of datetime with unknown arguments")
-        return tuple(self.constant(default, statement.loc) if each is None else each for each in places)
+        return tuple(self.constant(default, statement.loc) if each is None else each for each in ordered)
 
     def is_instance(self, statement: ir.Assign, value: ir.Var, classes: Any) -> None:
         given = classes if isinstance(classes, tuple) else (classes,)
@@ -669,8 +669,8 @@ class _Pipeline(CompilerBase):
         passes.add_pass_after(_Replace, IRProcessing)
         passes.add_pass_after(Fill, NopythonTypeInference)
         # In this order: what containers hold, the types, and the check of the types.
-        places = {each: place for place, (each, _) in enumerate(passes.passes)}
-        passes.passes.insert(places[NopythonTypeInference], passes.passes.pop(places[Fill]))
+        indexes = {each: index for index, (each, _) in enumerate(passes.passes)}
+        passes.passes.insert(indexes[NopythonTypeInference], passes.passes.pop(indexes[Fill]))
         passes.add_pass_after(Check, NopythonTypeInference)
         passes.finalize()
         return [passes]

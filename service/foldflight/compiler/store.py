@@ -52,7 +52,7 @@ class LoopStore:
         return user_folder() if isinstance(self._given, str) else self._given
 
     def loop(self, digest: str, name: str) -> StoredLoop:
-        """Return the place of a loop.
+        """Return the file of a loop.
 
         Args:
             digest: The digest of what the author's code depends on.

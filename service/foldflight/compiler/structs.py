@@ -27,7 +27,7 @@ class Struct(types.Type):
 @register_model(Struct)
 class _StructModel(models.StructModel):
     def __init__(self, manager: Any, type_: Struct) -> None:
-        super().__init__(manager, type_, [(f"f{place}", each) for place, each in enumerate(type_.fields.values())])
+        super().__init__(manager, type_, [(f"f{index}", each) for index, each in enumerate(type_.fields.values())])
 
 
 @intrinsic(prefer_literal=True)
@@ -35,9 +35,9 @@ def field_of(typing: Any, struct: Any, name: Any) -> Any:
     """Return the field of a constant name."""
     if not isinstance(name, types.StringLiteral):
         return None
-    place = list(struct.fields).index(name.literal_value)
+    index = list(struct.fields).index(name.literal_value)
 
     def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        return getattr(context.make_helper(builder, struct, value=arguments[0]), f"f{place}")
+        return getattr(context.make_helper(builder, struct, value=arguments[0]), f"f{index}")
 
     return signature(struct.fields[name.literal_value], struct, name), generate

@@ -82,8 +82,8 @@ def _constant(kind: str) -> Any:
             wide = llvm.IntType(64)
             if not content:
                 return wide(0)
-            place = context.insert_const_bytes(builder.module, content)
-            return builder.or_(builder.ptrtoint(place, wide), wide(len(content) << ADDRESS_BITS))
+            pointer = context.insert_const_bytes(builder.module, content)
+            return builder.or_(builder.ptrtoint(pointer, wide), wide(len(content) << ADDRESS_BITS))
 
         return signature(KINDS[kind], value), generate
 
@@ -106,17 +106,17 @@ def constant_of(value: str | bytes) -> tuple[Any, str]:
 def byte_at(context: Any, builder: Any, text: Any, index: Any) -> Any:
     """Return a byte of a text, at an index that is in range."""
     wide, byte = llvm.IntType(64), llvm.IntType(8)
-    place = builder.add(builder.and_(text, wide(_ADDRESS)), index)
-    return builder.zext(builder.load(builder.inttoptr(place, byte.as_pointer())), wide)
+    address = builder.add(builder.and_(text, wide(_ADDRESS)), index)
+    return builder.zext(builder.load(builder.inttoptr(address, byte.as_pointer())), wide)
 
 
 @generated(types.int64, types.int64, types.int64, types.int64)
 def _differs(context: Any, builder: Any, one: Any, other: Any, count: Any) -> Any:
     """Return what C's memcmp returns for the first bytes of two texts."""
-    wide, place = llvm.IntType(64), llvm.IntType(8).as_pointer()
-    kind = llvm.FunctionType(llvm.IntType(32), [place, place, wide])
+    wide, pointer = llvm.IntType(64), llvm.IntType(8).as_pointer()
+    kind = llvm.FunctionType(llvm.IntType(32), [pointer, pointer, wide])
     compare = builder.module.globals.get("memcmp") or llvm.Function(builder.module, kind, "memcmp")
-    given = [builder.inttoptr(builder.and_(each, wide(_ADDRESS)), place) for each in (one, other)]
+    given = [builder.inttoptr(builder.and_(each, wide(_ADDRESS)), pointer) for each in (one, other)]
     return builder.sext(builder.call(compare, [*given, count]), wide)
 
 
@@ -143,34 +143,34 @@ def cut(a: int, start: int, end: int) -> int:
 @register_jitable
 def _count(a: int) -> int:
     count = 0
-    for place in range(length_of(a)):
-        count += (byte_at(a, place) & 0xC0) != 0x80
+    for offset in range(length_of(a)):
+        count += (byte_at(a, offset) & 0xC0) != 0x80
     return count
 
 
 @register_jitable
 def _begin(a: int, index: int) -> int:
     """Return the byte at which a character begins; the length for those beyond the end."""
-    place, seen = 0, 0
-    while place < length_of(a):
-        if (byte_at(a, place) & 0xC0) != 0x80:
+    offset, seen = 0, 0
+    while offset < length_of(a):
+        if (byte_at(a, offset) & 0xC0) != 0x80:
             if seen == index:
-                return place
+                return offset
             seen += 1
-        place += 1
-    return place
+        offset += 1
+    return offset
 
 
 @register_jitable
-def includes_at(a: int, b: int, place: int) -> bool:
-    """Return whether a text is within another one at a place, from which on there is room for it."""
-    return _differs(a + place, b, length_of(b)) == 0
+def includes_at(a: int, b: int, offset: int) -> bool:
+    """Return whether a text is within another one at an offset, from which on there is room for it."""
+    return _differs(a + offset, b, length_of(b)) == 0
 
 
 @register_jitable
 def _includes(a: int, b: int) -> bool:
-    for place in range(length_of(a) - length_of(b) + 1):  # noqa: SIM110 - numba has no `any`
-        if includes_at(a, b, place):
+    for offset in range(length_of(a) - length_of(b) + 1):  # noqa: SIM110 - numba has no `any`
+        if includes_at(a, b, offset):
             return True
     return False
 
@@ -237,10 +237,10 @@ def item_of(a: Any, index: Any) -> Any:
 
     def item(a, index):
         number = as_number(known(a))
-        place = index_of(index, size(number))
+        position = index_of(index, size(number))
         if is_text:
-            return made(cut(number, _begin(number, place), _begin(number, place + 1)))
-        return byte_at(number, place)
+            return made(cut(number, _begin(number, position), _begin(number, position + 1)))
+        return byte_at(number, position)
 
     return item
 
@@ -288,16 +288,16 @@ def table_of(keys: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
         raise Refused(f"it uses a collection of {type(keys[0]).__name__} and {type(values[0]).__name__}")
     names: dict[str, Any] = {"number": as_number, "key_of": _EXACTLY[key], "value_of": _EXACTLY[value]}
     lines = ["def find(key, default):", "    key = number(key_of(key))"]
-    for place, each in enumerate(keys):
+    for index, each in enumerate(keys):
         shown = repr(each)
         if key in TEXTS:
             function, written = constant_of(each)
             names["constant"], names["same"] = function, _same
             shown = f"number(constant({written!r}))"
-        names[f"v{place}"] = values[place]
+        names[f"v{index}"] = values[index]
         lines += [
             f"    if same(key, {shown}):" if key in TEXTS else f"    if key == {shown}:",
-            f"        return v{place}",
+            f"        return v{index}",
         ]
     exec("\n".join([*lines, "    return value_of(default)"]), names)  # noqa: S102 - the author's constants, written by repr
     return numba.njit(nogil=True)(names["find"])

@@ -1,4 +1,4 @@
-"""Loops of compiled code over lists, containers and texts, which all have places of 64 bits."""
+"""Loops of compiled code over lists, containers and texts, each with a position of 64 bits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Walk(types.SimpleIteratorType):
 @register_model(Walk)
 class _WalkModel(models.StructModel):
     def __init__(self, manager: Any, type_: Walk) -> None:
-        members = [("over", type_.over), ("seen", _SEEN), ("place", types.EphemeralPointer(types.int64))]
+        members = [("over", type_.over), ("seen", _SEEN), ("position", types.EphemeralPointer(types.int64))]
         super().__init__(manager, type_, members)
 
 
@@ -43,8 +43,8 @@ def lower_walks(kind: type, steps: Callable[[Any], tuple[Any, Any]], seen: Any =
 
     Args:
         kind: The class.
-        steps: Returns, for a type, `next(over, seen, last)`, which returns the place after the last one (at first -1),
-            or -1 at the end, and `item(over, place)`.
+        steps: Returns, for a type, `next(over, seen, last)`, which returns the position after the last one (at first
+            -1), or -1 at the end, and `item(over, position)`.
         seen: Returns three words at the beginning of a loop, which `next` gets.
     """
     _STEPS[kind] = steps
@@ -54,7 +54,7 @@ def lower_walks(kind: type, steps: Callable[[Any], tuple[Any, Any]], seen: Any =
         walk = context.make_helper(builder, made.return_type)
         walk.over = arguments[0]
         walk.seen = context.compile_internal(builder, seen, signature(_SEEN, made.args[0]), arguments)
-        walk.place = cgutils.alloca_once_value(builder, llvm.Constant(llvm.IntType(64), -1))
+        walk.position = cgutils.alloca_once_value(builder, llvm.Constant(llvm.IntType(64), -1))
         return walk._getvalue()
 
 
@@ -65,11 +65,11 @@ def _iternext(context: Any, builder: Any, made: Any, arguments: Any, result: Any
     over, word = type_.over, types.int64
     following, item = _STEPS[type(over)](over)
     walk = context.make_helper(builder, type_, value=arguments[0])
-    given = [walk.over, walk.seen, builder.load(walk.place)]
+    given = [walk.over, walk.seen, builder.load(walk.position)]
     found = context.compile_internal(builder, following, signature(word, over, _SEEN, word), given)
     is_more = builder.icmp_signed(">=", found, llvm.Constant(llvm.IntType(64), 0))
     result.set_valid(is_more)
     with builder.if_then(is_more):
-        builder.store(found, walk.place)
+        builder.store(found, walk.position)
         yielded = signature(type_.yield_type, over, word)
         result.yield_(context.compile_internal(builder, item, yielded, [walk.over, found]))

@@ -29,8 +29,8 @@ _DIGITS_MAX: Final = 18
 @register_jitable
 def _copy(address: int, a: int) -> int:
     """Copy a text to an address, and return the address after it."""
-    for place in range(length_of(a)):
-        store_byte(address + place, byte_at(a, place))
+    for offset in range(length_of(a)):
+        store_byte(address + offset, byte_at(a, offset))
     return address + length_of(a)
 
 
@@ -79,11 +79,11 @@ def _cased(name: str, first: int, change: int) -> Any:
         if length == 0:
             return number
         address = _room(length)
-        for place in range(length):
-            byte = byte_at(number, place)
+        for offset in range(length):
+            byte = byte_at(number, offset)
             if is_text and byte >= 0x80:
                 raise ValueError  # the interpreter knows all letters
-            store_byte(address + place, byte + change if first <= byte < first + 26 else byte)
+            store_byte(address + offset, byte + change if first <= byte < first + 26 else byte)
         return _written(address, length)
 
     return _of_one(name, cased)
@@ -93,26 +93,26 @@ def _cased(name: str, first: int, change: int) -> Any:
 
 
 @register_jitable
-def _space_at(a: int, place: int, end: int, is_text: bool) -> int:
-    """Return the number of bytes of the white space that begins at a place; 0 if another character does."""
-    byte = byte_at(a, place)
+def _space_at(a: int, offset: int, end: int, is_text: bool) -> int:
+    """Return the number of bytes of the white space that begins at an offset; 0 if another character does."""
+    byte = byte_at(a, offset)
     if byte == 0x20 or 0x09 <= byte <= 0x0D or (is_text and 0x1C <= byte <= 0x1F):
         return 1
-    if not is_text or byte < 0xC2 or place + 1 >= end:
+    if not is_text or byte < 0xC2 or offset + 1 >= end:
         return 0
-    second = byte_at(a, place + 1)
+    second = byte_at(a, offset + 1)
     if byte == 0xC2:
         return 2 if second in (0x85, 0xA0) else 0
-    if byte not in (0xE1, 0xE2, 0xE3) or place + 2 >= end:
+    if byte not in (0xE1, 0xE2, 0xE3) or offset + 2 >= end:
         return 0
-    code = (byte & 0x0F) << 12 | (second & 0x3F) << 6 | (byte_at(a, place + 2) & 0x3F)
+    code = (byte & 0x0F) << 12 | (second & 0x3F) << 6 | (byte_at(a, offset + 2) & 0x3F)
     is_space = code in (0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000) or 0x2000 <= code <= 0x200A
     return 3 if is_space else 0
 
 
 @register_jitable
 def _start_of(a: int, start: int, end: int, is_text: bool) -> int:
-    """Return the first place that is no white space."""
+    """Return the first offset that is no white space."""
     while start < end:
         width = _space_at(a, start, end, is_text)
         if width == 0:
@@ -123,7 +123,7 @@ def _start_of(a: int, start: int, end: int, is_text: bool) -> int:
 
 @register_jitable
 def _end_of(a: int, start: int, end: int, is_text: bool) -> int:
-    """Return the place after the last one that is no white space."""
+    """Return the offset after the last one that is no white space."""
     while start < end:
         begin = end - 1
         while is_text and begin > start and (byte_at(a, begin) & 0xC0) == 0x80:
@@ -156,15 +156,15 @@ def number_of(a: Any) -> Any:
         end = length_of(text)
         start = _start_of(text, 0, end, True)
         end = _end_of(text, start, end, True)
-        for place in range(length_of(text)):
-            if 0x1C <= byte_at(text, place) <= 0x1F:
+        for offset in range(length_of(text)):
+            if 0x1C <= byte_at(text, offset) <= 0x1F:
                 raise ValueError  # `strip` removes these separators, and `int` does not
         is_negative = start < end and byte_at(text, start) == 0x2D
         if start < end and byte_at(text, start) in (0x2B, 0x2D):
             start += 1
         found, digits, may_be_line = 0, 0, False
-        for place in range(start, end):
-            byte = byte_at(text, place)
+        for offset in range(start, end):
+            byte = byte_at(text, offset)
             if byte == 0x5F and may_be_line:
                 may_be_line = False
                 continue
@@ -195,18 +195,18 @@ def _split(a: Any, b: Any = None) -> Any:
         number, other, found = as_number(known(a)), 0 if at_spaces else as_number(known(b)), memory.fresh_header()
         if not at_spaces and other == 0:
             raise ValueError
-        end, begin, place = length_of(number), 0, 0
-        while place < end:
+        end, begin, offset = length_of(number), 0, 0
+        while offset < end:
             width = length_of(other)
             if at_spaces:
-                width = _space_at(number, place, end, is_text)
-            elif place + width > end or not includes_at(number, other, place):
+                width = _space_at(number, offset, end, is_text)
+            elif offset + width > end or not includes_at(number, other, offset):
                 width = 0
             if width > 0:
-                if not at_spaces or begin < place:
-                    memory.appended(found, (cut(number, begin, place),))
-                begin = place + width
-            place += max(width, 1)
+                if not at_spaces or begin < offset:
+                    memory.appended(found, (cut(number, begin, offset),))
+                begin = offset + width
+            offset += max(width, 1)
         if not at_spaces or begin < end:
             memory.appended(found, (cut(number, begin, end),))
         return seen(found)
@@ -231,8 +231,8 @@ def _join(a: Any, parts: Any) -> Any:
             return made(0)
         address = _room(length)
         into = address
-        for place, part in enumerate(parts):
-            if place > 0:
+        for index, part in enumerate(parts):
+            if index > 0:
                 into = _copy(into, number)
             into = _copy(into, as_number(part))
         return made(_written(address, length))
@@ -244,13 +244,13 @@ def _join(a: Any, parts: Any) -> Any:
 def _counted(a: int, b: int) -> int:
     if b == 0:
         raise ValueError  # it is between all characters
-    found, place = 0, 0
-    while place + length_of(b) <= length_of(a):
-        if includes_at(a, b, place):
+    found, offset = 0, 0
+    while offset + length_of(b) <= length_of(a):
+        if includes_at(a, b, offset):
             found += 1
-            place += length_of(b)
+            offset += length_of(b)
         else:
-            place += 1
+            offset += 1
     return found
 
 
@@ -292,10 +292,10 @@ def bytes_of(a: Any) -> Any:
         if length == 0:
             return made(0)
         address = _room(length)
-        for place, byte in enumerate(a):
+        for offset, byte in enumerate(a):
             if not 0 <= byte <= 255:
                 raise ValueError
-            store_byte(address + place, byte)
+            store_byte(address + offset, byte)
         return made(_written(address, length))
 
     return of_list
@@ -316,27 +316,27 @@ METHODS: Final = {
 
 
 @register_jitable
-def _end_of_character(a: int, place: int) -> int:
-    place += 1
-    while place < length_of(a) and (byte_at(a, place) & 0xC0) == 0x80:
-        place += 1
-    return place
+def _end_of_character(a: int, offset: int) -> int:
+    offset += 1
+    while offset < length_of(a) and (byte_at(a, offset) & 0xC0) == 0x80:
+        offset += 1
+    return offset
 
 
 def _steps(of: Moment) -> tuple[Any, Any]:
-    """Return the next place of a loop over a text or bytes, and the character or number that is there."""
+    """Return the next offset of a loop over a text or bytes, and the character or number that is there."""
     is_text, made = of.kind == "text", as_moment(of.kind)
 
-    def next_place(a: Any, seen: Any, last: int) -> int:
+    def next_offset(a: Any, seen: Any, last: int) -> int:
         number = as_number(a)
-        place = _end_of_character(number, last) if is_text and last >= 0 else last + 1
-        return place if place < length_of(number) else -1
+        offset = _end_of_character(number, last) if is_text and last >= 0 else last + 1
+        return offset if offset < length_of(number) else -1
 
-    def item(a: Any, place: int) -> Any:
+    def item(a: Any, offset: int) -> Any:
         number = as_number(a)
-        return made(cut(number, place, _end_of_character(number, place))) if is_text else byte_at(number, place)
+        return made(cut(number, offset, _end_of_character(number, offset))) if is_text else byte_at(number, offset)
 
-    return next_place, item
+    return next_offset, item
 
 
 lower_walks(Moment, _steps)

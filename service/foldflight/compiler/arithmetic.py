@@ -310,20 +310,20 @@ def bound_of(index: int, length: int) -> int:
 @register_jitable
 def bit_count(a: int) -> int:
     """Return `a.bit_count()`."""
-    left, found = a if a >= 0 else -a, 0  # the least number is its own negative, and one bit
+    left, count = a if a >= 0 else -a, 0  # the least number is its own negative, and one bit
     while left != 0:
         left &= left - 1
-        found += 1
-    return found
+        count += 1
+    return count
 
 
 @register_jitable
 def bit_length(a: int) -> int:
     """Return `a.bit_length()`."""
-    left, found = a if a >= 0 else -a, 0
+    left, length = a if a >= 0 else -a, 0
     if left < 0:
         return 64
     while left != 0:
         left >>= 1
-        found += 1
-    return found
+        length += 1
+    return length

@@ -56,8 +56,8 @@ class Certain:
     @property
     def arrow(self) -> pa.DataType:
         """The type of accumulators as a column."""
-        found = [pa.field(each.name, _arrow(each)) for each in self.fields]
-        return found[0].type if self._is_value else pa.struct(found)
+        fields = [pa.field(each.name, _arrow(each)) for each in self.fields]
+        return fields[0].type if self._is_value else pa.struct(fields)
 
     @property
     def layout(self) -> RecordLayout:
@@ -160,18 +160,18 @@ def class_named(function: Function, create_accumulator: Any) -> type | None:
     Raises:
         Refused: The class is not defined in Python.
     """
-    found = function.cls if create_accumulator is None else function.accumulator_class
-    if found is None and "value" in function.accumulator_hints:
+    cls = function.cls if create_accumulator is None else function.accumulator_class
+    if cls is None and "value" in function.accumulator_hints:
         return None  # a container
-    if found is None and isinstance(create_accumulator, FunctionType):
+    if cls is None and isinstance(create_accumulator, FunctionType):
         known = create_accumulator.__globals__
         named = [known[name] for name in create_accumulator.__code__.co_names if isinstance(known.get(name), type)]
-        found = named[0] if len(named) == 1 else None
-    if found in CONTAINERS:
+        cls = named[0] if len(named) == 1 else None
+    if cls in CONTAINERS:
         return None
-    if found is not None and not all(each.__flags__ & _HEAP_TYPE for each in found.__mro__[:-1]):
+    if cls is not None and not all(each.__flags__ & _HEAP_TYPE for each in cls.__mro__[:-1]):
         raise Refused(why_untyped(function))
-    return found
+    return cls
 
 
 def certain_of(cls: type | None, fresh: Any, untyped: str, hints: typing.Mapping[str, Any]) -> Certain:

@@ -92,8 +92,8 @@ def _replaces(value: Any, typemap: dict[str, types.Type], role: Any) -> bool:
     function = typemap[value.func.name]
     if isinstance(function, types.Dispatcher):
         called = getattr(function.dispatcher, "py_func", None)
-        found = getattr(called, "__dict__", {}).get("foldflight")
-        return found is not None and found.function in role.author.replacing
+        called_role = getattr(called, "__dict__", {}).get("foldflight")
+        return called_role is not None and called_role.function in role.author.replacing
     if put_whole not in (getattr(function, "typing_key", None), getattr(function, "key", None)):
         return False
     other = typemap[value.args[1].name]

@@ -63,24 +63,24 @@ def columns_of(
     for array, (dtype, kind) in zip(arrays, leaves_of(arguments), strict=True):
         if nulls:
             valid.append(array.is_valid().to_numpy(zero_copy_only=False))
-        found, misfits = _containers(array, kind) if isinstance(kind, Holding) else _numbers(array, dtype, kind)
-        if found is None:
+        converted, misfits = _containers(array, kind) if isinstance(kind, Holding) else _numbers(array, dtype, kind)
+        if converted is None:
             return None, (), None
         if misfits is not None:
             unfit = misfits if unfit is None else unfit | misfits
-        values.append(found)
+        values.append(converted)
     return tuple(values), tuple(valid), unfit
 
 
 def leaves_of(arguments: Sequence[tuple[Any, Kind]]) -> list[tuple[Any, str | Holding]]:
     """Return the types and kinds of the columns. A struct has flags, whose NULLs are its own, and then its fields."""
-    found: list[tuple[Any, str | Holding]] = []
+    leaves: list[tuple[Any, str | Holding]] = []
     for dtype, kind in arguments:
         if isinstance(kind, Members):
-            found += [(np.dtype(np.bool_), "bool"), *zip(kind.types, kind.kinds, strict=True)]
+            leaves += [(np.dtype(np.bool_), "bool"), *zip(kind.types, kind.kinds, strict=True)]
         else:
-            found.append((dtype, kind))
-    return found
+            leaves.append((dtype, kind))
+    return leaves
 
 
 def _numbers(array: pa.Array, dtype: Any, kind: str) -> tuple[Any | None, Mask | None]:

@@ -262,11 +262,11 @@ class Compiled(Accumulators):
             apart = self._among(slots)
             mine = slots if apart is None else slots[~apart]
             self._present[mine] = True
-            found = self._column_states(mine, narrow=True)
-            if found is not None:
-                found = self._encoded(found)
-            if found is not None:
-                return found if apart is None else _joined(apart, found, self.inner.states(slots[apart]))
+            states = self._column_states(mine, narrow=True)
+            if states is not None:
+                states = self._encoded(states)
+            if states is not None:
+                return states if apart is None else _joined(apart, states, self.inner.states(slots[apart]))
             self._leave()
         return self.inner.states(slots)
 
@@ -285,8 +285,8 @@ class Compiled(Accumulators):
         except RAISED:  # get_value does not change accumulators, so nothing has to be undone
             self._leave()
             return self.inner.outputs(slots)
-        found = self._cast(values, valid)
-        return found if apart is None else _joined(apart, found, self.inner.outputs(slots[apart]))
+        outputs = self._cast(values, valid)
+        return outputs if apart is None else _joined(apart, outputs, self.inner.outputs(slots[apart]))
 
     def _interpreted(self, program: Program, slots: Slots) -> pa.Array:
         """Return the results of an interpreted get_value, which works on the accumulators as Python objects."""
@@ -296,7 +296,7 @@ class Compiled(Accumulators):
             self._hand_over(known)
         own = self._own_numbers() if program.changes else ""
         try:
-            found = self.inner.outputs(slots)
+            outputs = self.inner.outputs(slots)
         except FunctionError:
             self._present[known] = False  # as below
             self._leave()
@@ -306,10 +306,10 @@ class Compiled(Accumulators):
             if records is None or own != self._own_numbers():
                 self._present[known] = False  # the interpreter has them, as get_value left them
                 self._leave()
-                return found
+                return outputs
             self._rows[known] = records
         self.inner.forget(known)
-        return found
+        return outputs
 
     def _own_numbers(self) -> str:
         """Return the attributes of the author's instance that compiled code uses, as text."""
@@ -342,31 +342,31 @@ class Compiled(Accumulators):
         To the interpreter a state or an output is as much work as a row.
         """
         if not self._is_settled:
-            found = self._find(rows)
-            if found is not None:
+            program = self._find(rows)
+            if program is not None:
                 self._is_settled = True
-                if isinstance(found, Program):
-                    self._enter(found)
+                if isinstance(program, Program):
+                    self._enter(program)
         elif self._left is not None and not self.inner.holds_any:
             self._enter(self._left)
         return self._program
 
-    def _enter(self, found: Program) -> None:
+    def _enter(self, program: Program) -> None:
         """Move the accumulators from the interpreter into the table, if their states fit."""
         slots = self.inner.occupied()
-        self._program, self._left = found, None
-        self._fresh = found.fresh
+        self._program, self._left = program, None
+        self._fresh = program.fresh
         self._progress[:] = 0  # no address of an arena that was left
-        self._progress[MARK] = -2 if held(found.layout.fields) else -1
+        self._progress[MARK] = -2 if held(program.layout.fields) else -1
         self._heap = Heap(self._progress)
-        if held(found.layout.fields):
-            self._fresh = found.fresh.copy()
-            for field in held(found.layout.fields):
-                self._fresh.view(found.dtype)[field.name][:, 0] = self._progress.ctypes.data
+        if held(program.layout.fields):
+            self._fresh = program.fresh.copy()
+            for field in held(program.layout.fields):
+                self._fresh.view(program.dtype)[field.name][:, 0] = self._progress.ctypes.data
         if len(slots):
             records = self._taken_back(slots)
             if records is None:
-                self._program, self._left, self._heap = None, found, Heap(self._progress)
+                self._program, self._left, self._heap = None, program, Heap(self._progress)
                 return
             self._grow(slots)
             self._rows[slots] = records
@@ -389,10 +389,10 @@ class Compiled(Accumulators):
         """Return which of n slots the interpreter has; None if there are none."""
         if not self._apart.any():
             return None
-        found = np.zeros(len(slots), np.bool_)
+        apart = np.zeros(len(slots), np.bool_)
         known = slots < len(self._apart)
-        found[known] = self._apart[slots[known]]
-        return found if found.any() else None
+        apart[known] = self._apart[slots[known]]
+        return apart if apart.any() else None
 
     def _hand_over(self, slots: Slots) -> None:
         """Give the interpreter the accumulators of slots for which it has none."""
@@ -581,15 +581,15 @@ def _joined(apart: Mask, mine: pa.Array, others: pa.Array) -> pa.Array:
 
 def _memory_of(arrays: Sequence[pa.Array]) -> dict[int, int]:
     """Return the sizes, in bytes, of what keeps arrays alive, by address: of messages that came by IPC, the whole."""
-    found = {}
+    sizes = {}
     for array in arrays:
         for buffer in array.buffers():
             whole = buffer
             while whole is not None and whole.parent is not None:
                 whole = whole.parent
             if whole is not None:
-                found[whole.address] = whole.size
-    return found
+                sizes[whole.address] = whole.size
+    return sizes
 
 
 def results_of(values: Any, known: Mask, type_: pa.DataType) -> pa.Array:
@@ -599,5 +599,5 @@ def results_of(values: Any, known: Mask, type_: pa.DataType) -> pa.Array:
         return from_addresses(values, mask, type_)
     if pa.types.is_decimal(type_):
         return from_words(values, mask, type_)
-    found = pa.array(values, mask=mask)
-    return found.cast(type_) if moment_of(type_) is None else from_numbers(found, type_)
+    results = pa.array(values, mask=mask)
+    return results.cast(type_) if moment_of(type_) is None else from_numbers(results, type_)

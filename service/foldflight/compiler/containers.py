@@ -152,11 +152,11 @@ def words_of(part: Part, what: str) -> Any:
             if part.is_tuple:
                 given = cgutils.unpack_tuple(builder, arguments[0], len(members))
                 sources = list(made.args[0])
-            found = [
+            converted = [
                 _word(builder, member, context.cast(builder, each, source, member))
                 for each, source, member in zip(given, sources, members, strict=True)
             ]
-            return context.make_tuple(builder, made.return_type, found)
+            return context.make_tuple(builder, made.return_type, converted)
 
         return signature(types.UniTuple(types.int64, len(members)), types.unliteral(value)), generate
 
@@ -171,8 +171,8 @@ def value_at(part: Part) -> Any:
     @generated(result, types.int64)
     def value(context: Any, builder: Any, address: Any) -> Any:
         words = [word_at(builder, address, index) for index in range(len(part.kinds))]
-        found = [_value(builder, KINDS[kind], word) for kind, word in zip(part.kinds, words, strict=True)]
-        return context.make_tuple(builder, result, found) if part.is_tuple else found[0]
+        values = [_value(builder, KINDS[kind], word) for kind, word in zip(part.kinds, words, strict=True)]
+        return context.make_tuple(builder, result, values) if part.is_tuple else values[0]
 
     return value
 
@@ -207,8 +207,8 @@ def _steps(held: Held) -> tuple[Any, Any]:
         header = header_of(me)
         if not takes_value:
             return key(memory.address_of(header, position * stride))
-        found = value(memory.address_of(header, position * stride + ahead))
-        return (key(memory.address_of(header, position * stride)), found) if takes_key else found
+        entry_value = value(memory.address_of(header, position * stride + ahead))
+        return (key(memory.address_of(header, position * stride)), entry_value) if takes_key else entry_value
 
     return next_entry, entry
 
@@ -326,10 +326,10 @@ def _taken(holding: Holding) -> Any:
     @register_jitable
     def taken(header, index):
         position = index_of(index, load(header + memory.USED))
-        found = value(memory.address_of(header, position * stride))
+        item = value(memory.address_of(header, position * stride))
         memory.cut(header, position, position + 1, stride)
         changed(header)
-        return found
+        return item
 
     return taken
 
@@ -348,11 +348,11 @@ def add(me: Any, key: Any) -> Any:
     made = _of(me, "set", "add", changes=True)
     words, find, added = words_of(me.holding.key, "the item of add"), made.find, made.added
 
-    def found(me: Any, key: Any) -> None:
+    def add_once(me: Any, key: Any) -> None:
         if find(header_of(me), words(key)) < 0:
             added(header_of(me), words(key))
 
-    return found
+    return add_once
 
 
 def _deleting(name: str, shape: str, *, must_exist: bool) -> Any:
@@ -365,14 +365,14 @@ def _deleting(name: str, shape: str, *, must_exist: bool) -> Any:
         find, stride = made.find, me.holding.stride
         may_lack = not must_exist or me.holding.made is Counter
 
-        def found(me: Any, key: Any) -> None:
+        def delete(me: Any, key: Any) -> None:
             entry = find(header_of(me), words(key))
             if entry >= 0:
                 memory.deleted(header_of(me), entry, stride)
             elif not may_lack:
                 raise ValueError  # the interpreter raises KeyError
 
-        return found
+        return delete
 
     return choose
 
@@ -446,13 +446,13 @@ def set_default(me: Any, key: Any, default: Any) -> Any:
     words, find, added, value = words_of(me.holding.key, "the key"), made.find, made.added, _value_of(me.holding)
     given = words_of(me.holding.value, "the default of setdefault")
 
-    def found(me: Any, key: Any, default: Any) -> Any:
+    def get_or_add(me: Any, key: Any, default: Any) -> Any:
         entry = find(header_of(me), words(key))
         if entry < 0:
             entry = added(header_of(me), words(key) + given(default))
         return value(header_of(me), entry)
 
-    return found
+    return get_or_add
 
 
 @stand_in
@@ -477,9 +477,9 @@ def pop(me: Any, key: Any = None, default: Any = None) -> Any:
             if is_required:
                 raise ValueError  # the interpreter raises KeyError
             return otherwise(default)
-        found = value(header_of(me), entry)
+        removed = value(header_of(me), entry)
         memory.deleted(header_of(me), entry, stride)
-        return found
+        return removed
 
     return popped
 
@@ -597,9 +597,9 @@ def sort(me: Any) -> Any:
     whole = memory.words_tuple(stride)
 
     def done(me: Any) -> None:
-        found = ordered(me)
-        for position in range(load(found + memory.USED)):
-            memory.put(header_of(me), position, whole(memory.address_of(found, position * stride)))
+        source = ordered(me)
+        for position in range(load(source + memory.USED)):
+            memory.put(header_of(me), position, whole(memory.address_of(source, position * stride)))
 
     return done
 
@@ -614,13 +614,13 @@ def _sorted_of(me: Held) -> Any:
 
     @register_jitable
     def ordered(me):
-        found, scratch = memory.new_header(header_of(me)), memory.new_header(header_of(me))
-        memory.widened(found, size_of(me), stride)
+        header, scratch = memory.new_header(header_of(me)), memory.new_header(header_of(me))
+        memory.widened(header, size_of(me), stride)
         memory.widened(scratch, size_of(me), stride)
         for item in _entries(me):
-            memory.appended(found, words(item))
-        sorting(found, scratch)
-        return found
+            memory.appended(header, words(item))
+        sorting(header, scratch)
+        return header
 
     return ordered
 
@@ -693,7 +693,7 @@ def get_item(me: Held, index: Any) -> Any:
         is_counter = me.holding.made is Counter
         added, adds = made.added, me.holding.made is defaultdict and me.changeable
 
-        def found(me: Any, index: Any) -> Any:
+        def at_key(me: Any, index: Any) -> Any:
             entry = find(header_of(me), words(index))
             if entry < 0:
                 if is_counter:
@@ -703,7 +703,7 @@ def get_item(me: Held, index: Any) -> Any:
                 entry = added(header_of(me), (*words(index), 0))  # zero, 0.0 and False are the same word
             return value(header_of(me), entry)
 
-        return found
+        return at_key
     if isinstance(index, types.SliceType):
         if me.holding.made is not None:
             raise Refused(f"it takes a slice of a {me.holding.name}")
@@ -727,10 +727,10 @@ def _slice(me: Held, index: types.SliceType) -> Any:
         header = header_of(me)
         used = load(header + memory.USED)
         start, stop = bound_of(index.start, used), bound_of(index.stop, used)
-        found = memory.new_header(header)
+        into = memory.new_header(header)
         if start < stop:
-            memory.extended(found, header, start, stop, stride)
-        return seen(found)
+            memory.extended(into, header, start, stop, stride)
+        return seen(into)
 
     return part
 
@@ -751,14 +751,14 @@ def set_item(me: Held, index: Any, value: Any) -> Any:
     given, keys, stride = words_of(me.holding.value, "the value"), len(me.holding.key.kinds), me.holding.stride
 
     def assigned(me: Any, index: Any, value: Any) -> None:
-        header, key, found = header_of(me), words(index), given(value)
+        header, key, new_words = header_of(me), words(index), given(value)
         entry = find(header, key)
         if entry < 0:
-            added(header, key + found)
+            added(header, key + new_words)
         else:
             address = memory.address_of(header, entry * stride)
             for number in range(keys, stride):
-                memory.change(load(header), address + 8 * number, found[number - keys])
+                memory.change(load(header), address + 8 * number, new_words[number - keys])
 
     return assigned
 
@@ -891,7 +891,7 @@ def _extreme(name: str, wins: Any) -> Any:
     def choose(me: Any) -> Any:
         zero = {"int": 0, "float": 0.0}[_numbers_of(me, name)]
 
-        def found(me: Any) -> Any:
+        def extreme(me: Any) -> Any:
             best, is_some = zero, False
             for each in _entries(me):
                 if not is_some or beats(each, best):
@@ -900,7 +900,7 @@ def _extreme(name: str, wins: Any) -> Any:
                 raise ValueError
             return best
 
-        return found
+        return extreme
 
     return choose
 
@@ -916,7 +916,7 @@ def total(me: Any) -> Any:
         raise Refused("it calls sum of floats in a set, or in a Python that sums with a compensation (3.12)")
     plus, zero = (register_jitable(lambda one, other: one + other), 0.0) if is_float else (add_int, 0)
 
-    def found(me: Any) -> Any:
+    def sum_of(me: Any) -> Any:
         summed, is_some = zero, not is_float
         for each in _entries(me):
             summed, is_some = plus(summed, each), True
@@ -924,7 +924,7 @@ def total(me: Any) -> Any:
             raise ValueError  # Python's sum is the integer 0
         return summed
 
-    return found
+    return sum_of
 
 
 # The algorithm of CPython's heapq, so that the items are in the same order.
@@ -1012,13 +1012,13 @@ def _asking(*, stops_at: bool) -> Any:
         if part is None or part.is_tuple or part.kinds[0] not in ("bool", "int", "float", *TEXTS):
             raise Refused(f"it calls any or all of {me}")
 
-        def found(me: Any) -> bool:
+        def asked(me: Any) -> bool:
             for each in _entries(me):
                 if (as_number(each) != 0) == stops_at:
                     return stops_at
             return not stops_at
 
-        return found
+        return asked
 
     return choose
 

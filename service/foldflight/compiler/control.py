@@ -35,8 +35,8 @@ def _memory(width: int) -> tuple[Callable[[int], int], Callable[[int, int], None
 
     @generated(types.int64, types.int64)
     def load(context: Any, builder: Any, address: Any) -> Any:
-        found = builder.load(builder.inttoptr(address, number.as_pointer()))
-        return found if width == 64 else builder.zext(found, llvm.IntType(64))
+        loaded = builder.load(builder.inttoptr(address, number.as_pointer()))
+        return loaded if width == 64 else builder.zext(loaded, llvm.IntType(64))
 
     @generated(types.void, types.int64, types.int64)
     def store(context: Any, builder: Any, address: Any, value: Any) -> Any:

@@ -231,9 +231,9 @@ def words(typing: Any, value: Any) -> Any:
 
 def _summed(operation: str) -> Any:
     def generate(context: Any, builder: Any, one: Any, other: Any) -> Any:
-        found = getattr(builder, operation)(one, other)
-        _raise_if(context, builder, builder.extract_value(found, 1))
-        return _checked(context, builder, builder.extract_value(found, 0))
+        result = getattr(builder, operation)(one, other)
+        _raise_if(context, builder, builder.extract_value(result, 1))
+        return _checked(context, builder, builder.extract_value(result, 0))
 
     return generated(RAW, RAW, RAW)(generate)
 

@@ -90,11 +90,11 @@ def _reached(values: list[Any], names: tuple[str, ...], lookups: Lookups) -> lis
         if type(value) in PLAIN or isinstance(value, _WRITTEN_IN_C):
             continue
         for name in names:
-            found = lookups.attribute(value, name)
+            attribute = lookups.attribute(value, name)
             # Plain values are digested each time: their order tells which objects have them.
-            if found is not MISSING and (type(found) in PLAIN or id(found) not in known):
-                known.add(id(found))
-                reached.append(found)
+            if attribute is not MISSING and (type(attribute) in PLAIN or id(attribute) not in known):
+                known.add(id(attribute))
+                reached.append(attribute)
         if len(reached) > _REACHED_MAX:
             raise Refused(f"its code reaches more than {_REACHED_MAX} objects from its globals")
     return reached

@@ -231,11 +231,11 @@ class Heap:
                 return None
             made = pa.MapArray.from_arrays(offsets, keys, items)
             return made.cast(type_) if narrow else made
-        found = self._part(entries, holding.key, type_.value_type, narrow=narrow)
-        if found is None:
+        items = self._part(entries, holding.key, type_.value_type, narrow=narrow)
+        if items is None:
             return None
         return (
-            pa.ListArray.from_arrays(offsets, found, type=type_) if narrow else pa.ListArray.from_arrays(offsets, found)
+            pa.ListArray.from_arrays(offsets, items, type=type_) if narrow else pa.ListArray.from_arrays(offsets, items)
         )
 
     def _part(self, offsets: Any, part: Part, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:

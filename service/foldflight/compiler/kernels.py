@@ -173,14 +173,14 @@ class Kernels:
         return self._get("merge", self._merge)
 
     def values(self) -> Any:
-        """Return `values(table, present, instance, progress, fresh, slots, values, valid)`.
+        """Return `values(table, present, instance, progress, fresh, slots, results, valid)`.
 
         It writes n results and flags.
         """
         return self._get("values", self._values)
 
     def mapped(self, *, nulls: bool) -> Any:
-        """Return `mapped(instance, progress, columns, valid, values, valid_values)`, for a scalar function.
+        """Return `mapped(instance, progress, columns, valid, values, known)`, for a scalar function.
 
         It fills n values and flags with what `eval` returns for each of n rows.
         """
@@ -196,10 +196,10 @@ class Kernels:
                         self._made[name] = self._compiled(name, *make())
                     except Exception as error:  # noqa: BLE001 - kept and raised again, since another attempt would take seconds
                         self._made[name] = error
-        found = self._made[name]
-        if isinstance(found, Exception):
-            raise found
-        return found
+        loop = self._made[name]
+        if isinstance(loop, Exception):
+            raise loop
+        return loop
 
     def _method(self, method_name: str, *, result: Any = None) -> Any:
         """Return `call(instance, accumulator, arguments)` for use in a loop."""
@@ -268,7 +268,9 @@ class Kernels:
         shown, one_row, get_value = seen_as(self.shown), self._one_row(), self._get_value()
         holds = self.plan.holds
 
-        def each(table, present, instance, progress, slots, retracts, columns, valid, kept, shows, fresh, found, known):
+        def each(
+            table, present, instance, progress, slots, retracts, columns, valid, kept, shows, fresh, values, known
+        ):
             me, own = at_instance(instance, 0), local()
             enter(progress)
             for row in range(progress[0], len(slots)):
@@ -280,7 +282,7 @@ class Kernels:
                 if kept[row]:
                     one_row(me, own, retracts, columns, valid, row)
                 if shows[row]:
-                    _show(found, known, row, get_value(me, shown(own)))
+                    _show(values, known, row, get_value(me, shown(own)))
                 if kept[row]:
                     copy(at(table, slot), own)
                     present[slot] = True
@@ -336,7 +338,7 @@ class Kernels:
 
         holds = self.plan.holds
 
-        def values(table, present, instance, progress, fresh, slots, found, valid):
+        def values(table, present, instance, progress, fresh, slots, results, valid):
             me = at_instance(instance, 0)
             enter(progress)
             top = progress[4] if holds else 0
@@ -346,7 +348,7 @@ class Kernels:
                 if holds:  # the temporary containers of the last row are not needed any more
                     progress[1], progress[4] = 0, top
                 record = at(table, slot) if slot < len(present) and present[slot] else at(fresh, 0)
-                _show(found, valid, row, get_value(me, record))
+                _show(results, valid, row, get_value(me, record))
 
         return values, (*_TABLE, _PROGRESS, _BYTES, _SLOTS, _results(self.plan), _FLAGS)
 
@@ -359,12 +361,12 @@ class Kernels:
             call = register_jitable(lambda me, arguments: function(*arguments))
         at_instance, row_of = self._at_instance, _row_of(self.plan.kinds)
 
-        def mapped(instance, progress, columns, valid, found, known):
+        def mapped(instance, progress, columns, valid, values, known):
             me = at_instance(instance, 0)
             enter(progress)
-            for row in range(progress[0], len(found)):
+            for row in range(progress[0], len(values)):
                 progress[0] = row
-                _show(found, known, row, call(me, row_of(columns, valid, row)))
+                _show(values, known, row, call(me, row_of(columns, valid, row)))
 
         columns = self._columns(nulls)[2:]
         return mapped, (_BYTES, _PROGRESS, *columns, _results(self.plan), _FLAGS)
@@ -408,10 +410,10 @@ def _row_of(kinds: tuple[Kind, ...]) -> Any:
 
         def type_of(kind: Kind) -> types.Type:
             if isinstance(kind, Members):
-                found = Struct(dict(zip(kind.names, map(type_of, kind.kinds), strict=True)))
+                inner = Struct(dict(zip(kind.names, map(type_of, kind.kinds), strict=True)))
             else:
-                found = containers.Held(kind, changeable=False) if isinstance(kind, Holding) else KINDS[kind]
-            return types.Optional(found) if nulls else found
+                inner = containers.Held(kind, changeable=False) if isinstance(kind, Holding) else KINDS[kind]
+            return types.Optional(inner) if nulls else inner
 
         result = types.Tuple([type_of(kind) for kind in kinds])
 
@@ -438,10 +440,10 @@ def _row_of(kinds: tuple[Kind, ...]) -> Any:
                 column, kind = columns[position], leaves[position]
                 if isinstance(kind, Holding):
                     value = cgutils.alloca_once(builder, llvm.ArrayType(llvm.IntType(64), HEADER))
-                    found = [builder.extract_value(arguments[0], position), where]
+                    given = [builder.extract_value(arguments[0], position), where]
                     of_header = signature(types.void, types.int64, column, types.intp)
-                    found.insert(0, builder.ptrtoint(value, llvm.IntType(64)))
-                    context.compile_internal(builder, _view_of(kind), of_header, found)
+                    given.insert(0, builder.ptrtoint(value, llvm.IntType(64)))
+                    context.compile_internal(builder, _view_of(kind), of_header, given)
                     return builder.bitcast(value, cgutils.voidptr_t)
                 if kind in DECIMALS:
                     return decimals.joined(builder, *(at(position, 0, word) for word in _PAIR))

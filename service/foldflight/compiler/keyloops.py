@@ -121,14 +121,14 @@ def _dense(values, base, by_number, ids, firsts, held, count):
     known = count
     for row in range(len(values)):
         cell = np.uint64(values[np.uint64(row)] - base)
-        found = by_number[cell]
-        if found < 0:
-            found = np.int32(count)
-            by_number[cell] = found
+        number = by_number[cell]
+        if number < 0:
+            number = np.int32(count)
+            by_number[cell] = number
             held[count] = values[np.uint64(row)]
             firsts[count - known] = row
             count += 1
-        ids[np.uint64(row)] = found
+        ids[np.uint64(row)] = number
     return count
 
 
@@ -200,8 +200,8 @@ def _texts(offsets, data, ids, firsts, cells, hashes, ends, held, state, seed):
             entries[np.uint64(row)] = cells[mixes[np.uint64(row)] & last]
         if count > _LARGE:
             for row in range(rows):
-                found = entries[np.uint64(row)] & np.uint64(0xFFFFFFFF)
-                ahead[np.uint64(row)] = held[np.uint64(ends[found - np.uint64(found != 0)])]
+                ordinal = entries[np.uint64(row)] & np.uint64(0xFFFFFFFF)
+                ahead[np.uint64(row)] = held[np.uint64(ends[ordinal - np.uint64(ordinal != 0)])]
         for row in range(rows):
             start, mixed, entry = offsets[np.uint64(begin + row)], mixes[np.uint64(row)], entries[np.uint64(row)]
             size, at, tag = offsets[np.uint64(begin + row + 1)] - start, mixed & last, mixed >> np.uint64(32)
@@ -223,9 +223,9 @@ def _texts(offsets, data, ids, firsts, cells, hashes, ends, held, state, seed):
                     cells[at] = entry = tag << np.uint64(32) | np.uint64(count)
                     break
                 if entry >> np.uint64(32) == tag:
-                    found = entry & np.uint64(0xFFFFFFFF)
-                    other = ends[found - np.uint64(1)]
-                    if ends[found] - other == size and _is_same(data, start, held, other, size):
+                    ordinal = entry & np.uint64(0xFFFFFFFF)
+                    other = ends[ordinal - np.uint64(1)]
+                    if ends[ordinal] - other == size and _is_same(data, start, held, other, size):
                         break
                 at = (at + np.uint64(1)) & last
                 entry = cells[at]

@@ -203,15 +203,15 @@ def exactly(kind: str, reason: str) -> Callable[..., Any]:
 
     Args:
         kind: The kind.
-        reason: Why a value of another kind is refused, with `{found}` and `{kind}` for the two.
+        reason: Why a value of another kind is refused, with `{given}` and `{kind}` for the two.
     """
     known = KNOWN[kind]
 
     @stand_in
     def choose(value: Any) -> Any:
-        found = str(kind_of(value)).removesuffix("?")
-        if found != kind:
-            raise Refused(reason.format(found=found, kind=kind))
+        given = str(kind_of(value)).removesuffix("?")
+        if given != kind:
+            raise Refused(reason.format(given=given, kind=kind))
         return lambda value: known(value)
 
     return choose

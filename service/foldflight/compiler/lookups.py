@@ -1,4 +1,4 @@
-"""Recorded lookups: the names that code refers to, and the objects that were found.
+"""Recorded lookups: the names that code refers to, and the objects that they referred to.
 
 Checking that each name still refers to the same object is faster than following all names and digesting them again.
 """
@@ -36,19 +36,19 @@ class Lookups:
         """Return `holder[name]`, or MISSING if it does not exist."""
         return self._recorded(self._items, holder, name, holder.get(name, MISSING))
 
-    def _recorded(self, lookups: list[tuple[Any, str, Any]], holder: Any, name: str, found: Any) -> Any:
-        lookups.append((holder, name, found))
-        if len(lookups) > _STEPS_MAX or _may_change(found):
+    def _recorded(self, lookups: list[tuple[Any, str, Any]], holder: Any, name: str, value: Any) -> Any:
+        lookups.append((holder, name, value))
+        if len(lookups) > _STEPS_MAX or _may_change(value):
             self.lose()
-        return found
+        return value
 
     def own(self, cls: type, names: Iterable[str]) -> None:
         """Look up the entries of these names in a class and its base classes, without invoking descriptors."""
         above = self.attribute(cls, "__mro__")
         for name in names:
             for each in above[:-1]:
-                found = self.item(vars(each), name)
-                if hasattr(type(found), "__get__") and not isinstance(found, _KNOWN):
+                entry = self.item(vars(each), name)
+                if hasattr(type(entry), "__get__") and not isinstance(entry, _KNOWN):
                     self.lose()
 
     def lose(self) -> None:
@@ -60,8 +60,8 @@ class Lookups:
         """Return whether all lookups still have the same results. False if this is unknown."""
         return (
             not self._is_lost
-            and all(is_same(_attribute(holder, name), found) for holder, name, found in self._attributes)
-            and all(is_same(holder.get(name, MISSING), found) for holder, name, found in self._items)
+            and all(is_same(_attribute(holder, name), value) for holder, name, value in self._attributes)
+            and all(is_same(holder.get(name, MISSING), value) for holder, name, value in self._items)
         )
 
 
@@ -77,6 +77,6 @@ def _attribute(holder: Any, name: str) -> Any:
         return MISSING
 
 
-def _may_change(found: Any) -> bool:
+def _may_change(value: Any) -> bool:
     """Return whether an object has contents that may change without a lookup, such as the items of a list."""
-    return isinstance(found, (list, dict, set)) or (isinstance(found, tuple) and any(map(_may_change, found)))
+    return isinstance(value, (list, dict, set)) or (isinstance(value, tuple) and any(map(_may_change, value)))

@@ -61,8 +61,8 @@ def inline_comprehensions(code: ir.FunctionIR) -> None:
     if not _RUNS_IN_PLACE and next(_called_closures(code), None) is None:
         return
     ir_utils.remove_dels(code.blocks)
-    while (found := next(_called_closures(code), None)) is not None:
-        _inline(code, *found)
+    while (call := next(_called_closures(code), None)) is not None:
+        _inline(code, *call)
         code._definitions = ir_utils.build_definitions(code.blocks)
     ir_utils.remove_dels(code.blocks)
     if _RUNS_IN_PLACE:
@@ -149,9 +149,9 @@ def _inline(code: ir.FunctionIR, block: ir.Block, index: int, made: ir.Expr) -> 
     holder = scope.redefine("$generated", loc)
     block.body.insert(index, ir.Assign(ir.Expr.build_list((), loc), holder, loc))
     for label in code.blocks.keys() - known:
-        found = code.blocks[label]
+        inlined = code.blocks[label]
         body: list[ir.Stmt] = []
-        for each in found.body:
+        for each in inlined.body:
             value = each.value if isinstance(each, ir.Assign) else None
             if isinstance(value, ir.Yield):
                 put = scope.redefine("$put", loc)
@@ -161,7 +161,7 @@ def _inline(code: ir.FunctionIR, block: ir.Block, index: int, made: ir.Expr) -> 
                 body.append(ir.Assign(holder, result, each.loc))
             else:
                 body.append(each)
-        found.body = body
+        inlined.body = body
 
 
 def _is_taken_at_once(code: ir.FunctionIR, block: ir.Block, index: int) -> bool:
@@ -214,10 +214,10 @@ class Fill(FunctionPass):
         }
         changed = bool(waiting)
         while waiting:
-            found = type_inference_stage(
+            typemap = type_inference_stage(
                 state.typingctx, state.targetctx, code, state.args, None, raise_errors=False
             ).typemap
-            known = {name: holding for name in waiting if (holding := _held_by(code, found, name, waiting[name][1]))}
+            known = {name: holding for name in waiting if (holding := _held_by(code, typemap, name, waiting[name][1]))}
             if not known:
                 shape, loc = next((shape, callee.loc) for callee, shape in waiting.values())
                 what = f"it makes a {shape} of which is not certain what it will hold"
@@ -250,8 +250,8 @@ def _held_by(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str, sha
         if callee.value not in _PUTTING:
             continue
         positions = _PUTTING[callee.value][-1 if shape == "list" else 0 :]
-        found = [_part_of(typemap.get(arguments[position].name)) for position in positions if position < len(arguments)]
-        parts = [each for each in found if each is not None]
+        put = [arguments[position] for position in positions if position < len(arguments)]
+        parts = [part for each in put if (part := _part_of(typemap.get(each.name))) is not None]
         if len(parts) == (2 if shape == "dict" else 1):
             return Holding(shape, parts[0], parts[1] if shape == "dict" else None)
     return None

@@ -7,7 +7,7 @@ container is a header in the record of its accumulator:
 
 The region of a list has an item after the other. The region of a dict or set has the entries in the order of insertion
 (the words of the key, then those of the value), a bit for each deleted entry, and, from nine entries on, an index of
-32-bit numbers of entries, by open addressing. The index is made when a key is first looked up.
+32-bit ordinals of entries, which count from one, by open addressing. The index is made when a key is first looked up.
 
 `control` is the address of the words that the loops have as `progress` (`Heap`). A row may be given up at any point: at
 an exception, or because the arena is full. So words that the last row left are only written after their old values were
@@ -300,7 +300,7 @@ def sorting(floats: tuple[bool, ...]) -> Any:
 def _hash_of_text(text):
     """Return the hash of a text's content."""
     length, address = text >> ADDRESS_BITS, text & ((1 << ADDRESS_BITS) - 1)
-    found, offset = length, 0
+    mixed, offset = length, 0
     while offset < length:
         word = 0
         if offset + 8 <= length:
@@ -308,10 +308,10 @@ def _hash_of_text(text):
         else:
             for last in range(offset, length):
                 word = (word << 8) | load_byte(address + last)
-        found = (found ^ word) * -7046029254386353131
-        found ^= found >> 32
+        mixed = (mixed ^ word) * -7046029254386353131
+        mixed ^= mixed >> 32
         offset += 8
-    return found
+    return mixed
 
 
 @functools.cache
@@ -336,9 +336,9 @@ def _comparing(kinds: tuple[str, ...], index: int = 0) -> SimpleNamespace:
 
     @register_jitable
     def hashed(words):
-        found = word_of(words[index]) if is_last else word_of(words[index]) ^ hashed_after(words)
-        found *= -7046029254386353131
-        return found ^ (found >> 32)
+        mixed = word_of(words[index]) if is_last else word_of(words[index]) ^ hashed_after(words)
+        mixed *= -7046029254386353131
+        return mixed ^ (mixed >> 32)
 
     @register_jitable
     def is_same(address, words):
@@ -358,19 +358,19 @@ def _comparing(kinds: tuple[str, ...], index: int = 0) -> SimpleNamespace:
 
 @functools.cache
 def search_of(kinds: tuple[str, ...]) -> Any:
-    """Return `found(header, words)`: whether a list has an item. Raises ValueError for NaN."""
+    """Return `search(header, words)`: whether a list has an item. Raises ValueError for NaN."""
     keys, stride = _comparing(kinds), len(kinds)
     is_same, check = keys.is_same, keys.check
 
     @register_jitable
-    def found(header, words):
+    def search(header, words):
         check(words)
         for position in range(load(header + USED)):  # noqa: SIM110 - numba has no `any`
             if is_same(address_of(header, position * stride), words):
                 return True
         return False
 
-    return found
+    return search
 
 
 @register_jitable
@@ -444,9 +444,9 @@ def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
         mask, index = 2 * load(header + CAPACITY) - 1, _index_of(header, stride)
         probe = hashed(key_of(address_of(header, entry * stride))) & mask
         while True:
-            found = load_short(index + 4 * probe)
-            # Numbers of entries that do not exist are left from rows that were given up.
-            if found == 0 or found > load(header + INDEXED) or found == entry + 1:
+            ordinal = load_short(index + 4 * probe)
+            # Ordinals of entries that do not exist are left from rows that were given up.
+            if ordinal == 0 or ordinal > load(header + INDEXED) or ordinal == entry + 1:
                 store_short(index + 4 * probe, entry + 1)
                 store(header + INDEXED, entry + 1)
                 return
@@ -467,11 +467,11 @@ def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
         mask, index = 2 * load(header + CAPACITY) - 1, _index_of(header, stride)
         probe = hashed(words) & mask
         while True:
-            found = load_short(index + 4 * probe)
-            if found == 0 or found > used:
+            entry = load_short(index + 4 * probe) - 1
+            if entry < 0 or entry >= used:
                 return -1
-            if is_same(address_of(header, (found - 1) * stride), words) and not _is_deleted(header, found - 1, stride):
-                return found - 1
+            if is_same(address_of(header, entry * stride), words) and not _is_deleted(header, entry, stride):
+                return entry
             probe = (probe + 1) & mask
 
     @register_jitable

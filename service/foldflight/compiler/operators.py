@@ -53,10 +53,10 @@ def _kinds(name: str, *given: Any, compares: bool = False) -> list[str]:
     kinds = [kind_of(each) for each in given]
     if any(kind is None or kind == "none" for kind in kinds):
         raise Refused(f"{name} of {' and '.join(map(str, given))}")
-    found = [str(kind).removesuffix("?") for kind in kinds]
-    if not {*ENCODED, *DECIMALS}.isdisjoint(found) and not (compares and len(set(found)) == 1):
-        raise Refused(f"{name} of {' and '.join(found)}, which Python does not have, or which is not compiled")
-    return found
+    inner_kinds = [str(kind).removesuffix("?") for kind in kinds]
+    if not {*ENCODED, *DECIMALS}.isdisjoint(inner_kinds) and not (compares and len(set(inner_kinds)) == 1):
+        raise Refused(f"{name} of {' and '.join(inner_kinds)}, which Python does not have, or which is not compiled")
+    return inner_kinds
 
 
 _ENCODED_OPERATORS: Final = {**moments.ARITHMETIC, **texts.COMPARISONS}
@@ -117,9 +117,9 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
 
     @stand_in
     def choose(a: Any, b: Any) -> Any:
-        found = _of_encoded(name, a, b)
-        if found is not None:
-            return found
+        encoded = _of_encoded(name, a, b)
+        if encoded is not None:
+            return encoded
         kinds = _kinds(name, a, b, compares=compares)
         if kinds[0] in MOMENTS:
             given = KNOWN[kinds[0]]
@@ -240,9 +240,9 @@ def _picking(name: str, wins: Any) -> Any:
 
     @stand_in
     def choose(a: Any, b: Any) -> Any:
-        found = [str(kind_of(each)).removesuffix("?") for each in (a, b)]
-        if set(found).issubset(DECIMALS):
-            exact = KNOWN[max(found, key=scale_of)]
+        inner_kinds = [str(kind_of(each)).removesuffix("?") for each in (a, b)]
+        if set(inner_kinds).issubset(DECIMALS):
+            exact = KNOWN[max(inner_kinds, key=scale_of)]
             return lambda a, b: pick_decimal(exact(a), exact(b))
         kinds = _kinds(name, a, b, compares=True)
         if kinds[0] != kinds[1]:
@@ -485,9 +485,9 @@ def set_item(items: Any, index: Any, value: Any) -> Any:
         return containers.set_item(items, index, value)
     if not isinstance(items, Items) or not items.changeable or _kinds("[]", index)[0] == "float":
         raise Refused(f"it puts an item into {items} by {index}")
-    found = str(kind_of(value)).removesuffix("?")
-    if found != (wanted := "int" if items.kind == "byte" else items.kind):
-        raise Refused(f"it puts a {found} into a list of {items.kind}")
+    inner = str(kind_of(value)).removesuffix("?")
+    if inner != (wanted := "int" if items.kind == "byte" else items.kind):
+        raise Refused(f"it puts a {inner} into a list of {items.kind}")
     length, given = items.length, _byte if items.kind == "byte" else KNOWN[wanted]
     return lambda items, index, value: store_item(items, arithmetic.index_of(_int(index), length), given(value))
 
@@ -528,12 +528,12 @@ def result_of(kind: str, bits: int) -> Any:
 
     @stand_in
     def choose(a: Any) -> Any:
-        found = kind_of(a)
-        if found is None:
+        returned = kind_of(a)
+        if returned is None:
             raise Refused(f"get_value returns {a}")
-        if found == "none":
+        if returned == "none":
             return lambda a: None
-        inner = found.removesuffix("?")
+        inner = returned.removesuffix("?")
         if kind in DECIMALS and inner in ("int", *DECIMALS):
             one = _as_result(kind, bits, inner)
         elif kind != inner and not {"int", "float"}.issuperset((kind, inner)):
@@ -543,7 +543,7 @@ def result_of(kind: str, bits: int) -> Any:
         else:
             one = KNOWN[kind]
         given = KNOWN[inner]
-        if found.endswith("?"):
+        if returned.endswith("?"):
             return lambda a: None if a is None else one(given(a))
         return lambda a: one(given(a))
 

@@ -145,10 +145,10 @@ def scalar_plan_of(bound: BoundScalar, methods: ScalarMethods) -> tuple[Plan, An
     """Return the plan of a scalar function and the attributes of its instance. Raises Refused with the reason."""
     target = bound.function.target
     cls = target if isinstance(target, type) else _Function
-    found = inspect.getattr_static(target, "eval") if isinstance(target, type) else target
+    method = inspect.getattr_static(target, "eval") if isinstance(target, type) else target
     parameters, instance = _attributes(methods, cls, ("eval",))
     _check_hooks(cls)
-    function = found.__func__ if isinstance(found, staticmethod) else found
+    function = method.__func__ if isinstance(method, staticmethod) else method
     if not isinstance(function, FunctionType):
         raise Refused("eval is not a plain method")
     if not bound.input_types:
@@ -158,7 +158,7 @@ def scalar_plan_of(bound: BoundScalar, methods: ScalarMethods) -> tuple[Plan, An
     plan = Plan(
         functions=(("eval", function),),
         makers=(),
-        with_self=frozenset({"eval"} if isinstance(target, type) and function is found else ()),
+        with_self=frozenset({"eval"} if isinstance(target, type) and function is method else ()),
         cls=cls,
         instance=parameters,
         accumulator_class=None,
@@ -194,14 +194,14 @@ def _functions(cls: type, *, separate: bool) -> tuple[dict[str, Any], frozenset[
     for method_name in _METHODS:
         if getattr(cls, method_name, None) is None:
             continue
-        found = inspect.getattr_static(cls, method_name)
-        if separate and isinstance(found, staticmethod):
-            found = found.__func__
+        method = inspect.getattr_static(cls, method_name)
+        if separate and isinstance(method, staticmethod):
+            method = method.__func__
         elif separate:
             with_self.add(method_name)
-        if not isinstance(found, FunctionType):
+        if not isinstance(method, FunctionType):
             raise Refused(f"{method_name} is not a plain method")
-        functions[method_name] = found
+        functions[method_name] = method
     return functions, frozenset(with_self)
 
 
@@ -221,9 +221,9 @@ def _argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], Kind]:
         return np.dtype(type_.to_pandas_dtype()), "int"
     if type_ in (pa.float32(), pa.float64()):
         return np.dtype(type_.to_pandas_dtype()), "float"
-    found = text_of(type_) or decimal_of(type_)
-    if found is not None:
-        return np.dtype(np.int64), found
+    kind = text_of(type_) or decimal_of(type_)
+    if kind is not None:
+        return np.dtype(np.int64), kind
     if pa.types.is_list(type_) or pa.types.is_map(type_):
         given = [type_.value_type] if pa.types.is_list(type_) else [type_.key_type, type_.item_type]
         items = [str(_argument_kind(name, each)[1]) for each in given]
@@ -403,10 +403,10 @@ def _record(layout: RecordLayout, members: dict[str, Any]) -> Any:
             record[field.name] = words.view("V16")[0]
             continue
         if field.kind in ENCODED:
-            found = _encoded(member)
-            if found is None or found[0] != field.kind:
+            encoded = _encoded(member)
+            if encoded is None or encoded[0] != field.kind:
                 raise Refused(f"the initial value of {field.name} is {member!r}, not a {field.kind}")
-            record[field.name] = found[1]
+            record[field.name] = encoded[1]
             continue
         if type(member) is not _KINDS.get(field.kind) or not is_plain_number(member):
             what = "its accumulator" if field.name == "value" else field.name
@@ -428,13 +428,13 @@ def _makers(cls: type, accumulator_class: type | None, *, separate: bool) -> dic
     """Return the functions that make an accumulator, by their names."""
     makers: dict[str, Any] = {}
     if separate:
-        found = inspect.getattr_static(cls, "create_accumulator")
-        makers["create_accumulator"] = getattr(found, "__func__", found)
+        method = inspect.getattr_static(cls, "create_accumulator")
+        makers["create_accumulator"] = getattr(method, "__func__", method)
     above = () if accumulator_class is None else accumulator_class.__mro__
     for name in _MAKERS:
         for each in above:
-            found = vars(each).get(name)
-            maker = getattr(found, "__func__", found)
+            method = vars(each).get(name)
+            maker = getattr(method, "__func__", method)
             if isinstance(maker, FunctionType):
                 makers[f"{each.__name__}.{name}"] = maker
                 if name not in maker.__code__.co_names:

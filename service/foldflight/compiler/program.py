@@ -324,19 +324,19 @@ def _code_writes(plan: Plan, function: FunctionType, code: CodeType, seen: set[A
         if step.opname == "BINARY_OP" and "%" in step.argrepr and has_texts:
             return True
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            found = function.__globals__.get(step.argval, getattr(builtins, step.argval, None))
-            is_free = _is_number(found) or any(found is each for each in _ZEROLESS)
+            value = function.__globals__.get(step.argval, getattr(builtins, step.argval, None))
+            is_free = _is_number(value) or any(value is each for each in _ZEROLESS)
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             owned = [inspect.getattr_static(each, step.argval, None) for each in (plan.cls, plan.accumulator_class)]
-            found = next((each for each in owned if each is not None), None)
-            found = getattr(found, "__func__", getattr(found, "fget", found))
+            value = next((each for each in owned if each is not None), None)
+            value = getattr(value, "__func__", getattr(value, "fget", value))
             is_free = step.argval in kinds or step.argval in _ZEROLESS_METHODS or step.argval.startswith("ROUND_")
             is_free = is_free or (step.argval == "quantize" and _is_constant(function, steps[index + 1 : index + 5]))
-            is_free = is_free or (found is not None and _is_number(found))
+            is_free = is_free or (value is not None and _is_number(value))
         else:
             continue
-        if isinstance(found, FunctionType):
-            is_free = not _writes(plan, found, seen)
+        if isinstance(value, FunctionType):
+            is_free = not _writes(plan, value, seen)
         if not is_free:
             return True
     return False
@@ -350,13 +350,13 @@ def _is_number(value: Any) -> bool:
 
 def _is_constant(function: FunctionType, steps: list[dis.Instruction]) -> bool:
     """Return whether the argument of a call is a decimal that is a global, or `Decimal` of a constant."""
-    found = function.__globals__.get(steps[0].argval) if steps[0].opname == "LOAD_GLOBAL" else None
-    if found is decimal:
-        found, steps = getattr(decimal, str(steps[1].argval), None), steps[1:]
+    value = function.__globals__.get(steps[0].argval) if steps[0].opname == "LOAD_GLOBAL" else None
+    if value is decimal:
+        value, steps = getattr(decimal, str(steps[1].argval), None), steps[1:]
     after = 1
-    if found is decimal.Decimal:
-        found, after = decimal.Decimal(), 3 if steps[1].opname == "LOAD_CONST" else 0
-    return isinstance(found, decimal.Decimal) and after > 0 and not steps[after].opname.startswith("LOAD_FAST")
+    if value is decimal.Decimal:
+        value, after = decimal.Decimal(), 3 if steps[1].opname == "LOAD_CONST" else 0
+    return isinstance(value, decimal.Decimal) and after > 0 and not steps[after].opname.startswith("LOAD_FAST")
 
 
 def _has(names: Any, name: str) -> bool:
@@ -383,7 +383,7 @@ def why_not(error: BaseException) -> str:
         mixed = list(_MIXED.finditer(str(error)))
         if mixed:
             one, other, name, file, line = mixed[-1].groups()
-            one, other = (_KIND.sub(lambda found: _KIND_NAMES[found.group(1)], each) for each in (one, other))
+            one, other = (_KIND.sub(lambda match: _KIND_NAMES[match.group(1)], each) for each in (one, other))
             return f"{name} is {one} in one place and {other} in another ({Path(file).name}:{line})"
         # The first line of numba's message names the compiler pass, the second the problem.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -132,16 +132,16 @@ class Programs(Accelerator):
         Raises:
             RejectedError: SIGNATURE, with the reason why it cannot be compiled.
         """
-        found = self.program(bound, methods, complete=True)
-        if isinstance(found, Uncompiled):
+        program = self.program(bound, methods, complete=True)
+        if isinstance(program, Uncompiled):
             raise RejectedError(
                 "SIGNATURE",
-                f"{bound.function.name} is declared compile=True and cannot be compiled: {found.reason}; "
+                f"{bound.function.name} is declared compile=True and cannot be compiled: {program.reason}; "
                 'change it, or leave it to foldflight (compile="auto")',
                 function=bound.function.name,
             )
-        self._decide(bound, found)
-        return found
+        self._decide(bound, program)
+        return program
 
     def when_hot(self, bound: _Bound, methods: _Methods, rows: int) -> Any:
         """Count rows of a function, and return its compiled code as soon as compiling is worthwhile.
@@ -162,9 +162,9 @@ class Programs(Accelerator):
         _remember(self._rows, key, so_far)
         if known is None and so_far < self._hot_rows:
             return None
-        found = self.program(bound, methods)
-        self._decide(bound, found)
-        return found
+        program = self.program(bound, methods)
+        self._decide(bound, program)
+        return program
 
     def program(self, bound: _Bound, methods: _Methods, *, complete: bool = False) -> Loops | Uncompiled:
         """Return the compiled code of a function, or the reason why there is none.
@@ -224,10 +224,10 @@ class Programs(Accelerator):
 
     def warm(self, function: AnyFunction) -> Folding:
         """Compile a function, or load it, before its rows come. Return how it is folded, as `folding` does."""
-        found = self.folding(function)
-        bound = _fixed(function) if found.mode is Mode.COMPILED_WHEN_HOT else None
+        folding = self.folding(function)
+        bound = _fixed(function) if folding.mode is Mode.COMPILED_WHEN_HOT else None
         if bound is None:
-            return found
+            return folding
         methods = _methods(bound)
         program = methods if isinstance(methods, Uncompiled) else self.program(bound, methods)
         if not isinstance(program, Uncompiled) and not function.skip_nulls:
@@ -274,15 +274,15 @@ class Programs(Accelerator):
             _remember(self._prechecked, key, None)
         return Folding(Mode.COMPILED_WHEN_HOT)
 
-    def _decide(self, bound: _Bound, found: Loops | Uncompiled) -> Folding:
+    def _decide(self, bound: _Bound, program: Loops | Uncompiled) -> Folding:
         """Remember how a function is folded, and log it the first time."""
-        if isinstance(found, Uncompiled):
-            folding = Folding(Mode.INTERPRETED, found.reason)
-            text = f"is interpreted, not compiled: {found.reason}"
+        if isinstance(program, Uncompiled):
+            folding = Folding(Mode.INTERPRETED, program.reason)
+            text = f"is interpreted, not compiled: {program.reason}"
         else:
-            folding = Folding(Mode.COMPILED, found.interprets)
-            text = "is compiled" if found.was_compiled else "is compiled, and was loaded from a file"
-            text += f", but {found.interprets}" if found.interprets else ""
+            folding = Folding(Mode.COMPILED, program.interprets)
+            text = "is compiled" if program.was_compiled else "is compiled, and was loaded from a file"
+            text += f", but {program.interprets}" if program.interprets else ""
         _remember(self._decided, _key_of(bound), folding)
         self._log_once((bound.function.name, str(folding)), bound.function.name, text)
         return folding

@@ -99,9 +99,9 @@ class RecordLayout:
 
     def offset(self, member: str) -> int:
         """Return the offset of a member in the record, in bytes."""
-        found = self.dtype.fields
-        assert found is not None
-        return found[member][1]
+        members = self.dtype.fields
+        assert members is not None
+        return members[member][1]
 
 
 class Reference(types.Type):
@@ -329,7 +329,7 @@ def local_record(reference: Reference) -> Callable[..., Any]:
 
 
 EXACTLY: Final = {
-    kind: exactly(kind, "it assigns {found} to an attribute without annotation that is {kind} at first")
+    kind: exactly(kind, "it assigns {given} to an attribute without annotation that is {kind} at first")
     for kind in ("int", "float", "bool")
 }
 

@@ -198,16 +198,16 @@ class _Rewriter:
 
     def doomed(self) -> set[int]:
         """Return the blocks from which every path ends in an exception."""
-        found = {label for label, block in self.code.blocks.items() if isinstance(block.body[-1], ir.Raise)}
+        doomed = {label for label, block in self.code.blocks.items() if isinstance(block.body[-1], ir.Raise)}
         more = True
         while more:
             more = False
             for label, block in self.code.blocks.items():
                 ways = block.terminator.get_targets()
-                if label not in found and ways and found.issuperset(ways):
-                    found.add(label)
+                if label not in doomed and ways and doomed.issuperset(ways):
+                    doomed.add(label)
                     more = True
-        return found
+        return doomed
 
     def find_returned(self) -> None:
         """Find the compiler's variables for the value of `return a if c else b`, which are assigned on each branch."""
@@ -451,17 +451,17 @@ class _Rewriter:
         if expr.attr in reference.fields:
             self.made.append(statement)
             return
-        found = reference.static(expr.attr)
-        if isinstance(found, property):
-            self.emit_call(statement.target, self.compiled(found.fget), (expr.value,), statement.loc)
-        elif isinstance(found, staticmethod):
-            self.methods[statement.target.name] = _Method(self.compiled(found.__func__), None)
-        elif isinstance(found, python.FunctionType):
-            self.methods[statement.target.name] = _Method(self.compiled(found), expr.value)
-        elif type(found) in (*_CONSTANTS, decimal.Decimal):
-            self.object(statement, found)
+        attribute = reference.static(expr.attr)
+        if isinstance(attribute, property):
+            self.emit_call(statement.target, self.compiled(attribute.fget), (expr.value,), statement.loc)
+        elif isinstance(attribute, staticmethod):
+            self.methods[statement.target.name] = _Method(self.compiled(attribute.__func__), None)
+        elif isinstance(attribute, python.FunctionType):
+            self.methods[statement.target.name] = _Method(self.compiled(attribute), expr.value)
+        elif type(attribute) in (*_CONSTANTS, decimal.Decimal):
+            self.object(statement, attribute)
         else:
-            raise Refused(f"it uses {reference.cls.__name__}.{expr.attr}, a {type(found).__name__}")
+            raise Refused(f"it uses {reference.cls.__name__}.{expr.attr}, a {type(attribute).__name__}")
 
     def attribute_of_value(self, statement: ir.Assign, expr: ir.Expr) -> None:
         if expr.attr in moments.ATTRIBUTES:
@@ -572,13 +572,13 @@ class _Rewriter:
 
     def root(self, var: ir.Var) -> Any:
         """Return the definition of a variable, followed through other variables; None if there are several."""
-        found: Any = var
-        while isinstance(found, ir.Var):
-            definitions = self.code._definitions[found.name]
+        definition: Any = var
+        while isinstance(definition, ir.Var):
+            definitions = self.code._definitions[definition.name]
             if len(definitions) != 1:
                 return None
-            found = definitions[0]
-        return found
+            definition = definitions[0]
+        return definition
 
     def type_of(self, var: ir.Var) -> types.Type | None:
         """Return the type of a parameter, or of an attribute of one; None for other variables."""

@@ -40,24 +40,24 @@ class CompiledScalar(Scalar):
         self.inner = inner
         self.bound = inner.bound
         self._find = find
-        self._found: Loops | Uncompiled | None = find(0)
+        self._program: Loops | Uncompiled | None = find(0)
         self._progress = np.zeros(CONTROLS, np.int64)
         self._progress[MARK] = -1
         self._heap = Heap(self._progress)
 
     @property
     def kind(self) -> Mode:
-        return Mode.COMPILED if isinstance(self._found, Loops) else self.inner.kind
+        return Mode.COMPILED if isinstance(self._program, Loops) else self.inner.kind
 
     def values(self, rows: Rows) -> pa.Array:
-        if self._found is None:
-            self._found = self._find(len(rows))
-        if not isinstance(self._found, Loops):
+        if self._program is None:
+            self._program = self._find(len(rows))
+        if not isinstance(self._program, Loops):
             return self.inner.values(rows)
         mask = self.inner.asked(rows)
         if mask is not None:
-            return null_rows(self._values(rows.kept(mask), self._found), mask)
-        return self._values(rows, self._found)
+            return null_rows(self._values(rows.kept(mask), self._program), mask)
+        return self._values(rows, self._program)
 
     def _values(self, rows: Rows, program: Loops) -> pa.Array:
         columns, valid, unfit = columns_of(rows, program.arguments)

@@ -113,7 +113,7 @@ class StoredLoop:
             # Not `refresh`, which imports what only compiling needs. Loaded code uses the symbols of numba's memory;
             # the others there are of Python's hashes and of parallel loops.
             rtsys.initialize(target_context)
-            found = CompileResult._rebuild(target_context, *pickle.loads(packed))  # noqa: S301
+            loop = CompileResult._rebuild(target_context, *pickle.loads(packed))  # noqa: S301
             os.utime(self.path)  # the least recently used files are deleted first
         except FileNotFoundError:
             return None
@@ -123,7 +123,7 @@ class StoredLoop:
         except Exception:  # noqa: BLE001 - a damaged file may raise anything, and the loop can be compiled again
             _logger.info("%s is damaged; its code is compiled again", self.path)
             return None
-        return found
+        return loop
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Write the loop to its file. I/O errors are logged."""

@@ -130,8 +130,8 @@ def _same(a: int, b: int) -> bool:
 
 @register_jitable
 def _order(a: int, b: int) -> int:
-    found = _differs(a, b, min(length_of(a), length_of(b)))
-    return found if found != 0 else length_of(a) - length_of(b)
+    difference = _differs(a, b, min(length_of(a), length_of(b)))
+    return difference if difference != 0 else length_of(a) - length_of(b)
 
 
 @register_jitable
@@ -265,7 +265,7 @@ def part_of(a: Any, start: Any, stop: Any) -> Any:
 
 
 _EXACTLY: Final = {
-    kind: exactly(kind, "it uses a {found} where a collection or its default needs a {kind}")
+    kind: exactly(kind, "it uses a {given} where a collection or its default needs a {kind}")
     for kind in ("int", "float", "bool", *TEXTS)
 }
 
@@ -278,12 +278,12 @@ def table_of(keys: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
         values: Their values, all of one type: ints, floats or booleans.
     """
     kinds = {str: "text", bytes: "bytes", int: "int", float: "float", bool: "bool"}
-    found = [{kinds.get(type(each)) for each in given} for given in (keys, values)]
-    if any(len(each) != 1 for each in found) or len(keys) > _ITEMS_MAX:
+    distinct = [{kinds.get(type(each)) for each in given} for given in (keys, values)]
+    if any(len(each) != 1 for each in distinct) or len(keys) > _ITEMS_MAX:
         raise Refused(
             f"it uses a collection that is empty, has more than {_ITEMS_MAX} items, or items of several types"
         )
-    key, value = found[0].pop(), found[1].pop()
+    key, value = distinct[0].pop(), distinct[1].pop()
     if key not in ("text", "bytes", "int") or value not in ("int", "float", "bool"):
         raise Refused(f"it uses a collection of {type(keys[0]).__name__} and {type(values[0]).__name__}")
     names: dict[str, Any] = {"number": as_number, "key_of": _EXACTLY[key], "value_of": _EXACTLY[value]}

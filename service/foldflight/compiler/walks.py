@@ -66,10 +66,10 @@ def _iternext(context: Any, builder: Any, made: Any, arguments: Any, result: Any
     following, item = _STEPS[type(over)](over)
     walk = context.make_helper(builder, type_, value=arguments[0])
     given = [walk.over, walk.seen, builder.load(walk.position)]
-    found = context.compile_internal(builder, following, signature(word, over, _SEEN, word), given)
-    is_more = builder.icmp_signed(">=", found, llvm.Constant(llvm.IntType(64), 0))
+    position = context.compile_internal(builder, following, signature(word, over, _SEEN, word), given)
+    is_more = builder.icmp_signed(">=", position, llvm.Constant(llvm.IntType(64), 0))
     result.set_valid(is_more)
     with builder.if_then(is_more):
-        builder.store(found, walk.position)
+        builder.store(position, walk.position)
         yielded = signature(type_.yield_type, over, word)
-        result.yield_(context.compile_internal(builder, item, yielded, [walk.over, found]))
+        result.yield_(context.compile_internal(builder, item, yielded, [walk.over, position]))

@@ -162,7 +162,7 @@ def number_of(a: Any) -> Any:
         is_negative = start < end and byte_at(text, start) == 0x2D
         if start < end and byte_at(text, start) in (0x2B, 0x2D):
             start += 1
-        found, digits, may_be_line = 0, 0, False
+        magnitude, digits, may_be_line = 0, 0, False
         for offset in range(start, end):
             byte = byte_at(text, offset)
             if byte == 0x5F and may_be_line:
@@ -170,10 +170,10 @@ def number_of(a: Any) -> Any:
                 continue
             if not 0x30 <= byte <= 0x39 or digits == _DIGITS_MAX:
                 raise ValueError
-            found, digits, may_be_line = 10 * found + byte - 0x30, digits + 1, True
+            magnitude, digits, may_be_line = 10 * magnitude + byte - 0x30, digits + 1, True
         if not may_be_line:  # there is no digit, or an underscore at the end
             raise ValueError
-        return -found if is_negative else found
+        return -magnitude if is_negative else magnitude
 
     return number
 
@@ -192,7 +192,7 @@ def _split(a: Any, b: Any = None) -> Any:
         text_kind("split", a, b)
 
     def split(a: Any, b: Any = None) -> Any:
-        number, other, found = as_number(known(a)), 0 if at_spaces else as_number(known(b)), memory.fresh_header()
+        number, other, parts = as_number(known(a)), 0 if at_spaces else as_number(known(b)), memory.fresh_header()
         if not at_spaces and other == 0:
             raise ValueError
         end, begin, offset = length_of(number), 0, 0
@@ -204,12 +204,12 @@ def _split(a: Any, b: Any = None) -> Any:
                 width = 0
             if width > 0:
                 if not at_spaces or begin < offset:
-                    memory.appended(found, (cut(number, begin, offset),))
+                    memory.appended(parts, (cut(number, begin, offset),))
                 begin = offset + width
             offset += max(width, 1)
         if not at_spaces or begin < end:
-            memory.appended(found, (cut(number, begin, end),))
-        return seen(found)
+            memory.appended(parts, (cut(number, begin, end),))
+        return seen(parts)
 
     return split
 
@@ -244,14 +244,14 @@ def _join(a: Any, parts: Any) -> Any:
 def _counted(a: int, b: int) -> int:
     if b == 0:
         raise ValueError  # it is between all characters
-    found, offset = 0, 0
+    count, offset = 0, 0
     while offset + length_of(b) <= length_of(a):
         if includes_at(a, b, offset):
-            found += 1
+            count += 1
             offset += length_of(b)
         else:
             offset += 1
-    return found
+    return count
 
 
 _count_parts: Final = asking("count", _counted)
@@ -268,10 +268,10 @@ def count_of(a: Any, b: Any) -> Any:
     def same_bytes(a: Any, b: Any) -> int:
         if not 0 <= b <= 255:
             raise ValueError
-        found = 0
+        count = 0
         for each in known(a):
-            found += each == b
-        return found
+            count += each == b
+        return count
 
     return same_bytes
 

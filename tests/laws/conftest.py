@@ -19,4 +19,4 @@ def laws_compile_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Programs], N
 @pytest.fixture
 def texts_are_copied_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copy the texts of accumulators as soon as a thousand bytes of rows are not used any more."""
-    monkeypatch.setattr(compiled, "_KEPT_BYTES_MIN", 1000)
+    monkeypatch.setattr(compiled, "_RETAINED_BYTES_MIN", 1000)

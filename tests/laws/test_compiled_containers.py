@@ -536,7 +536,7 @@ def test_what_messages_of_ipc_keep_is_counted_as_a_whole(hot: Programs) -> None:
         columns = [Column(name, part.column(name)) for name in ("step", "value")]
         one.fold(Rows(np.zeros(50, np.int32), None, columns))
     assert one.kind == "compiled"
-    assert 100_000 < one._kept_bytes < 150_000
+    assert 100_000 < one._retained_bytes < 150_000
 
 
 @udaf

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Compiled", "results_of"]
 
-_KEPT_BYTES_MIN: Final = 1 << 26  # of arrays whose texts accumulators may refer to, before these texts are copied
+_RETAINED_BYTES_MIN: Final = 1 << 26  # of arrays whose texts accumulators may refer to, before these texts are copied
 _NO_FLAGS: Final = np.zeros(0, np.bool_)
 # Rows of a chunk that the interpreter may fold, one by one, before it takes over: some, and a share of the chunk. One
 # such row takes as long as about sixty that are interpreted together.
@@ -68,9 +68,9 @@ class Compiled(Accumulators):
         self._progress = np.zeros(CONTROLS, np.int64)  # the row and the heap's control words
         self._heap = Heap(self._progress)
         self._fresh = np.zeros(0, np.uint8)
-        self._kept: list[pa.Array] = []
-        self._memory: dict[int, int] = {}  # what the kept arrays are in: bytes by address
-        self._kept_bytes, self._kept_bytes_max = 0, _KEPT_BYTES_MIN
+        self._retained: list[pa.Array] = []
+        self._retained_sizes: dict[int, int] = {}  # what the retained arrays are in: bytes by address
+        self._retained_bytes, self._retained_bytes_max = 0, _RETAINED_BYTES_MIN
         self._compiled_for(0)
 
     @property
@@ -131,7 +131,7 @@ class Compiled(Accumulators):
         if kernel is None or columns is None or not takes:
             return None, None
         self._grow(rows.slots)
-        self._keep(program, [column.array for column in rows.arguments])
+        self._retain(program, [column.array for column in rows.arguments])
         retracts = _NO_FLAGS if rows.retracts is None else rows.retracts
         return lambda end, *more: self._run(kernel, rows.slots[:end], retracts, columns, valid, *more), unfit
 
@@ -333,7 +333,7 @@ class Compiled(Accumulators):
         bytes_of(self._rows)[known] = bytes_of(self._fresh.view(self._program.dtype))
 
     def close(self) -> None:
-        self._table, self._present, self._kept = np.zeros(0, np.uint8), np.zeros(0, np.bool_), []
+        self._table, self._present, self._retained = np.zeros(0, np.uint8), np.zeros(0, np.bool_), []
         self.inner.close()
 
     def _compiled_for(self, rows: int) -> Program | None:
@@ -382,8 +382,8 @@ class Compiled(Accumulators):
             self._hand_over(slots)
         self._program, self._left, self._heap = None, self._program, Heap(self._progress)
         self._table, self._present, self._apart = np.zeros(0, np.uint8), np.zeros(0, np.bool_), np.zeros(0, np.bool_)
-        self._kept, self._memory = [], {}
-        self._kept_bytes, self._kept_bytes_max = 0, _KEPT_BYTES_MIN
+        self._retained, self._retained_sizes = [], {}
+        self._retained_bytes, self._retained_bytes_max = 0, _RETAINED_BYTES_MIN
 
     def _among(self, slots: Slots) -> Mask | None:
         """Return which of n slots the interpreter has; None if there are none."""
@@ -463,13 +463,13 @@ class Compiled(Accumulators):
         return struct_of(columns, type_, narrow=narrow)
 
     def _records(self, states: pa.Array, *, may_copy: bool = True) -> Any | None:
-        """Return n states as n records, or None if one holds a NULL that a fold does not write. `may_copy`: `_keep`."""
+        """Return n states as n records; None if one holds a NULL that a fold does not write. `may_copy`: `_retain`."""
         assert self._program is not None
         column = self._decoded(states)
         if column is None:
             return None
         states = column
-        self._keep(self._program, [states], may_copy=may_copy)
+        self._retain(self._program, [states], may_copy=may_copy)
         records, fields = np.zeros(len(states), self._program.dtype), self._program.layout.fields
         columns = [states.field(index) if pa.types.is_struct(states.type) else states for index in range(len(fields))]
         words = 0
@@ -490,19 +490,19 @@ class Compiled(Accumulators):
             offset = filled_to
         return records
 
-    def _keep(self, program: Program, arrays: list[pa.Array], *, may_copy: bool = True) -> None:
-        """Keep arrays to whose texts accumulators may refer. Copy those texts when most of what is kept is not used.
+    def _retain(self, program: Program, arrays: list[pa.Array], *, may_copy: bool = True) -> None:
+        """Retain arrays to whose texts accumulators may refer. Copy these texts when most memory is unused.
 
         Args:
             program: The compiled code.
             arrays: The arrays.
-            may_copy: Whether texts may be copied: not in the middle of a chunk, whose later rows refer to what is kept.
+            may_copy: Whether texts may be copied: not in the middle of a chunk, whose later rows refer to them.
         """
         made = self._heap.taken()
         if not program.texts:
             return
-        if may_copy and self._kept_bytes > self._kept_bytes_max:
-            copies = []  # what was kept is read until all is copied
+        if may_copy and self._retained_bytes > self._retained_bytes_max:
+            copies = []  # what was retained is read until all is copied
             slots = np.flatnonzero(self._present).astype(np.int32)
             for field in program.texts:
                 if field.held is not None:
@@ -513,15 +513,15 @@ class Compiled(Accumulators):
                 texts = from_addresses(self._rows[field.name][slots], mask, type_)
                 self._rows[field.name][slots] = to_addresses(texts)
                 copies.append(texts)
-            self._kept, self._memory = copies, _memory_of(copies)
-            self._kept_bytes = sum(self._memory.values())
-            self._kept_bytes_max = max(_KEPT_BYTES_MIN, 2 * self._kept_bytes)
+            self._retained, self._retained_sizes = copies, _memory_of(copies)
+            self._retained_bytes = sum(self._retained_sizes.values())
+            self._retained_bytes_max = max(_RETAINED_BYTES_MIN, 2 * self._retained_bytes)
         arrays = [*made, *arrays]
-        self._kept += arrays
+        self._retained += arrays
         for address, size in _memory_of(arrays).items():
-            if address not in self._memory:
-                self._memory[address] = size
-                self._kept_bytes += size
+            if address not in self._retained_sizes:
+                self._retained_sizes[address] = size
+                self._retained_bytes += size
 
     def _copied_texts(self, field: RecordField, slots: Slots) -> pa.Array:
         """Copy containers with their texts, and return the column that has the texts now."""

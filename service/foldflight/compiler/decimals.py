@@ -51,7 +51,7 @@ _CHUNK: Final = 9  # digits that are divided off at once: their power of ten has
 _STEPS: Final = ((10**_CHUNK, _CHUNK), (10, 1))
 _EXACT_MAX: Final = 1 << 53
 _POWERS: Final = tuple(10.0**digits for digits in range(23))  # floats that are exact
-_SCALE_KEPT: Final = 18  # the scale of an annotation `Decimal`; products keep at least as many digits after the point
+_PRODUCT_SCALE: Final = 18  # that of an annotation `Decimal`; products have at least as many digits after the point
 
 
 class Scaled(types.Type):
@@ -282,7 +282,7 @@ def _division(context: Any, builder: Any, a: Any, divisor: Any) -> Any:
 
 def scale_of_product(one: int, other: int) -> int:
     """Return the scale of the product of two decimals with these scales."""
-    return min(one + other, max(one, other, _SCALE_KEPT))
+    return min(one + other, max(one, other, _PRODUCT_SCALE))
 
 
 @register_jitable

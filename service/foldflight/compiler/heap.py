@@ -219,8 +219,8 @@ class Heap:
             owners = np.repeat(np.arange(len(headers)), counts)
             positions = np.arange(len(entries)) - starts[owners]
             bits = headers[owners, OFFSET] + headers[owners, CAPACITY] * holding.stride + positions // 64
-            kept = (self._arena[bits] >> (positions % 64)) & 1 == 0
-            entries, counts = entries[kept], headers[:, LIVE]
+            live = (self._arena[bits] >> (positions % 64)) & 1 == 0
+            entries, counts = entries[live], headers[:, LIVE]
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
         if pa.types.is_map(type_):
             assert holding.value is not None

@@ -161,7 +161,7 @@ class Kernels:
         return self._get("fold_nulls" if nulls else "fold", lambda: self._fold(nulls))
 
     def each(self, *, nulls: bool) -> Any:
-        """Return `each(..., columns, valid, kept, shows, fresh, values, known)`, which folds the rows in `kept`.
+        """Return `each(..., columns, valid, mask, shows, fresh, values, known)`, which folds the rows in `mask`.
 
         It writes n results and n flags: the output of each row's slot after that row, for the rows in `shows`. Both
         are flags, bool, shape (n,).
@@ -194,7 +194,7 @@ class Kernels:
                         if not self._is_current():
                             raise Refused("objects that its code uses have changed since its other loops were compiled")
                         self._made[name] = self._compiled(name, *make())
-                    except Exception as error:  # noqa: BLE001 - kept and raised again, since another attempt would take seconds
+                    except Exception as error:  # noqa: BLE001 - stored and raised again, since another attempt would take seconds
                         self._made[name] = error
         loop = self._made[name]
         if isinstance(loop, Exception):
@@ -212,9 +212,9 @@ class Kernels:
 
     def _step(self, method_name: str) -> Any:
         """Return `step(instance, record, arguments)`, which changes the record."""
-        call, held, keep = self._method(method_name), _held(self.plan), _keeper(self.plan)
+        call, held, put = self._method(method_name), _held(self.plan), _putting(self.plan)
         return register_jitable(
-            lambda instance, record, arguments: keep(record, call(instance, held(record), arguments))
+            lambda instance, record, arguments: put(record, call(instance, held(record), arguments))
         )
 
     def _one_row(self) -> Any:
@@ -269,7 +269,7 @@ class Kernels:
         holds = self.plan.holds
 
         def each(
-            table, present, instance, progress, slots, retracts, columns, valid, kept, shows, fresh, values, known
+            table, present, instance, progress, slots, retracts, columns, valid, mask, shows, fresh, values, known
         ):
             me, own = at_instance(instance, 0), local()
             enter(progress)
@@ -278,12 +278,12 @@ class Kernels:
                 progress[0] = row
                 if holds:
                     progress[1] = 0
-                copy(own, at(table, slot) if present[slot] or kept[row] else at(fresh, 0))
-                if kept[row]:
+                copy(own, at(table, slot) if present[slot] or mask[row] else at(fresh, 0))
+                if mask[row]:
                     one_row(me, own, retracts, columns, valid, row)
                 if shows[row]:
                     _show(values, known, row, get_value(me, shown(own)))
-                if kept[row]:
+                if mask[row]:
                     copy(at(table, slot), own)
                     present[slot] = True
 
@@ -486,10 +486,10 @@ def _held_type(plan: Plan, record: Reference) -> types.Type:
     return record.type_of("value") if field.length or field.held is not None else KINDS[field.kind]
 
 
-def _keeper(plan: Plan) -> Any:
+def _putting(plan: Plan) -> Any:
     """Return the function that writes back what accumulate, retract or merge returned."""
     if plan.accumulator_class is not None:
-        return _keep
+        return _put_object
     return _put_members if plan.is_tuple else _put
 
 
@@ -512,7 +512,7 @@ def _put_members(record: Any, returned: Any) -> Any:
 
 
 @stand_in
-def _keep(record: Any, returned: Any) -> Any:
+def _put_object(record: Any, returned: Any) -> Any:
     """Write back what accumulate, retract or merge returned: None, or the accumulator."""
     if isinstance(returned, Reference) and returned is record:
         return lambda record, returned: copy(record, returned)

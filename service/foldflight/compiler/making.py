@@ -102,10 +102,10 @@ def _join_copies(code: ir.FunctionIR) -> None:
 
 
 def _drop_unused_copies(code: ir.FunctionIR) -> None:
-    """Remove copies of variables, and functions, that no code uses. A variable that is kept may have no value."""
+    """Remove copies of variables, and functions, that no code uses. A variable that is left may have no value."""
     flow = ir_utils.compute_cfg_from_blocks(code.blocks)
     live_at: dict[int, set[str]] = {label: set() for label in code.blocks}
-    kept: dict[int, list[ir.Stmt]] = {}
+    bodies: dict[int, list[ir.Stmt]] = {}
     more = True
     while more:
         more = False
@@ -123,9 +123,9 @@ def _drop_unused_copies(code: ir.FunctionIR) -> None:
                 used.append(statement)
             more = more or live != live_at[label]
             live_at[label] = live
-            kept[label] = used[::-1]
+            bodies[label] = used[::-1]
     for label, block in code.blocks.items():
-        block.body = kept[label]
+        block.body = bodies[label]
 
 
 def _is_copy(value: Any) -> bool:

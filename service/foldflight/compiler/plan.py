@@ -174,13 +174,13 @@ def scalar_plan_of(bound: BoundScalar, methods: ScalarMethods) -> tuple[Plan, An
 def _attributes(methods: Methods | ScalarMethods, cls: type, functions: Collection[str]) -> tuple[RecordLayout, Any]:
     """Return the attributes of the author's instance that code can hold, as a layout and a record (uint8)."""
     own = own_attributes(methods)
-    kept = {name: value for name, value in own.items() if plain_kind(value) is not None}
+    plain = {name: value for name, value in own.items() if plain_kind(value) is not None}
     # Compiled code would use the attribute of the class instead.
-    hiding = [name for name in own if name in functions or (name not in kept and hasattr(cls, name))]
+    hiding = [name for name in own if name in functions or (name not in plain and hasattr(cls, name))]
     if hiding:
         raise Refused(f"its instance attribute {hiding[0]} hides the class attribute of that name")
-    layout = RecordLayout(tuple(RecordField(name, str(plain_kind(value))) for name, value in kept.items()))
-    return layout, _record(layout, kept)
+    layout = RecordLayout(tuple(RecordField(name, str(plain_kind(value))) for name, value in plain.items()))
+    return layout, _record(layout, plain)
 
 
 def _check_hooks(cls: type) -> None:
@@ -254,7 +254,7 @@ def _stored_kind(type_: pa.DataType) -> str | None:
         return "float"
     if pa.types.is_boolean(type_):
         return "bool"
-    return _kept_moment(type_) or text_of(type_) or decimal_of(type_)
+    return _stored_moment(type_) or text_of(type_) or decimal_of(type_)
 
 
 def _kind(name: str, type_: pa.DataType) -> str:
@@ -268,7 +268,7 @@ def _kind(name: str, type_: pa.DataType) -> str:
     raise Refused(f"its state has the type {sql_name(type_)}" + (f" in {name}" if name else "") + remedy)
 
 
-def _kept_moment(type_: pa.DataType) -> str | None:
+def _stored_moment(type_: pa.DataType) -> str | None:
     """Return the moment of a state or result; None for timestamps not in microseconds, which would be rounded."""
     return None if pa.types.is_timestamp(type_) and type_.unit != "us" else moment_of(type_)
 

@@ -55,7 +55,7 @@ class LoopStore(Protocol):
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _CachedProgram:
     """A program with its sources: the function, the attributes of its instance, and recorded lookups of the rest."""
 
     function: AnyFunction
@@ -83,7 +83,7 @@ class Programs(Accelerator):
     Several threads may use it at once. Each operation on its dicts is atomic; at worst a program is made twice.
 
     Args:
-        store: Keeps compiled loops for later processes. None: they are not kept.
+        store: Stores compiled loops for later processes. None: they are not stored.
         hot_rows: Number of rows of a function after which it is compiled.
     """
 
@@ -94,7 +94,7 @@ class Programs(Accelerator):
         self._decided: dict[_Key, Folding] = {}
         self._kernels: dict[str, Kernels] = {}
         # A program is used again as long as its sources are unchanged.
-        self._programs: dict[_Key, _Kept] = {}
+        self._programs: dict[_Key, _CachedProgram] = {}
         # Functions that can be compiled as far as this is known without compiling them.
         self._prechecked: dict[_Key, None] = {}
         self._logged: dict[tuple[str, ...], None] = {}
@@ -177,8 +177,11 @@ class Programs(Accelerator):
         if lacks_numba():
             return NO_NUMBA
         try:
-            kept = self._programs.get(_key_of(bound))
-            program = kept.program if kept is not None and kept.serves(bound, methods) else self._made(bound, methods)
+            cached = self._programs.get(_key_of(bound))
+            if cached is not None and cached.serves(bound, methods):
+                program = cached.program
+            else:
+                program = self._made(bound, methods)
             if complete and not bound.function.skip_nulls:
                 program.demand_nulls()
         except Exception as error:  # noqa: BLE001 - the interpreter folds what cannot be compiled
@@ -202,7 +205,7 @@ class Programs(Accelerator):
         else:
             program = Program(kernels, start, self._log_refused)
         _remember(self._kernels, digest, kernels)
-        _remember(self._programs, _key_of(bound), _Kept(bound.function, own, lookups, program))
+        _remember(self._programs, _key_of(bound), _CachedProgram(bound.function, own, lookups, program))
         return program
 
     def mapped(self, inner: InterpretedScalar) -> Scalar:

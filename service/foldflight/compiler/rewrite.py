@@ -442,7 +442,7 @@ class _Rewriter:
             return
         if reference is None and expr.attr in containers.METHODS:
             self.methods[statement.target.name] = _Method(
-                containers.METHODS[expr.attr], self.kept(expr.value, statement.loc)
+                containers.METHODS[expr.attr], self.snapshot(expr.value, statement.loc)
             )
             return
         if reference is None:
@@ -467,11 +467,11 @@ class _Rewriter:
         if expr.attr in moments.ATTRIBUTES:
             self.emit_call(statement.target, moments.ATTRIBUTES[expr.attr], (expr.value,), statement.loc)
         elif expr.attr in _OF_VALUES:
-            receiver = self.kept(expr.value, statement.loc)
+            receiver = self.snapshot(expr.value, statement.loc)
             self.methods[statement.target.name] = _Method(_OF_VALUES[expr.attr], receiver)
         elif expr.attr == "replace":
             self.methods[statement.target.name] = _Method(
-                moments.replaced, self.kept(expr.value, statement.loc), moments.REPLACED
+                moments.replaced, self.snapshot(expr.value, statement.loc), moments.REPLACED
             )
         else:
             raise Refused(f"it uses the attribute {expr.attr} of a value")
@@ -619,7 +619,7 @@ class _Rewriter:
     def fresh(self, loc: Any) -> ir.Var:
         return next(iter(self.code.blocks.values())).scope.redefine("$foldflight", loc)
 
-    def kept(self, var: ir.Var, loc: Any) -> ir.Var:
+    def snapshot(self, var: ir.Var, loc: Any) -> ir.Var:
         """Return a variable with the value that one has now, which may be assigned before a method of it is called."""
         if len(self.code._definitions[var.name]) <= 1:
             return var

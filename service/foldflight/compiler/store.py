@@ -1,4 +1,4 @@
-"""A folder of compiled loops, kept for later processes. Shell: it reads and writes files.
+"""A folder of compiled loops for later processes. Shell: it reads and writes files.
 
 Loading a file from this folder executes it. So the folder is used only if it belongs to this user and nobody else may
 write to it. A file begins with the digest of the rest, and damaged files are ignored. Files are renamed into place, so

@@ -51,11 +51,11 @@ def address_of(value: str | bytes) -> int | None:
         return None
     if not content:
         return 0
-    return int(_kept(content).ctypes.data) | len(content) << ADDRESS_BITS
+    return int(_interned(content).ctypes.data) | len(content) << ADDRESS_BITS
 
 
 @functools.cache
-def _kept(content: bytes) -> Any:
+def _interned(content: bytes) -> Any:
     """Return the content of an initial value or attribute as an array that is never freed."""
     return np.frombuffer(bytearray(content), np.uint8)
 

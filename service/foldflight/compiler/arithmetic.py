@@ -18,35 +18,6 @@ from numba.extending import register_jitable
 
 from foldflight.compiler.generated import generated
 
-__all__ = [
-    "abs_int",
-    "add_int",
-    "bit_count",
-    "bit_length",
-    "bound_of",
-    "c_function",
-    "ceil_float",
-    "floor_float",
-    "floordiv_float",
-    "floordiv_int",
-    "index_of",
-    "int_of_float",
-    "lshift_int",
-    "mod_float",
-    "mod_int",
-    "mul_int",
-    "neg_int",
-    "order",
-    "pow_float",
-    "pow_int",
-    "round_float",
-    "rshift_int",
-    "sqrt",
-    "sub_int",
-    "truediv_float",
-    "truediv_int",
-]
-
 _EXACT: Final = 1 << 53
 _HALF: Final = 9223372036854775808.0
 

@@ -21,8 +21,6 @@ from foldflight.compiler.kinds import Refused
 from foldflight.compiler.records import RecordField, RecordLayout
 from foldflight.functions.author.spec import Function
 
-__all__ = ["CONTAINERS", "Certain", "certain_of", "class_named", "why_untyped"]
-
 _TYPES: Final[dict[str, pa.DataType]] = {
     "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "byte": pa.uint8(), "text": pa.string(),
 }  # fmt: skip

@@ -17,8 +17,6 @@ from foldflight.compiler.records import Items, Reference
 from foldflight.compiler.structs import Struct
 from foldflight.fold.decimals import DECIMALS
 
-__all__ = ["Check"]
-
 
 @register_pass(mutates_CFG=False, analysis_only=True)
 class Check(AnalysisPass):

@@ -21,8 +21,6 @@ from foldflight.fold.moments import MOMENTS, to_numbers
 from foldflight.fold.rows import Mask, Rows
 from foldflight.fold.texts import TEXTS, to_addresses, too_long
 
-__all__ = ["Kind", "Members", "columns_of", "leaves_of"]
-
 
 @dataclass(frozen=True)
 class Members:

@@ -33,8 +33,6 @@ from foldflight.fold.texts import from_addresses, text_of, to_addresses
 if TYPE_CHECKING:
     from foldflight.compiler.records import RecordField  # brings numba
 
-__all__ = ["Compiled", "results_of"]
-
 _RETAINED_BYTES_MIN: Final = 1 << 26  # of arrays whose texts accumulators may refer to, before these texts are copied
 _NO_FLAGS: Final = np.zeros(0, np.bool_)
 # Rows of a chunk that the interpreter may fold, one by one, before it takes over: some, and a share of the chunk. One

@@ -18,32 +18,14 @@ from numba.extending import intrinsic, register_jitable, register_model
 
 from foldflight.compiler import memory
 from foldflight.compiler.arithmetic import add_int, bound_of, index_of, sub_int
+from foldflight.compiler.control import load, store
 from foldflight.compiler.generated import generated
 from foldflight.compiler.heap import HEADER, Holding, Part
 from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, present, stand_in
-from foldflight.compiler.memory import dict_operations, load, word_at
+from foldflight.compiler.memory import dict_operations, word_at
 from foldflight.compiler.texts import includes, size_of
 from foldflight.compiler.walks import Walk, lower_walks
 from foldflight.fold.texts import TEXTS
-
-__all__ = [
-    "CALLS",
-    "EMPTIES",
-    "GREATEST",
-    "LEAST",
-    "METHODS",
-    "PUSHING",
-    "Held",
-    "contains",
-    "delete_item",
-    "empty_of",
-    "get_item",
-    "header_of",
-    "is_full",
-    "put_whole",
-    "seen_as",
-    "set_item",
-]
 
 
 class Held(types.IterableType):
@@ -72,10 +54,10 @@ class Held(types.IterableType):
     @property
     def yielded(self) -> types.Type:
         """The type of what a loop over it yields."""
-        key = type_of(self.holding.key)
+        key = _type_of(self.holding.key)
         if self.view in ("values", "items"):
             assert self.holding.value is not None
-            value = type_of(self.holding.value)
+            value = _type_of(self.holding.value)
             return value if self.view == "values" else types.Tuple([key, value])
         return key
 
@@ -90,7 +72,7 @@ class _HeldModel(models.OpaqueModel):
     pass
 
 
-def type_of(part: Part) -> types.Type:
+def _type_of(part: Part) -> types.Type:
     """Return the numba type of a key, value or item."""
     return types.Tuple([KINDS[kind] for kind in part.kinds]) if part.is_tuple else KINDS[part.kinds[0]]
 
@@ -130,7 +112,7 @@ def _value(builder: Any, type_: types.Type, word: Any) -> Any:
 
 
 @functools.cache
-def words_of(part: Part, what: str) -> Any:
+def _words_of(part: Part, what: str) -> Any:
     """Return the function that returns a value as a tuple of words, after a cast that raises for None.
 
     It refuses values of another kind.
@@ -164,9 +146,9 @@ def words_of(part: Part, what: str) -> Any:
 
 
 @functools.cache
-def value_at(part: Part) -> Any:
+def _value_at(part: Part) -> Any:
     """Return the function that returns the value at an address."""
-    result = type_of(part)
+    result = _type_of(part)
 
     @generated(result, types.int64)
     def value(context: Any, builder: Any, address: Any) -> Any:
@@ -200,7 +182,7 @@ def _steps(held: Held) -> tuple[Any, Any]:
             return last + 1 if last + 1 < load(header_of(me) + memory.USED) else -1
         return memory.following(header_of(me), last + 1, stride)
 
-    key, value = value_at(holding.key), value_at(holding.value or holding.key)
+    key, value = _value_at(holding.key), _value_at(holding.value or holding.key)
     takes_key, takes_value = held.view != "values", held.view in ("values", "items")
 
     def entry(me: Any, position: int) -> Any:
@@ -272,16 +254,16 @@ def _changed(holding: Holding, *, at_begin: bool = False) -> Any:
     def changed(header):
         if 0 <= limit < load(header + memory.USED):
             memory.cut(header, start, start + 1, 1)
-        memory.store(header + memory.LIVE, load(header + memory.LIVE) + 1)
+        store(header + memory.LIVE, load(header + memory.LIVE) + 1)
 
     return changed
 
 
 @stand_in
-def append(me: Any, item: Any) -> Any:
+def _append(me: Any, item: Any) -> Any:
     """Stand for `list.append`."""
     _of(me, "list", "append", changes=True)
-    words, changed = words_of(me.holding.key, "the item of append"), _changed(me.holding)
+    words, changed = _words_of(me.holding.key, "the item of append"), _changed(me.holding)
 
     def at_end(me: Any, item: Any) -> None:
         memory.appended(header_of(me), words(item))
@@ -297,7 +279,7 @@ def _inserting(name: str, *, at_begin: bool) -> Any:
     def choose(me: Any, index: Any, item: Any) -> Any:
         _of(me, "list", name, changes=True)
         _whole(name, index)
-        words, changed = words_of(me.holding.key, f"the item of {name}"), _changed(me.holding, at_begin=at_begin)
+        words, changed = _words_of(me.holding.key, f"the item of {name}"), _changed(me.holding, at_begin=at_begin)
 
         def put(me: Any, index: Any, item: Any) -> None:
             memory.inserted(header_of(me), bound_of(index, load(header_of(me) + memory.USED)), words(item))
@@ -308,12 +290,12 @@ def _inserting(name: str, *, at_begin: bool) -> Any:
     return choose
 
 
-insert: Final = _inserting("insert", at_begin=False)
+_insert: Final = _inserting("insert", at_begin=False)
 _insert_first: Final = _inserting("appendleft", at_begin=True)
 
 
 @stand_in
-def append_left(me: Any, item: Any) -> Any:
+def _append_left(me: Any, item: Any) -> Any:
     """Stand for `deque.appendleft`."""
     return lambda me, item: _insert_first(me, 0, item)
 
@@ -321,7 +303,7 @@ def append_left(me: Any, item: Any) -> Any:
 @functools.cache
 def _taken(holding: Holding) -> Any:
     """Return the function that removes an item of a list, and returns it."""
-    value, stride, changed = value_at(holding.key), holding.stride, _changed(holding)
+    value, stride, changed = _value_at(holding.key), holding.stride, _changed(holding)
 
     @register_jitable
     def taken(header, index):
@@ -335,7 +317,7 @@ def _taken(holding: Holding) -> Any:
 
 
 @stand_in
-def pop_left(me: Any) -> Any:
+def _pop_left(me: Any) -> Any:
     """Stand for `deque.popleft`."""
     _of(me, "list", "popleft", changes=True)
     taken = _taken(me.holding)
@@ -343,10 +325,10 @@ def pop_left(me: Any) -> Any:
 
 
 @stand_in
-def add(me: Any, key: Any) -> Any:
+def _add(me: Any, key: Any) -> Any:
     """Stand for `set.add`."""
     made = _of(me, "set", "add", changes=True)
-    words, find, added = words_of(me.holding.key, "the item of add"), made.find, made.added
+    words, find, added = _words_of(me.holding.key, "the item of add"), made.find, made.added
 
     def add_once(me: Any, key: Any) -> None:
         if find(header_of(me), words(key)) < 0:
@@ -361,7 +343,7 @@ def _deleting(name: str, shape: str, *, must_exist: bool) -> Any:
     @stand_in
     def choose(me: Any, key: Any) -> Any:
         made = _of(me, shape, name, changes=True)
-        words = words_of(me.holding.key, f"the {'key' if shape == 'dict' else 'item'} of {name}")
+        words = _words_of(me.holding.key, f"the {'key' if shape == 'dict' else 'item'} of {name}")
         find, stride = made.find, me.holding.stride
         may_lack = not must_exist or me.holding.made is Counter
 
@@ -381,7 +363,7 @@ _delete_key: Final = _deleting("del", "dict", must_exist=True)
 
 
 @stand_in
-def clear(me: Any) -> Any:
+def _clear(me: Any) -> Any:
     """Stand for `clear`."""
     _of(me, "list dict set", "clear", changes=True)
     is_deque = me.holding.made is deque
@@ -390,21 +372,21 @@ def clear(me: Any) -> Any:
         changes = load(header_of(me) + memory.LIVE)
         memory.emptied(header_of(me))
         if is_deque:
-            memory.store(header_of(me) + memory.LIVE, changes + 1)
+            store(header_of(me) + memory.LIVE, changes + 1)
 
     return cleared
 
 
 def _otherwise(me: Held, default: Any, what: str) -> Any:
     """Return the function that returns the default of a method."""
-    return same_as(me.holding.value, what) if _is_given(default) else register_jitable(lambda default: None)
+    return _same_as(me.holding.value, what) if _is_given(default) else register_jitable(lambda default: None)
 
 
 @stand_in
-def get(me: Any, key: Any, default: Any = None) -> Any:
+def _get(me: Any, key: Any, default: Any = None) -> Any:
     """Stand for `dict.get`."""
     made = _of(me, "dict", "get")
-    words, find, value = words_of(me.holding.key, "the key of get"), made.find, _value_of(me.holding)
+    words, find, value = _words_of(me.holding.key, "the key of get"), made.find, _value_of(me.holding)
     otherwise = _otherwise(me, default, "the default of get")
 
     def got(me: Any, key: Any, default: Any = None) -> Any:
@@ -418,14 +400,14 @@ def get(me: Any, key: Any, default: Any = None) -> Any:
 def _value_of(holding: Holding) -> Any:
     """Return the function that returns the value of an entry of a dict."""
     assert holding.value is not None
-    value, stride, ahead = value_at(holding.value), holding.stride, len(holding.key.kinds)
+    value, stride, ahead = _value_at(holding.value), holding.stride, len(holding.key.kinds)
     return register_jitable(lambda header, entry: value(memory.address_of(header, entry * stride + ahead)))
 
 
 @functools.cache
-def same_as(part: Part, what: str) -> Any:
+def _same_as(part: Part, what: str) -> Any:
     """Return the function that returns a value of a part's type unchanged, and refuses others."""
-    words, result = words_of(part, what), type_of(part)
+    words, result = _words_of(part, what), _type_of(part)
 
     @intrinsic
     def same(typing: Any, value: Any) -> Any:
@@ -440,11 +422,11 @@ def same_as(part: Part, what: str) -> Any:
 
 
 @stand_in
-def set_default(me: Any, key: Any, default: Any) -> Any:
+def _set_default(me: Any, key: Any, default: Any) -> Any:
     """Stand for `dict.setdefault`."""
     made = _of(me, "dict", "setdefault", changes=True)
-    words, find, added, value = words_of(me.holding.key, "the key"), made.find, made.added, _value_of(me.holding)
-    given = words_of(me.holding.value, "the default of setdefault")
+    words, find, added, value = _words_of(me.holding.key, "the key"), made.find, made.added, _value_of(me.holding)
+    given = _words_of(me.holding.value, "the default of setdefault")
 
     def get_or_add(me: Any, key: Any, default: Any) -> Any:
         entry = find(header_of(me), words(key))
@@ -456,7 +438,7 @@ def set_default(me: Any, key: Any, default: Any) -> Any:
 
 
 @stand_in
-def pop(me: Any, key: Any = None, default: Any = None) -> Any:
+def _pop(me: Any, key: Any = None, default: Any = None) -> Any:
     """Stand for `list.pop` and `dict.pop`."""
     made = _of(me, "list dict", "pop", changes=True)
     if me.holding.shape == "list":
@@ -466,7 +448,7 @@ def pop(me: Any, key: Any = None, default: Any = None) -> Any:
         if not is_last and me.holding.made is deque:
             raise Refused("it uses pop of a deque with an argument")
         return lambda me, key=None, default=None: taken(header_of(me), -1 if is_last else key)
-    words, find, stride = words_of(me.holding.key, "the key of pop"), made.find, me.holding.stride
+    words, find, stride = _words_of(me.holding.key, "the key of pop"), made.find, me.holding.stride
     value, otherwise = _value_of(me.holding), _otherwise(me, default, "the default of pop")
 
     is_required = not _is_given(default) and not isinstance(default, types.NoneType)  # None may be given
@@ -499,7 +481,7 @@ def _appended(stride: int) -> Any:
 
 
 @stand_in
-def extend(me: Any, other: Any) -> Any:
+def _extend(me: Any, other: Any) -> Any:
     """Stand for `list.extend`, and `set.update` and `dict.update` with another of the same type."""
     _of(me, "list set dict", "extend or update", changes=True)
     _check_same(me, other)
@@ -507,7 +489,7 @@ def extend(me: Any, other: Any) -> Any:
 
         def each(me: Any, other: Any) -> None:
             for item in other:  # raises if it is the same one
-                append(me, item)
+                _append(me, item)
 
         return each
     if me.holding.shape == "list":
@@ -517,7 +499,7 @@ def extend(me: Any, other: Any) -> Any:
 
 
 @stand_in
-def subtract(me: Any, other: Any) -> Any:
+def _subtract(me: Any, other: Any) -> Any:
     """Stand for `Counter.subtract`."""
     _of(me, "dict", "subtract", changes=True)
     _check_same(me, other)
@@ -590,7 +572,7 @@ def _view(name: str) -> Any:
 
 
 @stand_in
-def sort(me: Any) -> Any:
+def _sort(me: Any) -> Any:
     """Stand for `list.sort`."""
     _of(me, "list", "sort", changes=True)
     ordered, stride = _sorted_of(me), me.holding.stride
@@ -609,7 +591,7 @@ def _sorted_of(me: Held) -> Any:
     part = me.part
     assert part is not None
     _check_order(part)
-    sorting, words = memory.sorting(_floats(part)), words_of(part, "an item")
+    sorting, words = memory.sorting(_floats(part)), _words_of(part, "an item")
     stride, size_of = len(part.kinds), register_jitable(is_full(me))
 
     @register_jitable
@@ -634,23 +616,23 @@ def _check_order(part: Part) -> None:
 _ORDERED: Final = {"int", "float", "bool", "date", "timestamp", "time", "duration"}
 
 METHODS: Final[dict[str, Any]] = {
-    "append": append,
-    "appendleft": append_left,
-    "add": add,
-    "clear": clear,
+    "append": _append,
+    "appendleft": _append_left,
+    "add": _add,
+    "clear": _clear,
     "discard": _deleting("discard", "set", must_exist=False),
-    "extend": extend,
-    "get": get,
-    "insert": insert,
+    "extend": _extend,
+    "get": _get,
+    "insert": _insert,
     "items": _view("items"),
     "keys": _view("keys"),
-    "pop": pop,
-    "popleft": pop_left,
+    "pop": _pop,
+    "popleft": _pop_left,
     "remove": _deleting("remove", "set", must_exist=True),
-    "setdefault": set_default,
-    "sort": sort,
-    "subtract": subtract,
-    "update": extend,
+    "setdefault": _set_default,
+    "sort": _sort,
+    "subtract": _subtract,
+    "update": _extend,
     "values": _view("values"),
 }
 
@@ -677,7 +659,7 @@ def contains(me: Any, key: Any) -> Any:
     if str(kind_of(me)).removesuffix("?") in TEXTS:
         return lambda me, key: includes(me, key)
     made = _of(me, "list dict set", "in")
-    words = words_of(me.holding.key, "the key of in")
+    words = _words_of(me.holding.key, "the key of in")
     if me.holding.shape == "list":
         search = memory.search_of(me.holding.key.kinds)
         return lambda me, key: search(header_of(me), words(key))
@@ -689,7 +671,7 @@ def get_item(me: Held, index: Any) -> Any:
     """Return the implementation of `me[index]`."""
     made = _of(me, "list dict", "[]")
     if me.holding.shape == "dict":
-        words, find, value = words_of(me.holding.key, "the key of []"), made.find, _value_of(me.holding)
+        words, find, value = _words_of(me.holding.key, "the key of []"), made.find, _value_of(me.holding)
         is_counter = me.holding.made is Counter
         added, adds = made.added, me.holding.made is defaultdict and me.changeable
 
@@ -709,7 +691,7 @@ def get_item(me: Held, index: Any) -> Any:
             raise Refused(f"it takes a slice of a {me.holding.name}")
         return _slice(me, index)
     _whole("[]", index.type if isinstance(index, types.Optional) else index)
-    item, stride = value_at(me.holding.key), me.holding.stride
+    item, stride = _value_at(me.holding.key), me.holding.stride
 
     def at_index(me: Any, index: Any) -> Any:
         header = header_of(me)
@@ -740,15 +722,15 @@ def set_item(me: Held, index: Any, value: Any) -> Any:
     made = _of(me, "list dict", "[] =", changes=True)
     if me.holding.shape == "list":
         _whole("[] =", index)
-        given = words_of(me.holding.key, "the item")
+        given = _words_of(me.holding.key, "the item")
 
         def replaced(me: Any, index: Any, value: Any) -> None:
             header = header_of(me)
             memory.put(header, index_of(index, load(header + memory.USED)), given(value))
 
         return replaced
-    words, find, added = words_of(me.holding.key, "the key of [] ="), made.find, made.added
-    given, keys, stride = words_of(me.holding.value, "the value"), len(me.holding.key.kinds), me.holding.stride
+    words, find, added = _words_of(me.holding.key, "the key of [] ="), made.find, made.added
+    given, keys, stride = _words_of(me.holding.value, "the value"), len(me.holding.key.kinds), me.holding.stride
 
     def assigned(me: Any, index: Any, value: Any) -> None:
         header, key, new_words = header_of(me), words(index), given(value)
@@ -809,7 +791,7 @@ def put_whole(me: Any, other: Any) -> Any:
 
         def moved(me: Any, other: Any) -> None:
             for index in range(1, HEADER):
-                memory.store(header_of(me) + 8 * index, load(header_of(other) + 8 * index))
+                store(header_of(me) + 8 * index, load(header_of(other) + 8 * index))
 
         return moved
     if me.holding.shape != "list":
@@ -835,7 +817,7 @@ def in_place(plain: Any, shapes: str, *, plus: bool = False) -> Any:
         _of(me, shapes, "extend or update" if me.holding.made is deque else "an operator in place", changes=True)
 
         def extended(me: Any, other: Any) -> Any:
-            extend(me, other)
+            _extend(me, other)
             return me
 
         return extended
@@ -866,7 +848,7 @@ def is_full(me: Held) -> Any:
 
 
 @stand_in
-def ordered_list(me: Any) -> Any:
+def _ordered_list(me: Any) -> Any:
     """Stand for `sorted`."""
     part = me.part if isinstance(me, Held) else None
     if part is None:
@@ -909,7 +891,7 @@ _COMPENSATED: Final = sys.version_info >= (3, 12)  # since then Python sums floa
 
 
 @stand_in
-def total(me: Any) -> Any:
+def _total(me: Any) -> Any:
     """Stand for `sum`."""
     is_float = _numbers_of(me, "sum") == "float"
     if is_float and (me.holding.shape == "set" or _COMPENSATED):
@@ -939,8 +921,8 @@ def _heap(name: str, pushes: bool, pops: bool) -> Any:
         part, taken = me.holding.key, _taken(me.holding)
         _check_order(part)
         down, up = _sifts(part)
-        words: Any = words_of(part, f"the item of {name}" if pushes else "an item")
-        value = value_at(part)
+        words: Any = _words_of(part, f"the item of {name}" if pushes else "an item")
+        value = _value_at(part)
 
         def pushed(me: Any, item: Any = None) -> None:
             header = header_of(me)
@@ -1025,8 +1007,8 @@ def _asking(*, stops_at: bool) -> Any:
 
 PUSHING: Final = (_heap("heappush", pushes=True, pops=False), _heap("heapreplace", pushes=True, pops=True))
 CALLS: Final[dict[Any, Any]] = {
-    sorted: ordered_list,
-    sum: total,
+    sorted: _ordered_list,
+    sum: _total,
     any: _asking(stops_at=True),
     all: _asking(stops_at=False),
     slice: slice,

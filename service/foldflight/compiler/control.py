@@ -15,19 +15,6 @@ from numba.extending import intrinsic, register_jitable
 from foldflight.compiler import heap
 from foldflight.compiler.generated import generated
 
-__all__ = [
-    "address_of_array",
-    "current",
-    "enter",
-    "load",
-    "load_byte",
-    "load_short",
-    "store",
-    "store_byte",
-    "store_short",
-    "text_room",
-]
-
 
 def _memory(width: int) -> tuple[Callable[[int], int], Callable[[int, int], None]]:
     """Return functions that load and store an integer of so many bits at an address."""

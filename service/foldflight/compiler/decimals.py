@@ -22,28 +22,6 @@ from numba.extending import intrinsic, register_jitable, register_model
 from foldflight.compiler.generated import generated
 from foldflight.fold.decimals import DECIMALS, DIGITS_MAX, scale_of, words_of
 
-__all__ = [
-    "COMPARISONS",
-    "RAW",
-    "WITHIN",
-    "Scaled",
-    "add",
-    "as_scale",
-    "constant",
-    "constant_of",
-    "is_zero",
-    "joined",
-    "magnitude",
-    "negated",
-    "product",
-    "rounded",
-    "scale_of_product",
-    "subtract",
-    "to_float",
-    "to_whole",
-    "words",
-]
-
 _WIDE: Final = llvm.IntType(128)
 _WORD: Final = llvm.IntType(64)
 _LIMIT: Final = 10**DIGITS_MAX

@@ -14,8 +14,6 @@ from foldflight.compiler.kinds import Refused
 from foldflight.compiler.lookups import MISSING, PLAIN, Lookups
 from foldflight.compiler.plan import LOOKED_AT
 
-__all__ = ["digest_of"]
-
 _REACHED_MAX: Final = 1000
 # Each access to their attribute `__init__` makes another object.
 _WRITTEN_IN_C: Final = (MethodWrapperType, WrapperDescriptorType)

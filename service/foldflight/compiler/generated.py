@@ -10,8 +10,6 @@ from numba.core import types
 from numba.core.typing import signature
 from numba.extending import intrinsic
 
-__all__ = ["generated"]
-
 
 def generated(result: types.Type, *given: types.Type) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator that makes a function for compiled code of `generate(context, builder, *values)`.

@@ -18,8 +18,6 @@ from foldflight.fold.texts import TEXTS
 if TYPE_CHECKING:
     from foldflight.compiler.records import RecordField
 
-__all__ = ["FORMATS", "HEADER", "RAISED", "Heap", "Holding", "Part"]
-
 RAISED: Final = (ArithmeticError, ValueError, TypeError)
 """Exceptions of compiled code. The interpreter repeats the row, and raises Python's exception if there is one."""
 
@@ -267,7 +265,7 @@ class Heap:
         Returns:
             The first word after them.
         """
-        counts = lengths_of(column)
+        counts = _lengths_of(column)
         if counts is None:
             return None
         entries = column.flatten() if not pa.types.is_map(column.type) else None
@@ -313,7 +311,7 @@ def held(fields: Sequence[RecordField]) -> list[RecordField]:
 
 def room(column: pa.Array, holding: Holding) -> int | None:
     """Return the number of words that `fill` needs for a column; None if one is NULL."""
-    counts = lengths_of(column)
+    counts = _lengths_of(column)
     if counts is None:
         return None
     headers = np.zeros((len(counts), HEADER), np.int64)
@@ -321,7 +319,7 @@ def room(column: pa.Array, holding: Holding) -> int | None:
     return int(_size(headers, holding).sum())
 
 
-def lengths_of(column: pa.Array) -> npt.NDArray[np.int64] | None:
+def _lengths_of(column: pa.Array) -> npt.NDArray[np.int64] | None:
     """Return the lengths of lists or maps; None if one is NULL."""
     if column.null_count:
         return None

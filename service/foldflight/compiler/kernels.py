@@ -41,8 +41,6 @@ from foldflight.compiler.rewrite import ClassCompiler
 from foldflight.compiler.structs import Struct
 from foldflight.fold.decimals import DECIMALS
 
-__all__ = ["Kernels", "Plan"]
-
 
 @dataclass(frozen=True)
 class Plan:

@@ -21,8 +21,6 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-__all__ = ["compiled"]
-
 _AHEAD = 64
 # A table with fewer keys is in the cache of a core, where reading ahead would only take time.
 _LARGE = 1 << 13

@@ -17,8 +17,6 @@ import numpy.typing as npt
 from foldflight.compiler.program import lacks_numba
 from foldflight.compiler.programs import LoopStore
 
-__all__ = ["KeyLoops", "NumberTable", "TextTable"]
-
 # The loops save about 0.1 us a row. Importing numba and compiling them takes one to two seconds.
 _HOT_ROWS: Final = 1 << 19
 _COLD_ROWS: Final = 1 << 22

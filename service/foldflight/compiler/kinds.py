@@ -23,22 +23,6 @@ from foldflight.fold.decimals import DECIMALS, scale_of
 from foldflight.fold.moments import MOMENTS
 from foldflight.fold.texts import TEXTS
 
-__all__ = [
-    "ENCODED",
-    "KINDS",
-    "KNOWN",
-    "Moment",
-    "Refused",
-    "as_moment",
-    "as_number",
-    "exactly",
-    "kind_of",
-    "number_type",
-    "present",
-    "stand_in",
-    "takes",
-]
-
 
 class Moment(types.IterableType):
     """The numba type of one kind of moments, or of texts or bytes, over which code may walk."""

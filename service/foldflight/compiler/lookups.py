@@ -11,8 +11,6 @@ from decimal import Decimal
 from types import FunctionType, MemberDescriptorType, WrapperDescriptorType
 from typing import Any, Final
 
-__all__ = ["MISSING", "PLAIN", "Lookups", "is_same"]
-
 MISSING: Final = object()
 PLAIN: Final = (int, float, bool, str, bytes, type(None), date, datetime, time, timedelta, timezone, Decimal)
 # Descriptors whose results are looked up as well. The results of other descriptors are unknown.

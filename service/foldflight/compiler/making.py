@@ -19,9 +19,6 @@ from foldflight.compiler.heap import Holding, Part
 from foldflight.compiler.kinds import KINDS, Refused, kind_of, stand_in
 from foldflight.fold.decimals import DECIMALS
 
-__all__ = ["EMPTY", "Fill", "inline_comprehensions"]
-
-
 _RUNS_IN_PLACE: Final = "LOAD_FAST_AND_CLEAR" in dis.opmap  # since Python 3.12
 # They take all that a generator yields, unlike `any` and `all`, so it does not matter when that is calculated.
 _TAKING: Final = (sum, sorted, min, max)

@@ -30,31 +30,6 @@ from foldflight.compiler.generated import generated
 from foldflight.compiler.texts import COMPARISONS
 from foldflight.fold.texts import ADDRESS_BITS, TEXTS
 
-__all__ = [
-    "address_of",
-    "appended",
-    "change",
-    "cut",
-    "deleted",
-    "dict_operations",
-    "emptied",
-    "extended",
-    "following",
-    "fresh_header",
-    "inserted",
-    "load",
-    "new_header",
-    "ordering",
-    "put",
-    "search_of",
-    "sorting",
-    "store",
-    "view_of_words",
-    "widened",
-    "word_at",
-    "words_tuple",
-]
-
 # Offsets in bytes of the words that `heap.py` numbers.
 OFFSET, USED, CAPACITY, LIVE, INDEXED = (
     8 * word for word in (heap.OFFSET, heap.USED, heap.CAPACITY, heap.LIVE, heap.INDEXED)
@@ -89,7 +64,7 @@ def words_tuple(count: int) -> Any:
 
 
 @register_jitable
-def allocate(control: int, words: int) -> int:
+def _allocate(control: int, words: int) -> int:
     """Return the offset of a new region. Raises MemoryError if the arena is full."""
     top = load(control + _TOP)
     if top + words > load(control + _SIZE):
@@ -120,7 +95,7 @@ def address_of(header: int, word: int) -> int:
 
 
 @register_jitable
-def copied(into: int, source: int, words: int) -> None:
+def _copied(into: int, source: int, words: int) -> None:
     """Copy so many words."""
     for index in range(words):
         store(into + 8 * index, load(source + 8 * index))
@@ -140,7 +115,7 @@ def _header_made(control: int) -> int:
         store(control + _MARK, load(control + _ROW))
         store(control + _TOP, 0)
         store(control + _CHANGES, 0)
-    made = load(control + _ARENA) + 8 * allocate(control, heap.HEADER)
+    made = load(control + _ARENA) + 8 * _allocate(control, heap.HEADER)
     store(made, control)
     emptied(made)
     return made
@@ -177,8 +152,8 @@ def view_of_words(header: int, words: int, start: int, count: int) -> None:
 def widened(header: int, capacity: int, stride: int) -> None:
     """Move the items of a list, of so many words each, to a larger region."""
     control, used = load(header), load(header + USED)
-    offset = allocate(control, capacity * stride)
-    copied(load(control + _ARENA) + 8 * offset, address_of(header, 0), used * stride)
+    offset = _allocate(control, capacity * stride)
+    _copied(load(control + _ARENA) + 8 * offset, address_of(header, 0), used * stride)
     store(header + OFFSET, offset)
     store(header + CAPACITY, capacity)
 
@@ -272,7 +247,7 @@ def sorting(floats: tuple[bool, ...]) -> Any:
                 one < middle and not less(source + 8 * stride * other, source + 8 * stride * one)
             )
             taken = one if takes_one else other
-            copied(into + 8 * stride * position, source + 8 * stride * taken, stride)
+            _copied(into + 8 * stride * position, source + 8 * stride * taken, stride)
             if takes_one:
                 one += 1
             else:
@@ -418,11 +393,11 @@ def _rebuilt(header: int, stride: int) -> None:
     """Move the entries to a larger region, without the deleted ones."""
     control, used, capacity = load(header), load(header + USED), load(header + CAPACITY)
     wider = max(4, capacity if 2 * load(header + LIVE) <= capacity else 2 * capacity)
-    offset = allocate(control, _size_of(wider, stride))
+    offset = _allocate(control, _size_of(wider, stride))
     into, count = load(control + _ARENA) + 8 * offset, 0
     for entry in range(used):
         if not _is_deleted(header, entry, stride):
-            copied(into + 8 * count * stride, address_of(header, entry * stride), stride)
+            _copied(into + 8 * count * stride, address_of(header, entry * stride), stride)
             count += 1
     for word in range(wider * stride, _size_of(wider, stride)):
         store(into + 8 * word, 0)

@@ -16,8 +16,6 @@ from foldflight.compiler import arithmetic
 from foldflight.compiler.kinds import KNOWN, Refused, as_moment, as_number, kind_of, stand_in
 from foldflight.fold.moments import MOMENTS
 
-__all__ = ["ARITHMETIC", "ATTRIBUTES", "DURATION", "METHODS", "duration_of", "negated", "number_of", "replaced"]
-
 _DAY: Final = 86_400_000_000
 _EPOCH: Final = datetime.date(1970, 1, 1).toordinal()
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
@@ -57,7 +55,7 @@ def number_of(value: Any) -> tuple[str, int] | None:
 
 
 @register_jitable
-def civil(days: int) -> tuple[int, int, int]:
+def _civil(days: int) -> tuple[int, int, int]:
     shifted = days + 719_468
     era = shifted // 146_097
     day = shifted - era * 146_097
@@ -69,7 +67,7 @@ def civil(days: int) -> tuple[int, int, int]:
 
 
 @register_jitable
-def days_of(year: int, month: int, day: int) -> int:
+def _days_of(year: int, month: int, day: int) -> int:
     if not (1 <= year <= 9999 and 1 <= month <= 12 and 1 <= day <= 31):
         raise ValueError
     shifted = year - 1 if month <= 2 else year
@@ -77,7 +75,7 @@ def days_of(year: int, month: int, day: int) -> int:
     of_era = shifted - era * 400
     day_of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
     days = era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + day_of_year - 719_468
-    if civil(days)[1] != month:
+    if _civil(days)[1] != month:
         raise ValueError  # the month has fewer days
     return days
 
@@ -119,9 +117,9 @@ def _clock(name: str, function: Callable[[int], int]) -> Any:
 
 
 ATTRIBUTES: Final[dict[str, Any]] = {
-    "year": _calendar("year", lambda a: civil(a)[0]),
-    "month": _calendar("month", lambda a: civil(a)[1]),
-    "day": _calendar("day", lambda a: civil(a)[2]),
+    "year": _calendar("year", lambda a: _civil(a)[0]),
+    "month": _calendar("month", lambda a: _civil(a)[1]),
+    "day": _calendar("day", lambda a: _civil(a)[2]),
     "hour": _clock("hour", lambda a: a // 3_600_000_000),
     "minute": _clock("minute", lambda a: a // 60_000_000 % 60),
     "second": _clock("second", lambda a: a // 1_000_000 % 60),
@@ -251,8 +249,8 @@ def replaced(a: Any, year: Any, month: Any, day: Any, hour: Any, minute: Any, se
 
     def replace(a, year, month, day, hour, minute, second, microsecond):
         number = as_number(known(a))
-        old = civil(number if is_date else _day(number))
-        days = days_of(
+        old = _civil(number if is_date else _day(number))
+        days = _days_of(
             old[0] if year is None else year, old[1] if month is None else month, old[2] if day is None else day
         )
         if is_date:

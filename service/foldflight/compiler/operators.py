@@ -20,25 +20,6 @@ from foldflight.fold.moments import MOMENTS
 from foldflight.fold.texts import TEXTS
 from foldflight.functions.types.ranking import rank
 
-__all__ = [
-    "CALLS",
-    "EXTREMES",
-    "IN_PLACE",
-    "METHODS",
-    "OPERATORS",
-    "check_lengths",
-    "get_item",
-    "is_instance",
-    "is_none",
-    "is_some",
-    "mask_of",
-    "not_true",
-    "result_of",
-    "set_item",
-    "truth",
-]
-
-
 # --- conversions to the kind of a calculation, from values that may be None, bool or int ------------------------------
 
 

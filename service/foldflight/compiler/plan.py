@@ -36,15 +36,6 @@ from foldflight.functions.types.serializer import Nullable, may_be_none
 from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.values import CastError
 
-__all__ = [
-    "LOOKED_AT",
-    "Start",
-    "own_attributes",
-    "plain_kind",
-    "plan_of",
-    "scalar_plan_of",
-]
-
 _METHODS: Final = ("accumulate", "retract", "merge", "get_value")
 _KINDS: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool, "byte": int}
 _LENGTH_MAX: Final = 1 << 14
@@ -273,7 +264,7 @@ def _stored_moment(type_: pa.DataType) -> str | None:
     return None if pa.types.is_timestamp(type_) and type_.unit != "us" else moment_of(type_)
 
 
-def is_plain_number(value: Any) -> bool:
+def _is_plain_number(value: Any) -> bool:
     """Return whether a value is a number or a truth value that compiled code can hold."""
     return type(value) in (float, bool) or (type(value) is int and -(1 << 63) <= value < 1 << 63)
 
@@ -291,7 +282,7 @@ def plain_kind(value: Any) -> str | None:
     encoded = _encoded(value) or constant_of(value)
     if encoded is not None:
         return encoded[0]
-    return type(value).__name__ if is_plain_number(value) else None
+    return type(value).__name__ if _is_plain_number(value) else None
 
 
 def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
@@ -408,7 +399,7 @@ def _record(layout: RecordLayout, members: dict[str, Any]) -> Any:
                 raise Refused(f"the initial value of {field.name} is {member!r}, not a {field.kind}")
             record[field.name] = encoded[1]
             continue
-        if type(member) is not _KINDS.get(field.kind) or not is_plain_number(member):
+        if type(member) is not _KINDS.get(field.kind) or not _is_plain_number(member):
             what = "its accumulator" if field.name == "value" else field.name
             remedy = f"; write {float(member)}" if type(member) is int and field.kind == "float" else ""
             remedy = f"; write Decimal({member})" if type(member) is int and field.kind in DECIMALS else remedy
@@ -419,7 +410,7 @@ def _record(layout: RecordLayout, members: dict[str, Any]) -> Any:
 
 def _items(field: RecordField, value: Any) -> list[Any]:
     kind = _KINDS.get(field.kind)
-    if len(value) != field.length or not all(type(each) is kind and is_plain_number(each) for each in value):
+    if len(value) != field.length or not all(type(each) is kind and _is_plain_number(each) for each in value):
         raise Refused(f"the initial value of {field.name} is not a list of {field.length} items of type {field.kind}")
     return list(value)
 

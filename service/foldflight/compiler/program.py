@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from foldflight.compiler.kernels import Kernels, Plan  # brings numba
     from foldflight.compiler.plan import Start
 
-__all__ = ["NO_NUMBA", "Loops", "Program", "Uncompiled", "lacks_numba", "why_not"]
-
 
 @dataclass(frozen=True)
 class Uncompiled:
@@ -210,9 +208,9 @@ class Program(Loops):
             self.values = kernels.values()
         except Exception as error:  # noqa: BLE001 - the interpreter makes the results that cannot be compiled
             self.interprets = f"get_value is interpreted: {why_not(error)}"
-            if shows_order(kernels.plan):
+            if _shows_order(kernels.plan):
                 raise Refused(f"{self.interprets}, and may show the order of a set, which only Python knows") from None
-            if shows_zeros(kernels.plan):
+            if _shows_zeros(kernels.plan):
                 why = "may show the zeros that a decimal is written with, which only Python knows"
                 raise Refused(f"{self.interprets}, and {why}") from None
         # What an interpreted get_value changes is taken over.
@@ -260,7 +258,7 @@ def _is_harmless(value: Any) -> bool:
     )
 
 
-def shows_order(plan: Plan) -> bool:
+def _shows_order(plan: Plan) -> bool:
     """Return whether an interpreted get_value may show the order of a set, which only Python knows.
 
     False is certain: sets are only arguments of functions for which their order does not matter.
@@ -292,7 +290,7 @@ def shows_order(plan: Plan) -> bool:
     return False
 
 
-def shows_zeros(plan: Plan) -> bool:
+def _shows_zeros(plan: Plan) -> bool:
     """Return whether an interpreted get_value may show the zeros that a decimal is written with: 1.5 and 1.50 differ.
 
     False is certain: its code, and the author's functions that it calls, use decimals only as numbers.

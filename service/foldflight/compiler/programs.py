@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from foldflight.compiler.kernels import Kernels, Plan
     from foldflight.compiler.lookups import Lookups
 
-__all__ = ["HOT_ROWS", "LoopStore", "Programs"]
-
 # The interpreter needs about half a second for so many rows; compiling a function takes one to three seconds.
 HOT_ROWS: Final = 1 << 18
 _KNOWN_MAX: Final = 256

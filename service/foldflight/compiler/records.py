@@ -25,22 +25,6 @@ from foldflight.compiler.walks import Walk, lower_walks
 from foldflight.fold.aggregate.records import record_dtype
 from foldflight.fold.texts import TEXTS
 
-__all__ = [
-    "EXACTLY",
-    "Items",
-    "RecordField",
-    "RecordLayout",
-    "Reference",
-    "copy",
-    "load_item",
-    "load_members",
-    "local_record",
-    "reference_at",
-    "seen_as",
-    "store_item",
-    "store_members",
-]
-
 _number: Final = itertools.count()
 
 

@@ -29,8 +29,6 @@ from foldflight.compiler.kinds import Refused, as_moment, kind_of, present, take
 from foldflight.compiler.making import EMPTY, Fill, inline_comprehensions
 from foldflight.compiler.records import EXACTLY, Items, Reference
 
-__all__ = ["ClassCompiler"]
-
 _CONSTANTS: Final = (int, float, bool, type(None))
 # Classes and functions that are called with constants when code is compiled.
 _FOLDED: Final = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, decimal.Decimal, float, int)

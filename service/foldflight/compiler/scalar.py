@@ -21,8 +21,6 @@ from foldflight.fold.rows import Rows
 from foldflight.fold.scalar.evaluation import Scalar, null_rows
 from foldflight.fold.scalar.scalar import InterpretedScalar
 
-__all__ = ["CompiledScalar"]
-
 
 class CompiledScalar(Scalar):
     """Evaluates a step: with the interpreter until compiling is worthwhile, then by machine code if that is possible.

@@ -18,8 +18,6 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final, Literal
 
-__all__ = ["LoopStore", "StoredLoop", "user_folder"]
-
 _FILES_MAX: Final = 1000
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
 _logger: Final = logging.getLogger(__name__)

@@ -9,8 +9,6 @@ from numba.core.datamodel import models
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_model
 
-__all__ = ["Struct", "field_of"]
-
 
 class Struct(types.Type):
     """The numba type of a struct.

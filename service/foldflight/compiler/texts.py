@@ -21,24 +21,6 @@ from foldflight.compiler.generated import generated
 from foldflight.compiler.kinds import KINDS, KNOWN, Refused, as_moment, as_number, exactly, kind_of, stand_in
 from foldflight.fold.texts import ADDRESS_BITS, LENGTH_MAX, TEXTS
 
-__all__ = [
-    "COMPARISONS",
-    "METHODS",
-    "address_of",
-    "asking",
-    "byte_at",
-    "constant_of",
-    "cut",
-    "includes",
-    "includes_at",
-    "item_of",
-    "length_of",
-    "part_of",
-    "size_of",
-    "table_of",
-    "text_kind",
-]
-
 _ADDRESS: Final = (1 << ADDRESS_BITS) - 1
 _ITEMS_MAX: Final = 64
 

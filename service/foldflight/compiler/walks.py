@@ -12,8 +12,6 @@ from numba.core.imputils import RefType, iternext_impl, lower_builtin
 from numba.core.typing import signature
 from numba.extending import register_jitable, register_model
 
-__all__ = ["Walk", "lower_walks"]
-
 _SEEN: Final = types.UniTuple(types.int64, 3)
 _STEPS: Final[dict[type, Callable[[Any], tuple[Any, Any]]]] = {}
 

@@ -20,8 +20,6 @@ from foldflight.compiler.texts import asking, byte_at, cut, includes_at, length_
 from foldflight.compiler.walks import lower_walks
 from foldflight.fold.texts import ADDRESS_BITS, LENGTH_MAX
 
-__all__ = ["METHODS", "bytes_of", "count_of", "joined", "number_of"]
-
 _ADDRESS: Final = (1 << ADDRESS_BITS) - 1
 _DIGITS_MAX: Final = 18
 

@@ -94,7 +94,7 @@ def header_of(typing: Any, held: Any) -> Any:
     return signature(types.int64, held), generate
 
 
-def seen_as(held: Held) -> Any:
+def container_at(held: Held) -> Any:
     """Return the function that returns the container whose header is at an address."""
     return generated(held, types.int64)(lambda context, builder, address: builder.inttoptr(address, cgutils.voidptr_t))
 
@@ -201,7 +201,7 @@ lower_walks(Held, _steps, _seen)
 @stand_in
 def _entries(me: Any) -> Any:
     """Return what a loop may walk over where the order does not matter."""
-    seen = seen_as(Held(me.holding, changeable=False, view=me.view or "entries"))
+    seen = container_at(Held(me.holding, changeable=False, view=me.view or "entries"))
     return lambda me: seen(header_of(me))
 
 
@@ -565,7 +565,7 @@ def _view(name: str) -> Any:
     @stand_in
     def view(me: Any) -> Any:
         _of(me, "dict", name)
-        seen = seen_as(Held(me.holding, changeable=False, view=name))
+        seen = container_at(Held(me.holding, changeable=False, view=name))
         return lambda me: seen(header_of(me))
 
     return view
@@ -592,7 +592,7 @@ def _sorted_of(me: Held) -> Any:
     assert part is not None
     _check_order(part)
     sorting, words = memory.sorting(_floats(part)), _words_of(part, "an item")
-    stride, size_of = len(part.kinds), register_jitable(is_full(me))
+    stride, size_of = len(part.kinds), register_jitable(counting(me))
 
     @register_jitable
     def ordered(me):
@@ -640,7 +640,7 @@ METHODS: Final[dict[str, Any]] = {
 @functools.cache
 def empty_of(holding: Holding) -> Any:
     """Return the function that makes an empty container."""
-    seen = seen_as(Held(holding, changeable=True, temporary=True))
+    seen = container_at(Held(holding, changeable=True, temporary=True))
     made = numba.njit(nogil=True)(lambda: seen(memory.fresh_header()))
     EMPTIES.add(made)
     return made
@@ -703,7 +703,7 @@ def get_item(me: Held, index: Any) -> Any:
 def _slice(me: Held, index: types.SliceType) -> Any:
     if index.has_step:
         raise Refused("it takes a slice with a step")
-    seen, stride = seen_as(Held(me.holding, changeable=False)), me.holding.stride
+    seen, stride = container_at(Held(me.holding, changeable=False)), me.holding.stride
 
     def part(me: Any, index: Any) -> Any:
         header = header_of(me)
@@ -838,10 +838,10 @@ def length_of(me: Any) -> Any:
         return lambda me: size_of(me)
     if not isinstance(me, Held):
         raise Refused(f"it calls len of {me}")
-    return is_full(me)
+    return counting(me)
 
 
-def is_full(me: Held) -> Any:
+def counting(me: Held) -> Any:
     """Return the function that returns the number of entries of a container."""
     at = memory.USED if me.holding.shape == "list" else memory.LIVE
     return lambda me: load(header_of(me) + at)
@@ -853,7 +853,7 @@ def _ordered_list(me: Any) -> Any:
     part = me.part if isinstance(me, Held) else None
     if part is None:
         raise Refused(f"it sorts {me}")
-    ordered, seen = _sorted_of(me), seen_as(Held(Holding("list", part), changeable=False))
+    ordered, seen = _sorted_of(me), container_at(Held(Holding("list", part), changeable=False))
     return lambda me: seen(ordered(me))
 
 

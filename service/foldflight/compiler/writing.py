@@ -11,7 +11,7 @@ from numba.core import types
 from numba.extending import register_jitable
 
 from foldflight.compiler import memory
-from foldflight.compiler.containers import Held, is_full, seen_as
+from foldflight.compiler.containers import Held, container_at, counting
 from foldflight.compiler.control import store_byte, text_room
 from foldflight.compiler.heap import Holding, Part
 from foldflight.compiler.kinds import KNOWN, Moment, Refused, as_moment, as_number, kind_of, stand_in
@@ -184,7 +184,7 @@ def _split(a: Any, b: Any = None) -> Any:
     """Stand for `a.split()` and `a.split(b)`."""
     kind = text_kind("split", a)
     held = Held(Holding("list", Part((kind,))), changeable=True, temporary=True)
-    seen, known, is_text = seen_as(held), KNOWN[kind], kind == "text"
+    seen, known, is_text = container_at(held), KNOWN[kind], kind == "text"
     at_spaces = b is None or isinstance(b, (types.Omitted, types.NoneType))
     if not at_spaces:
         text_kind("split", a, b)
@@ -283,7 +283,7 @@ def bytes_of(a: Any) -> Any:
     is_list = isinstance(a, Held) and a.holding.shape == "list" and a.holding.key == Part(("int",))
     if not is_list and not (isinstance(a, Items) and a.kind == "byte"):
         raise Refused(f"it calls bytes of {a}")
-    size_of = register_jitable(is_full(a)) if is_list else register_jitable(lambda a, size=a.length: size)
+    size_of = register_jitable(counting(a)) if is_list else register_jitable(lambda a, size=a.length: size)
 
     def of_list(a: Any) -> Any:
         length = size_of(a)

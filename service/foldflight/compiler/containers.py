@@ -21,7 +21,7 @@ from foldflight.compiler.arithmetic import add_int, bound_of, index_of, sub_int
 from foldflight.compiler.control import load, store
 from foldflight.compiler.generated import generated
 from foldflight.compiler.heap import HEADER, Holding, Part
-from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, present, stand_in
+from foldflight.compiler.kinds import KINDS, Refused, as_number, inner_kind, kind_of, present, stand_in
 from foldflight.compiler.memory import dict_operations, word_at
 from foldflight.compiler.texts import includes, size_of
 from foldflight.compiler.walks import Walk, lower_walks
@@ -67,9 +67,7 @@ class Held(types.IterableType):
         return {"items": None, "values": self.holding.value}.get(self.view, self.holding.key)
 
 
-@register_model(Held)
-class _HeldModel(models.OpaqueModel):
-    pass
+register_model(Held)(models.OpaqueModel)
 
 
 def _type_of(part: Part) -> types.Type:
@@ -122,7 +120,7 @@ def _words_of(part: Part, what: str) -> Any:
     @intrinsic
     def words(typing: Any, value: Any) -> Any:
         given = list(value) if part.is_tuple and isinstance(value, types.BaseTuple) else [value]
-        kinds = tuple(str(kind_of(each)).removesuffix("?") for each in given)
+        kinds = tuple(inner_kind(each) for each in given)
         if kinds != part.kinds or part.is_tuple != isinstance(value, types.BaseTuple):
             remedy = "; write 0.0" if kinds == ("int",) and part.kinds == ("float",) else ""
             shown = " and ".join(str(each) if kind == "None" else kind for each, kind in zip(given, kinds, strict=True))
@@ -656,7 +654,7 @@ EMPTIES: Final[set[Any]] = set()
 @stand_in
 def contains(me: Any, key: Any) -> Any:
     """Stand for `key in me`."""
-    if str(kind_of(me)).removesuffix("?") in TEXTS:
+    if inner_kind(me) in TEXTS:
         return lambda me, key: includes(me, key)
     made = _of(me, "list dict set", "in")
     words = _words_of(me.holding.key, "the key of in")
@@ -834,7 +832,7 @@ def length_of(me: Any) -> Any:
     count = len(me) if isinstance(me, types.BaseTuple) else getattr(me, "length", None)
     if count is not None:  # of a tuple, or a list of fixed length
         return lambda me: count
-    if str(kind_of(me)).removesuffix("?") in TEXTS:
+    if inner_kind(me) in TEXTS:
         return lambda me: size_of(me)
     if not isinstance(me, Held):
         raise Refused(f"it calls len of {me}")

@@ -70,7 +70,7 @@ def as_number(typing: Any, value: Any) -> Any:
 def _convert(kind: str) -> Callable[..., Any]:
     @intrinsic
     def converted(typing: Any, value: Any) -> Any:
-        if value in (types.none, types.Omitted):
+        if value == types.none:
             return None
 
         def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
@@ -156,6 +156,11 @@ def kind_of(type_: types.Type) -> str | None:
     return "float" if type_ == types.float64 else None
 
 
+def inner_kind(type_: types.Type) -> str:
+    """Return the kind of a numba type, or of what is in an Optional; "None" if it has no kind."""
+    return str(kind_of(type_)).removesuffix("?")
+
+
 def stand_in(choose: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function for compiled code to call.
 
@@ -193,7 +198,7 @@ def exactly(kind: str, reason: str) -> Callable[..., Any]:
 
     @stand_in
     def choose(value: Any) -> Any:
-        given = str(kind_of(value)).removesuffix("?")
+        given = inner_kind(value)
         if given != kind:
             raise Refused(reason.format(given=given, kind=kind))
         return lambda value: known(value)

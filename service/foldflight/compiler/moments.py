@@ -13,7 +13,7 @@ from typing import Any, Final
 from numba.extending import register_jitable
 
 from foldflight.compiler import arithmetic
-from foldflight.compiler.kinds import KNOWN, Refused, as_moment, as_number, kind_of, stand_in
+from foldflight.compiler.kinds import KNOWN, Refused, as_moment, as_number, inner_kind, kind_of, stand_in
 from foldflight.fold.moments import MOMENTS
 
 _DAY: Final = 86_400_000_000
@@ -92,7 +92,7 @@ def _of_kinds(name: str, **functions: tuple[Any, str]) -> Any:
 
     @stand_in
     def choose(a: Any) -> Any:
-        kind = str(kind_of(a)).removesuffix("?")
+        kind = inner_kind(a)
         if kind not in functions:
             raise Refused(f"it uses the attribute {name} of a value")
         function, result = functions[kind]
@@ -170,12 +170,15 @@ def _rounded(a: int, b: int) -> int:
 
 
 negated: Final = register_jitable(lambda a: _as_duration(arithmetic.neg_int(a)))
-_add: Final = register_jitable(lambda a, b: _as_duration(arithmetic.add_int(a, b)))
-_subtract: Final = register_jitable(lambda a, b: _as_duration(arithmetic.sub_int(a, b)))
-_times: Final = register_jitable(lambda a, b: _as_duration(arithmetic.mul_int(a, b)))
-_divide: Final = register_jitable(lambda a, b: _as_duration(_rounded(a, b)))
-_floor: Final = register_jitable(lambda a, b: _as_duration(arithmetic.floordiv_int(a, b)))
-_rest: Final = register_jitable(lambda a, b: arithmetic.mod_int(a, b))
+
+
+def _duration(function: Any) -> Any:
+    """Return the function of two integers whose result must be a duration."""
+    return register_jitable(lambda a, b: _as_duration(function(a, b)))
+
+
+_subtract: Final = _duration(arithmetic.sub_int)
+_times: Final = _duration(arithmetic.mul_int)
 _later: Final = register_jitable(lambda a, b: _as_timestamp(arithmetic.add_int(a, b)))
 _earlier: Final = register_jitable(lambda a, b: _as_timestamp(arithmetic.sub_int(a, b)))
 _later_day: Final = register_jitable(lambda a, b: _as_date(a + _day(b)))
@@ -189,15 +192,15 @@ ARITHMETIC: Final[dict[tuple[str, str, str], tuple[Any, str]]] = {
     ("+", "date", "duration"): (_later_day, "date"),
     ("+", "duration", "date"): (_swapped_day, "date"),
     ("-", "date", "duration"): (_earlier_day, "date"),
-    ("+", "duration", "duration"): (_add, "duration"),
+    ("+", "duration", "duration"): (_duration(arithmetic.add_int), "duration"),
     ("-", "duration", "duration"): (_subtract, "duration"),
     ("*", "duration", "int"): (_times, "duration"),
     ("*", "int", "duration"): (_times, "duration"),
-    ("/", "duration", "int"): (_divide, "duration"),
-    ("//", "duration", "int"): (_floor, "duration"),
-    ("/", "duration", "duration"): (register_jitable(lambda a, b: arithmetic.truediv_int(a, b)), "float"),
-    ("//", "duration", "duration"): (register_jitable(lambda a, b: arithmetic.floordiv_int(a, b)), "int"),
-    ("%", "duration", "duration"): (_rest, "duration"),
+    ("/", "duration", "int"): (_duration(_rounded), "duration"),
+    ("//", "duration", "int"): (_duration(arithmetic.floordiv_int), "duration"),
+    ("/", "duration", "duration"): (arithmetic.truediv_int, "float"),
+    ("//", "duration", "duration"): (arithmetic.floordiv_int, "int"),
+    ("%", "duration", "duration"): (arithmetic.mod_int, "duration"),
     **{("-", kind, kind): (_subtract, "duration") for kind in ("timestamp", "instant")},
     **{("+", kind, "duration"): (_later, kind) for kind in ("timestamp", "instant")},
     **{("+", "duration", kind): (_later, kind) for kind in ("timestamp", "instant")},
@@ -239,7 +242,7 @@ def _part(value: int, limit: int) -> int:
 @stand_in
 def replaced(a: Any, year: Any, month: Any, day: Any, hour: Any, minute: Any, second: Any, microsecond: Any) -> Any:
     """Stand for `a.replace(year=..., ...)`, with None for what is not replaced."""
-    kind = str(kind_of(a)).removesuffix("?")
+    kind = inner_kind(a)
     parts = (year, month, day, hour, minute, second, microsecond)
     if kind not in ("date", "timestamp", "instant") or any(kind_of(each) not in ("int", "none") for each in parts):
         raise Refused("it uses the attribute replace of a value")

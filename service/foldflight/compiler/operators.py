@@ -12,7 +12,17 @@ from numba.core import types
 from numba.extending import register_jitable
 
 from foldflight.compiler import arithmetic, containers, decimals, moments, texts, writing
-from foldflight.compiler.kinds import ENCODED, KNOWN, Refused, as_moment, as_number, kind_of, present, stand_in
+from foldflight.compiler.kinds import (
+    ENCODED,
+    KNOWN,
+    Refused,
+    as_moment,
+    as_number,
+    inner_kind,
+    kind_of,
+    present,
+    stand_in,
+)
 from foldflight.compiler.records import Items, load_item, store_item
 from foldflight.compiler.structs import Struct
 from foldflight.fold.decimals import DECIMALS, scale_of
@@ -73,7 +83,7 @@ _OF_DECIMALS: Final = {
 
 def _of_encoded(name: str, a: Any, b: Any) -> Any:
     """Return the implementation of a binary operator for moments or texts; None for other operands."""
-    one, other = (str(kind_of(each)).removesuffix("?") for each in (a, b))
+    one, other = (inner_kind(each) for each in (a, b))
     if one in DECIMALS or other in DECIMALS:
         return _of_decimals(name, one, other)
     if (name, one, other) not in _ENCODED_OPERATORS:
@@ -132,13 +142,13 @@ def _unary(
 
     @stand_in
     def choose(a: Any) -> Any:
-        inner = str(kind_of(a)).removesuffix("?")
+        inner = inner_kind(a)
         if of_decimals is not None and inner in DECIMALS:
             exact, scale, raw = KNOWN[inner], scale_of(inner), decimals.as_scale
             if name.endswith("()") and name != "abs()":
                 return lambda a: of_decimals(raw(exact(a), 0), scale)
             return lambda a: raw(of_decimals(raw(exact(a), 0), scale), scale)
-        if durations is not None and str(kind_of(a)).removesuffix("?") == "duration":
+        if durations is not None and inner == "duration":
             known, made = KNOWN["duration"], as_moment("duration")
             return lambda a: made(durations(as_number(known(a))))
         (kind,) = _kinds(name, a)
@@ -170,14 +180,15 @@ def truth(a: Any) -> Any:
         return lambda a: False
     if kind is None:
         raise Refused(f"it uses {a} as a condition")
-    given = KNOWN[kind.removesuffix("?")]
-    if kind.removesuffix("?") in DECIMALS:
+    inner = inner_kind(a)
+    given = KNOWN[inner]
+    if inner in DECIMALS:
         raw = decimals.as_scale
         return lambda a: a is not None and not decimals.is_zero(raw(given(a), 0))
-    if kind.removesuffix("?") in ENCODED:
-        zeros = kind.removesuffix("?") in ("duration", *TEXTS)  # all others are true
+    if inner in ENCODED:
+        zeros = inner in ("duration", *TEXTS)  # all others are true
         return lambda a: a is not None and not (zeros and as_number(given(a)) == 0)
-    zero = {"int": 0, "float": 0.0, "bool": False}[kind.removesuffix("?")]
+    zero = {"int": 0, "float": 0.0, "bool": False}[inner]
     return lambda a: a is not None and given(a) != zero
 
 
@@ -199,7 +210,7 @@ _CLASSES: Final = {"int": int, "float": float, "bool": bool, "none": type(None)}
 @stand_in
 def is_instance(a: Any, mask: Any) -> Any:
     """Stand for `isinstance`; the mask has a bit for each of the classes."""
-    kind = str(kind_of(a)).removesuffix("?")
+    kind = inner_kind(a)
     if kind not in _CLASSES:
         raise Refused(f"isinstance of {a}")
     bit, of_none = list(_CLASSES).index(kind), list(_CLASSES).index("none")
@@ -221,7 +232,7 @@ def _picking(name: str, wins: Any) -> Any:
 
     @stand_in
     def choose(a: Any, b: Any) -> Any:
-        inner_kinds = [str(kind_of(each)).removesuffix("?") for each in (a, b)]
+        inner_kinds = [inner_kind(each) for each in (a, b)]
         if set(inner_kinds).issubset(DECIMALS):
             exact = KNOWN[max(inner_kinds, key=scale_of)]
             return lambda a, b: pick_decimal(exact(a), exact(b))
@@ -283,17 +294,13 @@ def _equality(plain: Any, *, differ: bool) -> Any:
     return choose
 
 
-def _identity(a: Any) -> Any:
-    return a
-
-
-_same: Final = register_jitable(_identity)
+_same: Final = register_jitable(lambda a: a)
 
 
 @stand_in
 def _decimal_of(a: Any) -> Any:
     """Stand for `Decimal(a)` of a decimal or a whole number."""
-    kind = str(kind_of(a)).removesuffix("?")
+    kind = inner_kind(a)
     if kind not in ("int", "bool", *DECIMALS):
         raise Refused(f"Decimal() of {kind}")
     known = KNOWN[kind if kind in DECIMALS else "decimal0"]
@@ -306,7 +313,7 @@ _sum: Final = _binary("+", arithmetic.add_int, _plain(operator.add))
 @stand_in
 def _plus(a: Any, b: Any) -> Any:
     """Stand for `a + b`."""
-    if str(kind_of(a)).removesuffix("?") in TEXTS and str(kind_of(b)).removesuffix("?") in TEXTS:
+    if inner_kind(a) in TEXTS and inner_kind(b) in TEXTS:
         return lambda a, b: writing.joined(a, b)
     return lambda a, b: _sum(a, b)
 
@@ -317,7 +324,7 @@ _whole: Final = _unary("int()", _same, arithmetic.int_of_float, of_decimals=deci
 @stand_in
 def _int_of(a: Any) -> Any:
     """Stand for `int(a)`."""
-    if str(kind_of(a)).removesuffix("?") in TEXTS:
+    if inner_kind(a) in TEXTS:
         return lambda a: writing.number_of(a)
     return lambda a: _whole(a)
 
@@ -447,7 +454,7 @@ def get_item(items: Any, index: Any) -> Any:
     """Stand for `items[index]`."""
     if isinstance(items, containers.Held):
         return containers.get_item(items, index)
-    if str(kind_of(items)).removesuffix("?") in TEXTS:
+    if inner_kind(items) in TEXTS:
         if isinstance(index, types.SliceType):
             if index.has_step:
                 raise Refused("it takes a part of a text with a step")
@@ -466,7 +473,7 @@ def set_item(items: Any, index: Any, value: Any) -> Any:
         return containers.set_item(items, index, value)
     if not isinstance(items, Items) or not items.changeable or _kinds("[]", index)[0] == "float":
         raise Refused(f"it puts an item into {items} by {index}")
-    inner = str(kind_of(value)).removesuffix("?")
+    inner = inner_kind(value)
     if inner != (wanted := "int" if items.kind == "byte" else items.kind):
         raise Refused(f"it puts a {inner} into a list of {items.kind}")
     length, given = items.length, _byte if items.kind == "byte" else KNOWN[wanted]

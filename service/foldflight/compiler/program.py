@@ -272,7 +272,8 @@ def _shows_order(plan: Plan) -> bool:
     accumulator = code.co_varnames[code.co_argcount - 1]
     steps = [each for each in dis.get_instructions(code) if each.opname not in ("PRECALL", "PUSH_NULL", "TO_BOOL")]
     # From Python 3.13 on, a step may load two variables.
-    uses = [index for index, step in enumerate(steps) if step.argval == accumulator or _has(step.argval, accumulator)]
+    loaded = [step.argval if isinstance(step.argval, tuple) else (step.argval,) for step in steps]
+    uses = [index for index, names in enumerate(loaded) if accumulator in names]
     for first in uses:
         last = first if plan.accumulator_class is None else first + 1
         if steps[first].opname not in ("LOAD_FAST", "LOAD_FAST_BORROW"):
@@ -355,10 +356,6 @@ def _is_constant(function: FunctionType, steps: list[dis.Instruction]) -> bool:
     if value is decimal.Decimal:
         value, after = decimal.Decimal(), 3 if steps[1].opname == "LOAD_CONST" else 0
     return isinstance(value, decimal.Decimal) and after > 0 and not steps[after].opname.startswith("LOAD_FAST")
-
-
-def _has(names: Any, name: str) -> bool:
-    return isinstance(names, tuple) and name in names
 
 
 def _inner(code: CodeType) -> Iterator[CodeType]:

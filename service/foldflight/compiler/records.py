@@ -144,10 +144,8 @@ class Items(types.IterableType):
         return Walk(self, self.item)
 
 
-@register_model(Reference)
-@register_model(Items)
-class _ReferenceModel(models.OpaqueModel):
-    pass
+register_model(Reference)(models.OpaqueModel)
+register_model(Items)(models.OpaqueModel)
 
 
 def _item(context: Any, builder: Any, items: Items, pointer: Any, index: Any) -> Any:

@@ -18,7 +18,17 @@ from numba.extending import intrinsic, register_jitable
 
 from foldflight.compiler.arithmetic import bound_of, index_of
 from foldflight.compiler.generated import generated
-from foldflight.compiler.kinds import KINDS, KNOWN, Refused, as_moment, as_number, exactly, kind_of, stand_in
+from foldflight.compiler.kinds import (
+    KINDS,
+    KNOWN,
+    Refused,
+    as_moment,
+    as_number,
+    exactly,
+    inner_kind,
+    kind_of,
+    stand_in,
+)
 from foldflight.fold.texts import ADDRESS_BITS, LENGTH_MAX, TEXTS
 
 _ADDRESS: Final = (1 << ADDRESS_BITS) - 1
@@ -179,7 +189,7 @@ COMPARISONS: Final = {(name, kind, kind): (each, "bool") for kind in TEXTS for n
 
 def text_kind(name: str, *given: Any) -> str:
     """Return the one kind of operands that are texts or bytes. Raises Refused for others."""
-    kinds = {str(kind_of(each)).removesuffix("?") for each in given}
+    kinds = {inner_kind(each) for each in given}
     if len(kinds) != 1 or not kinds.issubset(TEXTS):
         raise Refused(f"{name} of {' and '.join(map(str, given))}")
     return kinds.pop()

@@ -436,7 +436,7 @@ def test_idle_groups_are_forgotten() -> None:
     with StreamFolds(streamed) as folds:
         bucket = running.bucket(folds)
         assert bucket._ttl is not None
-        so_far, three, far = (each.table for each in bucket._kept)
+        so_far, three, far = (each.table for each in bucket._stores)
         for table in (so_far, three, bucket._ttl.table):
             assert table is not None
             assert {row["key_0"] for batch in table.scan() for row in batch.to_pylist()} == kept
@@ -696,7 +696,7 @@ def test_a_group_without_rows_in_its_frame_is_gone() -> None:
     overstream._run(streamed, resolved.rows, epochs, stores, TableBounds(), 0)
     with StreamFolds(streamed) as folds:
         bucket = OverBucket(folds, lambda name: Storage(stores[name]))
-        ((table, log),) = bucket._kept
+        ((table, log),) = bucket._stores
         assert table is not None
         assert log is not None
         assert [row["key_0"] for batch in table.scan() for row in batch.to_pylist()] == ["c"]

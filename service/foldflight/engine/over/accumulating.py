@@ -10,7 +10,7 @@ import pyarrow as pa
 from foldflight.engine.keys.grouped import Clock, GroupedExchange, Groups
 from foldflight.engine.over.positions import Positions
 from foldflight.engine.over.query import Part
-from foldflight.engine.over.steps import CallsFold, Kept, Mask, Slots, Step, columns_of
+from foldflight.engine.over.steps import CallsFold, FrameStores, Mask, Slots, Step, columns_of
 from foldflight.engine.over.stream import distance_us
 from foldflight.engine.query.blocks import Pace, one_batch
 from foldflight.engine.query.layout import KIND, SLOT
@@ -27,7 +27,7 @@ class AccumulatorFold(CallsFold):
     def __init__(self, part: Part, buckets: int, clock: Clock) -> None:
         super().__init__(part.frame, part.query.layout, buckets)
         query = part.query
-        self.exchange = GroupedExchange(query.transport, part.kept, query.layout, clock=clock)
+        self.exchange = GroupedExchange(query.transport, part.running_with_states, query.layout, clock=clock)
         self.push(self.exchange)
         self._distance = distance_us(part.frame)
         self._rows_max = query.bounds.rows_max
@@ -48,7 +48,7 @@ class AccumulatorFold(CallsFold):
     def conversion(self) -> Conversion:
         return self._migration
 
-    def outputs(self, step: Step, stores: Kept) -> list[pa.Array]:
+    def outputs(self, step: Step, stores: FrameStores) -> list[pa.Array]:
         assert stores.table is not None
         events = self._events(step, stores.log)
         if not len(events.slots):
@@ -70,7 +70,8 @@ class AccumulatorFold(CallsFold):
         present = is_first & is_stored & stored.present[group_of]
         loaded[turns[present]] = group_of[present]
         owners = events.slots[begins]
-        states, outputs = self._fold(step.groups, owners, events.kept(~empties), turns[~empties], stored.states, loaded)
+        folded = events.filter(~empties)
+        states, outputs = self._fold(step.groups, owners, folded, turns[~empties], stored.states, loaded)
         is_last = np.append(is_first[1:], True)
         left = live[is_last]
         chosen = pa.array(turns[is_last], mask=left == 0)
@@ -78,8 +79,8 @@ class AccumulatorFold(CallsFold):
         stores.table.commit(keys, left, pa.RecordBatch.from_arrays(columns, names=self.layout.states.names), hashes)
         # Rows with one output for all their peers have it at the last one.
         emits = self._emits(step.peers)
-        places = pa.array(np.cumsum(emits) - emits)
-        return [column.take(places) for column in outputs]
+        indexes = pa.array(np.cumsum(emits) - emits)
+        return [column.take(indexes) for column in outputs]
 
     def _emits(self, peers: Positions) -> Mask:
         """Return after which of n due rows the outputs are asked for."""
@@ -186,7 +187,7 @@ class _Events(NamedTuple):
     emits: Mask
     anew: Mask
 
-    def kept(self, mask: Mask) -> _Events:
+    def filter(self, mask: Mask) -> _Events:
         """Return some of the events."""
         chosen = (self.slots[mask], self.leaves[mask], self.emits[mask], self.anew[mask])
         return _Events(self.rows.filter(pa.array(mask)), *chosen)
@@ -208,9 +209,9 @@ class _Owners:
 
 def _by_slot(answer: pa.RecordBatch, names: list[str], count: int) -> pa.RecordBatch:
     """Return `count` rows of results by slot; NULL for slots without results."""
-    places = np.full(count, -1, np.int64)
-    places[answer.column(SLOT).to_numpy()] = np.arange(answer.num_rows)
-    return answer.select(names).take(pa.array(places, mask=places < 0))
+    indexes = np.full(count, -1, np.int64)
+    indexes[answer.column(SLOT).to_numpy()] = np.arange(answer.num_rows)
+    return answer.select(names).take(pa.array(indexes, mask=indexes < 0))
 
 
 def _running_sums(values: Positions, groups: Positions) -> Positions:

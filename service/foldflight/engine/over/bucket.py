@@ -16,7 +16,7 @@ from foldflight.engine.over.accumulating import AccumulatorFold
 from foldflight.engine.over.lastrows import RowsFold
 from foldflight.engine.over.positions import Positions, codes_of
 from foldflight.engine.over.statettl import StateTtl, remove, ttl_log, ttl_table
-from foldflight.engine.over.steps import CallsFold, Kept, Step
+from foldflight.engine.over.steps import CallsFold, FrameStores, Step
 from foldflight.engine.over.stream import (
     FRAMES,
     GROUPS,
@@ -100,12 +100,12 @@ class OverBucket:
             return StateTable(layout, storages(name), conversion=conversion)
 
         self._waiting = log(WAITING, over.waiting, owner=over.owner, check=over.check_owner)
-        self._kept = [
-            Kept(
-                None if fold.table is None else table(f"{GROUPS} {place}", fold.table, fold.conversion),
-                None if fold.log is None else log(f"{FRAMES} {place}", fold.log),
+        self._stores = [
+            FrameStores(
+                None if fold.table is None else table(f"{GROUPS} {index}", fold.table, fold.conversion),
+                None if fold.log is None else log(f"{FRAMES} {index}", fold.log),
             )
-            for place, fold in enumerate(folds.frames)
+            for index, fold in enumerate(folds.frames)
         ]
         layout = over.query.parts[0].query.layout
         self._ttl = None
@@ -174,7 +174,7 @@ class OverBucket:
 
     def _logs(self) -> Iterator[tuple[TimeLog, int]]:
         """Yield the logs of frames with their distances, and that of idle groups."""
-        for fold, stores in zip(self._folds.frames, self._kept, strict=True):
+        for fold, stores in zip(self._folds.frames, self._stores, strict=True):
             distance = distance_us(fold.frame)
             if stores.log is not None and distance is not None:
                 yield stores.log, distance
@@ -203,13 +203,13 @@ class OverBucket:
         anew = np.zeros(len(order), np.bool_) if self._ttl is None else self._ttl.arrive(groups, slots, times)
         step = Step(rows, groups, slots, times, np.cumsum(changes), anew, until)
         columns: dict[str, pa.Array] = {}
-        for fold, stores in zip(self._folds.frames, self._kept, strict=True):
+        for fold, stores in zip(self._folds.frames, self._stores, strict=True):
             columns |= zip(fold.layout.outputs.names, fold.outputs(step, stores), strict=True)
         self.stats.rows += rows.num_rows
         self.stats.groups += len(groups)
         if self._ttl is not None:
             gone, hashes = self._ttl.leave(groups, until)
-            for fold, stores in zip(self._folds.frames, self._kept, strict=True):
+            for fold, stores in zip(self._folds.frames, self._stores, strict=True):
                 if stores.table is not None and stays(fold.frame):
                     remove(stores.table, gone, hashes)
         payload = [rows.column(name) for name in over.query.layout.payload.names]
@@ -217,7 +217,7 @@ class OverBucket:
         return pa.RecordBatch.from_arrays([*payload, *outputs], schema=over.query.results)
 
     def _count(self) -> None:
-        tables = [each.table for each in self._kept if each.table is not None]
+        tables = [each.table for each in self._stores if each.table is not None]
         if self._ttl is not None:
             tables.append(self._ttl.table)
         stores: list[TimeLog | StateTable] = [self._waiting, *(log for log, _ in self._logs()), *tables]
@@ -239,9 +239,9 @@ def ranks_of(column: pa.Array, order: Order) -> Positions:
     index = KeyIndex(pa.schema([pa.field("value", column.type)]))
     slots = index.slots([column]).to_numpy()
     keys = list(map(order.sort_key, key_values(index.keys().column(0))))
-    places = sorted(range(len(keys)), key=keys.__getitem__, reverse=order.descending)
+    indexes = sorted(range(len(keys)), key=keys.__getitem__, reverse=order.descending)
     ranks = np.zeros(len(keys), np.int64)
-    ranks[places] = np.arange(len(keys))
+    ranks[indexes] = np.arange(len(keys))
     return ranks[slots]
 
 

@@ -40,8 +40,6 @@ from foldflight.exchange.frames import Open
 from foldflight.functions import RowKind
 from foldflight.functions.types.arrow import with_column
 
-"""Rows of a chunk."""
-
 _NODE_ROWS: Final = 8
 _TIER_LEVELS: Final = 3
 _NONE: Final = np.zeros(0, np.int64)
@@ -130,15 +128,15 @@ class _Running(FrameFold):
         full = np.flatnonzero(low < high)
         pool = [*([self._output] if self._slot >= 0 else [])]
         before = len(pool) - 1
-        places = np.full(len(low), -1, np.int64)
+        indexes = np.full(len(low), -1, np.int64)
         if len(full):
             # The output of a frame without events is that of the frame before.
-            places[full] = before + np.cumsum(self._fold(low[full], high[full], pool))
+            indexes[full] = before + np.cumsum(self._fold(low[full], high[full], pool))
         count = sum(len(outputs[0]) for outputs in pool)
         if len(full) < len(low):
             pool.append(self._empty_value(int(rows[np.argmax(low >= high)])))
-            places[places < 0] = count
-        taken = [_taken(pa.concat_arrays(list(columns)), places) for columns in zip(*pool, strict=True)]
+            indexes[indexes < 0] = count
+        taken = [_taken(pa.concat_arrays(list(columns)), indexes) for columns in zip(*pool, strict=True)]
         if len(full):
             self._output = [column.slice(int(full[-1]), 1) for column in taken]
         return taken
@@ -299,13 +297,15 @@ class _Separate(FrameFold):
 
 
 class _Nodes:
-    """States of 8, 16, 32... adjacent rows of a partition. Node k of level l has the places from k * 8 * 2**l on.
+    """States of 8, 16, 32... adjacent rows of a partition.
+
+    Node k of level l begins at the aligned position k * 8 * 2**l.
 
     Nodes of three levels are merged from those of the level below: their base. If all nodes would need too much, those
     below a level, the cut, are kept only at the ends of frames.
 
-    The places of a partition's rows are adjacent, and begin at a multiple of `_stride`, a power of two that is not less
-    than the length of any partition.
+    The aligned positions of a partition's rows are adjacent, and begin at a multiple of `_stride`, a power of two that
+    is not less than the length of any partition.
 
     Args:
         fold: Folds and merges.
@@ -329,13 +329,13 @@ class _Nodes:
         self._stride = max(1 << (int(np.diff(starts).max()) - 1).bit_length(), _NODE_ROWS)
 
     def shift(self, rows: Positions) -> Positions:
-        """Return the distance from position to place in the partitions of n rows."""
+        """Return the distance from position to aligned position in the partitions of n rows."""
         parts = np.searchsorted(self._starts, rows, side="right") - 1
         return parts * self._stride - self._starts[parts]
 
-    def _positions(self, places: Positions) -> Positions:
-        """Return the positions of the rows at n places."""
-        return self._starts[places // self._stride] + places % self._stride
+    def _positions(self, aligned: Positions) -> Positions:
+        """Return the positions of the rows at n aligned positions."""
+        return self._starts[aligned // self._stride] + aligned % self._stride
 
     def ranges(self, first: Positions, last: Positions, oldest: int) -> tuple[list[pa.Array], int]:
         """Return the states of n ranges of nodes of level 0, none of them empty, and the bytes of all that was merged.
@@ -345,7 +345,7 @@ class _Nodes:
         Args:
             first: int64, shape (n,): the first node of each range. Equal ranges that are adjacent are merged once.
             last: int64, shape (n,): the node after the last one.
-            oldest: The first place that the frames of these ranges, and later frames, have.
+            oldest: The first aligned position that the frames of these ranges, and later frames, have.
         """
         tiers = list(_tiers(first, last))
         if tiers:
@@ -355,7 +355,7 @@ class _Nodes:
         for tier in reversed(tiers):
             slots, parts = self._parts(tier, states)
             merged = self._merged(tier, slots, parts)
-            states = [column.take(pa.array(tier.places)) for column in merged]
+            states = [column.take(pa.array(tier.indexes)) for column in merged]
             merged_bytes += sum(column.nbytes for column in (*parts, *states))
         return states, merged_bytes
 
@@ -382,8 +382,8 @@ class _Nodes:
     def _states(self, level: int, nodes: Positions) -> list[pa.Array]:
         """Return the states of n known nodes of a level."""
         known, states = self._known[level]
-        places = pa.array(np.searchsorted(known, nodes))
-        return [column.take(places) for column in states]
+        indexes = pa.array(np.searchsorted(known, nodes))
+        return [column.take(indexes) for column in states]
 
     def _make(self, pieces: Sequence[_Piece], oldest: int) -> None:
         """Make the nodes of the pieces that are not known, and drop those that no later frame has."""
@@ -393,7 +393,7 @@ class _Nodes:
         if self._leaf_bytes is None:
             self._add([(0, pieces[0].nodes[:1] << pieces[0].level)])
         end = max(int(piece.nodes.max() + 1) << piece.level for piece in pieces)
-        self._cut = self._lowest_kept(end - oldest // _NODE_ROWS, levels)
+        self._cut = self._lowest_complete(end - oldest // _NODE_ROWS, levels)
         missing = self._missing(pieces, levels)
         ends = [piece.nodes >> (self._cut - piece.level) for piece in pieces if piece.level < self._cut]
         edges = np.unique(np.concatenate([_NONE, *ends]))
@@ -416,7 +416,7 @@ class _Nodes:
                 wanted[base] = np.union1d(wanted[base], children.ravel())
         return wanted
 
-    def _lowest_kept(self, leaves: int, levels: int) -> int:
+    def _lowest_complete(self, leaves: int, levels: int) -> int:
         """Return the level below which nodes are kept only at the ends of frames, because all would need too much.
 
         It is a base. Otherwise larger nodes would be merged from other parts, and rounded differently.
@@ -505,8 +505,8 @@ class _Nodes:
         else:
             counts = 1 << (levels - base)
             slots = np.repeat(np.arange(len(nodes)), counts)
-            places = np.arange(len(slots)) - (np.cumsum(counts) - counts)[slots]
-            fold.states(self._exchange, slots, self._states(base, (nodes << (levels - base))[slots] + places))
+            indexes = np.arange(len(slots)) - (np.cumsum(counts) - counts)[slots]
+            fold.states(self._exchange, slots, self._states(base, (nodes << (levels - base))[slots] + indexes))
         answer = fold.results(self._exchange, len(nodes))
         return [answer.column(name) for name in fold.part.query.layout.states.names]
 
@@ -516,12 +516,12 @@ def _base(level: int) -> int:
     return (level - 1) // _TIER_LEVELS * _TIER_LEVELS
 
 
-def _taken(column: pa.Array, places: Positions) -> pa.Array:
-    """Return the values at n places, at least one, without a copy if the places are adjacent."""
-    first = int(places[0])
-    if int(places[-1]) - first == len(places) - 1 and (np.diff(places) == 1).all():
-        return column.slice(first, len(places))
-    return column.take(pa.array(places))
+def _taken(column: pa.Array, indexes: Positions) -> pa.Array:
+    """Return the values at n indexes, at least one, without a copy if the indexes are adjacent."""
+    first = int(indexes[0])
+    if int(indexes[-1]) - first == len(indexes) - 1 and (np.diff(indexes) == 1).all():
+        return column.slice(first, len(indexes))
+    return column.take(pa.array(indexes))
 
 
 def _owners(ends: Positions, start: int, stop: int) -> Positions:
@@ -556,7 +556,7 @@ class _Tier(NamedTuple):
     Args:
         level: The level.
         first: int64, shape (n,): the first node of each range.
-        places: int64: for each range that was asked for, its place among these.
+        indexes: int64: for each range that was asked for, its index among these.
         left: The nodes before the inner range.
         inner: int64: the ranges that have an inner one, a range of nodes that are `_TIER_LEVELS` levels higher.
         right: The nodes after the inner range.
@@ -564,7 +564,7 @@ class _Tier(NamedTuple):
 
     level: int
     first: Positions
-    places: Positions
+    indexes: Positions
     left: list[_Piece]
     inner: Positions
     right: list[_Piece]
@@ -579,7 +579,7 @@ def _tiers(first: Positions, last: Positions) -> Iterator[_Tier]:
     level = 0
     while len(first):
         begins = np.append(True, (np.diff(first) != 0) | (np.diff(last) != 0))
-        first, last, places = first[begins], last[begins], np.cumsum(begins) - 1
+        first, last, indexes = first[begins], last[begins], np.cumsum(begins) - 1
         begin, slots = first, np.arange(len(first))
         left: list[_Piece] = []
         right: list[_Piece] = []
@@ -593,5 +593,5 @@ def _tiers(first: Positions, last: Positions) -> Iterator[_Tier]:
             more = first < last
             slots, first, last = slots[more], first[more] // 2, last[more] // 2
         parts = [piece for piece in left if len(piece.slots)], [piece for piece in reversed(right) if len(piece.slots)]
-        yield _Tier(level, begin, places, parts[0], slots, parts[1])
+        yield _Tier(level, begin, indexes, parts[0], slots, parts[1])
         level += _TIER_LEVELS

@@ -10,8 +10,8 @@ import pyarrow as pa
 from foldflight.engine.over.folding import fold_of
 from foldflight.engine.over.partitions import Store
 from foldflight.engine.over.positions import OrderOf, Positions, positions_of
-from foldflight.engine.over.steps import CallsFold, Kept, Slots, Step, columns_of
-from foldflight.engine.over.stream import FrameCalls, kept_rows
+from foldflight.engine.over.steps import CallsFold, FrameStores, Slots, Step, columns_of
+from foldflight.engine.over.stream import FrameCalls, preceding_rows
 from foldflight.engine.query.blocks import BlockBounds, Pace
 from foldflight.engine.query.layout import REAL
 from foldflight.engine.state.table import StateTable
@@ -20,7 +20,7 @@ from foldflight.functions.types.arrow import concat_batches
 _ROWS: Final = 1 << 15
 """Rows whose frames are folded at once in ROWS frames."""
 
-_KEPT_ROWS: Final = "rows"
+_LAST_ROWS: Final = "rows"
 
 
 class RowsFold(CallsFold):
@@ -30,20 +30,20 @@ class RowsFold(CallsFold):
         super().__init__(calls.frame, calls.layout, buckets)
         self._folds = [(part.query.layout.outputs.names, self.enter_context(fold_of(part))) for part in calls.parts]
         self._pace = Pace(min(_ROWS, bounds.rows_max), bounds.bytes_max)
-        self._rows_kept = kept_rows(calls.frame)
+        self._preceding_rows = preceding_rows(calls.frame)
         # The kept rows of some groups are in memory at once: at first those of as many as surely make no large block.
-        first = max(bounds.rows_max // max(self._rows_kept, 1), 1)
+        first = max(bounds.rows_max // max(self._preceding_rows, 1), 1)
         self._groups_pace = Pace(bounds.rows_max, bounds.bytes_max, first=first)
 
     @property
     def states(self) -> pa.Schema:
-        if not self._rows_kept:
+        if not self._preceding_rows:
             return pa.schema([])
         fields = list(self.layout.columns) or [pa.field(REAL, pa.bool_())]
-        metadata = {"function": _KEPT_ROWS, "version": "", "fingerprint": str(pa.struct(fields))}
+        metadata = {"function": _LAST_ROWS, "version": "", "fingerprint": str(pa.struct(fields))}
         return pa.schema([pa.field("state_0", pa.list_(pa.struct(fields)), metadata=metadata)])
 
-    def outputs(self, step: Step, stores: Kept) -> list[pa.Array]:
+    def outputs(self, step: Step, stores: FrameStores) -> list[pa.Array]:
         outputs = [[pa.nulls(0, field.type) for field in self.layout.outputs]]
         begin = 0
         while begin < len(step.slots):
@@ -79,10 +79,10 @@ class RowsFold(CallsFold):
 
     def _last(self, rows: pa.RecordBatch, starts: Positions, ends: Positions) -> pa.RecordBatch:
         """Return the last rows of each group as a list: those that frames of later rows may have."""
-        counts = np.minimum(ends - starts, self._rows_kept)
-        places = np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
+        counts = np.minimum(ends - starts, self._preceding_rows)
+        indexes = np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
-        last = pa.ListArray.from_arrays(offsets, rows.take(pa.array(places)).to_struct_array())
+        last = pa.ListArray.from_arrays(offsets, rows.take(pa.array(indexes)).to_struct_array())
         return pa.RecordBatch.from_arrays([last.cast(self.states.field(0).type)], names=self.states.names)
 
     def _store(self, step: Step, rows: pa.RecordBatch, owners: Slots, starts: Positions) -> Store:

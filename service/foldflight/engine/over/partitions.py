@@ -83,9 +83,9 @@ class Store:
         """Return the rows at the positions from `start` to `end`: these columns, or all."""
         first, last = np.searchsorted(self._ends, [start, max(end - 1, start)], side="right").tolist()
         parts = []
-        for place in range(first, last + 1):
-            batch = self._batches[place] if names is None else self._batches[place].select(list(names))
-            begins = int(self._ends[place]) - batch.num_rows
+        for index in range(first, last + 1):
+            batch = self._batches[index] if names is None else self._batches[index].select(list(names))
+            begins = int(self._ends[index]) - batch.num_rows
             parts.append(batch.slice(max(start - begins, 0), min(end, begins + batch.num_rows) - max(start, begins)))
         return parts[0] if len(parts) == 1 else concat_batches(parts)
 
@@ -103,11 +103,11 @@ class Store:
         # Only the rows are copied, and not the batches that have them.
         parts, order = [], np.empty(len(positions), np.int64)
         count = 0
-        places = np.searchsorted(self._ends, positions, side="right")
-        for place in np.unique(places).tolist():
-            batch = self._batches[place]
-            here = np.flatnonzero(places == place)
-            begins = int(self._ends[place]) - batch.num_rows
+        indexes = np.searchsorted(self._ends, positions, side="right")
+        for index in np.unique(indexes).tolist():
+            batch = self._batches[index]
+            here = np.flatnonzero(indexes == index)
+            begins = int(self._ends[index]) - batch.num_rows
             parts.append(batch.select(columns).take(pa.array(positions[here] - begins)))
             order[here] = np.arange(count, count + len(here))
             count += len(here)
@@ -258,7 +258,7 @@ class _File:
             file.flush()
         mapped = mmap.mmap(self._rows.fileno(), 0, access=mmap.ACCESS_READ)
         reader = pa.ipc.open_file(pa.py_buffer(mapped))
-        batches = [reader.get_batch(place) for place in range(reader.num_record_batches)]
+        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
         codes = _mapped(self._codes, self._count) if self._ordering.has_codes else None
         order = OrderOf(
             np.array([0, self._count]),

@@ -130,7 +130,7 @@ class Part:
         )
 
     @property
-    def kept(self) -> Open:
+    def running_with_states(self) -> Open:
         """The Open command of such an exchange that also gives states at barriers, so that they can be stored."""
         return replace(self.running, returns=Returns(states=True, outputs=False), initial_outputs=False)
 
@@ -185,8 +185,8 @@ class OverQuery:
         )
         groups: dict[tuple[WindowFrame, str | None, str | None, Way], list[str]] = {}
         reasons: dict[str, str] = {}
-        for place, (name, each) in enumerate(calls.items()):
-            opened = every.opened[place]
+        for index, (name, each) in enumerate(calls.items()):
+            opened = every.opened[index]
             if is_stream and each.frame.has_offset and not opened.can_retract:
                 raise RejectedError(
                     "CANNOT_RETRACT",
@@ -195,7 +195,7 @@ class OverQuery:
                     "use ROWS",
                     function=each.call.function,
                 )
-            way, reasons[name] = _chosen(each, opened, every.layout.states.field(place))
+            way, reasons[name] = _chosen(each, opened, every.layout.states.field(index))
             # How the user insists only matters for the choice.
             frame = replace(each.frame, by=None)
             groups.setdefault((frame, each.low, each.high, way), []).append(name)

@@ -58,8 +58,8 @@ class Step(NamedTuple):
         )
 
 
-class Kept(NamedTuple):
-    """What a bucket keeps for a frame: groups, and rows that leave later."""
+class FrameStores(NamedTuple):
+    """What a bucket stores for a frame: groups, and rows that leave later."""
 
     table: StateTable | None
     log: TimeLog | None
@@ -100,7 +100,7 @@ class CallsFold(ExitStack, ABC):
         return pa.schema([pa.field(TIME, pa.int64()), *self.layout.keys, *self.layout.columns])
 
     @abstractmethod
-    def outputs(self, step: Step, stores: Kept) -> list[pa.Array]:
+    def outputs(self, step: Step, stores: FrameStores) -> list[pa.Array]:
         """Fold the due rows, store what is kept, and return the n outputs of each call.
 
         Raises:

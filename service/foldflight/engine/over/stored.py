@@ -69,12 +69,12 @@ class StoredOver:
             return None
         newest = max(logs, key=lambda log: _age([call for part in log.owner[CALLS] for call in part["calls"]]))
         owner = newest.owner
-        keys = pa.schema([newest.rows.field(f"key_{place}") for place in range(len(owner["keys"]))])
+        keys = pa.schema([newest.rows.field(f"key_{index}") for index in range(len(owner["keys"]))])
         layout = QueryLayout(keys, tuple(name for name, _ in owner["keys"]), pa.schema([]), (), has_kinds=False)
         parts = [
             _part_of(name, part["frame"], [Manifest.decode(data) for data in by_name[name]])
-            for place, part in enumerate(owner[CALLS])
-            if (name := f"{GROUPS} {place}") in by_name
+            for index, part in enumerate(owner[CALLS])
+            if (name := f"{GROUPS} {index}") in by_name
         ]
         return cls(layout, owner["buckets"], tuple(parts))
 
@@ -99,9 +99,9 @@ class StoredOver:
         columns = list(groups.keys(np.arange(count, dtype=np.int32)).columns)
         columns.append(pa.array(np.append(waiting, np.zeros(count - len(waiting), np.int64))))
         for slots, states in states_by_part:
-            places = np.full(count, -1, np.int64)
-            places[slots] = np.arange(len(slots))
-            columns += [state.take(pa.array(places, mask=places < 0)) for state in states]
+            indexes = np.full(count, -1, np.int64)
+            indexes[slots] = np.arange(len(slots))
+            columns += [state.take(pa.array(indexes, mask=indexes < 0)) for state in states]
         return columns
 
     def _waiting(self, groups: Groups, storage: Storage) -> Any:
@@ -133,9 +133,9 @@ def _part_of(name: str, frame: str, manifests: Sequence[Manifest]) -> _Part:
 
 def _age(calls: Iterable[Mapping[str, str]]) -> list[list[str | int]]:
     """Return a value that is greater for later versions of calls: 10 is later than 9."""
-    # Every second part of a split text is a number, so parts at the same place can be compared.
+    # Every second part of a split text is a number, so parts at the same index can be compared.
     split = [re.split("([0-9]+)", call["version"]) for call in calls]
-    return [[int(part) if place % 2 else part for place, part in enumerate(parts)] for parts in split]
+    return [[int(part) if index % 2 else part for index, part in enumerate(parts)] for parts in split]
 
 
 def _states_of(groups: Groups, part: _Part, storage: Storage) -> tuple[Any, list[pa.Array]]:

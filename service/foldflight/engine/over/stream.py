@@ -55,7 +55,7 @@ CALLS: Final = "calls and frames"
 """The entry of this owner that has the frames with their calls."""
 
 _LAST_TIMES: Final = "times of last rows (idle)"
-_NOT_KEPT: Final = "not kept"
+_NOT_STORED: Final = "not kept"
 
 
 @dataclass(frozen=True)
@@ -110,11 +110,11 @@ class StreamedOver:
                     f"{each.frame} has a distance of the order value, so it needs one column in order_by, and "
                     f"there are {len(layout.order)}",
                 )
-        for place, order in enumerate(ties, 1):
+        for index, order in enumerate(ties, 1):
             if pa.types.is_nested(layout.order.field(order.column).type):
                 raise RejectedError(
                     "SCHEMA_MISMATCH",
-                    f"the order {layout.order_names[place]} is {layout.order.field(order.column).type}; in a stream "
+                    f"the order {layout.order_names[index]} is {layout.order.field(order.column).type}; in a stream "
                     "rows of equal time are ordered by numbers, texts, times and booleans only",
                 )
         if idle is not None:
@@ -144,13 +144,13 @@ class StreamedOver:
         return {
             "keys": [[name, str(field.type)] for name, field in zip(layout.key_names, layout.keys, strict=True)],
             "orders": [[text, type_] for text, type_ in zip(layout.order_names, types, strict=True)],
-            # Waiting rows have all columns by their places, so these may not change.
+            # Waiting rows have all columns by their positions, so these may not change.
             "input columns": [
                 [name, str(field.type)] for name, field in zip(layout.names, layout.payload, strict=True)
             ],
             "buckets": self.buckets,
             CALLS: [{"frame": str(each.frame), "calls": calls_of(each.layout.states)} for each in self.frames],
-            _LAST_TIMES: _NOT_KEPT if self.ttl_us is None else "kept",
+            _LAST_TIMES: _NOT_STORED if self.ttl_us is None else "kept",
         }
 
     @property
@@ -177,8 +177,8 @@ class StreamedOver:
             RejectedError: STATE_MISMATCH.
         """
         for what, ours in json.loads(json.dumps(self.owner)).items():
-            theirs = stored.get(what, _NOT_KEPT)
-            if what == CALLS and theirs != _NOT_KEPT:
+            theirs = stored.get(what, _NOT_STORED)
+            if what == CALLS and theirs != _NOT_STORED:
                 self._check_calls(theirs, ours)
             elif theirs != ours:
                 raise other_query(what, theirs, ours)
@@ -207,7 +207,7 @@ class StreamedOver:
     def explain(self) -> str:
         """Return a description of the query, as `OverQuery.explain` does, with what the stream keeps for each frame."""
         time = self.query.layout.order_names[0]
-        lines = [f"stream: {line}" if not place else line for place, line in enumerate(self.query.described())]
+        lines = [f"stream: {line}" if not index else line for index, line in enumerate(self.query.described())]
         lines.append("plan: rows > shuffle by bucket > wait for the watermark > fold frames > rows with outputs")
         lines.append(
             f"  a row comes out when the watermark has reached its {time}, for each key in this order; a row that "
@@ -215,7 +215,8 @@ class StreamedOver:
         )
         lines.append(f"state in {self.buckets} buckets: the rows that wait, by time; and for")
         until = "for ever" if self.idle is None else f"until it has had no row for {self.idle}"
-        lines += [f"  {', '.join(each.layout.outputs.names)}: {_kept_text(each.frame, until)}" for each in self.frames]
+        named = ((", ".join(each.layout.outputs.names), each.frame) for each in self.frames)
+        lines += [f"  {names}: {_stored_text(frame, until)}" for names, frame in named]
         return "\n".join(lines)
 
 
@@ -353,15 +354,15 @@ def ttl_us_of(idle: str) -> int:
 
 def stays(frame: WindowFrame) -> bool:
     """Whether groups of this frame stay when their rows have been folded."""
-    return frame.low is None or kept_rows(frame) > 0
+    return frame.low is None or preceding_rows(frame) > 0
 
 
-def _kept_text(frame: WindowFrame, until: str) -> str:
+def _stored_text(frame: WindowFrame, until: str) -> str:
     if frame.low is None:
         return f"the accumulators of each group, {until}"
     if frame.has_offset:
         return "the accumulators of each group with rows in its frame, and the arguments of these rows, by time"
-    if (count := kept_rows(frame)) == 0:
+    if (count := preceding_rows(frame)) == 0:
         return "nothing, as rows of equal time come out together"
     rows = "row" if count == 1 else f"{count:,} rows"
     return f"the arguments of the last {rows} of each group, {until}"
@@ -381,6 +382,6 @@ def _length_us(interval: Interval) -> int:
     return interval.days * _DAY_US + interval.microseconds
 
 
-def kept_rows(frame: WindowFrame) -> int:
+def preceding_rows(frame: WindowFrame) -> int:
     """Return how many rows before the current one a ROWS frame may have."""
     return -frame.low if isinstance(frame.low, int) and not frame.is_range else 0

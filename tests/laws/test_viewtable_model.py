@@ -23,7 +23,7 @@ from foldflight.engine.state.manifest import Manifest, manifests_of
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
-from foldflight.engine.state.viewtable import FoundViews, ViewTable, one_row_each
+from foldflight.engine.state.viewtable import ViewLookup, ViewTable, one_row_each
 from foldflight.exchange.views import split_entries
 from foldflight.functions.types.views import ViewSpec
 from tests.effort import examples
@@ -85,20 +85,20 @@ def pages(subject: ViewTable, place: int, key: pa.RecordBatch, generation: int) 
 
 
 def contents(
-    subject: ViewTable, found: FoundViews, place: int, row: int, model_log: list[str]
+    subject: ViewTable, stored: ViewLookup, index: int, row: int, model_log: list[str]
 ) -> list[tuple[Any, Any]]:
     """Return the entries of a view of a group that was looked up."""
-    member = VIEWS[place].spec.name
-    state = found.states.column("state_1")[row].as_py()[member]
-    generation = int(found.generations[place][row])
+    member = VIEWS[index].spec.name
+    state = stored.states.column("state_1")[row].as_py()[member]
+    generation = int(stored.generations[index][row])
     assert state["complete"] == (generation == 0)
     assert not state["cleared"]
     if generation == 0:
         assert len(state["entries"]) <= SMALL.inline_entries_max
         return [(each["key"], each["value"]) for each in state["entries"]]
-    expected = [] if place == 0 else [{"key": len(model_log), "value": None, "present": False}]
+    expected = [] if index == 0 else [{"key": len(model_log), "value": None, "present": False}]
     assert state["entries"] == expected
-    return pages(subject, place, keys_of([GROUPS[row]]), generation)
+    return pages(subject, index, keys_of([GROUPS[row]]), generation)
 
 
 def canonical(key: Any) -> Any:

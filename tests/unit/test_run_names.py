@@ -141,8 +141,8 @@ def test_without_a_stream_names_are_unique(task: type[Task]) -> None:
 
 def test_rows_come_in_the_order_of_their_partitions() -> None:
     """Also within a partition, whose rows must not pass each other; and few blobs are held at a time."""
-    places = [(partition, place) for partition in (2, 4, 10) for place in range(4)]
-    rows = [{"partition": part, "place": place, "blob": b"%d %d" % (part, place)} for part, place in places]
+    blocks = [(partition, block) for partition in (2, 4, 10) for block in range(4)]
+    rows = [{"partition": part, "block": block, "blob": b"%d %d" % (part, block)} for part, block in blocks]
     wanted = [row["blob"] for row in rows]
     random.Random(1).shuffle(rows)
     arrived = [row["blob"] for row in rows]

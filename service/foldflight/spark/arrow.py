@@ -27,7 +27,7 @@ ArrowFunction = Callable[[Iterator[Any]], Iterator[Any]]
 """A plain function for mapInArrow."""
 
 _NAME_LENGTH_MAX = 100
-_PLACE = "__place"
+_ROW_NUMBER = "__row_number"
 
 
 def step_name(step: str, functions: Sequence[str]) -> str:
@@ -51,7 +51,7 @@ def arrow_function(
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         use_local_folders()
         with attempt(step):
-            results = task(watched(_without_place(batches)))
+            results = task(watched(_without_row_number(batches)))
             yield from results if traced is None else in_task(traced, name, results)
         freeze_garbage_collector()
 
@@ -80,14 +80,14 @@ def together(rows: DataFrame, hashed: Column | None, order: Sequence[Column]) ->
     if order and not is_spark(rows.sparkSession):
         # Sail's optimiser removes a sort that none of its own operators needs, and a window function needs one.
         window = Window.partitionBy(sf.lit(1) if hashed is None else hashed).orderBy(*order)
-        return rows.withColumn(_PLACE, sf.row_number().over(window))
+        return rows.withColumn(_ROW_NUMBER, sf.row_number().over(window))
     parted = rows.repartition(1) if hashed is None else rows.repartition(hashed)
     return parted.sortWithinPartitions(*order) if order else parted
 
 
-def _without_place(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _without_row_number(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        yield batch.select(batch.schema.names[:-1]) if batch.schema.names[-1:] == [_PLACE] else batch
+        yield batch.select(batch.schema.names[:-1]) if batch.schema.names[-1:] == [_ROW_NUMBER] else batch
 
 
 def step_of(query: Query, step: str) -> str:

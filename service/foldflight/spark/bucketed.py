@@ -25,7 +25,7 @@ from foldflight.engine.state.manifest import RunStore, TableBounds, naming_bucke
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.storage import Storage
 from foldflight.engine.stream.epoch import EpochStats
-from foldflight.engine.stream.packing import BLOB, PLACE, blob_of, rows_of
+from foldflight.engine.stream.packing import BLOB, BLOCK, blob_of, rows_of
 from foldflight.spark.arrow import ArrowFunction
 from foldflight.spark.attempts import attempt
 from foldflight.spark.tracing import TaskSpan
@@ -46,7 +46,7 @@ RUN_ID: Final = st.StructType([st.StructField("run_id", st.StringType())])
 PACKED: Final = st.StructType(
     [
         st.StructField(BUCKET, st.IntegerType()),
-        st.StructField(PLACE, st.IntegerType()),
+        st.StructField(BLOCK, st.IntegerType()),
         st.StructField(BLOB, st.BinaryType()),
     ]
 )
@@ -73,7 +73,7 @@ def in_order(rows: Iterator[Row], bytes_max: int = _IN_ORDER_BYTES_MAX) -> Itera
     held: list[tuple[int, int, bytes]] = []
     size = 0
     for row in rows:
-        held.append((row[_PARTITION], row[PLACE], bytes(row[BLOB])))
+        held.append((row[_PARTITION], row[BLOCK], bytes(row[BLOB])))
         size += len(held[-1][2])
         if size > bytes_max:
             yield from (blob for _, _, blob in sorted(held))

@@ -23,9 +23,9 @@ OVERFLOWED: Final = (
 )
 
 
-def aggregate_name(call: int, place: int) -> str:
+def aggregate_name(call: int, index: int) -> str:
     """Return the name of the column with an aggregate of a call."""
-    return f"aggregate_{call}_{place}"
+    return f"aggregate_{call}_{index}"
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class LiftedFold(FinalFold):
             fields.append(pa.field(ROWS, pa.int64()))
         for call, (plan, opened) in enumerate(zip(self.plans, query.opened, strict=True)):
             fields += [
-                pa.field(aggregate_name(call, place), plan.type_of(place, opened.input_types))
-                for place in range(len(plan.aggregates))
+                pa.field(aggregate_name(call, index), plan.type_of(index, opened.input_types))
+                for index in range(len(plan.aggregates))
             ]
         return pa.schema(fields)
 
@@ -73,20 +73,20 @@ class LiftedFold(FinalFold):
         if self.layout.has_kinds:
             folding.groups.live[slots] = block.column(LIVE).fill_null(0).to_numpy()
         states = []
-        for place, plan in enumerate(self.plans):
+        for index, plan in enumerate(self.plans):
             try:
-                states.append(self._states(place, plan, block))
+                states.append(self._states(index, plan, block))
             except (Overflowed, Unfit) as error:
-                function = self.query.opening.calls[place].function
+                function = self.query.opening.calls[index].function
                 group = folding.groups.name(int(slots[error.index]))
                 raise _overflow(function, error, group) from None
         folding.exchange.states(slots, states)
 
-    def _states(self, place: int, plan: Plan, block: pa.RecordBatch) -> pa.Array:
-        type_ = self.layout.states.field(place).type
+    def _states(self, index: int, plan: Plan, block: pa.RecordBatch) -> pa.Array:
+        type_ = self.layout.states.field(index).type
         if self.counts_rows and not block.column(ROWS)[0].as_py():
             return pa.nulls(1, type_)  # a new accumulator
-        results = [block.column(aggregate_name(place, number)) for number in range(len(plan.aggregates))]
+        results = [block.column(aggregate_name(index, number)) for number in range(len(plan.aggregates))]
         return plan.states(results, type_, block.num_rows)
 
 

@@ -58,14 +58,14 @@ class Steps:
         )
         # Equal calls of a deterministic function have equal results.
         key = (step.function, step.arguments, repr(sorted(step.literals.items())), outer)
-        place = self._by_value.get(key) if use.function.deterministic and not use.is_table else None
-        if place is None:
-            place = len(self.steps)
+        index = self._by_value.get(key) if use.function.deterministic and not use.is_table else None
+        if index is None:
+            index = len(self.steps)
             self.steps.append(step)
-            self._by_value[key] = place
+            self._by_value[key] = index
         self._held.append(use)
-        self._by_use[id(use)] = place
-        return place
+        self._by_use[id(use)] = index
+        return index
 
     def _argument(self, argument: object, user: Use) -> StepArgument:
         if isinstance(argument, UseMember):
@@ -168,7 +168,7 @@ class ScalarQuery:
             )
             opened = transport.describe(opening)
         is_table = opened.schema.names[0] == "row"
-        given = [opened.schema.field(f"output_{place}").type for place in range(len(outputs))]
+        given = [opened.schema.field(f"output_{index}").type for index in range(len(outputs))]
         names = list(outputs)
         if is_table:
             (struct,) = given

@@ -374,14 +374,14 @@ class FinalFold:
                 yield from failed.letters(held)
                 results = pa.Table.from_batches([sound])  # noqa: PLW2901 - what is left of them
             for part in _parts(results):
-                remaining = self._kept(groups, part)
+                remaining = self._with_live_rows(groups, part)
                 columns = groups.keys(remaining.column(SLOT).to_numpy()).columns
                 columns += self.layout.results_of(remaining)
                 if self.layout.isolates:
                     columns.append(pa.nulls(remaining.num_rows, self.layout.letter))
                 yield pa.RecordBatch.from_arrays(columns, schema=self.layout.results)
 
-    def _kept(self, groups: _Groups, part: pa.RecordBatch) -> pa.RecordBatch:
+    def _with_live_rows(self, groups: _Groups, part: pa.RecordBatch) -> pa.RecordBatch:
         """Drop groups without live rows. The single group of a query without keys is always kept."""
         if not self.layout.has_kinds or not len(self.layout.keys):
             return part
@@ -389,7 +389,7 @@ class FinalFold:
 
 
 def _last_hash(block: pa.RecordBatch) -> int:
-    """Return the position of the first row with the last hash of a sorted block."""
+    """Return the index of the first row with the last hash of a sorted block."""
     hashes = block.column(HASH).to_numpy()
     return int(np.searchsorted(hashes, hashes[-1], side="left"))
 

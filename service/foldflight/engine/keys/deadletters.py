@@ -100,24 +100,24 @@ class Failed:
         if not len(self):
             held.close()
             return
-        place_of = np.full(int(self.slots.max()) + 2, -1, np.int64)  # the last entry stands for all larger slots
-        place_of[self.slots] = np.arange(len(self))
+        index_of = np.full(int(self.slots.max()) + 2, -1, np.int64)  # the last entry stands for all larger slots
+        index_of[self.slots] = np.arange(len(self))
         has_rows = np.zeros(len(self), np.bool_)
         for batch in held.take():
             slots = batch.column(SLOT).to_numpy()
             owning = slots if owners is None else owners[slots]
-            places = place_of[np.minimum(owning, len(place_of) - 1)]
-            failed = places >= 0
+            indexes = index_of[np.minimum(owning, len(index_of) - 1)]
+            failed = indexes >= 0
             if failed.any():
-                has_rows[places[failed]] = True
-                yield self._letters(places[failed], batch.filter(pa.array(failed)))
+                has_rows[indexes[failed]] = True
+                yield self._letters(indexes[failed], batch.filter(pa.array(failed)))
         if not has_rows.all():
             yield self._letters(np.flatnonzero(~has_rows), None)
 
-    def _letters(self, places: npt.NDArray[np.int64], rows: pa.RecordBatch | None) -> pa.RecordBatch:
-        layout, count = self._layout, len(places)
-        keys = self._keys(self.slots[places]).columns
-        error = self._errors.take(pa.array(places))
+    def _letters(self, indexes: npt.NDArray[np.int64], rows: pa.RecordBatch | None) -> pa.RecordBatch:
+        layout, count = self._layout, len(indexes)
+        keys = self._keys(self.slots[indexes]).columns
+        error = self._errors.take(pa.array(indexes))
         type_ = layout.letter
         members = {name: error.field(name) for name in ("code", "function", "message", "trace")}
         members["at"] = error.field("row")

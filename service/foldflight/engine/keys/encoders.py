@@ -5,7 +5,7 @@ hash table. `Texts` hashes bytes and compares values with equal hashes. `Chain` 
 columns. `Values` finds few numbers or texts in a dict.
 
 The hash table uses open addressing with linear probing (D. E. Knuth, "The Art of Computer Programming", 6.4) and is at
-most half full. All rows of a batch are searched at once: each step probes the next place for rows not found yet. When a
+most half full. All rows of a batch are searched at once: each step probes the next entry for rows not found yet. When a
 process has looked up many keys, compiled loops take over (`compiler/keytables.py`); the ids are the same.
 """
 
@@ -38,8 +38,8 @@ _HALF: Final = np.uint64(33)
 # The seed differs between processes, so that nobody can construct colliding keys. Python's hash seed is not used: Spark
 # sets it to 0 in all its workers. Ids do not depend on the seed.
 _SEED: Final = np.uint64(int.from_bytes(os.urandom(8), "little"))
-# Maximum number of places of a lookup array for each number that it may hold.
-_PLACES_PER_NUMBER: Final = 16
+# Maximum number of entries of a lookup array for each number that it may hold.
+_ENTRIES_PER_NUMBER: Final = 16
 _SMALLEST: Final = 1 << 8
 # For so many lookups in an array, a compiled loop saves as much time as for one in a hash table.
 _DENSE_ROWS: Final = 16
@@ -153,15 +153,15 @@ class Numbers:
         if not len(unknown):
             return ids, _NONE
         encoded = pa.array(values[unknown]).dictionary_encode()
-        places, fresh = encoded.indices.to_numpy(), encoded.dictionary.to_numpy()
+        indexes, fresh = encoded.indices.to_numpy(), encoded.dictionary.to_numpy()
         known = len(self._held)
         self._held.extend(fresh)
         if self._by_number is not None:
             self._by_number[fresh - self._base] = np.arange(known, len(self._held), dtype=np.int32)
         else:
             self._table.extend(_mixed(fresh.view(np.uint64)))
-        ids[unknown] = places + known
-        return ids, _firsts(places, len(fresh), unknown)
+        ids[unknown] = indexes + known
+        return ids, _firsts(indexes, len(fresh), unknown)
 
     def _reach(self, least: int, most: int, rows: int) -> None:
         """Extend the array to the numbers from `least` to `most`, or replace it by a hash table."""
@@ -171,7 +171,7 @@ class Numbers:
             return
         if len(self._by_number):
             least, most = min(least, base), max(most, end - 1)
-        span, span_max = most + 1 - least, max(_SMALLEST, _PLACES_PER_NUMBER * (len(self._held) + rows))
+        span, span_max = most + 1 - least, max(_SMALLEST, _ENTRIES_PER_NUMBER * (len(self._held) + rows))
         if span > span_max:
             self._by_number = None
             self._table.extend(_mixed(self._held.values.view(np.uint64)))
@@ -238,9 +238,9 @@ class Texts:
         if not len(unknown):
             return ids, _NONE
         encoded = texts.take(pa.array(unknown)).dictionary_encode()
-        places, fresh = encoded.indices.to_numpy(), encoded.dictionary
-        first = _firsts(places, len(fresh), unknown)
-        ids[unknown] = places + len(self)
+        indexes, fresh = encoded.indices.to_numpy(), encoded.dictionary
+        first = _firsts(indexes, len(fresh), unknown)
+        ids[unknown] = indexes + len(self)
         self._extend(fresh, hashes[first])
         return ids, first
 
@@ -252,8 +252,8 @@ class Texts:
         self._data.extend(data[starts[0] : starts[-1]])
         self._table.extend(hashes)
         doubles = (before >= 0) | (self._table.find(hashes) != np.arange(known, len(self)))
-        for place in np.flatnonzero(doubles).tolist():
-            for each in (known + place, int(self._table.find(hashes[place : place + 1])[0])):
+        for index in np.flatnonzero(doubles).tolist():
+            for each in (known + index, int(self._table.find(hashes[index : index + 1])[0])):
                 self._doubles[self._texts()[each].as_py()] = each
 
     def _texts(self) -> pa.Array:
@@ -394,13 +394,13 @@ class _Table:
         if not len(self._hashes):
             return np.full(len(hashes), -1, np.int32)
         held = self._hashes.values
-        places = self._places(hashes)
-        ids = self._ids[places]
+        indexes = self._indexes(hashes)
+        ids = self._ids[indexes]
         pending = np.flatnonzero((held[ids] != hashes) & (ids >= 0))
         while len(pending):
-            further = places[pending] + 1
+            further = indexes[pending] + 1
             further &= len(self._ids) - 1
-            places[pending] = further
+            indexes[pending] = further
             probed = self._ids[further]
             ids[pending] = probed
             pending = pending[(held[probed] != hashes[pending]) & (probed >= 0)]
@@ -417,15 +417,15 @@ class _Table:
             self._ids = np.full(size, -1, np.int32)
             known, hashes = 0, self._hashes.values
         pending = np.arange(known, len(self._hashes), dtype=np.int32)
-        places = self._places(hashes)
+        indexes = self._indexes(hashes)
         while len(pending):
-            free = self._ids[places] < 0
-            self._ids[places[free]] = pending[free]
-            # If several hashes probe the same free place, one of them gets it.
-            lost = self._ids[places] != pending
-            pending, places = pending[lost], (places[lost] + 1) & (len(self._ids) - 1)
+            free = self._ids[indexes] < 0
+            self._ids[indexes[free]] = pending[free]
+            # If several hashes probe the same free entry, one of them gets it.
+            lost = self._ids[indexes] != pending
+            pending, indexes = pending[lost], (indexes[lost] + 1) & (len(self._ids) - 1)
 
-    def _places(self, hashes: Words) -> Rows:
+    def _indexes(self, hashes: Words) -> Rows:
         return (hashes & np.uint64(len(self._ids) - 1)).view(np.intp)
 
 
@@ -438,11 +438,11 @@ def _by_different(looked_up: Callable[[pa.Array], tuple[Ids, Rows]], values: pa.
     if 2 * len(sample.dictionary_encode().dictionary) > len(sample):
         return looked_up(values)
     encoded = values.dictionary_encode()
-    places = encoded.indices.to_numpy()
+    indexes = encoded.indices.to_numpy()
     ids, fresh = looked_up(encoded.dictionary)
     if not len(fresh):
-        return ids[places], _NONE
-    return ids[places], _firsts(places, len(ids), np.arange(len(places)))[fresh]
+        return ids[indexes], _NONE
+    return ids[indexes], _firsts(indexes, len(ids), np.arange(len(indexes)))[fresh]
 
 
 def _mixed(words: Words) -> Words:
@@ -456,10 +456,10 @@ def _mixed(words: Words) -> Words:
     return mixed
 
 
-def _firsts(places: npt.NDArray[Any], size: int, rows: Rows) -> Rows:
-    """Return the first row of each of `size` places. NumPy keeps the last of several values for an index."""
+def _firsts(indexes: npt.NDArray[Any], size: int, rows: Rows) -> Rows:
+    """Return the first row of each of `size` indexes. NumPy keeps the last of several rows for an index."""
     firsts = np.zeros(size, np.intp)
-    firsts[places[::-1]] = rows[::-1]
+    firsts[indexes[::-1]] = rows[::-1]
     return firsts
 
 

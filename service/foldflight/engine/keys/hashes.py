@@ -96,10 +96,10 @@ def text_hashes(column: pa.Array) -> Hashes:
     words = np.frombuffer(b"".join([_from(raw, offsets), bytes(8)]), np.uint8)
     starts = offsets[:-1] - (offsets[0] if len(offsets) else 0)
     combined = _mixed(lengths.astype(np.uint64))
-    for place in range(0, int(lengths[~is_long].max(initial=0)), 8):
-        rows = np.flatnonzero((lengths > place) & ~is_long)
-        word = words[(starts[rows] + place)[:, None] + np.arange(8)].view("<u8")[:, 0].astype(np.uint64)
-        spare = np.maximum(8 - (lengths[rows] - place), 0).astype(np.uint64) * np.uint64(8)
+    for offset in range(0, int(lengths[~is_long].max(initial=0)), 8):
+        rows = np.flatnonzero((lengths > offset) & ~is_long)
+        word = words[(starts[rows] + offset)[:, None] + np.arange(8)].view("<u8")[:, 0].astype(np.uint64)
+        spare = np.maximum(8 - (lengths[rows] - offset), 0).astype(np.uint64) * np.uint64(8)
         word &= np.uint64(2**64 - 1) >> spare
         combined[rows] = _mixed(combined[rows] ^ word)
     for row in np.flatnonzero(is_long):

@@ -169,7 +169,7 @@ def _canonical_nested(array: pa.Array) -> pa.Array:
     """Return structs, lists or maps with canonical floats. A table of states hashes and stores them in this form."""
     type_ = array.type
     if pa.types.is_struct(type_):
-        children = [_canonical(array.field(place)) for place in range(type_.num_fields)]
+        children = [_canonical(array.field(index)) for index in range(type_.num_fields)]
         # Arrow 25 ends the process if the entries of a map have a mask, even one without NULLs.
         nulls = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(type_), mask=nulls)
@@ -193,7 +193,7 @@ def _encoder(type_: pa.DataType, loops: KeyLoops) -> KeyEncoder:
     if kinds.is_map(type_):
         inner = [type_.key_type, type_.item_type]
     else:
-        inner = [type_.field(place).type for place in range(type_.num_fields)]
+        inner = [type_.field(index).type for index in range(type_.num_fields)]
     members = Chain([_encoder(_storage(each), loops) for each in inner] or [Numbers(loops)], loops)
     if kinds.is_struct(type_):
         return WithNull(members, _members)
@@ -213,8 +213,8 @@ def _ids_inside(items: KeyEncoder, array: pa.Array) -> pa.Array:
         ends = array.offsets.to_numpy().astype(np.int64)
     columns = [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
     ids, _ = items.ids([_stored(each[ends[0] : ends[-1]]) for each in columns])
-    places = (ends - ends[0]) * ids.itemsize
-    return pa.Array.from_buffers(pa.large_binary(), len(array), [None, pa.py_buffer(places), pa.py_buffer(ids)])
+    offsets = (ends - ends[0]) * ids.itemsize
+    return pa.Array.from_buffers(pa.large_binary(), len(array), [None, pa.py_buffer(offsets), pa.py_buffer(ids)])
 
 
 def _stored(array: pa.Array) -> pa.Array:

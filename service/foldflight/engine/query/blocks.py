@@ -138,8 +138,8 @@ def _cut(batch: pa.RecordBatch, bounds: BlockBounds) -> Iterator[tuple[pa.Record
 
 def _block(held: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     columns = [
-        pa.concat_arrays([convert(batch.column(place), field.type) for batch in held])
-        for place, field in enumerate(schema)
+        pa.concat_arrays([convert(batch.column(index), field.type) for batch in held])
+        for index, field in enumerate(schema)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

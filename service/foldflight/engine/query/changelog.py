@@ -50,8 +50,8 @@ def changelog(
     kinds = np.concatenate([kinds_old, kinds_new])
     # A stable sort by group keeps each old row before its new one.
     order = np.argsort(np.concatenate([old, new]), kind="stable")
-    places = np.concatenate([old, before.num_rows + new])[order]
-    return pa.array(kinds[order]), concat_batches([before, after]).take(pa.array(places))
+    indexes = np.concatenate([old, before.num_rows + new])[order]
+    return pa.array(kinds[order]), concat_batches([before, after]).take(pa.array(indexes))
 
 
 def equal_rows(before: pa.RecordBatch, after: pa.RecordBatch) -> Mask:
@@ -91,7 +91,7 @@ def _same(old: pa.Scalar, new: pa.Scalar) -> bool:
     if pa.types.is_floating(old.type):
         return math.isnan(old.as_py()) and math.isnan(new.as_py())
     if isinstance(old, pa.StructScalar):
-        return all(_same(old[place], new[place]) for place in range(old.type.num_fields))
+        return all(_same(old[index], new[index]) for index in range(old.type.num_fields))
     if isinstance(old, pa.ListScalar):  # of any kind, maps too
         return len(old) == len(new) and all(map(_same, old.values, new.values))
     return False

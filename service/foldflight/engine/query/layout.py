@@ -93,7 +93,7 @@ class QueryLayout:
 
     def outputs_of(self, results: pa.RecordBatch) -> list[pa.Array]:
         """Return the output columns of results, one for each call."""
-        return [results.column(f"output_{place}") for place in range(len(self.outputs))]
+        return [results.column(f"output_{index}") for index in range(len(self.outputs))]
 
     def results_of(self, results: pa.RecordBatch) -> list[pa.Array]:
         """Return the output columns of results in the types of the query's result."""

@@ -65,13 +65,13 @@ class Lifting:
             return cls((), query.unliftable)
         types = dict(zip(layout.shown, layout.columns.types, strict=True))
         plans = []
-        for place, (call, opened) in enumerate(zip(query.opening.calls, query.opened, strict=True)):
+        for index, (call, opened) in enumerate(zip(query.opening.calls, query.opened, strict=True)):
             try:
                 lift, reason = _described(call, opened.lift)
                 if lift is None:
                     raise Refused(reason)
                 try:
-                    check_lift(lift, opened.input_types, layout.states.types[place], layout.outputs.types[place])
+                    check_lift(lift, opened.input_types, layout.states.types[index], layout.outputs.types[index])
                 except ValueError as error:
                     raise _damaged(call, error) from None
                 given = [types[name] for name in call.arguments]

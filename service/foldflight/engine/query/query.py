@@ -193,22 +193,22 @@ class Query:
             outputs: The outputs of the calls.
             layout: Keys, columns and flags, as for `of`.
         """
-        places = [self.layout.outputs.names.index(name) for name in outputs]
-        states = [self.layout.states.field(place).with_name(f"state_{at}") for at, place in enumerate(places)]
-        carried = [self.layout.carried.field(place).with_name(f"state_{at}") for at, place in enumerate(places)]
+        indexes = [self.layout.outputs.names.index(name) for name in outputs]
+        states = [self.layout.states.field(index).with_name(f"state_{at}") for at, index in enumerate(indexes)]
+        carried = [self.layout.carried.field(index).with_name(f"state_{at}") for at, index in enumerate(indexes)]
         return replace(
             self,
             opening=replace(
-                self.opening, calls=tuple(self.opening.calls[place] for place in places), columns=layout.chunk
+                self.opening, calls=tuple(self.opening.calls[index] for index in indexes), columns=layout.chunk
             ),
-            opened=tuple(self.opened[place] for place in places),
+            opened=tuple(self.opened[index] for index in indexes),
             layout=replace(
                 layout,
                 states=pa.schema(states),
                 carried=pa.schema(carried),
-                outputs=pa.schema([self.layout.outputs.field(place) for place in places]),
+                outputs=pa.schema([self.layout.outputs.field(index) for index in indexes]),
             ),
-            row_lists=tuple(self.row_lists[place] for place in places),
+            row_lists=tuple(self.row_lists[index] for index in indexes),
         )
 
     @property
@@ -297,12 +297,12 @@ class Query:
         columns = dict(zip(self.layout.shown, self.layout.columns.names, strict=True))
         return tuple(
             CallView(
-                place,
+                index,
                 spec,
                 prefetch=tuple(columns[call.arguments[each]] for each in spec.prefetch),
                 filter=None if call.filter is None else columns[call.filter],
             )
-            for place, (call, opened) in enumerate(zip(self.opening.calls, self.opened, strict=True))
+            for index, (call, opened) in enumerate(zip(self.opening.calls, self.opened, strict=True))
             for spec in opened.views
         )
 
@@ -336,12 +336,12 @@ class Query:
         kind = "batch" if self.stream is None else "stream"
         lines = [f"{kind}: group by {', '.join(layout.names) or 'nothing (one group)'}"]
         rows = list(zip(layout.outputs, self.opening.calls, self.opened, strict=True))
-        for place, (output, call, opened) in enumerate(rows):
+        for index, (output, call, opened) in enumerate(rows):
             lines.append(f"  {output.name}: {sql_name(output.type)} = {written(call)}")
             lines.append(f"      folded: {mode_of(call, modes)}")
-            lines.append(f"      state: {layout.states.field(place).type}; {_capabilities(opened)}")
+            lines.append(f"      state: {layout.states.field(index).type}; {_capabilities(opened)}")
             if self.stream is not None and _is_counted(call):
-                lines.append(f"      rows: {self._rows_of(place, infos.get(call.function))}")
+                lines.append(f"      rows: {self._rows_of(index, infos.get(call.function))}")
         lines.append(f"plan: {self._steps()}")
         if self.stream is None:
             lines.append(f"  rows are {'' if self.lifted.taken else 'not '}lifted: {self.lifted.why}")
@@ -358,9 +358,9 @@ class Query:
             lines.append(f"  {self._streaming(self.stream)}")
         return "\n".join(lines)
 
-    def _rows_of(self, place: int, info: FunctionInfo | None) -> str:
+    def _rows_of(self, index: int, info: FunctionInfo | None) -> str:
         """Return how a stream keeps the rows of a counted call, and why."""
-        call, opened = self.opening.calls[place], self.opened[place]
+        call, opened = self.opening.calls[index], self.opened[index]
         if opened.views:
             return "kept in a view, of which an epoch reads and writes the rows that it has"
         unfit = [sql_name(type_) for type_ in opened.input_types if key_type(type_) is None]
@@ -437,9 +437,9 @@ def _refuse_views(code: str, calls: Sequence[Call], opened: Sequence[OpenedCall]
 
 def _filled(layout: QueryLayout, outputs: list[str], schema: pa.Schema, types: HostTypes) -> QueryLayout:
     """Return a layout with the states and outputs of an exchange."""
-    places = range(len(outputs))
-    states = pa.schema([schema.field(f"state_{place}") for place in places])
-    results = types.results(outputs, [schema.field(f"output_{place}").type for place in places])
+    indexes = range(len(outputs))
+    states = pa.schema([schema.field(f"state_{index}") for index in indexes])
+    results = types.results(outputs, [schema.field(f"output_{index}").type for index in indexes])
     return replace(
         layout,
         states=states,

@@ -117,7 +117,7 @@ class TableBounds:
 
 
 @dataclass(frozen=True)
-class Found:
+class Lookup:
     """The result of a lookup of n keys.
 
     Args:

@@ -55,13 +55,13 @@ class Migration:
         old, new = calls_of(stored), calls_of(self.layout.states)
         if [call["function"] for call in old] != [call["function"] for call in new]:
             raise other_query("calls", *(", ".join(call["function"] for call in each) for each in (old, new)))
-        for place, (before, now, can_migrate) in enumerate(zip(old, new, self.can_migrate, strict=True)):
-            if before["fingerprint"] in (now["fingerprint"], *self.adopted[place : place + 1]):
+        for index, (before, now, can_migrate) in enumerate(zip(old, new, self.can_migrate, strict=True)):
+            if before["fingerprint"] in (now["fingerprint"], *self.adopted[index : index + 1]):
                 continue
             name = now["function"]
-            has_views = any(view.call == place for view in self.views)
+            has_views = any(view.call == index for view in self.views)
             if before["version"] == now["version"]:
-                change = _change(stored.field(place).type, self.layout.states.field(place).type)
+                change = _change(stored.field(index).type, self.layout.states.field(index).type)
                 raise RejectedError("STATE_MISMATCH", _of_one_version(now, change, has_views=has_views), function=name)
             if not can_migrate:
                 why = (

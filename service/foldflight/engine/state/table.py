@@ -27,7 +27,7 @@ from foldflight.engine.query.changelog import equal_rows
 from foldflight.engine.query.layout import HASH, LIVE
 from foldflight.engine.state.manifest import (
     Committed,
-    Found,
+    Lookup,
     Manifest,
     Merge,
     PieceMeta,
@@ -41,7 +41,7 @@ from foldflight.engine.state.manifest import (
 from foldflight.engine.state.runs import Piece
 from foldflight.engine.state.storage import Storage
 
-__all__ = ["Committed", "Conversion", "Found", "MemoryStore", "RunStore", "StateTable", "TableBounds", "TableLayout"]
+__all__ = ["Committed", "Conversion", "Lookup", "MemoryStore", "RunStore", "StateTable", "TableBounds", "TableLayout"]
 
 _HASHES: Final = 1 << 64
 # Copying so many bytes takes about as long as a call of Arrow.
@@ -161,7 +161,7 @@ class StateTable:
         if not self._is_declared:
             self._write_manifest()
 
-    def lookup(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> Found:
+    def lookup(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> Lookup:
         """Look up n distinct keys.
 
         Args:
@@ -174,8 +174,8 @@ class StateTable:
         count = keys.num_rows
         hashes = self.hashes_of(keys) if hashes is None else hashes
         open_ = np.arange(count)
-        # The position of each key's row among the rows of `parts`; -1 if it has none.
-        places = np.full(count, -1, np.int64)
+        # The index of each key's row among the rows of `parts`; -1 if it has none.
+        indexes = np.full(count, -1, np.int64)
         parts: list[pa.RecordBatch] = []
         held = 0
         for meta in reversed(self._manifest.pieces):
@@ -189,19 +189,21 @@ class StateTable:
             same = piece.hashes[where] == wanted
             if same.any():
                 rows, where = self._candidates(meta, piece, where[same])
-                places[open_[asked[same]]] = held + where
+                indexes[open_[asked[same]]] = held + where
                 parts.append(rows)
                 held += rows.num_rows
                 open_ = np.delete(open_, asked[same])
-        rows = one_batch(pa.Table.from_batches(parts, schema=self.layout.rows)).take(pa.array(places, mask=places < 0))
-        if not (equal_rows(keys, rows.select(keys.schema.names)) | (places < 0)).all():
+        rows = one_batch(pa.Table.from_batches(parts, schema=self.layout.rows)).take(
+            pa.array(indexes, mask=indexes < 0)
+        )
+        if not (equal_rows(keys, rows.select(keys.schema.names)) | (indexes < 0)).all():
             # Several keys share a hash. This is rare, so it may be slower.
             owners, stored = self.lookup_together(keys, hashes)
-            places[:] = -1
-            places[owners] = np.arange(len(owners))
-            rows = stored.take(pa.array(places, mask=places < 0))
+            indexes[:] = -1
+            indexes[owners] = np.arange(len(owners))
+            rows = stored.take(pa.array(indexes, mask=indexes < 0))
         live = rows.column(LIVE).fill_null(0).to_numpy()
-        return Found(live > 0, live, rows.select(self.layout.states.names))
+        return Lookup(live > 0, live, rows.select(self.layout.states.names))
 
     def _candidates(
         self, meta: PieceMeta, piece: Piece, where: npt.NDArray[np.int64]
@@ -407,11 +409,11 @@ class StateTable:
         return end, round(done + work(last + 1, end))
 
     def _end_merge(self, merge: Merge, inputs: Sequence[_Run]) -> None:
-        place = self._manifest.runs.index(inputs[0])
+        index = self._manifest.runs.index(inputs[0])
         gone = [piece.id for run in inputs for piece in run.pieces]
         self._manifest.runs = [run for run in self._manifest.runs if not any(run is each for each in inputs)]
         if merge.outputs:
-            self._manifest.runs.insert(place, SortedRun(merge.level + 1, merge.outputs))
+            self._manifest.runs.insert(index, SortedRun(merge.level + 1, merge.outputs))
         self._manifest.merges.remove(merge)
         self._storage.remove(gone)
 
@@ -469,8 +471,8 @@ class StateTable:
         is_live = rows.column(LIVE).to_numpy() > 0
         live = rows.filter(pa.array(is_live))
         states = self._conversion(stored, live.select(self.layout.keys.names), live.select(stored.names))
-        places = pa.array(np.cumsum(is_live) - 1, mask=~is_live)
-        columns = [*rows.columns[: -len(stored)], *(column.take(places) for column in states.columns)]
+        indexes = pa.array(np.cumsum(is_live) - 1, mask=~is_live)
+        columns = [*rows.columns[: -len(stored)], *(column.take(indexes) for column in states.columns)]
         return pa.RecordBatch.from_arrays(columns, schema=self.layout.rows)
 
     # -- bytes -------------------------------------------------------------------------------------------------------

@@ -15,20 +15,20 @@ def with_older(layout: TableLayout, generations: Iterable[pa.Schema]) -> TableLa
     states, names = list(layout.states), list(layout.names)
     known = set(_identities(layout.states))
     for schema in generations:
-        for place, (field, identity) in enumerate(zip(schema, _identities(schema), strict=True)):
+        for index, (field, identity) in enumerate(zip(schema, _identities(schema), strict=True)):
             if identity not in known:
                 known.add(identity)
                 states.append(field.with_name(f"{field.name}_{identity[1]}"))
-                output, version = layout.names[len(layout.keys) + place], calls_of(schema)[place]["version"]
+                output, version = layout.names[len(layout.keys) + index], calls_of(schema)[index]["version"]
                 name = f"{output} (version {version})"
                 names.append(name if name not in names else f"{output} (version {version}, all rows)")
     return replace(layout, states=pa.schema(states), names=tuple(names))
 
 
 def _identities(states: pa.Schema) -> list[tuple[int, str]]:
-    """Return for each column the position of its call, which is part of its name, and the fingerprint."""
-    places = [int(name.split("_")[1]) for name in states.names]
-    return [(place, call["fingerprint"]) for place, call in zip(places, calls_of(states), strict=True)]
+    """Return for each column the index of its call, which is part of its name, and the fingerprint."""
+    indexes = [int(name.split("_")[1]) for name in states.names]
+    return [(index, call["fingerprint"]) for index, call in zip(indexes, calls_of(states), strict=True)]
 
 
 class CurrentViews:

@@ -26,7 +26,7 @@ from foldflight.engine.keys.hashes import Hashes
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.layout import SLOT, CallView
 from foldflight.engine.state.entries import ENTRY, GENERATION, VALUE, EntryTable, Page
-from foldflight.engine.state.manifest import Committed, Found, TableLayout, calls_of
+from foldflight.engine.state.manifest import Committed, Lookup, TableLayout, calls_of
 from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.stores import GROUPS, TableStores
 from foldflight.engine.state.table import Conversion, StateTable
@@ -41,7 +41,7 @@ Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class FoundViews(Found):
+class ViewLookup(Lookup):
     """The result of a lookup of n keys.
 
     Args:
@@ -53,7 +53,7 @@ class FoundViews(Found):
 
 @dataclass(frozen=True)
 class _Entries:
-    """Some entries of n groups: the position of the group of each, its key, its value, and whether it exists."""
+    """Some entries of n groups: the index of the group of each, its key, its value, and whether it exists."""
 
     rows: Counts
     keys: pa.Array
@@ -141,9 +141,9 @@ class ViewTable:
                 layout.keys,
                 view.spec,
                 replace(storage, store=self._stores.of(view.table)),
-                is_current=partial(self._are_current, place),
+                is_current=partial(self._are_current, index),
             )
-            for place, view in enumerate(views)
+            for index, view in enumerate(views)
         ]
 
     @property
@@ -163,7 +163,7 @@ class ViewTable:
             table.declare()
         self._stores.write()
 
-    def lookup(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> FoundViews:
+    def lookup(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> ViewLookup:
         """Look up n distinct groups. Of their views, the states have all entries or none (`complete`).
 
         Args:
@@ -175,15 +175,15 @@ class ViewTable:
         """
         stored = self._stored(keys, hashes)
         generations = tuple(_stored_parts(stored.states, view)[0] for view in self.views)
-        return FoundViews(stored.present, stored.live, self._sent(stored.states), generations)
+        return ViewLookup(stored.present, stored.live, self._sent(stored.states), generations)
 
     def lookup_entries(
-        self, place: int, keys: pa.RecordBatch, generations: Counts, entries: pa.Array
+        self, index: int, keys: pa.RecordBatch, generations: Counts, entries: pa.Array
     ) -> tuple[Mask, pa.Array]:
         """Look up n entries, each of a group and of its present generation.
 
         Args:
-            place: The number of the view.
+            index: The index of the view.
             keys: n groups: rows of the key columns.
             generations: int64, shape (n,): the generations of their views, from `lookup`.
             entries: n keys of entries.
@@ -191,26 +191,26 @@ class ViewTable:
         Returns:
             Whether each entry exists (bool, shape (n,)), and n values, NULL for those that do not.
         """
-        present, values = self._entries[place].lookup(keys, pa.array(generations), entries)
+        present, values = self._entries[index].lookup(keys, pa.array(generations), entries)
         is_inline = generations == 0
         if is_inline.any():
             chosen = pa.array(is_inline)
-            present[is_inline], inline = self._lookup_inline(place, keys.filter(chosen), entries.filter(chosen))
-            places = np.arange(len(values))
-            places[is_inline] = len(values) + np.arange(len(inline))
-            values = pa.concat_arrays([values, inline]).take(pa.array(places))
+            present[is_inline], inline = self._lookup_inline(index, keys.filter(chosen), entries.filter(chosen))
+            indexes = np.arange(len(values))
+            indexes[is_inline] = len(values) + np.arange(len(inline))
+            values = pa.concat_arrays([values, inline]).take(pa.array(indexes))
         return present, values
 
-    def page(self, place: int, key: pa.RecordBatch, generation: int, after: pa.Array | None) -> Page:
+    def page(self, index: int, key: pa.RecordBatch, generation: int, after: pa.Array | None) -> Page:
         """Return the entries of a view that is not inline, in an order of their own, or in that of the list.
 
         Args:
-            place: The number of the view.
+            index: The index of the view.
             key: One row of the key columns.
             generation: The generation of the view, from `lookup`.
             after: The key after which the page begins, as an array of one; None for the first page.
         """
-        return self._entries[place].page(key, generation, after)
+        return self._entries[index].page(key, generation, after)
 
     def commit(
         self, keys: pa.RecordBatch, live: npt.NDArray[np.int64], states: pa.RecordBatch, hashes: Hashes | None = None
@@ -227,19 +227,19 @@ class ViewTable:
         before = self._before(keys, states, hashes)
         self._stores.commits += 1
         columns, changed = list(states.columns), []
-        for place, view in enumerate(self.views):
+        for index, view in enumerate(self.views):
             generations, inline, written = self._split(view, before, columns[view.call], live)
             items = _items_after(before, columns[view.call], view) if view.spec.is_list else None
             stored = _stored_view(generations, items, inline, view)
             columns[view.call] = _with_view(columns[view.call], view, stored)
-            changed.append((place, pa.array(generations), written))
+            changed.append((index, pa.array(generations), written))
         # Merges of entries ask for the generations of groups, so the groups are written first.
         written_states = pa.RecordBatch.from_arrays(columns, schema=self._groups.layout.states)
         done = self._groups.commit(keys, live, written_states, hashes)
         rows, merged = done.rows, done.merged_rows
-        for place, numbers, written in changed:
+        for index, numbers, written in changed:
             owners = pa.array(written.rows)
-            each = self._entries[place].commit(
+            each = self._entries[index].commit(
                 keys.take(owners), numbers.take(owners), written.keys, written.values, written.present
             )
             rows, merged = rows + each.rows, merged + each.merged_rows
@@ -253,33 +253,33 @@ class ViewTable:
             columns = [*rows.columns[: -states.num_columns], *states.columns]
             yield pa.RecordBatch.from_arrays(columns, schema=self.layout.rows)
 
-    def all_entries(self, place: int) -> Iterator[pa.RecordBatch]:
+    def all_entries(self, index: int) -> Iterator[pa.RecordBatch]:
         """Yield the entries of a view of all groups: the key columns, `entry` and `value`."""
-        view = self.views[place]
+        view = self.views[index]
         for rows in self._groups.scan():
             _, inline = _stored_parts(rows.select(self.layout.states.names), view)
             groups = rows.select(self.layout.keys.names).take(pa.array(inline.rows))
             yield _named_entries(groups, inline.keys, inline.values)
-        for rows in self._entries[place].scan():
-            current = rows.filter(pa.array(self._are_current(place, rows)))
+        for rows in self._entries[index].scan():
+            current = rows.filter(pa.array(self._are_current(index, rows)))
             groups = current.select(self.layout.keys.names)
             yield _named_entries(groups, current.column(ENTRY), current.column(VALUE))
 
-    def with_all_entries(self, place: int, keys: pa.RecordBatch, states: pa.Array) -> pa.Array:
+    def with_all_entries(self, index: int, keys: pa.RecordBatch, states: pa.Array) -> pa.Array:
         """Return n stored states of a call with all entries of a view, as states of the exchange have them.
 
         Args:
-            place: The number of the view, which is a map.
+            index: The index of the view, which is a map.
             keys: n groups: rows of the key columns.
             states: n states; other members than the view may have any type.
         """
-        view = self.views[place]
+        view = self.views[index]
         generations, inline = _view_parts(_member(states, view.spec.name))
         pages, owners = [Page(inline.keys, inline.values, is_last=True)], [inline.rows]
         for row in np.flatnonzero(generations):
             after, is_last = None, False
             while not is_last:
-                page = self.page(place, keys.slice(row, 1), int(generations[row]), after)
+                page = self.page(index, keys.slice(row, 1), int(generations[row]), after)
                 pages.append(page)
                 owners.append(np.full(len(page.keys), row))
                 after, is_last = page.keys.slice(max(len(page.keys) - 1, 0)), page.is_last
@@ -294,13 +294,13 @@ class ViewTable:
             states, view, _sent_view(np.zeros(len(states), np.int64), all_entries.by_row(), view.spec.arrow)
         )
 
-    def _lookup_inline(self, place: int, keys: pa.RecordBatch, entries: pa.Array) -> tuple[Mask, pa.Array]:
+    def _lookup_inline(self, index: int, keys: pa.RecordBatch, entries: pa.Array) -> tuple[Mask, pa.Array]:
         """Look up n entries of inline views, as `lookup_entries` does."""
         slots, groups = self._distinct(keys)
-        _, inline = _stored_parts(self._stored(groups).states, self.views[place])
-        index = KeyIndex(pa.schema([pa.field("row", pa.int64()), pa.field("key", entries.type)]))
-        index.slots([pa.array(inline.rows), inline.keys])
-        asked = index.slots([pa.array(slots.astype(np.int64)), entries]).to_numpy()
+        _, inline = _stored_parts(self._stored(groups).states, self.views[index])
+        key_index = KeyIndex(pa.schema([pa.field("row", pa.int64()), pa.field("key", entries.type)]))
+        key_index.slots([pa.array(inline.rows), inline.keys])
+        asked = key_index.slots([pa.array(slots.astype(np.int64)), entries]).to_numpy()
         present: Mask = asked < len(inline.rows)
         return present, inline.values.take(pa.array(asked, mask=~present))
 
@@ -319,19 +319,19 @@ class ViewTable:
             is_needed |= ~_changes(states.column(view.call), view)[0]
         if is_needed.all():
             return self._stored(keys, hashes).states
-        places = pa.array(np.cumsum(is_needed) - 1, mask=~is_needed)
+        indexes = pa.array(np.cumsum(is_needed) - 1, mask=~is_needed)
         if not is_needed.any():
             schema = self._groups.layout.states
-            return pa.RecordBatch.from_arrays([pa.nulls(len(places), each) for each in schema.types], schema=schema)
-        return self._stored(keys.filter(pa.array(is_needed)), hashes[is_needed]).states.take(places)
+            return pa.RecordBatch.from_arrays([pa.nulls(len(indexes), each) for each in schema.types], schema=schema)
+        return self._stored(keys.filter(pa.array(is_needed)), hashes[is_needed]).states.take(indexes)
 
-    def _stored(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> Found:
+    def _stored(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> Lookup:
         """Look up n groups, with states as they are stored; NULL for groups that were removed."""
         stored = self._groups.lookup(keys, hashes)
         if stored.present.all():
             return stored
-        places = pa.array(np.arange(keys.num_rows), mask=~stored.present)
-        return Found(stored.present, stored.live, stored.states.take(places))
+        indexes = pa.array(np.arange(keys.num_rows), mask=~stored.present)
+        return Lookup(stored.present, stored.live, stored.states.take(indexes))
 
     def _split(
         self, view: CallView, before: pa.RecordBatch, states: pa.Array, live: npt.NDArray[np.int64]
@@ -364,11 +364,11 @@ class ViewTable:
             columns[view.call] = _with_view(columns[view.call], view, _sent_view(generations, inline, type_))
         return pa.RecordBatch.from_arrays(columns, schema=self.layout.states)
 
-    def _are_current(self, place: int, rows: pa.RecordBatch) -> Mask:
+    def _are_current(self, index: int, rows: pa.RecordBatch) -> Mask:
         """Return which of n rows of group and `generation` are of their group's generation of a view."""
         slots, keys = self._distinct(rows)
         stored = self._stored(keys)
-        generations, _ = _stored_parts(stored.states, self.views[place])
+        generations, _ = _stored_parts(stored.states, self.views[index])
         current: Mask = generations[slots] == rows.column(GENERATION).to_numpy()
         return current
 
@@ -396,7 +396,7 @@ class ViewConversion:
         """
         ours = self._table.layout.states
         same = [old == new for old, new in zip(calls_of(stored), calls_of(ours), strict=True)]
-        views = {view.call: (place, view) for place, view in enumerate(self._table.views)}
+        views = {view.call: (index, view) for index, view in enumerate(self._table.views)}
         fields, columns = list(stored), list(states.columns)
         for call, is_same in enumerate(same):
             if is_same:
@@ -430,8 +430,8 @@ def _is_stored(states: pa.Array, view: CallView) -> bool:
     """Return whether n states have a view in the form in which it is stored."""
     if not pa.types.is_struct(states.type):
         return False
-    place = states.type.get_field_index(view.spec.name)
-    return place >= 0 and states.type.field(place).type == _view_type(view)
+    index = states.type.get_field_index(view.spec.name)
+    return index >= 0 and states.type.field(index).type == _view_type(view)
 
 
 def table_of(
@@ -460,15 +460,15 @@ def one_row_each(results: pa.RecordBatch, views: Sequence[CallView]) -> pa.Recor
         return results
     owners, firsts = np.cumsum(is_first) - 1, results.filter(pa.array(is_first))
     for view in views:
-        place = results.schema.get_field_index(f"state_{view.call}")
-        whole, first = (_member(batch.column(place), view.spec.name) for batch in (results, firsts))
+        index = results.schema.get_field_index(f"state_{view.call}")
+        whole, first = (_member(batch.column(index), view.spec.name) for batch in (results, firsts))
         rows, entries = _flat(_member(whole, "entries"))
         offsets = np.r_[0, np.cumsum(np.bincount(owners[rows], minlength=firsts.num_rows))]
         lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), entries, type=first.type.field("entries").type)
         flags = [_member(first, name) for name in ("complete", "cleared")]
         column = pa.StructArray.from_arrays([*flags, lists], fields=list(first.type), mask=first.is_null())
-        states = _with_view(firsts.column(place), view, column)
-        firsts = with_column(firsts, results.schema.field(place), states)
+        states = _with_view(firsts.column(index), view, column)
+        firsts = with_column(firsts, results.schema.field(index), states)
     return firsts
 
 
@@ -514,9 +514,9 @@ def _stored_schema(states: pa.Schema, views: Sequence[CallView]) -> pa.Schema:
 def _with_view(states: pa.Array, view: CallView, column: pa.Array) -> pa.Array:
     """Return n states of a call with another array as one of their members."""
     members = list(states.type)
-    place = states.type.get_field_index(view.spec.name)
+    index = states.type.get_field_index(view.spec.name)
     columns = states.flatten()
-    columns[place], members[place] = column, members[place].with_type(column.type)
+    columns[index], members[index] = column, members[index].with_type(column.type)
     return pa.StructArray.from_arrays(columns, fields=members, mask=states.is_null())
 
 

@@ -20,7 +20,7 @@ from foldflight.engine.query.blocks import one_batch
 from foldflight.engine.query.changelog import changelog, live_rows
 from foldflight.engine.query.layout import LIVE, SLOT, QueryLayout, retracts
 from foldflight.engine.state.table import StateTable
-from foldflight.engine.state.viewtable import FoundViews, ViewTable, one_row_each
+from foldflight.engine.state.viewtable import ViewLookup, ViewTable, one_row_each
 from foldflight.engine.stream.views import EpochViews
 from foldflight.errors import RejectedError
 from foldflight.functions.types.arrow import concat_batches
@@ -103,7 +103,7 @@ class BucketEpoch:
         # Without keys there is one group. It counts one extra row, so that it is never removed.
         self._groups = Groups(layout)
         self._views = EpochViews(layout, table, self._groups) if isinstance(table, ViewTable) else None
-        self._kept_rows = 0 if len(layout.keys) else 1
+        self._extra_rows = 0 if len(layout.keys) else 1
         self._live_before = np.zeros(0, np.int64)
         self._live = np.zeros(0, np.int64)
         self._existed = np.zeros(0, np.bool_)
@@ -207,7 +207,7 @@ class BucketEpoch:
             self._is_saved[slots] = True
             # A group without rows now may get some, so it is not removed before the end of the epoch.
             columns = states.select([field.name for field in self._layout.states])
-            live = np.maximum(self._live[slots] + self._kept_rows, 1)
+            live = np.maximum(self._live[slots] + self._extra_rows, 1)
             self._table.commit(self._groups.keys(slots), live, columns, self._groups.stored_hashes(slots))
         self._views.committed()
 
@@ -256,17 +256,17 @@ class BucketEpoch:
 
     def _load(self, fresh: npt.NDArray[np.int32]) -> None:
         stored = self._table.lookup(self._groups.keys(fresh), self._groups.stored_hashes(fresh))
-        live = np.where(stored.present, stored.live - self._kept_rows, 0)
+        live = np.where(stored.present, stored.live - self._extra_rows, 0)
         self._live_before = np.concatenate([self._live_before, live])
         self._live = np.concatenate([self._live, live])
         self._existed = np.concatenate([self._existed, stored.present])
         self._is_saved = np.concatenate([self._is_saved, np.zeros(len(fresh), np.bool_)])
-        if self._views is not None and isinstance(stored, FoundViews):
+        if self._views is not None and isinstance(stored, ViewLookup):
             self._views.load(stored)
         held = sum(batch.num_rows for batch in self._before)
-        places = np.where(stored.present, held + np.cumsum(stored.present) - 1, -1)
-        self._before_at = np.concatenate([self._before_at, places])
-        if self._is_always_there and self._kept_rows and not stored.present.any():
+        indexes = np.where(stored.present, held + np.cumsum(stored.present) - 1, -1)
+        self._before_at = np.concatenate([self._before_at, indexes])
+        if self._is_always_there and self._extra_rows and not stored.present.any():
             self._exchange.states(fresh, [pa.nulls(len(fresh), field.type) for field in self._layout.states])
         if not stored.present.any():
             return
@@ -276,7 +276,7 @@ class BucketEpoch:
     def _finish(self, results: pa.RecordBatch) -> tuple[pa.Array, pa.RecordBatch]:
         slots = results.column(SLOT).to_numpy()
         existed = self._existed[slots]
-        exists = self._live[slots] + self._kept_rows > 0
+        exists = self._live[slots] + self._extra_rows > 0
         keys = self._groups.keys(slots)
         after = self._rows(keys, results)
         before = self._rows(keys, self._outputs_before(slots, results))
@@ -296,15 +296,15 @@ class BucketEpoch:
             return
         mask = pa.array(remaining)
         states = results.select([field.name for field in self._layout.states]).filter(mask)
-        live = (self._live[slots] + self._kept_rows)[remaining]
+        live = (self._live[slots] + self._extra_rows)[remaining]
         stored = self._table.commit(keys.filter(mask), live, states, self._groups.stored_hashes(slots[remaining]))
         self.stats.runs, self.stats.state_bytes = stored.runs, stored.bytes
 
     def _outputs_before(self, slots: npt.NDArray[np.int32], results: pa.RecordBatch) -> pa.RecordBatch:
         if not self._before:
             return results  # no group existed before, so the rows are not used
-        places = self._before_at[slots]
-        chosen = pa.array(np.maximum(places, 0), mask=places < 0)
+        indexes = self._before_at[slots]
+        chosen = pa.array(np.maximum(indexes, 0), mask=indexes < 0)
         return concat_batches(self._before).take(chosen)
 
     def _rows(self, keys: pa.RecordBatch, outputs: pa.RecordBatch) -> pa.RecordBatch:
@@ -313,7 +313,7 @@ class BucketEpoch:
 
 def changes_of(layout: QueryLayout, keys: pa.RecordBatch, outputs: Sequence[pa.Array]) -> pa.RecordBatch:
     """Return n keys and n outputs of each call as rows of a changelog, in the types of the exchange."""
-    names = [f"output_{place}" for place in range(len(layout.outputs))]
+    names = [f"output_{index}" for index in range(len(layout.outputs))]
     return pa.RecordBatch.from_arrays([*keys.columns, *outputs], names=[*layout.keys.names, *names])
 
 

@@ -16,8 +16,8 @@ from foldflight.engine.query.blocks import BlockBounds, convert, gather
 from foldflight.engine.query.layout import BUCKET
 
 BLOB = "blob"
-PLACE = "place"
-PACKED = pa.schema([(BUCKET, pa.int32()), (PLACE, pa.int32()), (BLOB, pa.binary())])
+BLOCK = "block"
+PACKED = pa.schema([(BUCKET, pa.int32()), (BLOCK, pa.int32()), (BLOB, pa.binary())])
 
 
 def blob_of(batch: pa.RecordBatch) -> bytes:
@@ -36,7 +36,7 @@ def rows_of(blob: bytes) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class Pack:
-    """Packs the rows of a partition into one blob for each bucket and block, with the place of the block.
+    """Packs the rows of a partition into one blob for each bucket and block, with the number of the block.
 
     Bucket 0 gets a blob in every epoch, which may be empty. It detects a query that has changed since its checkpoint,
     whichever buckets have rows.
@@ -54,7 +54,7 @@ class Pack:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack one partition."""
         schema = self.rows.append(pa.field(BUCKET, pa.int32()))
-        for place, block in enumerate(
+        for number, block in enumerate(
             gather(batches if self.first is None else self.first(batches), schema, self.bounds)
         ):
             buckets = block.column(BUCKET).to_numpy()
@@ -63,10 +63,10 @@ class Pack:
             distinct, starts = np.unique(buckets[order], return_index=True)
             ends = [*starts[1:].tolist(), block.num_rows]
             blobs = [blob_of(rows.slice(start, end - start)) for start, end in zip(starts.tolist(), ends, strict=True)]
-            if not place and distinct[0] != 0:
+            if not number and distinct[0] != 0:
                 distinct, blobs = np.concatenate([[0], distinct]), [blob_of(rows.slice(0, 0)), *blobs]
-            places = pa.array([place] * len(blobs), pa.int32())
-            columns = [pa.array(distinct, pa.int32()), places, pa.array(blobs, pa.binary())]
+            numbers = pa.array([number] * len(blobs), pa.int32())
+            columns = [pa.array(distinct, pa.int32()), numbers, pa.array(blobs, pa.binary())]
             yield pa.RecordBatch.from_arrays(columns, schema=PACKED)
 
 

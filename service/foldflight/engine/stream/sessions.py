@@ -75,8 +75,8 @@ class _Sessions:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def take(self, places: Any) -> _Sessions:
-        return _Sessions(self.keys[places], self.starts[places], self.ends[places], self.live[places])
+    def take(self, indexes: Any) -> _Sessions:
+        return _Sessions(self.keys[indexes], self.starts[indexes], self.ends[indexes], self.live[indexes])
 
     def followed_by(self, other: _Sessions) -> _Sessions:
         names = ("keys", "starts", "ends", "live")
@@ -322,19 +322,19 @@ class SessionEpoch:
             gone: bool, shape (old,): which of them are removed.
             before: Their outputs.
             final: The present sessions.
-            was: int64, shape (final,): the position of the same session in `old`; -1 if it is new.
+            was: int64, shape (final,): the index of the same session in `old`; -1 if it is new.
             after: Their outputs.
         """
         ended = np.flatnonzero(gone)
         keys = self._key_rows(old.take(ended).followed_by(final))
-        old_places = np.concatenate([ended, was])
-        new_places = np.concatenate([np.full(len(ended), -1, np.int64), np.arange(len(final))])
+        old_indexes = np.concatenate([ended, was])
+        new_indexes = np.concatenate([np.full(len(ended), -1, np.int64), np.arange(len(final))])
         rows = []
-        for outputs, places in ((before, old_places), (after, new_places)):
-            chosen = pa.array(np.maximum(places, 0), mask=places < 0)
+        for outputs, indexes in ((before, old_indexes), (after, new_indexes)):
+            chosen = pa.array(np.maximum(indexes, 0), mask=indexes < 0)
             columns = [column.take(chosen) for column in self._layout.outputs_of(outputs)]
             rows.append(changes_of(self._layout, keys, columns))
-        return changelog(rows[0], rows[1], old_places >= 0, new_places >= 0, update_before=True)
+        return changelog(rows[0], rows[1], old_indexes >= 0, new_indexes >= 0, update_before=True)
 
     def _key_rows(self, sessions: _Sessions) -> pa.RecordBatch:
         """Return sessions as rows of all key columns."""
@@ -346,7 +346,7 @@ class SessionEpoch:
 
 def _errors(before: pa.RecordBatch, old: Numbers, came: pa.RecordBatch, stored: int) -> pa.Array:
     """Return the errors of all sessions, stored ones first. `before` has the outputs of the sessions in `old`."""
-    places = np.full(stored, -1, np.int64)
-    places[old] = np.arange(len(old))
-    held = before.column(ERROR).take(pa.array(np.maximum(places, 0), mask=places < 0))
+    indexes = np.full(stored, -1, np.int64)
+    indexes[old] = np.arange(len(old))
+    held = before.column(ERROR).take(pa.array(np.maximum(indexes, 0), mask=indexes < 0))
     return pa.concat_arrays([held, came.column(ERROR)])

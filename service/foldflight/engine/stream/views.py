@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from foldflight.engine.keys.hashes import Hashes
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.layout import SLOT, CallView, QueryLayout
-from foldflight.engine.state.viewtable import FoundViews, ViewTable
+from foldflight.engine.state.viewtable import ViewLookup, ViewTable
 from foldflight.errors import RejectedError
 
 Slots = npt.NDArray[np.int32]
@@ -54,12 +54,12 @@ class EpochViews:
         self._sent: list[KeyIndex] = []
         self._forget_sent()
 
-    def load(self, stored: FoundViews) -> None:
+    def load(self, stored: ViewLookup) -> None:
         """Add the next slots. The server gets the states of those that exist."""
-        for place, generations in enumerate(stored.generations):
-            self._generations[place] = np.concatenate([self._generations[place], generations])
+        for index, generations in enumerate(stored.generations):
+            self._generations[index] = np.concatenate([self._generations[index], generations])
             # The server has the states of groups that exist, and starts others with empty views.
-            self._is_complete[place] = np.concatenate([self._is_complete[place], generations == 0])
+            self._is_complete[index] = np.concatenate([self._is_complete[index], generations == 0])
 
     def committed(self) -> None:
         """Begin anew after a checkpoint: the server has forgotten all entries, and the table has the changed ones."""
@@ -77,16 +77,16 @@ class EpochViews:
             slots: int32, shape (n,): the slots of the rows.
             block: n rows of `QueryLayout.rows`.
         """
-        for place, view in enumerate(self._views):
+        for index, view in enumerate(self._views):
             distinct = np.unique(slots)
-            is_inline = self._generations[place][distinct] == 0
-            untold = distinct[is_inline & ~self._is_complete[place][distinct]]
+            is_inline = self._generations[index][distinct] == 0
+            untold = distinct[is_inline & ~self._is_complete[index][distinct]]
             if len(untold):
-                self._is_complete[place][untold] = True
+                self._is_complete[index][untold] = True
                 yield self._batch(view, untold, self._inline(view, untold))
-            asked = self._prefetched(place, slots, block)
+            asked = self._prefetched(index, slots, block)
             if asked is not None:
-                yield self._answer_of(place, *asked)
+                yield self._answer_of(index, *asked)
 
     def resolve(self, wanted: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the entries that a server asks for.
@@ -102,26 +102,26 @@ class EpochViews:
         slots = wanted.column(SLOT).to_numpy()
         if not ((slots >= 0) & (slots < len(self._generations[0]))).all():
             raise RejectedError("BAD_FRAME", "the server asks for entries of a slot that it was not given")
-        for place, view in enumerate(self._views):
+        for index, view in enumerate(self._views):
             states = wanted.column(f"state_{view.call}")
             views = states.flatten()[states.type.get_field_index(view.spec.name)]
             complete, _, lists = views.flatten()
             pages = complete.fill_null(False).to_numpy(zero_copy_only=False)
             for row in np.flatnonzero(pages):
                 keys = lists[row].values
-                yield self._page(place, int(slots[row]), None if keys is None or not len(keys) else keys.field("key"))
+                yield self._page(index, int(slots[row]), None if keys is None or not len(keys) else keys.field("key"))
             rows = np.flatnonzero(~pages & views.is_valid().to_numpy(zero_copy_only=False))
             if len(rows):
                 chosen = lists.take(pa.array(rows))
                 owners = np.repeat(slots[rows], chosen.value_lengths().fill_null(0).to_numpy())
-                yield self._answer_of(place, owners, chosen.flatten().field("key"))
+                yield self._answer_of(index, owners, chosen.flatten().field("key"))
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
-    def _prefetched(self, place: int, slots: Slots, block: pa.RecordBatch) -> tuple[Slots, pa.Array] | None:
+    def _prefetched(self, index: int, slots: Slots, block: pa.RecordBatch) -> tuple[Slots, pa.Array] | None:
         """Return the different entries that rows will use and that the server does not have: slots and keys."""
-        view = self._views[place]
-        is_used = self._generations[place][slots] > 0
+        view = self._views[index]
+        is_used = self._generations[index][slots] > 0
         if not view.prefetch or not is_used.any():
             return None
         if view.filter is not None:
@@ -131,7 +131,7 @@ class EpochViews:
             keys = _keys_of(columns, view.spec.key)
         except pa.ArrowException:  # the function is called with other values, which the server asks for
             return None
-        sent = self._sent[place]
+        sent = self._sent[index]
         known = len(sent)
         sent.slots([pa.array(slots[is_used]), keys])
         if len(sent) == known:
@@ -139,24 +139,24 @@ class EpochViews:
         fresh = sent.keys(pa.array(np.arange(known, len(sent), dtype=np.int32)))
         return fresh.column(0).to_numpy(), fresh.column(1)
 
-    def _answer_of(self, place: int, slots: Slots, keys: pa.Array) -> pa.RecordBatch:
+    def _answer_of(self, index: int, slots: Slots, keys: pa.Array) -> pa.RecordBatch:
         """Return the entries with n keys."""
         order = np.argsort(slots, kind="stable")
         slots, keys = slots[order], keys.take(pa.array(order))
-        generations = self._generations[place][slots]
-        present, values = self._table.lookup_entries(place, self._groups.keys(slots), generations, keys)
+        generations = self._generations[index][slots]
+        present, values = self._table.lookup_entries(index, self._groups.keys(slots), generations, keys)
         owners, counts = np.unique(slots, return_counts=True)
-        view = self._views[place]
+        view = self._views[index]
         entries = self._entries(view, counts, keys, values, present)
         return self._batch(view, owners, self._view(view, entries, np.zeros(len(owners), np.bool_)))
 
-    def _page(self, place: int, slot: int, keys: pa.Array | None) -> pa.RecordBatch:
-        view, slots = self._views[place], np.array([slot], np.int32)
-        generation = int(self._generations[place][slot])
+    def _page(self, index: int, slot: int, keys: pa.Array | None) -> pa.RecordBatch:
+        view, slots = self._views[index], np.array([slot], np.int32)
+        generation = int(self._generations[index][slot])
         if generation == 0:
             return self._batch(view, slots, self._inline(view, slots))
         after = None if keys is None else keys.slice(len(keys) - 1)
-        page = self._table.page(place, self._groups.keys(slots), generation, after)
+        page = self._table.page(index, self._groups.keys(slots), generation, after)
         counts, present = np.array([len(page.keys)]), np.ones(len(page.keys), np.bool_)
         entries = self._entries(view, counts, page.keys, page.values, present)
         return self._batch(view, slots, self._view(view, entries, np.array([page.is_last])))
@@ -222,6 +222,6 @@ def _keys_of(columns: Sequence[pa.Array], type_: pa.DataType) -> pa.Array:
     fields = list(type_) if pa.types.is_struct(type_) else [pa.field("key", type_)]
     parts = [pc.cast(column, field.type) for column, field in zip(columns, fields, strict=True)]
     # The hash of a nested key is that of its text, so its floats must be canonical.
-    index = KeyIndex(pa.schema([field.with_name(f"{place}") for place, field in enumerate(fields)]))
-    parts = index.keys(index.slots(parts)).columns
+    keys = KeyIndex(pa.schema([field.with_name(f"{index}") for index, field in enumerate(fields)]))
+    parts = keys.keys(keys.slots(parts)).columns
     return pa.StructArray.from_arrays(parts, fields=fields) if pa.types.is_struct(type_) else parts[0]

@@ -31,6 +31,7 @@ Dir::State::lists "$work/lists";
 Dir::State::status "/dev/null";
 Dir::Cache "$work/cache";
 Acquire::Check-Valid-Until "false";
+Acquire::Retries "5";
 APT::Install-Recommends "false";
 EOF
   APT_CONFIG="$work/apt.conf" apt-get -qq update

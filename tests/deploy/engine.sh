@@ -16,7 +16,8 @@ install() {
     echo "           as root, this script installs and starts a private one." >&2
     exit 1
   }
-  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"; } \
+  local apt_get="apt-get -o Acquire::Retries=5"
+  { $apt_get update -qq && DEBIAN_FRONTEND=noninteractive $apt_get install -y -qq --no-install-recommends "$@"; } \
     >"$dir/apt.log" 2>&1 || { tail -20 "$dir/apt.log" >&2; exit 1; }
 }
 
@@ -36,7 +37,7 @@ find_engine() {
   setsid nohup dockerd --data-root "$dir/data" --exec-root "$dir/exec" -H "$DOCKER_HOST" --pidfile "$dir/docker.pid" \
     --ip 127.0.0.1 --bip 198.18.0.1/24 --default-address-pool base=198.18.128.0/17,size=24 \
     >"$dir/dockerd.log" 2>&1 </dev/null &
-  for _ in $(seq 150); do answers && return; sleep .1; done
+  for _ in $(seq 1800); do answers && return; sleep .1; done
   tail -5 "$dir/dockerd.log" >&2
   exit 1
 }
@@ -46,11 +47,11 @@ make_base() {
   docker image inspect "$base" >/dev/null 2>&1 && return
   [[ -z ${BASE_IMAGE:-} ]] || { docker pull --quiet "$base" >&2; return; }
   command -v mmdebstrap >/dev/null || install mmdebstrap
-  mmdebstrap --quiet --mode=root --variant=minbase --include=ca-certificates,python3-minimal,python3-venv,python3-pip \
+  mmdebstrap --quiet --mode=root --variant=minbase --aptopt='Acquire::Retries "5"' --include=ca-certificates,python3-minimal,python3-venv,python3-pip \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
     --dpkgopt='path-exclude=/usr/share/locale/*' \
     --customize-hook='copy-in /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs' \
-    --customize-hook='printf "[global]\ncert = /etc/ssl/certs/ca-certificates.crt\n" > "$1/etc/pip.conf"' \
+    --customize-hook='printf "[global]\ncert = /etc/ssl/certs/ca-certificates.crt\nretries = 10\ntimeout = 60\n" > "$1/etc/pip.conf"' \
     --customize-hook='rm -f "$1"/usr/lib/python3.*/EXTERNALLY-MANAGED; ln -sf python3 "$1/usr/bin/python"' \
     --customize-hook='rm -rf "$1"/var/lib/apt/lists/*' \
     bookworm - 2>"$dir/base-image.log" \

@@ -39,15 +39,15 @@ start() {
       echo "tools.sh: chromium, prometheus or promtool is missing; install them, or run this on Debian as root" >&2
       exit 1
     }
-    apt-get update -qq >&2
+    apt-get -o Acquire::Retries=5 update -qq >&2
   fi
   if ((${#missing[@]})); then
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >"$tools/apt.log" 2>&1 \
+    DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=5 install -y -qq --no-install-recommends "${missing[@]}" >"$tools/apt.log" 2>&1 \
       || { tail -20 "$tools/apt.log" >&2; exit 1; }
   fi
   if [[ ! -x $tools/bin/promtool ]]; then
     # Unpacked, not installed: the package would start a Prometheus of its own.
-    (cd "$tools" && apt-get download -qq prometheus >&2 && dpkg-deb -x prometheus_*.deb unpacked && rm prometheus_*.deb)
+    (cd "$tools" && apt-get -o Acquire::Retries=5 download -qq prometheus >&2 && dpkg-deb -x prometheus_*.deb unpacked && rm prometheus_*.deb)
     cp "$tools"/unpacked/usr/bin/prom* "$tools/bin/"
   fi
   [[ -x $tools/bin/helm ]] || "$root/.venv/bin/python" "$here/get_helm.py" "$tools/bin" >&2

@@ -88,7 +88,7 @@ def drive(target: Any, log: Path, changelogs: list[pa.Table], point: str | None,
 
 
 def main() -> None:
-    """Fork a driver for each line `point|epoch`; print its number, by which it may be killed, and then how it ended."""
+    """Fork a driver for each line `point|epoch`; print its number, by which it may be killed until the next line."""
     target, log, seed, count = pickle.loads(Path(sys.argv[1]).read_bytes())
     changelogs = epochs(seed, count)
     for line in sys.stdin:
@@ -103,6 +103,7 @@ def main() -> None:
                 sys.stderr.flush()
                 os._exit(code)
         print(child, flush=True)
+        sys.stdin.readline()  # the child is killed before it is waited for, so the number is still its own
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 

@@ -51,7 +51,9 @@ class Driver:
         child = int(self.process.stdout.readline())
         if kill_after_s is not None:
             time.sleep(kill_after_s)
-            os.kill(child, signal.SIGKILL)  # it is waited for only after this, so the number is still its own
+            os.kill(child, signal.SIGKILL)
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
         return int(self.process.stdout.readline())
 
     def committed(self) -> int:

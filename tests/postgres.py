@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.wire.kit import eventually
 
 __all__ = ["MISSING", "WITH_PASSWORD", "private_postgres", "programs"]
@@ -39,9 +39,7 @@ def private_postgres() -> Iterator[str]:
         shutil.chown(folder, owner["user"], owner["group"])
     data = folder / "data"
     try:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         made = subprocess.run(
             [binaries / "initdb", "--pgdata", data, "--username", USER, "--auth", "trust", "--no-sync", "-E", "UTF8"],
             cwd=folder,
@@ -58,12 +56,12 @@ def private_postgres() -> Iterator[str]:
         with (folder / "log").open("w") as log:
             server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, **owner)
         try:
-            assert eventually(lambda: server.poll() is not None or _answers(port), timeout_s=60)
+            assert eventually(lambda: server.poll() is not None or _answers(port))
             assert server.poll() is None, (folder / "log").read_text()
             yield f"postgresql://{USER}@127.0.0.1:{port}/postgres"
         finally:
             server.send_signal(signal.SIGINT)  # ends connections and stops
-            server.wait(30)
+            server.wait(60)
     finally:
         shutil.rmtree(folder)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -12,6 +11,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[1]
 PARTITIONS = 2
@@ -100,12 +101,6 @@ def leave_to_ci(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.slow)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def has_spark() -> bool:
     """Return whether PySpark brings Spark's own engine, and not only the client of Connect."""
     import pyspark
@@ -128,7 +123,7 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
         server.stop()
         return
     folder = tmp_path_factory.mktemp("spark")
-    port = _free_port()
+    port = free_port()
     # The workers find foldflight and what is on the path of these tests, and not the tests: what they need of those
     # must travel with the plan.
     before = os.environ.get("PYTHONPATH")

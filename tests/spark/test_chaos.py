@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.spark.chaos import SEED, queries_in_chaos
 from tests.wire.kit import ServerProcess
-from tests.wire.test_lifecycle import free_port
 
 SERVERS = 3
 
@@ -29,6 +29,8 @@ class Processes:
         self._starts = 0
         self.urls = ",".join(f"grpc://127.0.0.1:{port}" for port in self._ports)
         self.servers: list[ServerProcess] = []
+
+    def start(self) -> None:
         for port in self._ports:  # one after the other: what the first has compiled, the others read
             self.servers.append(self._served_at(port))
             self.servers[-1].await_ready()
@@ -75,6 +77,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     """Three servers."""
     servers = Processes(tmp_path)
     try:
+        servers.start()
         yield servers
     finally:
         servers.end()

@@ -27,10 +27,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.ports import free_port
 from tests.spark.test_kill import ROOT, result
 from tests.spark.test_stream import SCHEMA, Model
 from tests.wire.kit import eventually
-from tests.wire.test_lifecycle import free_port
 
 GUIDE = ROOT / "docs/how-to/run-on-a-spark-cluster.md"
 WORKERS = 3
@@ -126,7 +126,10 @@ class Cluster:
         (folder / "conf" / "spark-defaults.conf").write_text(settings)
         self._master_command, self._worker_command = block_with("spark-class").splitlines()
         self.master = self._run(self._master_command)
-        assert eventually(lambda: self._state() is not None, timeout_s=PATIENCE_S)
+
+    def await_master(self) -> None:
+        """Wait until the master answers."""
+        self.wait(lambda: self._state() is not None)
 
     def add_worker(self) -> None:
         """Start a worker with a work folder of its own."""
@@ -214,7 +217,7 @@ class Cluster:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._page}/json/", timeout=10) as answer:
                 # A master that starts answers every path with its page until the path of JSON is attached.
-                return json.load(answer) if "json" in answer.headers["Content-Type"] else None
+                return json.load(answer) if answer.headers.get_content_subtype() == "json" else None
         except OSError:
             return None
 
@@ -273,6 +276,7 @@ def cluster(tmp_path: Path, packed: Path) -> Iterator[Cluster]:
     """A master and three workers."""
     cluster = Cluster(tmp_path, packed)
     try:
+        cluster.await_master()
         for _ in range(WORKERS):
             cluster.add_worker()
         cluster.await_workers(WORKERS)
@@ -346,6 +350,8 @@ class Fleet:
         self._starts = 0
         self.url = ",".join(f"grpc://127.0.0.1:{port}" for port in self._ports)
         self._servers: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
         for port in self._ports:
             self._servers.append(self._served_at(port))
 
@@ -391,6 +397,7 @@ def fleet(cluster: Cluster) -> Iterator[Fleet]:
     """Two servers."""
     fleet = Fleet(cluster.folder, cluster.packed)
     try:
+        fleet.start()
         yield fleet
     finally:
         fleet.end()

@@ -14,8 +14,8 @@ import pytest
 
 from foldflight import connect
 from foldflight.cli import demo
+from tests.wire.kit import PATIENCE_S
 
-START_S = 60
 MODULE = "tests.wire.limit_functions"
 
 
@@ -56,7 +56,7 @@ def serve(foldflight, *arguments, **variables):
 def test_functions_lists_what_a_server_serves(foldflight):
     """`functions` lists the same for a server as for its modules."""
     _, url = serve(foldflight)
-    output, errors = foldflight("functions", url, "--json").communicate(timeout=START_S)
+    output, errors = foldflight("functions", url, "--json").communicate(timeout=PATIENCE_S)
     assert {each["name"]: each["signature"] for each in json.loads(output)} == {
         info.name: info.signature for info in connect(f"embedded:{MODULE}").infos()
     }, errors
@@ -67,7 +67,7 @@ def test_a_signal_drains_and_the_exit_code_says_so(foldflight, number):
     """SIGTERM and Ctrl-C end an idle server at once, with exit code 0."""
     process, _ = serve(foldflight)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=START_S)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
     assert "drained" in errors
 
@@ -78,7 +78,7 @@ def test_settings_come_from_the_environment_and_a_flag_wins(foldflight):
         foldflight, "--server-id", "by-flag", FOLDFLIGHT_SERVER_ID="by-variable", FOLDFLIGHT_LOG_LEVEL="info"
     )
     process.terminate()
-    _, errors = process.communicate(timeout=START_S)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert '"by-flag"' in errors
     assert "by-variable" not in errors
 
@@ -90,7 +90,7 @@ def test_taken_port_is_a_clear_error(foldflight):
         taken.listen()
         port = taken.getsockname()[1]
         process = foldflight("serve", "examples.weighted_avg", "--port", str(port))
-        _, errors = process.communicate(timeout=START_S)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert f"port {port}" in errors
     assert "--port" in errors
@@ -100,7 +100,7 @@ def test_taken_port_is_a_clear_error(foldflight):
 def test_unreachable_server_is_a_clear_error(foldflight):
     """For a port without a server, `functions` prints URL, code and what to wait for, without a traceback."""
     process = foldflight("functions", "grpc://127.0.0.1:1", "--deadline-s", "5")
-    _, errors = process.communicate(timeout=START_S)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "UNREACHABLE" in errors
     assert "grpc://127.0.0.1:1" in errors

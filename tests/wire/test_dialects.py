@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import json
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -26,6 +25,7 @@ from foldflight.adapters.wire import calls, wire_adapter_of
 from foldflight.server import exchanges
 from foldflight.server.run.lifecycle import Server, serving
 from tests import scalar_functions
+from tests.wire.kit import DEADLINE_S, PATIENCE_S, eventually
 
 _EXCHANGE = "/arrow.flight.protocol.FlightService/DoExchange"
 # What arrow-udf's Rust client sends: the schema and one batch of two BIGINT columns without names, (3, 5), (NULL, 7).
@@ -466,7 +466,7 @@ def test_a_recorded_stream(server: Server) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{server.flight.port}") as channel:
         exchange = channel.stream_stream(_EXCHANGE)
         messages = [_flight_data(message, "multiply") for message in (_SCHEMA, _BATCH, _BATCH)]
-        answers = list(exchange(iter(messages), timeout=20))
+        answers = list(exchange(iter(messages), timeout=PATIENCE_S))
     assert len(answers) == 3, "the schema, and one batch for each"
     assert b"multiply" in answers[0]
     assert answers[1] == answers[2]
@@ -479,11 +479,11 @@ def test_headers_come_before_the_rows(server: Server) -> None:
 
     def messages() -> Iterator[bytes]:
         yield _flight_data(_SCHEMA, "multiply")
-        release.wait(20)
+        release.wait(PATIENCE_S)
         yield _flight_data(_BATCH, "multiply")
 
     with grpc.insecure_channel(f"127.0.0.1:{server.flight.port}") as channel:
-        running = channel.stream_stream(_EXCHANGE)(messages(), timeout=20)
+        running = channel.stream_stream(_EXCHANGE)(messages(), timeout=DEADLINE_S)
         assert running.initial_metadata() is not None  # waits for the headers, which come before the batch is sent
         release.set()
         assert len(list(running)) == 2
@@ -498,7 +498,7 @@ def test_a_drain_ends_streams(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(x)
         if x == 2:
             begun.set()
-            may_end.wait(20)
+            may_end.wait(PATIENCE_S)
         return x
 
     monkeypatch.setattr(exchanges, "_LEAVE_S", 0.2)
@@ -510,7 +510,7 @@ def test_a_drain_ends_streams(monkeypatch: pytest.MonkeyPatch) -> None:
         (_, told), (_, ends), (works, answers) = streams
         assert told.read_chunk().data.to_pydict() == {"slowly": [0]}
         assert ends.read_chunk().data.to_pydict() == {"slowly": [1]}
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE_S)
         drained = threads.submit(server.drain)
         with pytest.raises(fl.FlightUnavailableError, match="DRAINING"):
             told.read_chunk()
@@ -520,7 +520,7 @@ def test_a_drain_ends_streams(monkeypatch: pytest.MonkeyPatch) -> None:
         assert answers.read_chunk().data.to_pydict() == {"slowly": [2]}
         with pytest.raises(fl.FlightUnavailableError, match=r"DRAINING.*send these rows to another server"):
             answers.read_chunk()
-        assert drained.result(10)
+        assert drained.result(PATIENCE_S)
         assert sorted(seen) == [0, 1, 2]
         for writer, _ in streams:
             with contextlib.suppress(fl.FlightError):
@@ -531,10 +531,7 @@ def test_the_account_of_a_call(server: Server, client: Any) -> None:
     """Calls of other engines are exchanges like any: they are counted, and free what they held."""
     before = server.metrics.registry.get_sample_value("foldflight_rows_total")
     call(client, "multiply", pa.array([1, 2]), pa.array([3, 4]))
-    until_s = time.monotonic() + 10
-    while server.flight.active and time.monotonic() < until_s:
-        time.sleep(0.01)
-    assert server.flight.active == 0
+    assert eventually(lambda: server.flight.active == 0)
     assert server.metrics.registry.get_sample_value("foldflight_rows_total") == before + 2
 
 

@@ -22,10 +22,21 @@ from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import EXIT_DRAINED, serving
 from foldflight.testing import run_over, run_over_epochs
+from tests.ports import free_port
 from tests.watched import Seen, watched
 from tests.wire import wire_functions
-from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess, end_epoch, eventually, opening, pause, rows
-from tests.wire.test_lifecycle import free_port
+from tests.wire.kit import (
+    DEADLINE_S,
+    IMPATIENT,
+    PATIENCE_S,
+    STATE_KEY,
+    ServerProcess,
+    end_epoch,
+    eventually,
+    opening,
+    pause,
+    rows,
+)
 from tests.wire.test_probes import page
 
 Fork = Callable[..., ServerProcess]
@@ -116,7 +127,7 @@ def test_another_server_takes_over(fork: Fork, expected: Any, harm: Callable[...
         assert exchange.opened.server_id not in {each.ready["server_id"] for each in harmed}
         assert len(harmed) == 1
     if harm is drain:
-        assert harmed[0].process.wait(10) == EXIT_DRAINED
+        assert harmed[0].process.wait(PATIENCE_S) == EXIT_DRAINED
 
 
 def test_modes_are_those_of_the_server_that_took_over(fork: Fork) -> None:
@@ -155,7 +166,7 @@ def test_a_batch_without_barriers_leaves_a_draining_server_with_its_states(fork:
         drained = holder(servers, exchange)
         assert not eventually(send, 0.5)
         drain(drained)
-        assert eventually(send, 20)
+        assert eventually(send)
         assert drained.process.returncode == EXIT_DRAINED
         found = end_epoch(exchange, 1)
         assert isinstance(exchange, SurvivingExchange)

@@ -24,7 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from foldflight.client import FlightTransport, close_connections
 from foldflight.functions.query.call import Call
 from tests.hostile.forging import messages_of
-from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, opening, rows
+from tests.wire.kit import DEADLINE_S, PATIENCE_S, ServerProcess, end_epoch, eventually, opening, rows
 from tests.wire.raw import RawClient, flight_data
 from tests.wire.test_load import held
 
@@ -34,7 +34,6 @@ CONNECTIONS = 1500
 STREAMS_EACH = 20
 # What a server may have besides one thread for each call that it takes: gRPC's own, the watches, the pages.
 THREADS_MAX = 96
-BACK_S = 45.0
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, CONTINUATION = 0, 1, 3, 4, 9
@@ -114,7 +113,7 @@ def flood(port: int, speech: bytes, count: int = CONNECTIONS) -> Iterator[list[s
     connections = []
     try:
         for _ in range(count):
-            connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+            connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
             connections.append(connection)
             with contextlib.suppress(OSError):
                 connection.sendall(speech)
@@ -173,8 +172,8 @@ def is_quiet(server: ServerProcess) -> bool:
 
 def assert_back(server: ServerProcess, before: dict[str, int]) -> None:
     """Threads, files and memory are about as before, and the server is idle."""
-    assert eventually(lambda: is_back(server, before), BACK_S), (before, held_by(server))
-    assert eventually(lambda: is_quiet(server), BACK_S)
+    assert eventually(lambda: is_back(server, before)), (before, held_by(server))
+    assert eventually(lambda: is_quiet(server))
     assert server.process.poll() is None
 
 
@@ -278,7 +277,7 @@ def test_a_low_limit_of_files_lowers_the_connections(fork: Fork) -> None:
     before = settled(server)
     with flood(server.ready["health"], b"", 300), flood(server.ready["flight"], b"", 300):
         assert held_by(server)["files"] < 300
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.ready['http']}/readyz", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.ready['http']}/readyz", timeout=PATIENCE_S) as answer:
             assert answer.status == 200
         assert folds(server)  # once the server has hung up on those that say nothing
     close_connections()
@@ -297,7 +296,9 @@ def test_the_http_port_survives_incomplete_requests(fork: Fork, attack: str) -> 
     with flood(server.ready["http"], HTTP_ATTACKS[attack]):
         assert held_by(server)["threads"] <= before["threads"] + 8
         for page in ("healthz", "metrics"):
-            with urllib.request.urlopen(f"http://127.0.0.1:{server.ready['http']}/{page}", timeout=10) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{server.ready['http']}/{page}", timeout=PATIENCE_S
+            ) as answer:
                 assert answer.status == 200
         assert_back(server, before)
 
@@ -315,7 +316,7 @@ def test_http_requests_that_drip(fork: Fork) -> None:
             time.sleep(0.2)
             return is_back(server, before)
 
-        assert eventually(all_gone, BACK_S)
+        assert eventually(all_gone)
 
 
 def test_http_readers_that_drip(fork: Fork) -> None:
@@ -323,7 +324,7 @@ def test_http_readers_that_drip(fork: Fork) -> None:
     server = fork()
     before = settled(server)
     with flood(server.ready["http"], b"GET /metrics HTTP/1.1\r\n\r\n", 50):
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.ready['http']}/healthz", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.ready['http']}/healthz", timeout=PATIENCE_S) as answer:
             assert answer.status == 200
         assert_back(server, before)
 

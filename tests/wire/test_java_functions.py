@@ -107,7 +107,7 @@ def test_a_class_that_ends_the_process(spawn: Spawn, tmp_path: Path) -> None:
         other.chunk(rows((0, 0, 5)))
         assert end_epoch(other, 1).column("output_0").to_pylist() == [5]
     assert eventually(lambda: '"exit_code": 7' in server.log.read_text())
-    assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1], 60)
+    assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1])
     with opened_apart(server, opening(call)) as after:
         after.chunk(rows((0, 0, 6)))
         assert end_epoch(after, 1).column("output_0").to_pylist() == [6]

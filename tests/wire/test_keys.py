@@ -23,7 +23,7 @@ from foldflight.functions.query.call import Call
 from foldflight.server import calls
 from foldflight.server.run.lifecycle import serving
 from tests.wire import wire_functions
-from tests.wire.kit import STATE_KEY, opening
+from tests.wire.kit import PATIENCE_S, STATE_KEY, opening
 
 COUNT = Call("count", ())
 FIRST, SECOND, THIRD = "the first token, long", "the second token, long", "the third token, long"
@@ -61,7 +61,7 @@ def test_the_version_of_external_functions_needs_no_token_and_no_thread() -> Non
     path, silence, started = "/arrow.flight.protocol.FlightService/DoAction", threading.Event(), []
 
     def silent() -> Iterator[bytes]:
-        silence.wait(60)
+        silence.wait(PATIENCE_S)
         yield from ()
 
     with (
@@ -71,7 +71,7 @@ def test_the_version_of_external_functions_needs_no_token_and_no_thread() -> Non
         fl.connect(server.url) as client,
     ):
         patched.setattr(calls.IncomingCall, "receive", lambda _call: started.append(threading.current_thread().name))
-        answers = channel.stream_stream(path)(silent(), timeout=20)
+        answers = channel.stream_stream(path)(silent(), timeout=PATIENCE_S)
         assert next(answers) == b"\x0a\x01\x02", "arrow.flight.protocol.Result with the body 0x02"
         with pytest.raises(grpc.RpcError) as caught:
             next(answers)

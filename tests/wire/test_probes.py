@@ -34,13 +34,13 @@ from foldflight.server.ops.metrics import METRICS
 from foldflight.server.ops.status import Status
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
-from tests.wire.kit import STATE_KEY, end_epoch, eventually, opening, rows
+from tests.wire.kit import DEADLINE_S, PATIENCE_S, STATE_KEY, end_epoch, eventually, opening, rows
 
 
 def page(port: int | None, path: str) -> tuple[int, str]:
     """Fetch a page: status and body."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -51,7 +51,7 @@ def health(port: int | None, service: str) -> int:
     """Ask grpc.health.v1."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         request = health_pb2.HealthCheckRequest(service=service)
-        return int(health_pb2_grpc.HealthStub(channel).Check(request, timeout=10).status)
+        return int(health_pb2_grpc.HealthStub(channel).Check(request, timeout=PATIENCE_S).status)
 
 
 def samples(body: str) -> dict[str, float]:
@@ -91,9 +91,9 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 def test_pages_and_health_listen_on_ipv6_too() -> None:
     """All ports accept IPv6 addresses, for clusters with only IPv6."""
     with serving("examples.weighted_avg", host="::1", http_port=0, health_port=0) as server:
-        with urllib.request.urlopen(f"http://[::1]:{server.probes.http_port}/readyz", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://[::1]:{server.probes.http_port}/readyz", timeout=PATIENCE_S) as answer:
             assert answer.status == 200
-        with FlightTransport([server.url], deadline_s=10).open(opening(Call("count"))) as exchange:
+        with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(Call("count"))) as exchange:
             assert folded(exchange, rows((0, 0))).column("output_0").to_pylist() == [1]
 
 
@@ -140,7 +140,7 @@ class SlowStatus:
         self.peers_answer = threading.Event()
 
     def fleet(self) -> dict[str, Any]:
-        self.peers_answer.wait(30)
+        self.peers_answer.wait(PATIENCE_S)
         return {}
 
     def own(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def test_silent_connections_make_room_without_a_trace(
     try:
         with contextlib.ExitStack() as stack:
             silent = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(3)]
-            assert select.select(silent[:1], [], [], 10)[0]
+            assert select.select(silent[:1], [], [], PATIENCE_S)[0]
             assert page(server.port, "/healthz") == (200, "alive\n")
     finally:
         server.close()
@@ -191,10 +191,10 @@ def test_metrics_count_an_exchange() -> None:
     with serving(wire_functions, state_keys=STATE_KEY, http_port=0) as server:
         calls = (Call("talks", ("value",)), Call("sum", ("value",)), Call("count", ("value",), distinct=True))
         kinds = (RowKind.INSERT, RowKind.INSERT, RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER, RowKind.DELETE)
-        with FlightTransport([server.url], deadline_s=20).open(opening(*calls[1:])) as exchange:
+        with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(*calls[1:])) as exchange:
             exchange.chunk(chunk := rows(*((slot, kind, 5) for slot, kind in enumerate(kinds))))
             end_epoch(exchange, 1)
-        with FlightTransport([server.url], deadline_s=20).open(opening(calls[0])) as exchange:
+        with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(calls[0])) as exchange:
             exchange.chunk(rows((0, 0, 1), (1, 0, 2)))
             end_epoch(exchange, 1)
             # Counted after the answers: the groups with the chunk, the bytes with the barrier, the end of the first.
@@ -232,7 +232,7 @@ def test_metrics_say_what_was_refused_and_why() -> None:
     """A full server, an exceeded limit and an author's mistake each have their own counter."""
     limits = {"exchanges_max": 1, "state_bytes_max": 4}
     with serving(wire_functions, state_keys=STATE_KEY, http_port=0, **limits) as server:
-        transport = FlightTransport([server.url], deadline_s=20, bounds=FailoverBounds(patience_s=0))
+        transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=FailoverBounds(patience_s=0))
         with transport.open(opening(Call("count"))) as exchange:
             with pytest.raises(RetryableError, match="exchanges_max"):
                 transport.open(opening(Call("count")))
@@ -255,7 +255,7 @@ def test_log_lines_carry_exchange_and_server() -> None:
     """All events of an exchange have its id: opening, the function's lines, the failure, the end."""
     log = io.StringIO()
     with serving(wire_functions, state_keys=STATE_KEY, log_stream=log) as server:
-        transport = FlightTransport([server.url], deadline_s=20)
+        transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
         calls = opening(Call("talks", ("value",)), Call("fails_to_accumulate", ("value",)))
         with contextlib.suppress(FunctionError), transport.open(calls) as exchange:
             exchange.chunk(rows((0, 0, 1)))

@@ -16,10 +16,9 @@ import pytest
 
 from foldflight.server.ops.logs import make_logger
 from foldflight.server.run import relay
-from tests.wire.kit import eventually
+from tests.wire.kit import PATIENCE_S, eventually
 
 Batch = list[tuple[int, int]]
-DEADLINE_S = 10.0
 
 
 class Epoll:
@@ -65,7 +64,7 @@ class Ends:
 def connected(buffer_bytes: int = 0) -> tuple[socket.socket, socket.socket]:
     """Return both ends of a connection, one that holds few bytes if asked. The second one is as the relay has it."""
     outer = socket.socket()
-    outer.settimeout(DEADLINE_S)
+    outer.settimeout(PATIENCE_S)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         if buffer_bytes:
             outer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
@@ -119,12 +118,12 @@ def test_the_last_bytes_of_a_worker_reach_its_client(thread: Any, ends: Callable
     one.upstream.send(b"a request that is answered with a reset")
     poll = select.poll()
     poll.register(one.upstream, 0)
-    assert poll.poll(DEADLINE_S * 1000)[0][1] & select.POLLHUP
+    assert poll.poll(PATIENCE_S * 1000)[0][1] & select.POLLHUP
     thread.carry(one.connection)
     if is_slow:
         assert not one.is_gone.wait(0.3)
     assert read_all(one.client) == payload
-    assert one.is_gone.wait(DEADLINE_S)
+    assert one.is_gone.wait(PATIENCE_S)
 
 
 def test_a_client_that_never_reads_the_last_bytes_is_given_up(
@@ -136,7 +135,7 @@ def test_a_client_that_never_reads_the_last_bytes_is_given_up(
     thread.carry(one.connection)
     one.worker.sendall(b"an answer" * 6000)
     one.worker.close()
-    assert one.is_gone.wait(60)
+    assert one.is_gone.wait(PATIENCE_S)
 
 
 def test_an_event_of_a_connection_that_has_ended_ends_no_other(thread: Any, ends: Callable[..., Ends]) -> None:
@@ -153,7 +152,7 @@ def test_a_connection_that_cannot_be_watched_ends_alone(thread: Any, ends: Calla
     bad, good = ends(), ends()
     thread._poll.refused.add(bad.upstream)
     thread.carry(bad.connection)
-    assert bad.is_gone.wait(DEADLINE_S)
+    assert bad.is_gone.wait(PATIENCE_S)
     assert read_all(bad.client) == b""
     thread.carry(good.connection)
     assert good.carries()
@@ -171,5 +170,5 @@ def test_connections_that_were_not_begun_are_closed(thread: Any, ends: Callable[
 
     thread._poll.first.append(end)
     thread._wake()
-    assert one.is_gone.wait(DEADLINE_S)
+    assert one.is_gone.wait(PATIENCE_S)
     assert read_all(one.client) == b""

@@ -17,7 +17,7 @@ from foldflight.functions.registry import Registry
 from foldflight.lift.lifting import lifted_of
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
-from tests.wire.kit import COLUMNS, DEADLINE_S, STATE_KEY, environment, eventually, opening, rows
+from tests.wire.kit import COLUMNS, DEADLINE_S, PATIENCE_S, STATE_KEY, environment, eventually, opening, rows
 
 AVG = Call("weighted_avg", ("value", "weight"))
 COUNT = Call("count")
@@ -271,7 +271,7 @@ def run_python(program: str, stdin: bytes) -> bytes:
         input=stdin,
         capture_output=True,
         env=environment(tests=False),
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert finished.returncode == 0, finished.stderr.decode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,7 @@ from foldflight.server.run.lifecycle import Server, serving
 from foldflight.testing import run_epochs
 from tests import scalar_functions
 from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess
+from tests.wire.test_failover import drain, kill
 
 MODULE = "tests.scalar_functions"
 COLUMNS = pa.schema([("x", pa.int64()), ("t", pa.string())])
@@ -139,8 +139,10 @@ def test_columns_may_have_any_name(transport: Any) -> None:
         assert exchange.mapped().to_pylist() == [{"output_0": "b"}]
 
 
-@pytest.mark.parametrize("how", ["kill", "drain"])
-def test_another_server_takes_over_in_the_middle(fork: Callable[..., ServerProcess], how: str) -> None:
+@pytest.mark.parametrize("harm", [kill, drain])
+def test_another_server_takes_over_in_the_middle(
+    fork: Callable[..., ServerProcess], harm: Callable[[ServerProcess], None]
+) -> None:
     """A server is killed, or drains, while batches travel: each row is answered once, in order."""
     servers = [fork(modules=MODULE), fork(modules=MODULE)]
     transport = FlightTransport(
@@ -154,12 +156,12 @@ def test_another_server_takes_over_in_the_middle(fork: Callable[..., ServerProce
             exchange.chunk(batch)
             if place == 5:
                 (at_work,) = [each for each in servers if each.ready["server_id"] == serving_id]
-                at_work.process.send_signal(signal.SIGKILL if how == "kill" else signal.SIGTERM)
+                harm(at_work)
             found.append((batch, exchange.mapped()))
         assert exchange.opened.server_id != serving_id
         stats = exchange.coordinator.stats
         assert stats.replays == 1
-        assert stats.losses == (1 if how == "kill" else 0)
+        assert stats.losses == (1 if harm is kill else 0)
         assert exchange.coordinator.held_bytes == 0, "answered chunks are forgotten"
     for batch, answer in found:
         assert answer.to_pylist() == expected(batch)
@@ -167,7 +169,7 @@ def test_another_server_takes_over_in_the_middle(fork: Callable[..., ServerProce
 
 def test_functions_that_take_too_long_are_interrupted() -> None:
     """fold_s_max holds for scalar functions: the error names the function and the row."""
-    with serving(scalar_functions, fold_s_max=0.5) as server:
+    with serving(scalar_functions, fold_s_max=1.5) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
         opening = Open((), COLUMNS, steps=(Step("sleepy", (X,)),), outputs=(0,))
         with transport.open(opening) as exchange:

@@ -17,7 +17,17 @@ from foldflight.functions.query.step import Step, StepArgument
 from foldflight.server.run.lifecycle import EXIT_SPENT, Server, serving
 from foldflight.shipping.bundles import Bundle, made_here, seal
 from tests.wire import limit_functions
-from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess, end_epoch, eventually, opened_apart, opening, rows
+from tests.wire.kit import (
+    DEADLINE_S,
+    IMPATIENT,
+    PATIENCE_S,
+    ServerProcess,
+    end_epoch,
+    eventually,
+    opened_apart,
+    opening,
+    rows,
+)
 from tests.wire.limit_functions import ENDLESS
 from tests.wire.test_probes import page
 
@@ -108,12 +118,12 @@ def test_others_go_on_meanwhile(hurried: Server) -> None:
 
 def test_the_time_limit_applies_to_each_frame(hurried: Server) -> None:
     """Frames that take longer than the limit together, and not one by one, are all folded."""
-    naps = 5
+    naps = 8
     with transport_to(hurried).open(opening(Call("naps", ("value",)))) as exchange:
         for _ in range(naps):
-            exchange.chunk(rows((0, 0, round(300 * FOLD_S_MAX))))
+            exchange.chunk(rows((0, 0, round(150 * FOLD_S_MAX))))
         (found,) = end_epoch(exchange, 1).column("output_0").to_pylist()
-    assert found == naps * round(300 * FOLD_S_MAX) > 1000 * FOLD_S_MAX
+    assert found == naps * round(150 * FOLD_S_MAX) > 1000 * FOLD_S_MAX
 
 
 def test_a_time_limit_is_not_isolated(hurried: Server) -> None:
@@ -154,7 +164,7 @@ def test_what_cannot_be_interrupted_ends_the_process(spawn: Spawn) -> None:
     with opened_apart(server, opening(Call("sleeps", ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, 120)))
         exchange.barrier(1)
-        assert server.process.wait(30) == EXIT_SPENT
+        assert server.process.wait(PATIENCE_S) == EXIT_SPENT
         with pytest.raises(RetryableError):
             exchange.results(1)
     assert "cannot be interrupted" in server.log.read_text()
@@ -186,7 +196,7 @@ def test_the_largest_exchange_ends_before_the_kernel_ends_all(spawn: Spawn) -> N
         assert caught.value.code == "LIMIT"
         assert "memory_limit = 600 MiB" in caught.value.message
         assert end_epoch(small, 1).num_rows == 1000
-        assert eventually(lambda: not refused_for_memory(server), 20)
+        assert eventually(lambda: not refused_for_memory(server))
     body = page(server.ready["http"], "/metrics")[1]
     assert 'foldflight_limit_errors_total{limit="memory_limit"}' in body
     assert "foldflight_memory_limit_bytes 6.291456e+08" in body
@@ -201,7 +211,7 @@ def test_one_chunk_that_takes_all_memory_is_interrupted(spawn: Spawn) -> None:
             end_epoch(large, 1)
         assert (caught.value.code, caught.value.function) == ("LIMIT", "hoards")
         assert caught.value.slot is not None
-    assert eventually(lambda: not refused_for_memory(server), 20)
+    assert eventually(lambda: not refused_for_memory(server))
 
 
 def test_a_program_is_the_largest_while_it_works(spawn: Spawn) -> None:
@@ -231,11 +241,11 @@ def test_new_exchanges_go_elsewhere_before_that(spawn: Spawn) -> None:
         assert epoch > 3
         large.chunk(rows((1, 0, 1)))
         assert end_epoch(large, epoch)["output_0"].to_pylist() == [1]
-    assert eventually(lambda: not refused_for_memory(server), 20)
+    assert eventually(lambda: not refused_for_memory(server))
 
 
 def test_a_server_without_room_does_not_start(spawn: Spawn) -> None:
     """A server that exceeds the limit by itself does not start."""
     server = spawn(modules="tests.wire.limit_functions", memory_limit="50MiB", await_ready=False)
-    assert server.process.wait(30) == 2
+    assert server.process.wait(PATIENCE_S) == 2
     assert "memory_limit = 50 MiB" in server.log.read_text()

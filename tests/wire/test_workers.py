@@ -26,6 +26,7 @@ from foldflight.server.run.workers import _Worker
 from tests.wire.kit import (
     DEADLINE_S,
     IMPATIENT,
+    PATIENCE_S,
     ServerProcess,
     environment,
     eventually,
@@ -68,7 +69,7 @@ def test_workers_share_the_port_and_the_page(fork: Fork) -> None:
     # kill one worker: its clients see a lost server, the other goes on, a new one comes up
     os.kill(server.ready["workers"][0], signal.SIGKILL)
     assert eventually(lambda: "foldflight_worker_restarts_total 1.0" in page(server.ready["http"], "/metrics")[1])
-    assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1], 30)
+    assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1])
     assert page(server.ready["http"], "/readyz")[0] == 200
     # what the dead one has counted still counts; what it had open does not
     assert eventually(lambda: "foldflight_exchanges_open 0.0" in page(server.ready["http"], "/metrics")[1])
@@ -85,7 +86,7 @@ def test_workers_share_the_port_and_the_page(fork: Fork) -> None:
         assert eventually(lambda: page(server.ready["http"], "/readyz")[0] == 503)
         assert eventually(lambda: refuses(server))
         assert count_rows(exchange, 2, 1) == [2]
-    assert server.process.wait(20) == EXIT_DRAINED
+    assert server.process.wait(PATIENCE_S) == EXIT_DRAINED
 
 
 @pytest.mark.slow
@@ -106,16 +107,16 @@ def test_a_worker_that_hangs_is_replaced(fork: Fork, hang: str) -> None:
         assert count_rows(other, 1, 5) == [5]
     assert "worker hung: it is killed" in server.log.read_text()
     assert eventually(lambda: "foldflight_worker_restarts_total 1.0" in page(server.ready["http"], "/metrics")[1])
-    assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1], 30)
+    assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1])
 
 
 @contextlib.contextmanager
-def alone(module: str, folder: Path, log: io.StringIO) -> Iterator[_Worker]:
-    """Keep one worker running without a parent's port; it has ten seconds to start."""
+def alone(module: str, folder: Path, log: io.StringIO, start_s_max: float = PATIENCE_S) -> Iterator[_Worker]:
+    """Keep one worker running without a parent's port."""
     ports = {"port": "0", "health_port": "off", "http_port": "off"}
     worker = _Worker(0, load_settings({"modules": module, **ports}, {}), str(folder), make_logger(log))
     try:
-        worker.start({"status_at": None, "cpus": 1}, 10.0, on_change=lambda: None)
+        worker.start({"status_at": None, "cpus": 1}, start_s_max, on_change=lambda: None)
         yield worker
     finally:
         worker.kill()
@@ -127,8 +128,8 @@ def test_a_worker_that_hangs_while_it_starts_is_replaced(tmp_path: Path, monkeyp
     monkeypatch.setenv("HANGS_AT_FIRST_MARK", str(tmp_path / "mark"))
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     log = io.StringIO()
-    with alone("tests.wire.hangs_at_first", tmp_path, log) as worker:
-        assert worker.ready.wait(60)
+    with alone("tests.wire.hangs_at_first", tmp_path, log, start_s_max=20.0) as worker:
+        assert worker.ready.wait(PATIENCE_S)
     assert worker.restarts
     assert "worker hung: it is killed" in log.getvalue()
 
@@ -145,7 +146,7 @@ def test_a_server_can_be_stopped_while_its_workers_start(tmp_path: Path, monkeyp
     with ThreadPoolExecutor(1) as threads:
         code = threads.submit(run_server, settings, stop, log_stream=log, on_ready=ready_lines.append)
         stop.set()
-        assert code.result(30) == EXIT_DRAINED
+        assert code.result(PATIENCE_S) == EXIT_DRAINED
     assert not ready_lines
     assert "stopped while workers started" in log.getvalue()
 
@@ -155,7 +156,7 @@ def test_a_worker_that_cannot_start_ends_by_itself(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     log = io.StringIO()
     with alone("tests.wire.broken_module", tmp_path, log):
-        assert eventually(lambda: "worker died" in log.getvalue(), 60)
+        assert eventually(lambda: "worker died" in log.getvalue())
     assert '"exit_code": 1,' in log.getvalue()
 
 
@@ -173,7 +174,7 @@ def test_a_worker_whose_function_cannot_be_interrupted_is_replaced(fork: Fork) -
             stuck.results(1)
         assert count_rows(other, 1, 5) == [5]
     assert eventually(lambda: f'"exit_code": {EXIT_SPENT}' in server.log.read_text())
-    assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1], 30)
+    assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1])
 
 
 @pytest.mark.slow
@@ -189,7 +190,7 @@ def test_all_processes_may_be_told_to_end(spawn: Spawn) -> None:
         assert isinstance(exchange, DirectExchange)
         assert isinstance(exchange._connection, FlightConnection)
         assert exchange._connection.reopen
-    assert server.process.wait(30) == EXIT_DRAINED
+    assert server.process.wait(PATIENCE_S) == EXIT_DRAINED
 
 
 def refuses(server: ServerProcess) -> bool:
@@ -207,7 +208,7 @@ def test_drain_of_workers_has_an_end(spawn: Spawn) -> None:
     server = spawn(modules=MODULE, workers=2, drain_s=0.3)
     with FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(opening(COUNT)) as exchange:
         server.terminate()
-        assert server.process.wait(20) == EXIT_CUT_OFF
+        assert server.process.wait(PATIENCE_S) == EXIT_CUT_OFF
         with pytest.raises(RetryableError):
             count_rows(exchange, 1, 1)
 
@@ -217,7 +218,7 @@ def test_workers_do_not_outlive_their_parent(spawn: Spawn) -> None:
     server = spawn(modules=MODULE, workers=2)
     server.process.kill()
     server.process.wait()
-    assert eventually(lambda: not any(is_alive(pid) for pid in server.ready["workers"]), 20)
+    assert eventually(lambda: not any(is_alive(pid) for pid in server.ready["workers"]))
 
 
 def test_a_server_without_workers_is_not_ready(fork: Fork) -> None:
@@ -230,8 +231,8 @@ def test_a_server_without_workers_is_not_ready(fork: Fork) -> None:
     assert eventually(lambda: page(server.ready["http"], "/readyz")[0] == 503)
     assert health(server.ready["health"], "") != SERVING
     assert page(server.ready["http"], "/healthz")[0] == 200
-    assert eventually(lambda: page(server.ready["http"], "/readyz")[0] == 200, 30)
-    assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1], 30)
+    assert eventually(lambda: page(server.ready["http"], "/readyz")[0] == 200)
+    assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1])
     with opened_apart(server, opening(COUNT)) as exchange:
         assert count_rows(exchange, 1, 10) == [10]
         assert before
@@ -248,7 +249,7 @@ def metrics_files(pid: int) -> list[Path]:
 def test_module_that_fails_to_import_is_said_once(spawn: Spawn) -> None:
     """With workers, a broken module is also one error before anything is served."""
     failing = spawn(modules="tests.wire.broken_module", workers=2, await_ready=False)
-    assert failing.process.wait(30) == 2
+    assert failing.process.wait(PATIENCE_S) == 2
     assert failing.log.read_text().count("broken_module.py:7") == 1
 
 

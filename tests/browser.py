@@ -6,7 +6,9 @@ import contextlib
 import shutil
 from collections.abc import Iterator
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
+
+LONG_MS = 120_000  # what a busy machine may need for anything
 
 
 @contextlib.contextmanager
@@ -16,8 +18,10 @@ def browser_page() -> Iterator[Page]:
     assert chromium, "no chromium: apt-get install chromium (tests/deploy/tools.sh does)"
     said: list[str] = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=LONG_MS)
         page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page.set_default_timeout(LONG_MS)
+        expect.set_options(timeout=LONG_MS)
         page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("request", lambda request: said.append(request.url) if "127.0.0.1" not in request.url else None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
@@ -16,8 +15,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from foldflight.client import FlightTransport, OpenExchange
+from foldflight.errors import RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.functions.query.call import Call
+from tests.ports import free_port
 from tests.wire.kit import end_epoch, opening, rows
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ def tool(name: str) -> str:
     return found
 
 
-def run(*command: str, timeout_s: float = 300, check: bool = True, **more: Any) -> str:
+def run(*command: str, timeout_s: float = 600, check: bool = True, **more: Any) -> str:
     """Run a command and return what it prints."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, **more)
     assert not check or done.returncode == 0, (
@@ -60,14 +61,6 @@ def build_images() -> None:
     for target, tag in IMAGES.items():
         arguments = ["--build-arg", f"BASE_IMAGE={base}", "--target", target, "--tag", tag]
         docker("build", "--quiet", *arguments, str(ROOT), timeout_s=1200)
-
-
-def free_port() -> int:
-    """Return a free port of the loopback address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 class Fleet:
@@ -101,14 +94,18 @@ class Fleet:
 
     def status(self) -> list[dict[str, Any]]:
         """Return the status that the servers behind the balancer report."""
-        servers: list[dict[str, Any]] = FlightTransport([self.url], deadline_s=10).status()["servers"]
+        servers: list[dict[str, Any]] = FlightTransport([self.url], deadline_s=60).status()["servers"]
         return servers
 
     def are_balanced(self, number: int) -> bool:
         """Return whether this many servers are ready, and the balancer gives new exchanges to each of them."""
-        if [each.get("state") for each in self.status()] != ["ready"] * number:
+        try:
+            status = self.status()
+        except RetryableError:  # the balancer knows no server yet
             return False
-        transport = FlightTransport([self.url], deadline_s=10)
+        if [each.get("state") for each in status] != ["ready"] * number:
+            return False
+        transport = FlightTransport([self.url], deadline_s=60)
         with ExitStack() as stack:
             opened = [stack.enter_context(transport.open(opening(COUNT))).opened for _ in range(4 * number)]
         return len({each.server_id for each in opened}) == number
@@ -118,11 +115,21 @@ class Fleet:
         format_ = "{{.State.Health.Status}}"
         return all(docker("inspect", "--format", format_, each) == "healthy" for each in servers or self.servers())
 
+    def has_prometheus(self) -> bool:
+        """Return whether Prometheus answers queries; it listens before it does."""
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.ports['PROMETHEUS_PORT']}/-/ready", timeout=60
+            ) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
     def prometheus(self, expression: str) -> list[dict[str, Any]]:
         """Ask the fleet's Prometheus and return the series."""
         query = urllib.parse.urlencode({"query": expression})
         with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.ports['PROMETHEUS_PORT']}/api/v1/query?{query}", timeout=10
+            f"http://127.0.0.1:{self.ports['PROMETHEUS_PORT']}/api/v1/query?{query}", timeout=60
         ) as answer:
             found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
         return found

@@ -64,7 +64,7 @@ class Containers:
 
     def _await_healthy(self, *servers: str) -> None:
         """Wait until servers that were started are ready: on a busy machine the next fault would hit the last one."""
-        assert eventually(lambda: self._fleet.are_healthy(*servers), 300.0), servers
+        assert eventually(lambda: self._fleet.are_healthy(*servers), timeout_s=300), servers
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def fleet() -> Iterator[Fleet]:
     found = Fleet(f"chaos{os.getpid()}", **settings)
     try:
         found.up("server", "balancer", servers=SERVERS)
-        assert eventually(lambda: found.are_balanced(SERVERS), 60.0), found.status()
+        assert eventually(lambda: found.are_balanced(SERVERS)), found.status()
         yield found
     finally:
         found.down()

@@ -54,7 +54,7 @@ class Server(DockerContainer):
     def page(self, path: str) -> tuple[int, str]:
         """Fetch a page of the HTTP port: status and body; 0 if nothing listens."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.get_exposed_port(8817)}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.get_exposed_port(8817)}{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -66,7 +66,7 @@ class Server(DockerContainer):
         return f"grpc://127.0.0.1:{self.get_exposed_port(8815)}"
 
     def await_ready(self) -> None:
-        assert eventually(lambda: self.page("/readyz")[0] == 200, 60), self.get_logs()
+        assert eventually(lambda: self.page("/readyz")[0] == 200), self.get_logs()
 
     def functions(self) -> dict[str, str]:
         """Return the functions that it serves."""
@@ -171,24 +171,24 @@ def test_a_module_that_is_not_there_ends_the_container_with_the_reason() -> None
 
 def test_health_from_start_to_drain() -> None:
     """It is healthy when it serves. During a drain it is live but not ready, and afterwards it exits with 0."""
-    with Server(IMAGE, "serve", "--drain-s", "30") as server:
+    with Server(IMAGE, "serve", "--drain-s", "300") as server:
         server.await_ready()
         name = server.get_wrapped_container().id
         health = "{{.State.Health.Status}}"
-        assert eventually(lambda: docker("inspect", "--format", health, name) == "healthy", 60)
+        assert eventually(lambda: docker("inspect", "--format", health, name) == "healthy")
         transport = FlightTransport([server.url], deadline_s=30, bounds=FailoverBounds(patience_s=0))
         with transport.open(opening(COUNT)) as exchange:
             exchange.chunk(rows((0, 0)))
             assert end_epoch(exchange, 1)["output_0"].to_pylist() == [1]
             docker("kill", "--signal", "TERM", name)
-            assert eventually(lambda: server.page("/readyz")[0] == 503, 30)
+            assert eventually(lambda: server.page("/readyz")[0] == 503)
             assert server.page("/healthz")[0] == 200
             assert json.loads(server.page("/status/own")[1])["state"] == "draining"
             ask = ["exec", name, "python", "-IS", "/opt/foldflight/healthcheck.py"]
             assert docker(*ask, "/healthz") == ""
             assert "503" in docker(*ask, "/readyz", check=False)
         state = "{{.State.Status}} {{.State.ExitCode}}"
-        assert eventually(lambda: docker("inspect", "--format", state, name) == "exited 0", 60)
+        assert eventually(lambda: docker("inspect", "--format", state, name) == "exited 0")
 
 
 def test_a_drain_has_an_end() -> None:
@@ -199,4 +199,4 @@ def test_a_drain_has_an_end() -> None:
         with FlightTransport([server.url], deadline_s=30).open(opening(COUNT)):
             docker("kill", "--signal", "TERM", name)
             state = "{{.State.Status}} {{.State.ExitCode}}"
-            assert eventually(lambda: docker("inspect", "--format", state, name) == "exited 3", 60)
+            assert eventually(lambda: docker("inspect", "--format", state, name) == "exited 3")

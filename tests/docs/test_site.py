@@ -192,7 +192,7 @@ def test_the_search_finds_a_guide_and_a_setting(page: Page, site: str) -> None:
     ):
         page.locator(".sidebar-search").fill(word)
         page.locator(".sidebar-search").press("Enter")
-        expect(page.locator("#search-results")).to_contain_text(found, timeout=20_000)
+        expect(page.locator("#search-results")).to_contain_text(found)
 
 
 def test_each_code_of_an_error_has_its_anchor(page: Page, site: str) -> None:

@@ -48,7 +48,7 @@ class Terminal:
         """Type keys, with control characters for Enter, Tab, Ctrl-C and arrows."""
         os.write(self._master, keys.encode())
 
-    def expect(self, text: str, timeout_s: float = 60) -> str:
+    def expect(self, text: str, timeout_s: float = 300) -> str:
         """Wait until a text is shown, and return what was shown since the last call, up to the text."""
         deadline = time.monotonic() + timeout_s
         while (at := self.shown.find(text, self._seen)) < 0:
@@ -58,7 +58,7 @@ class Terminal:
         begin, self._seen = self._seen, at + len(text)
         return self.shown[begin : self._seen]
 
-    def end(self, timeout_s: float = 60) -> int:
+    def end(self, timeout_s: float = 300) -> int:
         """Wait until the program ends, and return its exit status."""
         deadline = time.monotonic() + timeout_s
         while self.program.poll() is None:

@@ -17,7 +17,7 @@ from foldflight.spark.java import prepare_local
 
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / ".cache" / "engines"
-INSTALL_S, RUN_S = 600, 300
+INSTALL_S, RUN_S = 1800, 900
 Engine = Callable[[str, str, Any], Any]
 
 

@@ -292,7 +292,7 @@ def test_a_changelog_kept_as_a_table(classic: Any, tmp_path: Path) -> None:
     source = classic.readStream.schema("value BINARY").option("maxFilesPerTrigger", 1).parquet(f"{tmp_path}/*.parquet")
     options = {"checkpoint": tmp_path / "checkpoint", "trigger": "available now", "create": True}
     target = f"duckdb://{tmp_path}/shop.duckdb?table=totals"
-    assert write_table(totals(source), target, keys=["customer"], **options).awaitTermination(120)
+    assert write_table(totals(source), target, keys=["customer"], **options).awaitTermination(600)
     with duckdb.connect(f"{tmp_path}/shop.duckdb") as shop:
         rows = shop.sql("SELECT customer, total, orders FROM totals").fetchall()
     assert {customer: (total, orders) for customer, total, orders in rows} == table.totals()

@@ -45,7 +45,7 @@ def test_a_changelog_through_connect(remote_spark: Any, tmp_path: Path) -> None:
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(600)
         epoch = remote_spark.read.parquet(f"{output}/{turn}")
         collected = [row.asDict() for row in epoch.coalesce(1).collect()]
         apply(table, collected, update_before=True)

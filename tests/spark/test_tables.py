@@ -51,7 +51,7 @@ def written(changes: DataFrame, target: Any, folder: Path, **options: Any) -> No
     """Write all that has arrived."""
     given = {"keys": KEYS, "checkpoint": folder / "checkpoint", "create": isinstance(target, str), **options}
     query = write_table(changes, target, trigger="available now", **given)
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(600)
 
 
 def events_of(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int]]:
@@ -237,7 +237,7 @@ def test_two_queries_into_two_tables(classic: Any, embedded: Functions, kind: Ki
         changes = totals(classic, embedded, tmp_path / name)
         options = {"checkpoint": tmp_path / name / "checkpoint", "create": True, "trigger": "available now"}
         queries.append(write_table(changes, kind.url(name), keys=KEYS, **options))
-    assert all(query.awaitTermination(120) for query in queries)
+    assert all(query.awaitTermination(600) for query in queries)
     for name, each in orders.items():
         assert totals_in(kind.rows(name)) == each.totals()
 

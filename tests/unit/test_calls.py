@@ -28,7 +28,7 @@ class Client:
             self.read.append(self.status)
             return
         self.is_reading.set()
-        assert self.may_read.wait(10)
+        assert self.may_read.wait(60)
         if self.is_connected:
             self.read.append(message)
 
@@ -59,7 +59,7 @@ def sending(client: Client) -> tuple[IncomingCall, threading.Thread]:
 
     thread = threading.Thread(target=send)
     thread.start()
-    assert client.is_reading.wait(10)
+    assert client.is_reading.wait(60)
     return call, thread
 
 
@@ -71,7 +71,7 @@ def test_the_status_follows_the_message_that_is_being_sent() -> None:
     call.end(CallStatus(grpc.StatusCode.OK, "too late"))
     assert client.read == []
     client.may_read.set()
-    thread.join(10)
+    thread.join(60)
     assert client.read == [b"states", "RESOURCE_EXHAUSTED: no memory"]
 
 
@@ -83,6 +83,6 @@ def test_a_client_that_does_not_read_is_cut() -> None:
     call.cut_if_overdue(0.0)
     assert client.is_active()
     call.cut_if_overdue(float("inf"))
-    thread.join(10)
+    thread.join(60)
     assert not client.is_active()
     assert b"states" not in client.read

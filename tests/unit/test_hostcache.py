@@ -196,7 +196,7 @@ def test_many_processes_never_see_half_a_file(tmp_path: Path) -> None:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(600)
         assert worker.exitcode == 0
 
 

@@ -121,6 +121,7 @@ def test_zoned_scalars_in_statements(classic: Any) -> None:
     assert "cast its timestamps to TIMESTAMP_NTZ, declare the types by CREATE FUNCTION" in str(refused)
 
 
+@pytest.mark.slow
 def test_both_kinds_in_streams(classic: Any, tmp_path: Path) -> None:
     """A stream and its restart: the state has a zone as its column does."""
     rows_of(classic).coalesce(1).write.parquet(str(tmp_path / "input"))

@@ -205,6 +205,7 @@ def test_damaged_state_ends_the_query(
         running.run()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_checked_before_the_start(classic: SparkSession, tmp_path: Path) -> None:
     """A query that cannot continue is refused without rows, for groups and for frames, with what has changed."""
 

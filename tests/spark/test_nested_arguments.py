@@ -53,7 +53,7 @@ class Visits:
         return self.total
 
 
-@pytest.fixture(params=["embedded", "remote"])
+@pytest.fixture(params=["embedded", pytest.param("remote", marks=pytest.mark.slow)])
 def visits(request: pytest.FixtureRequest) -> Iterator[Functions]:
     """The function, embedded and on a server."""
     if request.param == "embedded":

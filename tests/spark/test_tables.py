@@ -30,7 +30,7 @@ from tests.tables.orders import DDL, KEYS, Orders, totals_in
 
 __all__ = ["kind", "postgres"]
 
-EPOCHS = 3
+EPOCHS = 2
 SINK = "foldflight.spark.tables"
 
 

@@ -304,7 +304,7 @@ def test_slices_of_chunks(name: str, hot: Programs) -> None:
     for start, stop in ((0, 0), (3, 50), (50, 51), (61, 100)):
         rows = whole.part(start, stop)
         if stop == 100:
-            rows = rows.kept(rows.slots > 0)
+            rows = rows.filter(rows.slots > 0)
         same(lambda target, rows=rows: target.fold(rows), one, other)
         same(lambda target: target.states(every), one, other)
         same(lambda target: target.outputs(every), one, other)

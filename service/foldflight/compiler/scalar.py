@@ -54,7 +54,7 @@ class CompiledScalar(Scalar):
             return self.inner.values(rows)
         mask = self.inner.asked(rows)
         if mask is not None:
-            return null_rows(self._values(rows.kept(mask), self._program), mask)
+            return null_rows(self._values(rows.filter(mask), self._program), mask)
         return self._values(rows, self._program)
 
     def _values(self, rows: Rows, program: Loops) -> pa.Array:

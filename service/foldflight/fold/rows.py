@@ -70,7 +70,7 @@ class Column:
         except _NO_VALUE as error:
             raise RejectedError("SCHEMA_MISMATCH", _culprit(self.name, self.array, error)) from None
 
-    def kept(self, mask: Mask) -> Column:
+    def filter(self, mask: Mask) -> Column:
         """Return the rows where the mask is true."""
         if self.array is None:
             return Column(self.name, None, [value for value, keep in zip(self.values, mask, strict=True) if keep])
@@ -110,7 +110,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.slots)
 
-    def kept(self, mask: Mask) -> Rows:
+    def filter(self, mask: Mask) -> Rows:
         """Return the rows where the mask is true."""
         if mask.all():
             return self
@@ -118,7 +118,7 @@ class Rows:
         return Rows(
             slots=self.slots[mask],
             retracts=retracts if retracts is not None and retracts.any() else None,
-            arguments=[column.kept(mask) for column in self.arguments],
+            arguments=[column.filter(mask) for column in self.arguments],
         )
 
     def part(self, start: int, stop: int | None = None) -> Rows:

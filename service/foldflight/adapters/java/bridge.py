@@ -143,7 +143,7 @@ class Bridged(Accumulators):
         if at >= 0:
             method_name = "retract" if rows.retracts is not None and rows.retracts[at] else "accumulate"
             self.inner.fail(method_name, self._failure(), int(rows.slots[at]), rows.describe(at))
-            rest = rows.kept(np.arange(len(rows)) > at)
+            rest = rows.filter(np.arange(len(rows)) > at)
             if len(rest):
                 self.inner.fold(rest)
 
@@ -151,7 +151,7 @@ class Bridged(Accumulators):
         """Return the rows without those that have a NULL for a primitive parameter."""
         pairs = zip(self._arguments, rows.arguments, strict=True)
         mask = rows.without_nulls(column for value, column in pairs if value.is_primitive)
-        return rows if mask is None else rows.kept(mask)
+        return rows if mask is None else rows.filter(mask)
 
     def _create(self, slots: Slots) -> bool:
         """Create the missing accumulators of n slots. Return False if errors are isolated and one failed."""

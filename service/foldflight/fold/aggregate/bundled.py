@@ -50,7 +50,7 @@ class Bundled(Interpreted):
         self._keep(bundle.slots, self._applied(bundle.slots, self._segments(bundle)))
 
     def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
-        folded = rows.kept(mask)
+        folded = rows.filter(mask)
         self._check_retracts(folded.retracts)
         self._grow(rows.slots)
         shown = np.ones(len(rows), np.bool_) if asked is None else asked

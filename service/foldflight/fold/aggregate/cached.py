@@ -254,8 +254,8 @@ class CachedMap(MapView[Any, Any]):
 class CachedList(ListView[Any]):
     """A list whose items the engine keeps.
 
-    `_items` has the items that were appended since states were last returned, and `_kept` is the number of the items
-    before them, which the engine has. If it is whole, all items are in `_items`.
+    `_items` has the items that were appended since states were last returned, and `_stored_count` is the number of the
+    items before them, which the engine has. If it is whole, all items are in `_items`.
     """
 
     _is_cleared = False
@@ -265,18 +265,18 @@ class CachedList(ListView[Any]):
     def __init__(self, source: Source, stored: int) -> None:
         self.source = source
         self._items = []
-        self._kept = stored
+        self._stored_count = stored
 
     def learn(self, part: ViewPart) -> None:
         """Take all items from the engine. Some of the items are of no use."""
         if part.complete and not self._is_whole:
             items = [value for value, present in zip(part.values, part.present, strict=True) if present]
-            self._items, self._is_whole, self._kept = items + self._items, True, 0
+            self._items, self._is_whole, self._stored_count = items + self._items, True, 0
             self.source.mark_cached()
 
     def forget(self) -> None:
         """Forget all items, because the engine has them."""
-        self._kept += len(self._items)
+        self._stored_count += len(self._items)
         self._items = []
         self._is_whole = self._is_cleared = False
 
@@ -284,11 +284,11 @@ class CachedList(ListView[Any]):
         if self._is_whole:
             part = super().part()
             return dataclasses.replace(part, cleared=True) if self._is_cleared else part
-        count = self._kept + len(self._items)
+        count = self._stored_count + len(self._items)
         return ViewPart(
             complete=False,
             cleared=False,
-            keys=list(range(self._kept, count + 1)),
+            keys=list(range(self._stored_count, count + 1)),
             values=[*self._items, None],
             present=[True] * len(self._items) + [False],
         )
@@ -300,20 +300,20 @@ class CachedList(ListView[Any]):
     append = add
 
     def clear(self) -> None:
-        self._items, self._kept = [], 0
+        self._items, self._stored_count = [], 0
         self._is_whole = self._is_cleared = True
         self._clears += 1
         self.source.mark_cached()
 
     def is_empty(self) -> bool:
-        return not self._kept and not self._items
+        return not self._stored_count and not self._items
 
     def __iter__(self) -> Iterator[Any]:
         return self._read(are_held=False)
 
     def _read(self, *, are_held: bool) -> Iterator[Any]:
         clears = self._clears
-        if self._kept:
+        if self._stored_count:
             yield from self._stored_items(clears, are_held=are_held)
         index = 0
         while index < len(self._items) and self._clears == clears:

@@ -170,7 +170,7 @@ class Distinct(Accumulators):
         if turning:
             mask = np.zeros(len(rows), np.bool_)
             mask[turning] = True
-            self._inner.fold(rows.kept(mask))
+            self._inner.fold(rows.filter(mask))
 
     def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:  # noqa: ARG002 - never called
         raise AssertionError("an engine that keeps views gets no outputs after each row (Open.row_outputs)")

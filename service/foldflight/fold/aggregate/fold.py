@@ -226,7 +226,7 @@ class Fold:
                 sound = ~self.failures.among(slots)
                 mask = sound if mask is None else mask & sound
             if mask is not None:
-                rows = rows.kept(mask)
+                rows = rows.filter(mask)
             if len(rows):
                 accumulators.fold(rows)
 
@@ -250,8 +250,8 @@ class Fold:
         for call, accumulators in zip(self.calls, self._accumulators, strict=True):
             rows = Rows(slots, retracts, [columns.get(*each) for each in call.columns])
             mask = self._mask(batch, call, rows)
-            kept = np.ones(len(rows), np.bool_) if mask is None else mask
-            outputs.append(accumulators.fold_each(rows, kept, asked))
+            included = np.ones(len(rows), np.bool_) if mask is None else mask
+            outputs.append(accumulators.fold_each(rows, included, asked))
         return pa.RecordBatch.from_arrays(outputs, names=[f"output_{index}" for index in range(len(outputs))])
 
     def chunk(self, batch: pa.RecordBatch) -> Sequence[pa.RecordBatch]:

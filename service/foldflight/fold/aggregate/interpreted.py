@@ -60,7 +60,7 @@ class Method:
         adapted = ADAPTERS.get(bound.function.adapter)
         self.ignores = adapted is not None and not adapted.returns_accumulator
 
-    def kept(self, accumulator: Any, returned: Any) -> Any:
+    def accumulator_after(self, accumulator: Any, returned: Any) -> Any:
         """Return the accumulator after a call that returned `returned`."""
         if returned is not None or self.returns == "always":
             return returned
@@ -205,7 +205,7 @@ class Interpreted(Accumulators):
         if error is None:
             assert method is not None
             try:
-                method.kept(self._held[slot], None)
+                method.accumulator_after(self._held[slot], None)
             except FunctionError as none:
                 error = none
         assert error is not None
@@ -231,7 +231,7 @@ class Interpreted(Accumulators):
         return self._at_work
 
     def _run(self, method: Method, steps: Iterator[tuple[int, Any]]) -> None:
-        held, call, accumulator_of = self._held, method.call, method.kept
+        held, call, accumulator_of = self._held, method.call, method.accumulator_after
         if self._may_return_none(method):
             for slot, arguments in steps:
                 returned = call(held[slot], *arguments)
@@ -256,7 +256,7 @@ class Interpreted(Accumulators):
         for slot, arguments, retracting in steps:
             method = methods[retracting]
             accumulator = held[slot]
-            held[slot] = method.kept(accumulator, method.call(accumulator, *arguments))
+            held[slot] = method.accumulator_after(accumulator, method.call(accumulator, *arguments))
 
     def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
         if self._retract is None and rows.retracts is not None and (rows.retracts & mask).any():
@@ -291,7 +291,7 @@ class Interpreted(Accumulators):
                 try:
                     returned = method.call(accumulator, *arguments)
                     if returned is not accumulator and not (is_unchecked and returned is None):
-                        held[slot] = method.kept(accumulator, returned)
+                        held[slot] = method.accumulator_after(accumulator, returned)
                 except (Exception, SystemExit) as error:
                     failure = method.failed(error)
                     failure.slot, failure.row = slot, rows.describe(row)
@@ -376,7 +376,7 @@ class Interpreted(Accumulators):
                 raise cannot_merge(self.name)
             self._at_work = slot
             try:
-                held[slot] = self._merge.kept(held[slot], self._merge.call(held[slot], accumulator))
+                held[slot] = self._merge.accumulator_after(held[slot], self._merge.call(held[slot], accumulator))
             except (Exception, SystemExit) as error:  # noqa: BLE001 - `_fail` raises it
                 self._fail(self._merge.failed(error), error, slot)
 

@@ -98,7 +98,7 @@ class Vectorised(Accumulators):
         if values is None:
             return self._fold_each_scalar(rows, mask, asked)
         if mask.any():
-            self.fold(rows.kept(mask))
+            self.fold(rows.filter(mask))
         return values
 
     def _running(self, rows: Rows, mask: Mask, asked: Mask | None) -> pa.Array | None:

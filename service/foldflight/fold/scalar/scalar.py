@@ -33,7 +33,7 @@ class InterpretedScalar(Instance, Scalar):
     def values(self, rows: Rows) -> pa.Array:
         mask = self.asked(rows)
         if mask is not None:
-            return null_rows(self._values(rows.kept(mask)), mask)
+            return null_rows(self._values(rows.filter(mask)), mask)
         return self._values(rows)
 
     def _values(self, rows: Rows) -> pa.Array:
@@ -62,7 +62,7 @@ class VectorisedScalar(Instance, Scalar):
     def values(self, rows: Rows) -> pa.Array:
         mask = self.asked(rows)
         if mask is not None:
-            return null_rows(self._isolated(rows.kept(mask)), mask)
+            return null_rows(self._isolated(rows.filter(mask)), mask)
         return self._isolated(rows)
 
     def _isolated(self, rows: Rows) -> pa.Array:
@@ -91,7 +91,7 @@ class VectorisedScalar(Instance, Scalar):
             self.take(rows, 0, error)
             return pa.nulls(1, self.bound.result_type)
         half = np.arange(len(rows)) < len(rows) // 2
-        return pa.concat_arrays([self._isolated(rows.kept(half)), self._isolated(rows.kept(~half))])
+        return pa.concat_arrays([self._isolated(rows.filter(half)), self._isolated(rows.filter(~half))])
 
     def _returned(self, rows: Rows) -> Any:
         """Return what the author's code returns for n rows."""

@@ -77,7 +77,7 @@ class TableInstance(Instance):
         """
         mask = self.asked(rows)
         asked = (np.arange(len(rows)) if mask is None else np.flatnonzero(mask)).tolist()
-        given = rows if mask is None else rows.kept(mask)
+        given = rows if mask is None else rows.filter(mask)
         slots = given.slots.tolist()
         calls = zip(*(column.values for column in given.arguments), strict=True) if given.arguments else repeat(())
         start, size, slot_began = 0, 0, 0

@@ -440,7 +440,7 @@ class ViewSerializer(StateSerializer):
         if stored != keys:
             # NaN is one object among normal keys, and not equal to itself.
             pairs = enumerate(zip(stored, keys, strict=True))
-            wrong = next(index for index, (kept, key) in pairs if kept is not key and kept != key)
+            wrong = next(index for index, (value, key) in pairs if value is not key and value != key)
             raise CastError(
                 _owner(offsets, wrong), "RESULT_TYPE", f"the key {_shown(keys[wrong])} is not exact in {self.key.arrow}"
             )

@@ -215,9 +215,9 @@ def _structs(array: pa.Array) -> list[Any] | None:
 @lru_cache(maxsize=256)
 def _dicts_with(names: tuple[str, ...]) -> Callable[..., list[Any]]:
     """Return what makes dicts of these keys from one list of values for each key."""
-    places = [f"_{place}" for place in range(len(names))]
-    entries = ", ".join(f"{name!r}: {place}" for name, place in zip(names, places, strict=True))
-    made: Callable[..., list[Any]] = eval(f"lambda *lists: [{{{entries}}} for {', '.join(places)}, in zip(*lists)]")  # noqa: S307 - only names, written by repr
+    variables = [f"_{index}" for index in range(len(names))]
+    entries = ", ".join(f"{name!r}: {index}" for name, index in zip(names, variables, strict=True))
+    made: Callable[..., list[Any]] = eval(f"lambda *lists: [{{{entries}}} for {', '.join(variables)}, in zip(*lists)]")  # noqa: S307 - only names, written by repr
     return made
 
 

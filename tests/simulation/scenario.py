@@ -33,7 +33,7 @@ __all__ = ["run_seed"]
 
 _KEY: Final = b"the key of the oracle, never compared"
 # An upper bound for the states of so few groups, including outdated ones, and one chunk.
-_KEPT_BYTES_MAX: Final = 64 << 10
+_STORED_BYTES_MAX: Final = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def run_seed(seed: int, *, is_calm: bool = False) -> Report:
 
 def _check_bounds(bounds: FailoverBounds, exchange: OpenExchange) -> None:
     assert isinstance(exchange, SurvivingExchange)
-    held, most = exchange.coordinator.held_bytes, bounds.replay_bytes_max + _KEPT_BYTES_MAX
+    held, most = exchange.coordinator.held_bytes, bounds.replay_bytes_max + _STORED_BYTES_MAX
     assert held <= most, f"{held} bytes are kept for failover; the bound is {most}"
 
 

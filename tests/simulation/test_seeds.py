@@ -12,7 +12,7 @@ import pytest
 from foldflight.exchange.answers import Saved
 from foldflight.exchange.failover import replaylog
 from foldflight.exchange.failover.coordinator import Coordinator
-from foldflight.exchange.failover.replaylog import KeptStates, ReplayLog
+from foldflight.exchange.failover.replaylog import ReplayLog, ReplayStates
 from foldflight.exchange.frames import Checkpoint, Chunk, Open
 from tests.simulation.running import Report
 from tests.simulation.scenario import run_seed
@@ -94,14 +94,14 @@ def test_without_faults_nothing_is_done_twice() -> None:
 
 
 def _keep_what_was_saved(self: ReplayLog, entry: Any, states: Any) -> None:
-    self.kept.update(states)
+    self.states.update(states)
 
 
-def _send_no_states(self: KeptStates) -> None:
+def _send_no_states(self: ReplayStates) -> None:
     return None
 
 
-def _remember_what_was_forgotten(self: KeptStates, slots: Any) -> None:
+def _remember_what_was_forgotten(self: ReplayStates, slots: Any) -> None:
     pass
 
 
@@ -132,8 +132,8 @@ def _expect_all_outputs(_opening: Open, chunk: Chunk) -> int:
 ANSWERED = Coordinator.answered
 MISTAKES: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "frames are sent again though their states are kept": (ReplayLog, "commit", _keep_what_was_saved),
-    "kept states are not sent": (KeptStates, "to_batch", _send_no_states),
-    "forgotten states come back": (KeptStates, "forget", _remember_what_was_forgotten),
+    "kept states are not sent": (ReplayStates, "to_batch", _send_no_states),
+    "forgotten states come back": (ReplayStates, "forget", _remember_what_was_forgotten),
     "slots that have failed are kept": (replaylog, "_failed_slots", _take_none_for_failed),
     "answers are delivered twice": (Coordinator, "answered", _deliver_again),
     "a server that drains is left without its states": (Coordinator, "answered", _take_no_states_along),

@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foldflight.exchange.failover.replaylog import KeptStates
+from foldflight.exchange.failover.replaylog import ReplayStates
 
 SCHEMA = pa.schema([("slot", pa.int32()), ("state_0", pa.string()), ("output_0", pa.int64())])
 STEPS = st.lists(
@@ -16,7 +16,7 @@ STEPS = st.lists(
 @given(STEPS)
 def test_the_newest_state_of_each_slot_is_kept(steps: list[tuple[bool, list[int]]]) -> None:
     """After any updates and removals there is the newest state of each slot that has one."""
-    kept, model = KeptStates(), {}
+    kept, model = ReplayStates(), {}
     for number, (forgets, slots) in enumerate(steps):
         if forgets:
             kept.forget(np.array(slots, np.int32))
@@ -35,7 +35,7 @@ def test_the_newest_state_of_each_slot_is_kept(steps: list[tuple[bool, list[int]
 
 def test_stale_states_are_not_held() -> None:
     """However often states change, the memory is a bounded multiple of the newest states."""
-    kept = KeptStates()
+    kept = ReplayStates()
     rows = {"slot": list(range(1000)), "state_0": ["x" * 100] * 1000, "output_0": [0] * 1000}
     table = pa.Table.from_pydict(rows, schema=SCHEMA)
     one = table.nbytes

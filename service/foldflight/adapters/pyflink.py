@@ -74,22 +74,22 @@ class Row:
         """Name the values."""
         object.__setattr__(self, "_fields", list(names))
 
-    def _place(self, name: str) -> int:
+    def _index(self, name: str) -> int:
         return (self._fields or []).index(name)
 
     def __call__(self, *values: Any) -> Row:
         return Row.of(self._values, values)
 
     def __getitem__(self, item: int | slice | str) -> Any:
-        return self._values[self._place(item) if isinstance(item, str) else item]
+        return self._values[self._index(item) if isinstance(item, str) else item]
 
     def __setitem__(self, item: int | slice | str, value: Any) -> None:
-        self._values[self._place(item) if isinstance(item, str) else item] = value
+        self._values[self._index(item) if isinstance(item, str) else item] = value
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in (self._fields or ()):
             raise AttributeError(name)
-        return self._values[self._place(name)]
+        return self._values[self._index(name)]
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"set row[{name!r}], not row.{name}")

@@ -212,8 +212,8 @@ class Connection(abc.ABC):
             raise
         parts = [part for batch in batches for part in self._split_entries(batch)]
         parts = parts or [wanted.batch.select(names).slice(0, 0)]
-        for place, part in enumerate(parts, 1):
-            frame = Entries(part, last=place == len(parts))
+        for number, part in enumerate(parts, 1):
+            frame = Entries(part, last=number == len(parts))
             self._engine.step(_ENGINE, frame)
             yield frame
 
@@ -226,7 +226,7 @@ class Connection(abc.ABC):
     def _split_entries(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield entries in parts within the bound of the server, also those of one slot."""
         names = batch.schema.names
-        views = [call.views if f"state_{place}" in names else () for place, call in enumerate(self.opened.calls)]
+        views = [call.views if f"state_{index}" in names else () for index, call in enumerate(self.opened.calls)]
         for part in _slices(batch, self._room):
             yield from split_entries(part, views, self._room)
 
@@ -278,8 +278,8 @@ def _joined(answers: Sequence[Any], parts: Sequence[EngineFrame]) -> Answer:
         return pa.concat_tables(answers)
     shifted, start = [], 0
     for answer, part in zip(answers, parts, strict=True):
-        places = pc.add(answer.column(ROW), pa.scalar(start, pa.int32()))
-        shifted.append(answer.set_column(0, answer.schema.field(ROW), places))
+        rows = pc.add(answer.column(ROW), pa.scalar(start, pa.int32()))
+        shifted.append(answer.set_column(0, answer.schema.field(ROW), rows))
         start += part.batch.num_rows if isinstance(part, Chunk) else 0
     return pa.concat_tables(shifted)
 

@@ -121,9 +121,9 @@ class OpenExchange(abc.ABC):
     def _take(self, kind: type[EngineFrame], missing: str, *, epoch: int | None = None) -> Any:
         """Return the answer to the oldest frame of a kind. Those that arrive before it stay."""
         while True:
-            for place, (frame, answer) in enumerate(self._arrived):
+            for index, (frame, answer) in enumerate(self._arrived):
                 if type(frame) is kind and (epoch is None or (isinstance(frame, Barrier) and frame.epoch == epoch)):
-                    del self._arrived[place]
+                    del self._arrived[index]
                     return answer
             if not self._await_answer():
                 raise RejectedError("BAD_FRAME", missing)

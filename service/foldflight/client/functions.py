@@ -300,10 +300,10 @@ def _python_signature(info: FunctionInfo) -> inspect.Signature:
         inspect.Parameter(
             name,
             inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=empty if place < info.inputs_min else _Text("..."),
+            default=empty if index < info.inputs_min else _Text("..."),
             annotation=type_,
         )
-        for place, (name, type_) in enumerate(taken.items())
+        for index, (name, type_) in enumerate(taken.items())
         if name.isidentifier() and not keyword.iskeyword(name)
     ]
     parameters += [

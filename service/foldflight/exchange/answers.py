@@ -39,8 +39,8 @@ def _check_mapped(answer: pa.Table, rows: int) -> None:
         return
     if not answer.num_rows:
         return
-    places = answer.column(ROW).to_numpy()
-    if places[0] < 0 or places[-1] >= rows or (places[1:] < places[:-1]).any():
+    indexes = answer.column(ROW).to_numpy()
+    if indexes[0] < 0 or indexes[-1] >= rows or (indexes[1:] < indexes[:-1]).any():
         raise RejectedError("BAD_FRAME", f"the rows of an answer are not ascending, or not among the chunk's {rows}")
 
 

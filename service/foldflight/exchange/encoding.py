@@ -381,7 +381,7 @@ def _decode_server(frame: pb.ServerFrame, batch: pa.RecordBatch) -> Frame:
 def _encode_opened(frame: Opened) -> pb.Opened:
     calls = []
     for call in frame.calls:
-        inputs = pa.schema([pa.field(str(place), type_) for place, type_ in enumerate(call.input_types)])
+        inputs = pa.schema([pa.field(str(index), type_) for index, type_ in enumerate(call.input_types)])
         calls.append(
             pb.OpenedCall(
                 **same(call, _OPENED_CALL),
@@ -506,7 +506,7 @@ def _has_lists(type_: pa.DataType) -> bool:
         return _has_lists(type_.storage_type)
     if not pa.types.is_struct(type_):
         return bool(pa.types.is_nested(type_))
-    return any(_has_lists(type_.field(place).type) for place in range(type_.num_fields))
+    return any(_has_lists(type_.field(index).type) for index in range(type_.num_fields))
 
 
 def _sizeless(array: pa.Array) -> int:
@@ -516,7 +516,7 @@ def _sizeless(array: pa.Array) -> int:
     if isinstance(type_, pa.BaseExtensionType):
         return _sizeless(array.storage)
     if kinds.is_struct(type_):
-        return sum(_sizeless(array.field(place)) for place in range(type_.num_fields))
+        return sum(_sizeless(array.field(index)) for index in range(type_.num_fields))
     if kinds.is_map(type_):
         parts = [array.keys, array.items]
     elif kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):

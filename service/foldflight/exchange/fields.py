@@ -16,22 +16,22 @@ _FIELDS_MAX: Final = 64
 # Bytes before a body that are worth comparing with those of the next message.
 HEAD_MAX: Final = 4096
 _APP_METADATA: Final = 7
-Places = dict[int, tuple[int, int]]
+Ranges = dict[int, tuple[int, int]]
 
 
 def fields_of(message: bytes) -> dict[int, memoryview]:
     """Return the length-delimited fields of a message by number, without copying. The last of equal numbers counts."""
     seen = memoryview(message)
-    return {number: seen[start:end] for number, (start, end) in places_of(message).items()}
+    return {number: seen[start:end] for number, (start, end) in ranges_of(message).items()}
 
 
-def places_of(message: bytes) -> Places:
+def ranges_of(message: bytes) -> Ranges:
     """Return where each length-delimited field of a message begins and ends. The last of equal numbers counts.
 
     protobuf's own parser would copy each field, and one field of a chunk has megabytes.
     """
     at, count = 0, 0
-    places: Places = {}
+    ranges: Ranges = {}
     try:
         while at < len(message):
             count += 1
@@ -43,7 +43,7 @@ def places_of(message: bytes) -> Places:
                 size, at = _varint(message, at)
                 if size > len(message) - at:
                     raise ValueError("a field is longer than the message")
-                places[tag >> 3] = at, at + size
+                ranges[tag >> 3] = at, at + size
                 at += size
             elif kind == _VARINT:
                 _, at = _varint(message, at)
@@ -53,16 +53,16 @@ def places_of(message: bytes) -> Places:
                 raise ValueError(f"a field has the unknown kind {kind}")
     except (ValueError, IndexError) as error:
         raise RejectedError("BAD_FRAME", f"a message is not a valid message of Arrow Flight: {error}") from None
-    return places
+    return ranges
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
     number = 0
-    for place in range(_VARINT_BYTES_MAX):
-        byte = message[at + place]
-        number |= (byte & 0x7F) << 7 * place
+    for index in range(_VARINT_BYTES_MAX):
+        byte = message[at + index]
+        number |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
-            return number, at + place + 1
+            return number, at + index + 1
     raise ValueError("a number has more than 64 bits")
 
 

@@ -200,7 +200,7 @@ def arrays_in(schema: pa.Schema) -> int:
         if isinstance(type_, pa.BaseExtensionType):
             type_ = type_.storage_type
         count += 1
-        types += [type_.field(place).type for place in range(type_.num_fields)]
+        types += [type_.field(index).type for index in range(type_.num_fields)]
     return count
 
 
@@ -214,7 +214,7 @@ def _buffers(header: bytes | memoryview, table: int, most: int) -> list[tuple[in
     if count > most:
         raise ValueError(f"it has {count} buffers, and its columns have at most {most}")
     buffers: list[tuple[int, int]] = [
-        struct.unpack_from("<qq", header, start + 4 + 16 * place) for place in range(count)
+        struct.unpack_from("<qq", header, start + 4 + 16 * index) for index in range(count)
     ]
     if any(length < 0 for _, length in buffers):
         # Arrow does not look at each of them, and a sum would hide buffers that overlap.
@@ -240,10 +240,10 @@ def _batch_in(header: bytes | memoryview) -> int:
     return _followed(header, header_at)
 
 
-def _field(buffer: bytes | memoryview, table: int, place: int) -> int:
+def _field(buffer: bytes | memoryview, table: int, index: int) -> int:
     """Return where a field of a table stands; 0 if it is not there."""
     vtable: int = table - struct.unpack_from("<i", buffer, table)[0]
-    entry = 4 + 2 * place
+    entry = 4 + 2 * index
     if vtable < 0 or entry >= struct.unpack_from("<H", buffer, vtable)[0]:
         return 0
     offset: int = struct.unpack_from("<H", buffer, vtable + entry)[0]

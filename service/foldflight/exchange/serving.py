@@ -140,7 +140,7 @@ class ServerExchange:
         self._limits = limits
         self._part_bytes_max = min(limits.message_bytes_max - _OVERHEAD_BYTES, part_bytes_max)
         self._machine = Exchange(opening)
-        self._slot_place = -1 if opening.maps else opening.columns.get_field_index("slot")
+        self._slot_index = -1 if opening.maps else opening.columns.get_field_index("slot")
         self._logs: list[LogRecord] = []
         self._logs_dropped = 0
         self._reopen = False
@@ -256,8 +256,8 @@ class ServerExchange:
 
     def _chunk(self, batch: pa.RecordBatch) -> Iterator[Frame]:
         check_chunk(batch, self._opening)
-        if self._slot_place >= 0:
-            check_slots(batch.column(self._slot_place), self.opened.limits.slots_max)
+        if self._slot_index >= 0:
+            check_slots(batch.column(self._slot_index), self.opened.limits.slots_max)
         elif batch.num_rows * SLOT_BYTES > self._limits.message_bytes_max:
             # A row without columns has no bytes on the wire, but its slot needs memory here.
             raise RejectedError(
@@ -391,15 +391,15 @@ class ServerExchange:
         if self._opening.keeps_views:
             views = [call.views for call in self.opened.calls]
             parts = [each for part in parts for each in split_entries(part, views, self._part_bytes_max)]
-        for place, part in enumerate(parts, 1):
-            yield part, place == len(parts)
+        for number, part in enumerate(parts, 1):
+            yield part, number == len(parts)
 
     def _check_state_bytes(self, batch: pa.RecordBatch) -> None:
         schema = batch.schema
         columns = [
-            (call, batch.column(place))
+            (call, batch.column(index))
             for call in range(len(self.opened.calls))
-            if (place := schema.get_field_index(f"state_{call}")) >= 0
+            if (index := schema.get_field_index(f"state_{call}")) >= 0
         ]
         sizes = [column.nbytes for _, column in columns]
         total = sum(sizes)

@@ -21,7 +21,7 @@ def asking(states: pa.Array, views: Sequence[ViewSpec]) -> pa.Array:
     return _with_views(states, views, _asking_view) if views else states
 
 
-def kept_states(results: pa.Table, views: Sequence[Sequence[ViewSpec]]) -> pa.Table:
+def without_entries(results: pa.Table, views: Sequence[Sequence[ViewSpec]]) -> pa.Table:
     """Return results of which only the states are needed, without the entries of views.
 
     A slot whose entries came in several rows has one row: its first, with the numbers of items of its last.
@@ -39,11 +39,11 @@ def kept_states(results: pa.Table, views: Sequence[Sequence[ViewSpec]]) -> pa.Ta
     for call, specs in enumerate(views):
         if not specs:
             continue
-        place = batch.schema.get_field_index(f"state_{call}")
-        states = asking(batch.column(place), specs)
+        index = batch.schema.get_field_index(f"state_{call}")
+        states = asking(batch.column(index), specs)
         if len(firsts) < len(slots):
             states = _with_last_numbers(states, specs, firsts, len(slots))
-        batch = with_column(batch, batch.schema.field(place), states)
+        batch = with_column(batch, batch.schema.field(index), states)
     return pa.Table.from_batches([batch.take(pa.array(firsts))])
 
 
@@ -71,8 +71,8 @@ def _with_views(
     """Return n states with other views."""
     specs = {view.name: view for view in views}
     members = [
-        changed(states.field(place), specs[field.name]) if field.name in specs else states.field(place)
-        for place, field in enumerate(states.type)
+        changed(states.field(index), specs[field.name]) if field.name in specs else states.field(index)
+        for index, field in enumerate(states.type)
     ]
     mask = states.is_null() if states.null_count else None
     return pa.StructArray.from_arrays(members, fields=list(states.type), mask=mask)
@@ -177,6 +177,6 @@ def _state_part(state: pa.StructArray, views: Sequence[ViewSpec], start: int, si
         return whole
     names = {view.name for view in views}
     members = [
-        whole.field(place) if field.name in names else pa.nulls(1, field.type) for place, field in enumerate(state.type)
+        whole.field(index) if field.name in names else pa.nulls(1, field.type) for index, field in enumerate(state.type)
     ]
     return pa.StructArray.from_arrays(members, fields=list(state.type))

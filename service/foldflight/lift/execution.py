@@ -381,9 +381,9 @@ class _Frame:
             case ast.BoolOp(op=op, values=values):
                 ends = isinstance(op, ast.Or)
                 for each in values[:-1]:
-                    found = self.value(each)
-                    if self.truth(found) is ends:
-                        return found
+                    result = self.value(each)
+                    if self.truth(result) is ends:
+                        return result
                 return self.value(values[-1])
             case ast.Compare(left=left, ops=ops, comparators=others):
                 return self.chain(self.value(left), ops, others, node)

@@ -140,7 +140,7 @@ def _replaces(kind: str, value: Any, held: Any) -> bool:
 class _Limb:
     """One summand of a field: the result of an aggregate, times a factor, shifted to the left."""
 
-    place: int
+    index: int
     shift: int = 0
     factor: int = 1
 
@@ -256,7 +256,7 @@ class Plan:
 
     def _field(self, index: int, results: Sequence[pa.Array], type_: pa.DataType, count: int) -> pa.Array:
         field, limbs = self.lift.fields[index], self.limbs[index]
-        columns = [results[each.place] for each in limbs]
+        columns = [results[each.index] for each in limbs]
         if field.monoid == "keep":
             return _repeated(field.start, count, type_)
         if field.adds_decimals:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 
-_KEPT_MAX = 256
+_CACHED_MAX = 256
 
 
 class Refused(Exception):  # noqa: N818 - not a failure: the function is folded as always, with this reason
@@ -42,15 +42,15 @@ def source_of(function: FunctionType) -> Source:
     """
     code = function.__code__
     text = "".join(linecache.getlines(code.co_filename, function.__globals__))
-    source = _found(text, code) if text else None
+    source = _source_in(text, code) if text else None
     if source is None:
         why = "has changed since it was imported" if text else "cannot be read here"
         raise Refused(f"the source of {function.__name__} ({_short(code.co_filename)}) {why}")
     return source
 
 
-@functools.lru_cache(_KEPT_MAX)
-def _found(text: str, code: CodeType) -> Source | None:
+@functools.lru_cache(_CACHED_MAX)
+def _source_in(text: str, code: CodeType) -> Source | None:
     parsed = _parsed(text, code.co_filename)
     if parsed is None or code not in parsed[1]:
         return None

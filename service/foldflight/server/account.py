@@ -85,12 +85,12 @@ class Account:
 
     def count_question(self, wanted: Wanted) -> str | None:
         """Count a question for entries of views. Return the function for its first question, otherwise None."""
-        place = next(
-            place
-            for place in range(len(self._functions))
-            if wanted.batch.column(f"state_{place}").is_valid()[0].as_py()
+        index = next(
+            index
+            for index in range(len(self._functions))
+            if wanted.batch.column(f"state_{index}").is_valid()[0].as_py()
         )
-        function = self._functions[place]
+        function = self._functions[index]
         self._metrics.view_questions.labels(function).inc()
         is_first = function not in self._asking
         self._asking.add(function)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.errors import FoldflightError, RejectedError
-from foldflight.exchange.fields import HEAD_MAX, Places, fields_of, head, part, places_of, with_app_metadata
+from foldflight.exchange.fields import HEAD_MAX, Ranges, fields_of, head, part, ranges_of, with_app_metadata
 from foldflight.exchange.ipc import BatchReader, split
 from foldflight.server.calls import CallServer, CallStatus, IncomingCall, RefusedError, ServedMethod
 from foldflight.server.ports import connections_max
@@ -272,9 +272,9 @@ class _Reader:
     def __init__(self, call: IncomingCall, first: bytes, bytes_max: int) -> None:
         self._call = call
         self._batches = BatchReader(bytes_max)
-        # The last message: what precedes its body, its size and the places of its fields. Chunks of equal size share
+        # The last message: what precedes its body, its size and the ranges of its fields. Chunks of equal size share
         # them. The size is -1 if the body is not the last field.
-        self._head, self._size, self._places = b"", -1, Places()
+        self._head, self._size, self._ranges = b"", -1, Ranges()
         self._first: dict[int, memoryview] | None = fields_of(first)
         self.descriptor = _parsed(fl.FlightDescriptor, bytes(self._first.get(_DESCRIPTOR, b"")))
 
@@ -306,12 +306,12 @@ class _Reader:
         if message is None:
             return None
         if len(message) != self._size or not message.startswith(self._head):
-            self._places = places_of(message)
-            start, end = self._places.get(_BODY, (0, -1))
+            self._ranges = ranges_of(message)
+            start, end = self._ranges.get(_BODY, (0, -1))
             ends_with_body = end == len(message) and start <= HEAD_MAX
             self._head, self._size = (message[:start], end) if ends_with_body else (b"", -1)
         seen = memoryview(message)
-        return {number: seen[start:end] for number, (start, end) in self._places.items()}
+        return {number: seen[start:end] for number, (start, end) in self._ranges.items()}
 
     def _batch_of(self, fields: dict[int, memoryview]) -> pa.RecordBatch | None:
         try:

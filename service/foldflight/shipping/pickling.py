@@ -131,13 +131,13 @@ class _Recorder(_Pickler):
 
     def __init__(self, function: Function) -> None:
         super().__init__(_Nowhere(), [function])
-        self.found: dict[tuple[str, str], list[Any]] = {}
+        self.by_name: dict[tuple[str, str], list[Any]] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         reduced = super().reducer_override(obj)
         by_value = reduced is not NotImplemented and self._engines.replacement(obj) is None
         if by_value and isinstance(obj, (type, FunctionType)):
-            self.found.setdefault((obj.__module__, obj.__qualname__), []).append(obj)
+            self.by_name.setdefault((obj.__module__, obj.__qualname__), []).append(obj)
         return reduced
 
 
@@ -147,7 +147,7 @@ def _own(function: Function) -> Mapping[tuple[str, str], Any]:
     recorder.dump(replace(function, own={}))
     return {
         name: objects[0]
-        for name, objects in recorder.found.items()
+        for name, objects in recorder.by_name.items()
         if len(objects) == 1 and name[0] != "builtins" and "<lambda>" not in name[1]
     }
 
@@ -214,7 +214,7 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, Mapping):
         yield from ((f"item {key!r}", part) for key, part in value.items())
     elif isinstance(value, (list, tuple, set, frozenset)):
-        yield from ((f"item {place}", part) for place, part in enumerate(value))
+        yield from ((f"item {index}", part) for index, part in enumerate(value))
     else:
         yield from ((f"attribute {name}", part) for name, part in getattr(value, "__dict__", {}).items())
 

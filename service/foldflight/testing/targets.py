@@ -68,7 +68,7 @@ class _Trial:
     ) -> None:
         self._target, self._rows, self._epochs = target, rows, epochs
         self._random = random.Random(seed)  # noqa: S311 - test data
-        self._kept: _Rows = {}
+        self._model: _Rows = {}
         self._next = 0
 
     def unknown(self) -> str:
@@ -120,9 +120,9 @@ class _Trial:
         for kind, *values in changes:
             key = tuple(values[:2])
             if kind == DELETE:
-                self._kept.pop(key, None)
+                self._model.pop(key, None)
             else:
-                self._kept[key] = tuple(values)
+                self._model[key] = tuple(values)
         self._next += 1
         return self._difference(query, f"epoch {epoch} of the query {query!r} was applied")
 
@@ -142,7 +142,7 @@ class _Trial:
     def _difference(self, query: str, what: str) -> str:
         """Return how the table and the last epoch differ from those expected."""
         stored = sorted((tuple(row[name] for name in TARGET_COLUMNS.names) for row in self._rows()), key=repr)
-        expected = sorted(self._kept.values(), key=repr)
+        expected = sorted(self._model.values(), key=repr)
         if stored != expected:
             return f"{what}; then the table has {stored}, not {expected}"
         last = self._target().last_epoch(query)

@@ -61,7 +61,7 @@ from foldflight.exchange.frames import (
 )
 from foldflight.exchange.machine import check_epoch, check_none_due
 from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, check_chunk, check_slots, check_states
-from foldflight.exchange.views import kept_states
+from foldflight.exchange.views import without_entries
 from foldflight.functions.author.context import LogRecord
 
 _STORY_STEPS: Final = 30
@@ -111,7 +111,7 @@ class Coordinator:
         self.opened: Opened | None = None
         self.stats = FailoverStats()
         self._opening = opening
-        self._slot_place = -1 if opening.maps else opening.columns.get_field_index("slot")
+        self._slot_index = -1 if opening.maps else opening.columns.get_field_index("slot")
         self._urls = tuple(urls)
         self._circuits = circuits
         self._bounds = bounds
@@ -141,7 +141,7 @@ class Coordinator:
     @property
     def held_bytes(self) -> int:
         """Bytes of the states and frames in the replay log."""
-        return self._replay_log.kept.nbytes + self._replay_log.frame_bytes
+        return self._replay_log.states.nbytes + self._replay_log.frame_bytes
 
     @property
     def is_due(self) -> bool:
@@ -218,8 +218,8 @@ class Coordinator:
         match frame:
             case Chunk():
                 check_chunk(frame.batch, self._opening)
-                if self._slot_place >= 0:
-                    return check_slots(frame.batch.column(self._slot_place), slots_max)
+                if self._slot_index >= 0:
+                    return check_slots(frame.batch.column(self._slot_index), slots_max)
                 return ONE_SLOT if frame.batch.num_rows and not self._opening.maps else NO_SLOTS
             case Barrier():
                 check_epoch(frame.epoch, self._epoch)
@@ -300,7 +300,7 @@ class Coordinator:
             self._is_saving &= not self._opening.returns.states  # a checkpoint may be due behind the barrier
             if not self._no_failover_reason:
                 self._replay_log.commit(entry, self._without_entries(answer))
-                self._check_kept_bytes()
+                self._check_stored_bytes()
         elif self._opening.maps:
             self._replay_log.forget_answered(entry)
         if is_delivered:
@@ -320,13 +320,13 @@ class Coordinator:
             return
         self.stats.checkpoints += 1
         self._replay_log.commit(entry, self._without_entries(saved.states))
-        self._check_kept_bytes()
+        self._check_stored_bytes()
 
     def _without_entries(self, states: pa.Table) -> pa.Table:
         """Return states without the entries of views, which an engine that keeps them has committed by itself."""
         if not self._opening.keeps_views or self.opened is None:
             return states
-        return kept_states(states, [call.views for call in self.opened.calls])
+        return without_entries(states, [call.views for call in self.opened.calls])
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -334,11 +334,11 @@ class Coordinator:
         is_over = self._replay_log.frame_bytes > self._bounds.replay_bytes_max
         return self._opening.keeps_views and is_over and not self._is_saving
 
-    def _check_kept_bytes(self) -> None:
-        stored_bytes = self._replay_log.kept.nbytes
-        if stored_bytes > self._bounds.kept_bytes_max:
+    def _check_stored_bytes(self) -> None:
+        stored_bytes = self._replay_log.states.nbytes
+        if stored_bytes > self._bounds.stored_bytes_max:
             self._disable_failover(
-                f"its states have {stored_bytes} bytes, and the client keeps at most {self._bounds.kept_bytes_max}"
+                f"its states have {stored_bytes} bytes, and the client keeps at most {self._bounds.stored_bytes_max}"
             )
 
     def _disable_failover(self, why: str) -> None:
@@ -425,7 +425,7 @@ class Coordinator:
         else:
             self.stats.replays += 1
             self.stats.rows_refolded += sum(entry.rows for entry in self._replay_log if entry.sent)
-            states = self._replay_log.kept.to_batch()
+            states = self._replay_log.states.to_batch()
             if states is not None:
                 connection.is_restored = True
                 # Outputs in the middle of an epoch are not needed, and computing them may raise.

@@ -63,7 +63,7 @@ class ReplayLog:
     """
 
     def __init__(self, *, returns_states: bool) -> None:
-        self.kept = KeptStates()
+        self.states = ReplayStates()
         self.frame_bytes = 0
         self._returns_states = returns_states
         self._entries: list[ReplayEntry] = []
@@ -108,7 +108,7 @@ class ReplayLog:
 
     def clear(self) -> None:
         """Drop everything except frames whose answer is due."""
-        self.kept = KeptStates()
+        self.states = ReplayStates()
         self._replace_entries([entry for entry in self._entries if entry.has_answer and not entry.answered])
 
     def drop_questions(self) -> None:
@@ -122,26 +122,26 @@ class ReplayLog:
 
     def commit(self, entry: ReplayEntry, states: pa.Table) -> None:
         """Record the answer to a barrier or checkpoint. If it has states, drop the frames that they cover."""
-        place = self._place_of(entry) + 1
+        index = self._index_of(entry) + 1
         failed = _failed_slots(states) if isinstance(entry.frame, Barrier) else NO_SLOTS
         if isinstance(entry.frame, Barrier) and not self._returns_states:
             # A failed slot must be empty on a new server, even if the function does not raise there again.
             if len(failed):
                 forgetting = ReplayEntry(Forget(pa.array(failed, pa.int32())), has_answer=False)
-                self._replace_entries([*self._entries[:place], forgetting, *self._entries[place:]])
+                self._replace_entries([*self._entries[:index], forgetting, *self._entries[index:]])
             return
-        for past in self._entries[:place]:
+        for past in self._entries[:index]:
             if isinstance(past.frame, Forget):
-                self.kept.forget(past.frame.slots.to_numpy(zero_copy_only=False))
-        self.kept.update(states)
-        self.kept.forget(failed)
-        self._replace_entries(self._entries[place:])
+                self.states.forget(past.frame.slots.to_numpy(zero_copy_only=False))
+        self.states.update(states)
+        self.states.forget(failed)
+        self._replace_entries(self._entries[index:])
 
-    def _place_of(self, entry: ReplayEntry) -> int:
-        """Return the place of an entry, searched from the end: there may be very many, and a late one is answered."""
-        for place in reversed(range(len(self._entries))):
-            if self._entries[place] is entry:
-                return place
+    def _index_of(self, entry: ReplayEntry) -> int:
+        """Return the index of an entry, searched from the end: there may be very many, and a late one is answered."""
+        for index in reversed(range(len(self._entries))):
+            if self._entries[index] is entry:
+                return index
         raise AssertionError("the answer is not for an entry of this replay log")
 
     def _replace_entries(self, entries: list[ReplayEntry]) -> None:
@@ -149,7 +149,7 @@ class ReplayLog:
         self.frame_bytes = sum(entry.bytes for entry in entries)
 
 
-class KeptStates:
+class ReplayStates:
     """The newest state of each slot.
 
     Batches of results are kept unchanged, with an index from slot to row. When most rows are stale, the live ones are
@@ -204,11 +204,11 @@ class KeptStates:
         return self._batches[0]
 
     def _compact(self) -> None:
-        places = self._row_by_slot[self._row_by_slot >= 0]
-        table = pa.Table.from_batches(self._batches).take(pa.array(places)).combine_chunks()
+        indexes = self._row_by_slot[self._row_by_slot >= 0]
+        table = pa.Table.from_batches(self._batches).take(pa.array(indexes)).combine_chunks()
         self._batches = [pa.RecordBatch.from_arrays([_merged(column) for column in table.columns], schema=table.schema)]
-        self._rows, self.nbytes = len(places), int(self._batches[0].nbytes)
-        self._row_by_slot[self._row_by_slot >= 0] = np.arange(len(places))
+        self._rows, self.nbytes = len(indexes), int(self._batches[0].nbytes)
+        self._row_by_slot[self._row_by_slot >= 0] = np.arange(len(indexes))
 
 
 def _failed_slots(results: pa.Table) -> Slots:

@@ -88,7 +88,7 @@ class HttpServer:
         self._connections = 0
         self._connections_max = connections_max(_FILES_SHARE, most=_CONNECTIONS_MAX)
         self._pages = ThreadPoolExecutor(_THREADS_MAX, "foldflight-page")
-        self._places = threading.BoundedSemaphore(_PAGES_MAX)
+        self._permits = threading.BoundedSemaphore(_PAGES_MAX)
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
         self._thread = threading.Thread(
@@ -177,10 +177,10 @@ class HttpServer:
 
     async def _page(self, make: Callable[[], bytes], content_type: str) -> bytes:
         """Make a page in another thread, so that the probes are answered meanwhile."""
-        if not self._places.acquire(blocking=False):
+        if not self._permits.acquire(blocking=False):
             return _answer(HTTPStatus.SERVICE_UNAVAILABLE, b"too many pages are being made; try again later\n", _TEXT)
         page = self._pages.submit(make)
-        page.add_done_callback(lambda _: self._places.release())
+        page.add_done_callback(lambda _: self._permits.release())
         try:
             async with asyncio.timeout(_ANSWER_S_MAX):
                 return _answer(HTTPStatus.OK, await asyncio.wrap_future(page), content_type)

@@ -185,12 +185,12 @@ def fleet_of(host: str, port: int) -> dict[str, Any]:
 
 async def _ask_all(addresses: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
     """Return the own status of each server, or why there is none."""
-    places = asyncio.Semaphore(_ASKED_AT_ONCE)
+    permits = asyncio.Semaphore(_ASKED_AT_ONCE)
 
     async def ask(host: str, port: int) -> dict[str, Any]:
         address = authority(host, port)
         try:
-            async with places:
+            async with permits:
                 return {**await _ask(host, port, OWN_PATH, _ANSWER_S), "address": address}
         except (OSError, ValueError) as error:
             return {"address": address, "problem": _text_of(error)}

@@ -60,7 +60,7 @@ class Relay:
         self._connections_max = connections_max(_FILES_SHARE, files_each=2)
         self._listener = listen("port", settings.host, settings.port)
         self.port: int = self._listener.getsockname()[1]
-        self._threads = [_RelayThread(f"foldflight-relay-{place}", logger) for place in range(len(targets))]
+        self._threads = [_RelayThread(f"foldflight-relay-{index}", logger) for index in range(len(targets))]
         self._acceptor = threading.Thread(target=self._accept, name="foldflight-accept", daemon=True)
         self._acceptor.start()
 

@@ -15,7 +15,7 @@ from foldflight.testing.conformance.rules import BrokenError, NotTriedError, exp
 # The largest bounds for which the kit sends messages that exceed them, and requests results that need several messages.
 _MESSAGE_BYTES_TRIED = 128 * 2**20
 _RESULT_BYTES_TRIED = 4 * 2**20
-_PLACES_TRIED = 256
+_EXCHANGES_TRIED = 256
 _PAUSE_S = 0.05
 
 
@@ -477,10 +477,10 @@ def _polite_end(server: RawServer) -> None:
 )
 def _hanging_up(server: RawServer) -> None:
     with server.exchange() as exchange:
-        indexes = exchange.opened.limits.exchanges_max
-    if indexes > _PLACES_TRIED:
-        raise NotTriedError(f"exchanges_max is {indexes}; the kit opens up to {_PLACES_TRIED}")
-    for _ in range(indexes):
+        count = exchange.opened.limits.exchanges_max
+    if count > _EXCHANGES_TRIED:
+        raise NotTriedError(f"exchanges_max is {count}; the kit opens up to {_EXCHANGES_TRIED}")
+    for _ in range(count):
         with _in_time(server) as exchange:
             exchange.chunk([(0, 0, 41)])
     with _in_time(server) as exchange:

@@ -31,7 +31,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 EXIT_DIFFERENT: Final = 1
 _SHOWN_MAX: Final = 20
-_FOUND_MAX: Final = 10_000
+_DIFFERENCES_MAX: Final = 10_000
 _VALUE_CHARS_MAX: Final = 60
 # What it means that no function raises for masked texts, by whether the code is known to have changed.
 _IF_CHANGED: Final = (
@@ -53,7 +53,7 @@ def _key_option(flag: str, doc: str) -> Callable[[_Command], _Command]:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--function",
-    "places",
+    "functions",
     multiple=True,
     metavar="MODULE:CLASS",
     help="The class or function to fold with; it is executed. One of another name takes the place of the recorded one. "
@@ -85,7 +85,7 @@ def _key_option(flag: str, doc: str) -> Callable[[_Command], _Command]:
 def replay(
     file: Path,
     *,
-    places: tuple[str, ...],
+    functions: tuple[str, ...],
     groups: tuple[str, ...],
     breaks: bool,
     shrinks: bool,
@@ -107,7 +107,7 @@ def replay(
     from foldflight.recording import replay as folding
     from foldflight.recording.code import function_at, functions_for
 
-    given = [function_at(place) for place in places]
+    given = [function_at(each) for each in functions]
     recording = _read(file, given, arguments, literals, recording_key)
     registry = functions_for(recording, given, [bundle_key.encode()] if bundle_key else ())
     state_keys = [state_key.encode()] if state_key else []
@@ -119,14 +119,14 @@ def replay(
     outcome = folding.fold_again(recording, registry, state_keys=state_keys, isolates=isolates)
     if breaks and outcome.error is not None:
         _debug(outcome.error)
-    found = list(islice(folding.differences(recording, outcome), _FOUND_MAX))
-    is_of_rows = test is not None and (outcome.error is not None or not found)
+    differences = list(islice(folding.differences(recording, outcome), _DIFFERENCES_MAX))
+    is_of_rows = test is not None and (outcome.error is not None or not differences)
     if shrinks or is_of_rows:
         _shrink(recording, registry, state_keys, test)
-    elif _is_equal(recording, registry, outcome, found):
+    elif _is_equal(recording, registry, outcome, differences):
         return
     elif test is not None:
-        _write_test(test, folding.of_difference(recording, found[0]), registry, found[0])
+        _write_test(test, folding.of_difference(recording, differences[0]), registry, differences[0])
     click.get_current_context().exit(EXIT_DIFFERENT)
 
 
@@ -259,18 +259,18 @@ def _debug(error: FoldflightError) -> None:
     pdb.post_mortem(cause.__traceback__)
 
 
-def _is_equal(recording: Recording, registry: Registry, outcome: Outcome, found: Sequence[Difference]) -> bool:
+def _is_equal(recording: Recording, registry: Registry, outcome: Outcome, differences: Sequence[Difference]) -> bool:
     """Print what differs from the recording. Return whether no function raised and no answer differs."""
     from foldflight.recording.code import has_changed
     from foldflight.recording.replay import COMPARED, slots_in
 
-    if found:
-        Console().print(_differences_table(found))
+    if differences:
+        Console().print(_differences_table(differences))
     if outcome.error is not None:
         _say(str(outcome.error))
         where = f"raised in frame {len(outcome.answers)} of {len(recording.pairs)}"
         _say(f"{where}{_as_recorded(recording, outcome.error)}")
-    if outcome.error is not None or found:
+    if outcome.error is not None or differences:
         return False
     recorded, now, pairs = recording.error, "no function raises", recording.pairs
     if recorded is not None:
@@ -299,13 +299,13 @@ def _as_recorded(recording: Recording, error: FoldflightError) -> str:
     return ", as it was recorded" if recorded == now else ", which is another error than the recorded one"
 
 
-def _differences_table(found: Sequence[Difference]) -> Table:
-    _say(f"values that differ: {len(found)}")
+def _differences_table(differences: Sequence[Difference]) -> Table:
+    _say(f"values that differ: {len(differences)}")
     table = Table("where", "group", "value", "recorded", "now")
-    for each in found[:_SHOWN_MAX]:
+    for each in differences[:_SHOWN_MAX]:
         values = _shown(each.recorded), _shown(each.replayed)
         table.add_row(each.where, Text(_group_text(each.group)), Text(printable(each.column)), *values)
-    if len(found) > _SHOWN_MAX:
+    if len(differences) > _SHOWN_MAX:
         table.add_row("...", "", "", "", "")
     return table
 

@@ -176,8 +176,8 @@ def _add_table(spark: SparkSession, name: str, path: Path, *, is_stream: bool) -
 def _statements(script: str) -> Iterator[str]:
     from foldflight.sql import split_statements
 
-    found, rest = split_statements(script)
-    yield from found
+    statements, rest = split_statements(script)
+    yield from statements
     if rest.strip():
         yield rest.strip()
 
@@ -187,13 +187,13 @@ def _run_script(runner: _Runner, script: str, file: Path | None) -> bool:
     at = 0
     for statement in _statements(script):
         at = script.index(statement, at)
-        if not runner.run(statement, None if file is None else _Place(str(file), script, at)):
+        if not runner.run(statement, None if file is None else _Location(str(file), script, at)):
             return False
         at += len(statement)
     return True
 
 
-class _Place(NamedTuple):
+class _Location(NamedTuple):
     """Where a statement stands.
 
     Args:
@@ -237,7 +237,7 @@ class _Runner:
         self.output = output
         self.timing = timing
 
-    def run(self, statement: str, place: _Place | None = None) -> bool:
+    def run(self, statement: str, location: _Location | None = None) -> bool:
         """Run a statement, and return whether it succeeded."""
         from foldflight.sql import placed_errors
 
@@ -255,7 +255,7 @@ class _Runner:
             else:
                 self._print(df.columns, [tuple(row) for row in rows])
         except (FoldflightError, click.ClickException) as error:
-            text = _said(error) if place is None else place.said(error)
+            text = _said(error) if location is None else location.said(error)
             click.echo(f"foldflight: {text.partition('JVM stacktrace:')[0].strip()}", err=True)
             return False
         if self.timing:
@@ -395,11 +395,11 @@ def _run_complete(runner: _Runner, held: str) -> str:
     from foldflight.sql import SqlError, split_statements
 
     try:
-        found, rest = split_statements(held)
+        statements, rest = split_statements(held)
     except SqlError:
         return held  # a string or comment that continues on the next line
     try:
-        for statement in found:
+        for statement in statements:
             runner.run(statement)
     except KeyboardInterrupt:
         click.echo("\nstopped", err=True)

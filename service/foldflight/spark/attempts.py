@@ -24,7 +24,7 @@ from foldflight.errors import FoldflightError
 from foldflight.spark.worker import hide_traceback
 
 _SUFFIX: Final = ".failed"
-_KEPT_S: Final = 86_400
+_STORED_S: Final = 86_400
 _TEXTS: Final = ("code", "message", "function", "row", "trace", "slot")
 
 
@@ -50,11 +50,11 @@ def attempt(step: str) -> Iterator[None]:
     path = folder and folder / f"{step}-{context.stageId()}-{context.partitionId()}{_SUFFIX}"
     try:
         if path is not None:
-            _raise_kept(path, context.attemptNumber())
+            _raise_stored(path, context.attemptNumber())
         yield
     except FoldflightError as error:
         if path is not None and error.repeats:
-            _keep(path, error, context.attemptNumber())
+            _store(path, error, context.attemptNumber())
         hide_traceback()
         raise
 
@@ -68,7 +68,7 @@ class _Shown(str):
         return str(self)
 
 
-def _keep(path: Path, error: FoldflightError, number: int) -> None:
+def _store(path: Path, error: FoldflightError, number: int) -> None:
     """Write the error of an attempt to a file, and remove old files.
 
     If the disk is full there is no file, and the task runs again.
@@ -86,11 +86,11 @@ def _keep(path: Path, error: FoldflightError, number: int) -> None:
             raise
         for old in path.parent.glob(f"*{_SUFFIX}"):
             with contextlib.suppress(OSError):
-                if old.stat().st_mtime < time.time() - _KEPT_S:
+                if old.stat().st_mtime < time.time() - _STORED_S:
                     old.unlink()
 
 
-def _raise_kept(path: Path, number: int) -> None:
+def _raise_stored(path: Path, number: int) -> None:
     """Raise the error of the attempt before attempt `number`. A missing, damaged or other file is ignored.
 
     A first attempt removes the file: the stage runs again, and its attempts are counted anew.

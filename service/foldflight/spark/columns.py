@@ -39,7 +39,7 @@ _CONDITION: Final = "foldflight condition {}"
 
 
 @dataclass(frozen=True)
-class _Found:
+class _ChunkColumn:
     """A column of the query that is an argument or a condition.
 
     Args:
@@ -83,7 +83,7 @@ class Columns:
     names: Sequence[str] = ()
     kind: Column | None = None
     reserved: tuple[str, ...] = (SLOT, KIND)
-    _found: dict[tuple[str, object], _Found] = field(default_factory=dict)  # by the user's text or column
+    _chunk_columns: dict[tuple[str, object], _ChunkColumn] = field(default_factory=dict)  # by the user's text or column
     _held: list[object] = field(default_factory=list)
     _guards: dict[str, set[str]] = field(default_factory=dict)  # the conditions of each argument, as names in chunks
     _rows: DataFrame | None = None
@@ -107,15 +107,15 @@ class Columns:
         # Columns are compared by identity, because `==` builds an expression. Keeping a reference keeps the id unique.
         self._held.append(written)
         key = (prefix, written if isinstance(written, str) else id(written))
-        if key not in self._found:
+        if key not in self._chunk_columns:
             column = None if is_column(self.df, written) else column_of(self.df, written, role)
             # Errors show rows under these names, so the names are the user's texts.
             taken = {*self.reserved, *self.shown}
             text = str(written) if column is None or isinstance(written, str) else self._shown_as(column, role)
             names = (prefix + text + suffix for suffix in chain([""], (f" ({n})" for n in count(2))))
             shown = next(name for name in names if name not in taken)
-            self._found[key] = _Found(shown, column, role, text_of(written), written)
-        return self._found[key].shown
+            self._chunk_columns[key] = _ChunkColumn(shown, column, role, text_of(written), written)
+        return self._chunk_columns[key].shown
 
     def _shown_as(self, column: Column, role: str) -> str:
         """Return the name that Spark gives a column in a result."""
@@ -126,7 +126,7 @@ class Columns:
     @property
     def shown(self) -> list[str]:
         """The names of arguments and conditions in chunks, in the order of `rows`."""
-        return [entry.shown for entry in self._found.values()]
+        return [entry.shown for entry in self._chunk_columns.values()]
 
     @property
     def input(self) -> DataFrame:
@@ -144,9 +144,9 @@ class Columns:
     @property
     def expressions(self) -> list[Column]:
         """The arguments and conditions over `input`, in the order of `shown`."""
-        return [self._expression(entry) for entry in self._found.values()]
+        return [self._expression(entry) for entry in self._chunk_columns.values()]
 
-    def _expression(self, entry: _Found) -> Column:
+    def _expression(self, entry: _ChunkColumn) -> Column:
         conditions = self._guards.get(entry.shown, set()) if not self._is_simple(entry.shown) else set()
         if conditions:
             holds = [self._over_input(each).cast("boolean") for each in sorted(conditions)]
@@ -165,8 +165,8 @@ class Columns:
         return [each for each in self._by_shown if each in used]
 
     @property
-    def _by_shown(self) -> dict[str, _Found]:
-        return {entry.shown: entry for entry in self._found.values()}
+    def _by_shown(self) -> dict[str, _ChunkColumn]:
+        return {entry.shown: entry for entry in self._chunk_columns.values()}
 
     def _condition_name(self, condition: str) -> str:
         return _CONDITION.format(list(self._by_shown).index(condition))
@@ -179,7 +179,7 @@ class Columns:
     @property
     def written(self) -> list[object]:
         """The arguments and conditions as the user wrote them, in the order of `shown`."""
-        return [entry.written for entry in self._found.values()]
+        return [entry.written for entry in self._chunk_columns.values()]
 
     def rows(self) -> DataFrame:
         """Return the input reduced to keys, kind, arguments and conditions, in that order.
@@ -189,10 +189,10 @@ class Columns:
         """
         if self._rows is not None:
             return self._rows
-        chosen = [known(key).alias(f"key_{place}") for place, key in enumerate(self.keys)]
+        chosen = [known(key).alias(f"key_{index}") for index, key in enumerate(self.keys)]
         if self.kind is not None:
             chosen.append(_kind_number(self.kind).alias(KIND))
-        chosen += [column.alias(f"column_{place}") for place, column in enumerate(self.expressions)]
+        chosen += [column.alias(f"column_{index}") for index, column in enumerate(self.expressions)]
         try:
             with quiet():
                 rows = self.input.select(chosen or [sf.lit(True).alias(REAL)])
@@ -206,12 +206,12 @@ class Columns:
     @property
     def plain(self) -> dict[str, str] | None:
         """The columns of `rows`, by name, as names of the input's columns; None if one is something else."""
-        found = self._found.values()
-        is_plain = all(isinstance(key, str) for key in self.keys) and all(each.resolved is None for each in found)
-        if not is_plain or self.kind is not None or not (self.keys or found):
+        entries = self._chunk_columns.values()
+        is_plain = all(isinstance(key, str) for key in self.keys) and all(each.resolved is None for each in entries)
+        if not is_plain or self.kind is not None or not (self.keys or entries):
             return None
-        keys = {f"key_{place}": str(key) for place, key in enumerate(self.keys)}
-        return keys | {f"column_{place}": each.text for place, each in enumerate(found)}
+        keys = {f"key_{index}": str(key) for index, key in enumerate(self.keys)}
+        return keys | {f"column_{index}": each.text for index, each in enumerate(entries)}
 
     def schema(self) -> st.StructType:
         """Return the schema of `rows`. Spark is not asked if they are columns of the input. Raises the same errors."""
@@ -224,7 +224,7 @@ class Columns:
     def _refuse_single(self) -> None:
         """Refuse the first column that cannot be resolved on its own."""
         for role, column in zip(
-            self.roles(), [*map(known, self.keys), *(each.column for each in self._found.values())], strict=True
+            self.roles(), [*map(known, self.keys), *(each.column for each in self._chunk_columns.values())], strict=True
         ):
             _only_name(self.df, column, role)
 
@@ -283,12 +283,12 @@ class Columns:
 
     def _types(self, rows: st.StructType) -> dict[str, st.DataType]:
         """Return Spark's types of arguments and conditions by the names of `shown`, given the schema of `rows`."""
-        fields = rows.fields[len(rows.fields) - len(self._found) :]
+        fields = rows.fields[len(rows.fields) - len(self._chunk_columns) :]
         return {shown: field.dataType for shown, field in zip(self.shown, fields, strict=True)}
 
     def roles(self) -> list[str]:
         """Return the role of each column of `rows` except the row kind, for errors."""
-        return [*(f"the key {name!r}" for name in self.names), *(entry.role for entry in self._found.values())]
+        return [*(f"the key {name!r}" for name in self.names), *(entry.role for entry in self._chunk_columns.values())]
 
     def refuse_types(self, aggregates: Sequence[Aggregate], columns: pa.Schema) -> None:
         """Refuse an argument whose type its function does not accept, with Spark's names of types.
@@ -307,11 +307,11 @@ class Columns:
             name = each.function.name
             actual = [columns.field(self.argument(written, name)).type for written in each.columns]
             wanted = [parse_type(text) for text in each.function.taking(actual).input_types or ()]
-            for place, (written, given, type_) in enumerate(zip(each.columns, actual, wanted, strict=False)):
+            for index, (written, given, type_) in enumerate(zip(each.columns, actual, wanted, strict=False)):
                 if not can_widen(given, type_):
                     raise RejectedError(
                         "SCHEMA_MISMATCH",
-                        f"{name} takes {spark_name(type_)} for its argument {each.function.input_names[place]}, and "
+                        f"{name} takes {spark_name(type_)} for its argument {each.function.input_names[index]}, and "
                         f"{text_of(written)} is {spark_name(given)}; {_conversion(text_of(written), type_)}",
                         function=name,
                     )

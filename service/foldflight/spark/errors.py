@@ -19,7 +19,7 @@ _CLASSES = {
 _RAISED = re.compile(rf"\b({'|'.join(map(re.escape, _CLASSES))}): ([A-Z_]+): ")
 
 # What a worker without the package raises, before any code of the package runs.
-_NOT_FOUND: Final = re.compile(r"ModuleNotFoundError: No module named '(foldflight|pyarrow)'")
+_MISSING_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '(foldflight|pyarrow)'")
 
 
 def error_of(error: PySparkException) -> FoldflightError | None:
@@ -30,15 +30,15 @@ def error_of(error: PySparkException) -> FoldflightError | None:
     text = str(error)
     raised = [match for match in _RAISED.finditer(text) if match[2] in _CLASSES[match[1]].codes]
     if not raised:
-        missing = _NOT_FOUND.search(text)
-        return None if missing is None else _not_found(missing[1])
+        missing = _MISSING_MODULE.search(text)
+        return None if missing is None else _missing_module(missing[1])
     cls, code = raised[-1].groups()
     # The text of an error ends with its pointer. Spark adds its own after it: of a stream the state and the plan.
     said, _, _ = text[raised[-1].end() :].partition(f"\n{pointer(code)}")
     return _CLASSES[cls](code, said.strip())
 
 
-def _not_found(module: str) -> FoldflightError:
+def _missing_module(module: str) -> FoldflightError:
     return errors.RejectedError(
         "SETTINGS",
         f"Spark's Python workers have no {module}: they run the Python that PYSPARK_PYTHON names, or the first "

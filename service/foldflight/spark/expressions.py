@@ -205,8 +205,8 @@ def error_end(function: str, names: Mapping[str, str], *, group: Sequence[str], 
     texts = []
     before = f"\n  function: {function}"
     for title, columns in (("group", group), ("row", row)):
-        for place, column in enumerate(columns):
-            begin = f"\n  {title}: " if place == 0 else ", "
+        for index, column in enumerate(columns):
+            begin = f"\n  {title}: " if index == 0 else ", "
             texts += [
                 text(f"{before}{begin}{names.get(column, column)}="),
                 f"coalesce(CAST({column} AS STRING), 'NULL')",

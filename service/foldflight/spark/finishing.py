@@ -122,8 +122,8 @@ class _Finish:
     def states(self) -> dict[str, str]:
         """Return each field that changes, as SQL, by the name of its column."""
         return {
-            self._column(field.name): self._state(place, field)
-            for place, field in enumerate(self.plan.lift.fields)
+            self._column(field.name): self._state(index, field)
+            for index, field in enumerate(self.plan.lift.fields)
             if field.monoid != "keep"
         }
 
@@ -192,8 +192,8 @@ class _Finish:
         return f"value_{self.number}"
 
     def _column(self, name: str) -> str:
-        place = [each.name for each in self.plan.lift.fields].index(name)
-        return f"state_{self.number}_{place}"
+        index = [each.name for each in self.plan.lift.fields].index(name)
+        return f"state_{self.number}_{index}"
 
     def _text(self, expr: Expr, known: Mapping[str, str]) -> str:
         return expression(expr, lambda field: self._column(field.parts[0]), known)
@@ -203,11 +203,11 @@ class _Finish:
         end = error_end(self.function, self.keys, group=list(self.keys))
         return f"concat({text(f'foldflight: {code}: ')}, {shown}, {end})"
 
-    def _state(self, place: int, field: Field) -> str:
+    def _state(self, index: int, field: Field) -> str:
         """Return a field of the state, as SQL."""
-        limbs = self.plan.limbs[place]
+        limbs = self.plan.limbs[index]
         type_ = self._type_of(field)
-        names = [aggregate_name(self.number, limb.place) for limb in limbs]
+        names = [aggregate_name(self.number, limb.index) for limb in limbs]
         if field.monoid == "sum":
             factors = [limb.factor << limb.shift for limb in limbs]
             return self._sum(field, type_, names, factors)

@@ -114,13 +114,13 @@ def _grouped(query: Query, rows: _Rows, columns: Mapping[str, str], session: Spa
         aggregates.append(f"count(1) AS {ROWS}")
     for number, call in enumerate(calls):
         raising = call.raising
-        for place, aggregate in enumerate(call.plan.aggregates):
-            raises = place == raising and bool(call.plan.lift.failures)
+        for index, aggregate in enumerate(call.plan.aggregates):
+            raises = index == raising and bool(call.plan.lift.failures)
             limb = call.limb(aggregate, parts, raises=raises, skips_null=skips_null)
             aggregated = aggregations[aggregate.kind].format(limb, rows=call.rows(aggregate))
             if aggregate.kind == "decimal sum":
                 aggregated = f"CAST({aggregated} AS DECIMAL(38, {aggregate.scale}))"
-            aggregates.append(f"{aggregated} AS {aggregate_name(number, place)}")
+            aggregates.append(f"{aggregated} AS {aggregate_name(number, index)}")
     return task, _aggregated(with_parts, dict(zip(layout.keys.names, keys, strict=True)), aggregates)
 
 
@@ -172,7 +172,7 @@ class _Call:
     @property
     def raising(self) -> int:
         """The aggregate that raises the errors of the author's method: a sum, which no plan leaves out."""
-        sums = (place for place, each in enumerate(self.plan.aggregates) if each.sums)
+        sums = (index for index, each in enumerate(self.plan.aggregates) if each.sums)
         return next(sums, 0)
 
     def rows(self, aggregate: Aggregate) -> str:

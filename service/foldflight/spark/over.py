@@ -260,7 +260,7 @@ class OverFrame:
         In a batch a column of the input is sent once, even if it is a key, the order and an argument as well. The state
         of a stream has a column for each use.
         """
-        named = {f"in_{place}": name for place, name in enumerate(self.df.columns)}
+        named = {f"in_{index}": name for index, name in enumerate(self.df.columns)}
         chosen = {sent: column_named(name) for sent, name in named.items()}
         inputs = {} if self.df.isStreaming else by_text(named)
         sent = {"in": list(chosen)}
@@ -271,10 +271,10 @@ class OverFrame:
         }
         for use, pairs in uses.items():
             names = sent[use] = []
-            for place, (written, column) in enumerate(pairs):
+            for index, (written, column) in enumerate(pairs):
                 name = inputs.get(written, "") if isinstance(written, str) else ""
                 if not name or name in names:
-                    name = f"{use}_{place}"
+                    name = f"{use}_{index}"
                     chosen[name] = column
                 names.append(name)
         sent["end"] = list(ends)

@@ -180,7 +180,7 @@ def _mapped(history: _History) -> DataFrame:
     query = ScalarQuery.of(transport_of(uses), steps, outputs, chunk, isolates=isolates, types=SPARK)
     pickle.dumps(query)  # Spark pickles it again later, but its error would not name the function
     name = step_name("map", query.opening.functions)
-    members = [pa.field(f"output_{place}", field.type) for place, field in enumerate(query.outputs)]
+    members = [pa.field(f"output_{index}", field.type) for index, field in enumerate(query.outputs)]
     if isolates:
         members.append(pa.field(ERROR, ERROR_CARRIER))
     types = pa.schema(members)
@@ -200,7 +200,7 @@ def _mapped(history: _History) -> DataFrame:
         udf = udf.asNondeterministic()
     mapped = df.withColumn(_MAPPED, udf(*(columns.expressions or [sf.lit(True)])))
     answer = sf.col(_MAPPED)
-    added = {output: answer if is_alone else answer.getField(f"output_{place}") for place, output in enumerate(uses)}
+    added = {output: answer if is_alone else answer.getField(f"output_{index}") for index, output in enumerate(uses)}
     if isolates:
         added[DEAD_LETTER] = letter_of(answer.getField(ERROR), columns)
     return mapped.withColumns(added).drop(_MAPPED)
@@ -213,7 +213,7 @@ def _scalar_rows(
 
     UDFs of pandas would not do: there, NULL is NaN, large BIGINTs beside NULL are rounded, and times lose their zone.
     """
-    own = [f"{_MAPPED}_{place}" for place in range(len(types))]
+    own = [f"{_MAPPED}_{index}" for index in range(len(types))]
     mapped = rows_with(history.df, columns, query, types, [*map(st.StructField, own, results)], name)
     outputs = {output: sf.col(each) for output, each in zip(history.uses, own, strict=False)}
     if history.isolates:
@@ -239,8 +239,8 @@ def rows_with(
         added: The same, as columns of Spark.
         name: The name of the step.
     """
-    inputs = [column_named(each).alias(f"kept_{place}") for place, each in enumerate(df.columns)]
-    given = [each.alias(f"column_{place}") for place, each in enumerate(columns.expressions)] or [sf.lit(True)]
+    inputs = [column_named(each).alias(f"input_{index}") for index, each in enumerate(df.columns)]
+    given = [each.alias(f"column_{index}") for index, each in enumerate(columns.expressions)] or [sf.lit(True)]
     rows = as_months(df.select(*inputs, *given))
     roles = [*(f"the column {each!r}" for each in df.columns), *(columns.roles() or ["a constant"])]
     arrow = arrow_fields(rows.schema, roles)
@@ -260,14 +260,14 @@ class _RowsWith:
 
     Args:
         query: The expressions.
-        rows: The columns from Spark: those that are kept, then the arguments.
-        kept: How many are kept.
+        rows: The columns from Spark: those of the DataFrame, then the arguments.
+        inputs: The number of columns of the DataFrame.
         types: The outputs.
     """
 
     query: ScalarQuery
     rows: pa.Schema
-    kept: int
+    inputs: int
     types: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -275,24 +275,24 @@ class _RowsWith:
         blocks = gather(batches, self.rows, self.query.bounds)
         for block, answer in self.query.answers(blocks, self._chunk):
             start = 0
-            # One text of a kept column may be taken many times, so the rows are joined in parts.
+            # One text of an input column may be taken many times, so the rows are joined in parts.
             for part in answer.to_batches(max_chunksize=_PART_ROWS if self.query.is_table else None):
                 yield self._joined(block, start, part)
                 start += part.num_rows
 
     def _joined(self, block: pa.RecordBatch, start: int, part: pa.RecordBatch) -> pa.RecordBatch:
-        inputs, columns = block.columns[: self.kept], part.columns
+        inputs, columns = block.columns[: self.inputs], part.columns
         if self.query.is_table:
-            places, struct, *errors = columns
-            inputs, columns = [column.take(places) for column in inputs], [*struct.flatten(), *errors]
+            indexes, struct, *errors = columns
+            inputs, columns = [column.take(indexes) for column in inputs], [*struct.flatten(), *errors]
         else:
             inputs = [column.slice(start, part.num_rows) for column in inputs]
         members = [convert(each, type_) for each, type_ in zip(columns, self.types.types, strict=True)]
-        names = [f"column_{place}" for place in range(len(inputs) + len(members))]
+        names = [f"column_{index}" for index in range(len(inputs) + len(members))]
         return pa.RecordBatch.from_arrays([*inputs, *members], names=names)
 
     def _chunk(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(block.columns[self.kept :], schema=self.query.opening.columns)
+        return pa.RecordBatch.from_arrays(block.columns[self.inputs :], schema=self.query.opening.columns)
 
 
 ERROR_CARRIER: Final = pa.struct([(name, pa.string()) for name in ("code", "function", "message", "row", "trace")])
@@ -345,7 +345,7 @@ def _one(array: Any) -> pa.Array:
 def _batches(batches: Iterable[Any], count: int) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         arrays = list(batch) if isinstance(batch, tuple) else [batch]
-        yield pa.RecordBatch.from_arrays(arrays[:count], names=[str(place) for place in range(count)])
+        yield pa.RecordBatch.from_arrays(arrays[:count], names=[str(index) for index in range(count)])
 
 
 def _plain(task: Callable[[Iterator[Any]], Iterator[Any]], name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -537,22 +537,22 @@ class _OneCall:
 
     def values_where(self, holds: pa.Array, columns: Sequence[pa.Array]) -> pa.Array:
         """Return the results of n rows: NULL for those where a condition does not hold."""
-        places = np.flatnonzero(holds.fill_null(False).to_numpy(zero_copy_only=False))
-        if not len(places):
+        indexes = np.flatnonzero(holds.fill_null(False).to_numpy(zero_copy_only=False))
+        if not len(indexes):
             return pa.nulls(len(holds), self.type_)
-        values = self.values([each.take(pa.array(places)) for each in columns])
+        values = self.values([each.take(pa.array(indexes)) for each in columns])
         spread = np.full(len(holds), -1)
-        spread[places] = np.arange(len(places))
+        spread[indexes] = np.arange(len(indexes))
         return values.take(pa.array(spread, mask=spread < 0))
 
     def values(self, columns: Sequence[pa.Array]) -> pa.Array:
         """Return the results of n rows."""
         types = [without_nullability(each.type) for each in columns]
         arrays = [convert(each, type_) for each, type_ in zip(columns, types, strict=True)]
-        more = [f"argument {place + 1}" for place in range(len(self.names), len(types))]
+        more = [f"argument {index + 1}" for index in range(len(self.names), len(types))]
         names = [*self.names, *more][: len(types)]
-        for place, wanted in enumerate(self.inputs[: len(arrays)]):
-            arrays[place] = self._widened(arrays[place], wanted, names[place])
+        for index, wanted in enumerate(self.inputs[: len(arrays)]):
+            arrays[index] = self._widened(arrays[index], wanted, names[index])
         schema = pa.schema([(name, array.type) for name, array in zip(names, arrays, strict=True)])
         with self._exchange(schema) as exchange:
             exchange.chunk(pa.RecordBatch.from_arrays(arrays, schema=schema))
@@ -594,8 +594,8 @@ class _OneCall:
     def _lists(self, answer: pa.Table, count: int) -> pa.Array:
         """Return the rows of each of n input rows as a list."""
         rows = convert(_one(answer.column("output_0").combine_chunks()), self.type_.value_type)
-        places = answer.column(ROW).to_numpy()
-        offsets = np.searchsorted(places, np.arange(count + 1)).astype(np.int32)
+        indexes = answer.column(ROW).to_numpy()
+        offsets = np.searchsorted(indexes, np.arange(count + 1)).astype(np.int32)
         return pa.ListArray.from_arrays(pa.array(offsets), rows, type=self.type_)
 
     @contextmanager
@@ -612,8 +612,8 @@ class _OneCall:
                 exchange.cut()
             return
         attempt_id = context.taskAttemptId()
-        for key, (kept_id, exchange) in list(_open_calls.items()):
-            if kept_id != attempt_id:
+        for key, (owner_id, exchange) in list(_open_calls.items()):
+            if owner_id != attempt_id:
                 del _open_calls[key]
                 exchange.cut()
         key = self.token, schema

@@ -285,12 +285,12 @@ class StoredGroups(StoredTable):
         names = [f"{self.outputs[each.call]}.{each.spec.name}" for each in self.views]
         if view not in names:
             raise _no_view(view, names)
-        place = names.index(view)
-        spec = self.views[place].spec
+        index = names.index(view)
+        spec = self.views[index].spec
         types = [*(each.type for each in self.layout.keys), carrier_type(spec.key), carrier_type(spec.value)]
         key, value = (_free_name(name, self.keys) for name in ("key", "value"))
         schema = pa.schema(list(zip([*self.keys, key, value], types, strict=True)))
-        return self._by_bucket(partial(_entries, self.layout, self.views, place), schema)
+        return self._by_bucket(partial(_entries, self.layout, self.views, index), schema)
 
     def figures(self) -> StateFigures:
         types = st.StructType([st.StructField(name, st.LongType()) for name in _FIGURES])
@@ -495,11 +495,11 @@ def _newest(layout: TableLayout, storage: Callable[[str], Storage]) -> Iterator[
 
 
 def _entries(
-    layout: TableLayout, views: Sequence[CallView], place: int, storage: Callable[[str], Storage]
+    layout: TableLayout, views: Sequence[CallView], index: int, storage: Callable[[str], Storage]
 ) -> Iterator[list[pa.Array]]:
     """Yield the entries of a view of one bucket."""
     table = ViewTable(layout, views, storage(""), conversion=lambda _: CurrentViews(layout.states))
-    for rows in table.all_entries(place):
+    for rows in table.all_entries(index):
         yield rows.columns
 
 

@@ -34,15 +34,15 @@ class Address(NamedTuple):
             RejectedError: SETTINGS, if it names a table in a wrong way.
         """
         # The rest stays as it is: libpq has its own rules for user, password, hosts and parameters.
-        place, _, query = url.partition("?")
+        base, _, query = url.partition("?")
         options = query.split("&") if query else []
         names = [unquote(option.removeprefix(_TABLE)) for option in options if option.startswith(_TABLE)]
         if len(names) > 1 or not all(names):
             raise RejectedError("SETTINGS", f"the URL of a target names its table once, as in {KINDS}")
         rest = "&".join(option for option in options if not option.startswith(_TABLE))
-        scheme, _, location = place.partition(":")
+        scheme, _, location = base.partition(":")
         table = tuple(names[0].split(".")) if names else None
-        return cls(scheme, f"{place}?{rest}" if rest else place, unquote(location), table)
+        return cls(scheme, f"{base}?{rest}" if rest else base, unquote(location), table)
 
     def named_table(self) -> tuple[str, ...]:
         """Return the name of the table.

@@ -39,7 +39,7 @@ _NO_SETTING: Final = re.compile(
     r"connection is bad: invalid |unrecognized configuration parameter|certificate|authentication method requirement"
     r"|server does not support SSL"
 )
-_PLACE: Final = re.compile(r"line (\d+)(?:, column ([^:]+))?")
+_LOCATION: Final = re.compile(r"line (\d+)(?:, column ([^:]+))?")
 _COLUMNS: Final = """
     SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
     WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"""
@@ -248,14 +248,14 @@ class PostgresTable:
             with connection.cursor() as cursor, cursor.copy(copying) as copy:
                 copy.write(copy_text(rows))
         except psycopg.DataError as error:
-            place = _PLACE.search(error.diag.context or "")
-            if place is None:
+            location = _LOCATION.search(error.diag.context or "")
+            if location is None:
                 raise
             raise RejectedError(
                 "SCHEMA_MISMATCH",
                 f"table {self.name} refuses a value"
-                f"{f' of the column {place[2]}' if place[2] else ''}: {error.diag.message_primary}",
-                group=shown_key(rows, self._keys, int(place[1]) - 1),
+                f"{f' of the column {location[2]}' if location[2] else ''}: {error.diag.message_primary}",
+                group=shown_key(rows, self._keys, int(location[1]) - 1),
             ) from error
 
     def _listed(self, names: Sequence[str]) -> str:

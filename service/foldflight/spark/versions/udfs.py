@@ -81,7 +81,7 @@ def _given(value: Any, type_: pa.DataType | None) -> Any:
 
 
 def _members(type_: pa.DataType | None, count: int) -> list[pa.DataType | None]:
-    return [None] * count if type_ is None else [type_.field(place).type for place in range(type_.num_fields)]
+    return [None] * count if type_ is None else [type_.field(index).type for index in range(type_.num_fields)]
 
 
 def _value(value: Any, type_: pa.DataType) -> Any:
@@ -89,7 +89,7 @@ def _value(value: Any, type_: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_struct(type_):
-        return tuple(_value(each, type_.field(place).type) for place, each in enumerate(value.values()))
+        return tuple(_value(each, type_.field(index).type) for index, each in enumerate(value.values()))
     if pa.types.is_map(type_):
         return {_value(key, type_.key_type): _value(item, type_.item_type) for key, item in value}
     if pa.types.is_list(type_):

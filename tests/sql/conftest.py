@@ -55,8 +55,8 @@ NAMES = {
 def questions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What Spark is asked to analyse."""
     asked: list[str] = []
-    frame = Analysis.frame
-    monkeypatch.setattr(Analysis, "frame", lambda self, text: asked.append(text) or frame(self, text))
+    df = Analysis.df
+    monkeypatch.setattr(Analysis, "df", lambda self, text: asked.append(text) or df(self, text))
     return asked
 
 

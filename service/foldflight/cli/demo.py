@@ -198,8 +198,8 @@ def differences(expected: Rows, actual: Rows, keys: Sequence[str]) -> list[str]:
     return texts
 
 
-def _rows(frame: DataFrame) -> Rows:
-    return [row.asDict() for row in frame.collect()]
+def _rows(df: DataFrame) -> Rows:
+    return [row.asDict() for row in df.collect()]
 
 
 def _result_table(rows: Rows) -> Table:

@@ -22,7 +22,7 @@ from foldflight.spark.arrow import step_name
 from foldflight.spark.carrier import SPARK
 from foldflight.spark.columns import Columns, text_of
 from foldflight.spark.deadletters import OnError, is_isolated
-from foldflight.spark.scalar import ERROR_CARRIER, check_frame, check_kinds, chunk_schema, letter_beside, rows_with
+from foldflight.spark.scalar import ERROR_CARRIER, check_df, check_kinds, chunk_schema, letter_beside, rows_with
 from foldflight.spark.types import arrow_fields
 from foldflight.spark.versions import spark_type
 
@@ -54,7 +54,7 @@ def join_lateral(
             SCHEMA_MISMATCH for columns that cannot be resolved or do not fit the function.
         RetryableError: UNREACHABLE or DEADLINE, if no server answers.
     """
-    check_frame(df, "join_lateral")
+    check_df(df, "join_lateral")
     if not isinstance(use, Use) or not use.is_table:
         raise RejectedError(
             "SIGNATURE",

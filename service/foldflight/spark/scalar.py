@@ -86,7 +86,7 @@ def with_columns(
             that cannot be resolved or do not fit the function; CANNOT_RETRACT as said of `row_kind`.
         RetryableError: UNREACHABLE or DEADLINE, if no server answers.
     """
-    check_frame(df, "with_columns")
+    check_df(df, "with_columns")
     uses = named_uses(aliased, named)
     for name, use in uses.items():
         _refuse_tables(name, use)
@@ -364,7 +364,7 @@ def _plain(task: Callable[[Iterator[Any]], Iterator[Any]], name: str) -> Callabl
 # -- checks ----------------------------------------------------------------------------------------------------------
 
 
-def check_frame(df: object, name: str) -> None:
+def check_df(df: object, name: str) -> None:
     """Raise RejectedError SIGNATURE for what is no DataFrame of Spark."""
     if not isinstance(df, DataFrame):
         kind = f"{type(df).__module__}.{type(df).__qualname__}"

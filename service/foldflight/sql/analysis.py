@@ -127,12 +127,12 @@ class Analysis:
         return {f"parameter_{number}__": value for number, value in enumerate(args)}
 
     def add_view(self, df: DataFrame) -> str:
-        """Return a name under which statements of `frame` can refer to a DataFrame."""
+        """Return a name under which statements of `df` can refer to a DataFrame."""
         name = f"foldflight_result_{len(self._views)}_"
         self._views[name] = df
         return name
 
-    def frame(self, sql: str) -> DataFrame:
+    def df(self, sql: str) -> DataFrame:
         """Have Spark analyse a query. Raises Spark's errors."""
         used = {name: self._views[name] for name in _VIEW.findall(sql)}
         if used:
@@ -146,7 +146,7 @@ class Analysis:
     def resolves(self, sql: str) -> bool:
         """Return whether Spark accepts a query."""
         try:
-            self.frame(sql)
+            self.df(sql)
         except REFUSALS:
             return False
         return True
@@ -155,7 +155,7 @@ class Analysis:
         """Return whether a query has the same rows each time: Spark refuses to join another one laterally."""
         if sql not in self._repeatable:
             try:
-                self.frame(f"SELECT 1 FROM VALUES (1), (2) AS t(x), LATERAL ({sql}) AS `rows`")
+                self.df(f"SELECT 1 FROM VALUES (1), (2) AS t(x), LATERAL ({sql}) AS `rows`")
             except REFUSALS as error:
                 self._repeatable[sql] = condition_of(error) != _DIFFERS
             else:
@@ -173,7 +173,7 @@ class Analysis:
         unknown = [each for each in dict.fromkeys(expressions) if (over, each) not in self._types]
         if unknown:
             select = ", ".join(f"{each} AS `{number}`" for number, each in enumerate(unknown))
-            found = self.frame(rows(select)).schema
+            found = self.df(rows(select)).schema
             self._types.update(((over, each), field) for each, field in zip(unknown, found, strict=True))
         return [self._types[over, each] for each in expressions]
 
@@ -237,7 +237,7 @@ class Analysis:
         """Have Spark analyse an edited range. Raises SqlError at the position that the user wrote."""
         sql = edits.render(span)
         try:
-            return self.frame(sql)
+            return self.df(sql)
         except REFUSALS as error:
             raise refusal(error, self.catalog, self.text, span, sql, edits) from None
 

@@ -342,7 +342,7 @@ class BlockFold:
                 rows = f"SELECT 1 FROM {self.edits.render(table.relation)}"
                 sql = self.analysis.seeing(self.query, self.block.span.start, rows, self.edits)
             try:
-                self._is_streaming = self.analysis.frame(sql).isStreaming
+                self._is_streaming = self.analysis.df(sql).isStreaming
             except REFUSALS as error:
                 raise CannotFoldError(f"Spark refuses its rows: {said(error)}") from None
         return self._is_streaming
@@ -403,7 +403,7 @@ class BlockFold:
             raise CannotFoldError("its functions come from several connections")
         source = analysis.rows_of(self.block, ", ".join(select) or "1 AS one", edits)
         try:
-            rows = self.framed(source)
+            rows = self.df_of(source)
         except REFUSALS as error:
             self._refuse_row_kind()
             raise CannotFoldError(f"Spark refuses its rows: {said(error)}") from None
@@ -415,9 +415,9 @@ class BlockFold:
             return source, rows, fitted
         return f"SELECT *, {', '.join(casts)} FROM ({source})", rows.selectExpr("*", *casts), fitted
 
-    def framed(self, sql: str) -> DataFrame:
+    def df_of(self, sql: str) -> DataFrame:
         """Have Spark analyse a query that stands in the place of the block. Raises Spark's errors."""
-        return self.analysis.frame(self.analysis.seeing(self.query, self.block.span.start, sql, self.edits))
+        return self.analysis.df(self.analysis.seeing(self.query, self.block.span.start, sql, self.edits))
 
     def _fitted(
         self, rows: DataFrame, uses: Mapping[str, tuple[ParsedCall, Aggregate]]
@@ -464,7 +464,7 @@ class BlockFold:
         if not row_kind:
             return
         try:
-            self.analysis.frame(self.analysis.below(self.query, self.block, quoted(row_kind), self.edits))
+            self.analysis.df(self.analysis.below(self.query, self.block, quoted(row_kind), self.edits))
         except REFUSALS as error:
             raise self.analysis.text.error(
                 f"row_kind={row_kind!r} names no column of these rows: {said(error)}", self.block.clause("FROM")
@@ -549,7 +549,7 @@ class BlockFold:
             planned = grouped.planned(**aggregates)
             if window is not None or not planned.is_text:
                 return planned, planned.result()
-            return planned, None if is_last else self.framed(planned.text(source))
+            return planned, None if is_last else self.df_of(planned.text(source))
         except FoldflightError as error:
             if self.is_streaming or window is not None:
                 raise self._placed(error, index) from None
@@ -701,7 +701,7 @@ class _Above:
         output = quoted(next(name for name in names if name != "row_kind"))
         predicates = "".join(f", {self._shown.render(span)}" for span in self._clauses if not span.is_empty)
         try:
-            probed = fold.framed(f"SELECT {probe}{predicates}, {output} AS foldflight_probe FROM {relation}")
+            probed = fold.df_of(f"SELECT {probe}{predicates}, {output} AS foldflight_probe FROM {relation}")
         except REFUSALS as error:
             raise CannotFoldError(f"an item that is not made of keys and aggregates: {said(error)}") from None
         columns = zip(self._items, probed.schema, wanted, strict=False)
@@ -825,7 +825,7 @@ class _Above:
             return
         fold, analysis = self._fold, self._fold.analysis
         try:
-            one, other = (analysis.frame(analysis.below(fold.query, fold.block, text, fold.edits)) for text in texts)
+            one, other = (analysis.df(analysis.below(fold.query, fold.block, text, fold.edits)) for text in texts)
         except REFUSALS as error:
             raise CannotFoldError(f"an item that is not made of keys and aggregates: {said(error)}") from None
         if not same_plan(one, other):

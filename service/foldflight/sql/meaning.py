@@ -173,7 +173,7 @@ def block_alone(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Blo
     sql = edits.render(block.span)
     if "WINDOW" in query.tails and query.is_sole(block):
         sql += f"\nWINDOW {edits.render(query.tails['WINDOW'])}"
-    return analysis.frame(analysis.seeing(query, block.span.start, sql, edits))
+    return analysis.df(analysis.seeing(query, block.span.start, sql, edits))
 
 
 def _is_value(query: ParsedQuery) -> bool:
@@ -271,7 +271,7 @@ def _name_step(analysis: Analysis, edits: Edits, query: ParsedQuery, step: Span)
         return
     try:
         sql = edits.render(Span(query.span.start, step.stop))
-        columns = analysis.frame(analysis.seeing(query, query.span.start, sql, edits)).columns
+        columns = analysis.df(analysis.seeing(query, query.span.start, sql, edits)).columns
     except REFUSALS:  # it is correlated; where Spark refuses the whole, the error tells why
         return
     if text.says(step.start, "SELECT") and len(columns) != len(items):  # it has a star
@@ -446,7 +446,7 @@ def _constant(analysis: Analysis, span: Span) -> Any:
     if len(span.indexes) == 1 and re.fullmatch(r"\d+|\d*\.\d+", token.text):
         return float(token.text) if "." in token.text else int(token.text)
     try:
-        value = analysis.frame(f"SELECT {analysis.edits.render(span)}").collect()[0][0]
+        value = analysis.df(f"SELECT {analysis.edits.render(span)}").collect()[0][0]
     except REFUSALS:
         raise analysis.text.error("a direct argument is a constant; give a number or a text", span) from None
     return float(value) if isinstance(value, Decimal) else value

@@ -201,7 +201,7 @@ class BlockOver:
     def _is_same(self, one: str, other: str) -> bool:
         """Return whether Spark resolves two expressions among the rows, and to the same value."""
         try:
-            first, second = (self.analysis.frame(self._below(each)) for each in (one, other))
+            first, second = (self.analysis.df(self._below(each)) for each in (one, other))
         except REFUSALS:
             return False
         return same_plan(first, second)
@@ -238,7 +238,7 @@ class BlockOver:
         sql = self.edits.render(body)
         if star_of(text, body) is not None:
             self._select.append(sql)
-            shown = self._frame(sql).columns
+            shown = self._df(sql).columns
             # No word of an item can be one of these names, so that none is taken for another column.
             columns = [self.new_name(f"{name} of {text.slice(body)}") for name in shown]
             self._columns += columns
@@ -250,9 +250,9 @@ class BlockOver:
     def _is_nested(self, *items: str) -> bool:
         return self.analysis.resolves(self._below(", ".join(f"isnull({item})" for item in items)))
 
-    def _frame(self, select: str) -> DataFrame:
+    def _df(self, select: str) -> DataFrame:
         try:
-            return self.analysis.frame(self._below(select))
+            return self.analysis.df(self._below(select))
         except REFUSALS as error:
             raise CannotFoldError(f"Spark refuses its rows: {said(error)}") from None
 
@@ -264,7 +264,7 @@ class BlockOver:
         return self.analysis.seeing(self.query, self.block.span.start, sql, self.edits)
 
     def _use(self, call: ParsedCall) -> tuple[_Window, Aggregate]:
-        """Return the window of a call, and the use of its function with its frame."""
+        """Return the window of a call, and the use of its function with its window frame."""
         text = self.analysis.text
         at = next(index for index in text.flat(Span(call.closing + 1, call.span.stop)) if text.says(index, "OVER"))
         clauses = _clauses(text, self._definition(Span(at + 1, call.span.stop)))
@@ -272,8 +272,8 @@ class BlockOver:
         written = () if clauses.order.is_empty else orderings(text, clauses.order)
         order = tuple(OrderKey(self._column(each.span), each.descending, each.nulls_first) for each in written)
         use = self.aggregate(call, partial(self._argument, call))
-        if not clauses.frame.is_empty:
-            use = replace(use, frame=self._window_frame(clauses.frame))
+        if not clauses.window_frame.is_empty:
+            use = replace(use, frame=self._window_frame(clauses.window_frame))
         return _Window(keys, order), use
 
     def _definition(self, span: Span) -> Span:
@@ -307,7 +307,7 @@ class BlockOver:
             raise CannotFoldError(error.message) from None
 
     def _bound(self, span: Span, *, is_range: bool) -> FrameBound:
-        """Return one end of a frame."""
+        """Return one end of a window frame."""
         text = self.analysis.text
         if text.says(span.start, "CURRENT", "ROW"):
             return 0
@@ -321,7 +321,7 @@ class BlockOver:
         if len(given.indexes) == 1 and token.text.isdigit():
             return sign * int(token.text)
         try:
-            value = self.analysis.frame(f"SELECT {self.edits.render(given)}").collect()[0][0]
+            value = self.analysis.df(f"SELECT {self.edits.render(given)}").collect()[0][0]
         except REFUSALS:
             value = None
         if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
@@ -374,7 +374,7 @@ class BlockOver:
         """Return the names of the columns that the rows of the block have, in lower case."""
         if self._rows_have is None:
             has_rows = "FROM" in self.block.clauses
-            self._rows_have = {name.lower() for name in self._frame("*").columns} if has_rows else set()
+            self._rows_have = {name.lower() for name in self._df("*").columns} if has_rows else set()
         return self._rows_have
 
     def _qualify(self, shown: Edits, calls: Sequence[ParsedCall], items: Mapping[str, tuple[Span, str]]) -> str:
@@ -439,10 +439,10 @@ class BlockOver:
 
     def _result(self, windows: Mapping[_Window, Mapping[str, tuple[ParsedCall, Aggregate]]]) -> DataFrame:
         if len(self._select) < len(self._columns):  # of a star
-            rows = self._frame(", ".join(self._select)).toDF(*self._columns)
+            rows = self._df(", ".join(self._select)).toDF(*self._columns)
         else:
             named = zip(self._select, self._columns, strict=True)
-            rows = self._frame(", ".join(f"{sql} AS {quoted(name)}" for sql, name in named))
+            rows = self._df(", ".join(f"{sql} AS {quoted(name)}" for sql, name in named))
         if rows.isStreaming and ROW_KIND in self._names_of_rows():
             raise CannotFoldError(f"OVER over a stream with a column {ROW_KIND}, which is one of changes, not of rows")
         try:
@@ -463,7 +463,7 @@ class _Clauses(NamedTuple):
 
     keys: Span
     order: Span
-    frame: Span
+    window_frame: Span
 
 
 def _clauses(text: Text, span: Span) -> _Clauses:

@@ -172,7 +172,7 @@ class Planner:
         if self._windows:
             raise self._windows[0].misused(self.analysis.text)
         try:
-            result = self.analysis.frame(self._rendered(query)) if self._whole is None else self._whole
+            result = self.analysis.df(self._rendered(query)) if self._whole is None else self._whole
         except REFUSALS as error:
             listed()  # raises Spark's refusal of the query as it was written
             self._reject_folds(f"Spark refuses the query over its results: {said(error)}")

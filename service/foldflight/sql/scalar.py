@@ -148,7 +148,7 @@ def check_joins(analysis: Analysis, query: ParsedQuery) -> None:
                 continue
             try:
                 rows = analysis.below(each, block, "1", analysis.edits, filtered=False)
-                plan = "\n".join(row[0] for row in analysis.frame(f"EXPLAIN {rows}").collect())
+                plan = "\n".join(row[0] for row in analysis.df(f"EXPLAIN {rows}").collect())
             except (CannotFoldError, *REFUSALS):
                 continue  # it is correlated, or Spark refuses the statement in its own words
             if "PYTHON_UDF_IN_ON_CLAUSE" in plan:

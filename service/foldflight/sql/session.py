@@ -496,7 +496,7 @@ def _finished(analysis: Analysis, head: Span, result: DataFrame) -> DataFrame:
         )
     before = analysis.edits.render(head)
     try:
-        return analysis.frame(f"{before} SELECT * FROM {analysis.add_view(result)}")
+        return analysis.df(f"{before} SELECT * FROM {analysis.add_view(result)}")
     except REFUSALS as error:
         raise refusal(error, analysis.catalog, text, head, before, analysis.edits) from None
 

@@ -85,13 +85,13 @@ def is_spark(session: SparkSession) -> bool:
     return not is_remote(session) or session.conf.get("spark.sql.warehouse.dir") is not None
 
 
-def estimated_rows(frame: DataFrame) -> int | None:
+def estimated_rows(df: DataFrame) -> int | None:
     """Return how many rows Spark expects a query to have by the statistics of its tables; None: they do not tell.
 
     PySpark tells it in the text of EXPLAIN COST only, which a session of Spark Connect has, too.
     """
-    session, view = frame.sparkSession, f"foldflight_{uuid.uuid4().hex}"
-    frame.createOrReplaceTempView(view)
+    session, view = df.sparkSession, f"foldflight_{uuid.uuid4().hex}"
+    df.createOrReplaceTempView(view)
     try:
         # `foldflight.spark.enable` replaces the method of the instance.
         plan = str(type(session).sql(session, f"EXPLAIN COST SELECT * FROM {view}").collect()[0][0])  # noqa: S608 - a name of ours

@@ -175,8 +175,8 @@ class _InPandas(StatefulProcessor):
             yield pd.DataFrame([[row[name] for name in self._schema.names]], columns=self._schema.names)
 
 
-def _rows_of(frames: Iterator[Any]) -> Iterator[Row]:
-    for frame in frames:
-        names = list(frame.columns)
-        for values in frame.itertuples(index=False, name=None):
+def _rows_of(dfs: Iterator[Any]) -> Iterator[Row]:
+    for df in dfs:
+        names = list(df.columns)
+        for values in df.itertuples(index=False, name=None):
             yield Row(**dict(zip(names, values, strict=True)))

@@ -1,6 +1,6 @@
 """Ask the server of this container for a page, /healthz or /readyz: exit code 0 if it answers 200.
 
-A socket is enough, and modules for HTTP take longer to import than everything else: engines ask every few seconds.
+A socket is enough, and modules for HTTP take longer to import than everything else, and container engines ask often.
 """
 
 import os

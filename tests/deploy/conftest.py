@@ -17,7 +17,7 @@ _TOLD: list[str] = []
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Without engine and programs, fail the first slow test with the remedy, and skip the others."""
+    """Without container engine and programs, fail the first slow test with the remedy, and skip the others."""
     if HERE not in item.path.parents or item.get_closest_marker("slow") is None:
         return
     if _TOLD:

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The container engine of the slow tests: the Docker or Podman that runs here, or a private one, which needs Debian and root.
-#   tests/deploy/engine.sh start   finds or starts the engine, and makes the base image; prints what to export
-#   tests/deploy/engine.sh stop    ends the engine that `start` began; leaves any other one alone
-# Variables: ENGINE_DIR (folder of the private engine), BASE_IMAGE (Python image that all images are built from)
+#   tests/deploy/engine.sh start   finds or starts the container engine, and makes the base image; prints what to export
+#   tests/deploy/engine.sh stop    ends the container engine that `start` began; leaves any other one alone
+# Variables: ENGINE_DIR (folder of the private container engine), BASE_IMAGE (Python image that all images are built from)
 set -euo pipefail
 dir=${ENGINE_DIR:-/var/tmp/foldflight-engine}
 private=unix://$dir/docker.sock
@@ -21,7 +21,7 @@ install() {
     >"$dir/apt.log" 2>&1 || { tail -20 "$dir/apt.log" >&2; exit 1; }
 }
 
-# Sets DOCKER_HOST to the engine to use.
+# Sets DOCKER_HOST to the container engine to use.
 find_engine() {
   command -v docker >/dev/null && answers && return
   local podman=unix://${XDG_RUNTIME_DIR:-/run}/podman/podman.sock
@@ -63,7 +63,7 @@ start() {
   mkdir -p "$dir"
   find_engine
   make_base
-  # Without DOCKER_HOST all tools use the default engine. testcontainers needs the other variables.
+  # Without DOCKER_HOST all tools use the default container engine. testcontainers needs the other variables.
   [[ -z ${DOCKER_HOST:-} ]] || echo "export DOCKER_HOST=$DOCKER_HOST"
   echo "export BASE_IMAGE=$base"
   echo "export TESTCONTAINERS_RYUK_DISABLED=true TESTCONTAINERS_CONNECTION_MODE=docker_host TC_HOST=127.0.0.1"
@@ -75,7 +75,7 @@ stop() {
   pid=$(cat "$dir/docker.pid")
   kill "$pid" 2>/dev/null || true
   for _ in $(seq 100); do kill -0 "$pid" 2>/dev/null || return 0; sleep .1; done
-  echo "engine.sh: the engine (process $pid) did not stop" >&2
+  echo "engine.sh: the container engine (process $pid) did not stop" >&2
   exit 1
 }
 

@@ -1,4 +1,4 @@
-"""A fleet from the compose file on a private engine, and the load that checks it."""
+"""A fleet from the compose file on a private container engine, and the load that checks it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 FOREIGN = {"envoy": "envoyproxy/envoy:v1.40.0", "prometheus": "prom/prometheus:v3.5.0"}
 IMAGES = {"server": "foldflight/server", "spark": "foldflight/spark"}
 COUNT = Call("count")
-REMEDY = 'run eval "$(tests/deploy/tools.sh start)" first: it starts the engine and installs the programs'
+REMEDY = 'run eval "$(tests/deploy/tools.sh start)" first: it starts the container engine and installs the programs'
 
 
 def tool(name: str) -> str:
@@ -46,7 +46,7 @@ def run(*command: str, timeout_s: float = 600, check: bool = True, **more: Any) 
 
 
 def docker(*arguments: str, **more: Any) -> str:
-    """Run docker on the engine that tools.sh has found or started."""
+    """Run docker on the container engine that tools.sh has found or started."""
     return run(tool("docker"), *arguments, **more).strip()
 
 

@@ -48,7 +48,7 @@ class Containers:
 
     def _pause(self, place: int) -> None:
         # Longer than the deadline of the query: it is given up, and speaks again when nobody listens. By a signal: the
-        # engine cannot freeze a container while a health check starts in it.
+        # container engine cannot freeze a container while a health check starts in it.
         docker("kill", "--signal", "STOP", self._servers[place])
         time.sleep(self._chance.choice([0.5, 10.0]))
         docker("kill", "--signal", "CONT", self._servers[place])

@@ -232,7 +232,7 @@ def test_a_clone_needs_nothing_beside_it() -> None:
 
 
 def test_missing_tools_are_one_line() -> None:
-    """Without engine and programs the run fails with one remedy, and no test fails in a way of its own."""
+    """Without container engine and programs the run fails with one remedy, and no test fails in a way of its own."""
     environment = {name: value for name, value in os.environ.items() if name not in {"DEPLOY_TOOLS", "BASE_IMAGE"}}
     command = (sys.executable, "-m", "pytest", "-q", "-m", "slow", "tests/deploy/test_chart.py")
     found = run(*command, cwd=ROOT, env=environment, check=False)

@@ -47,7 +47,7 @@ class Server(DockerContainer):
     def __init__(self, image: str = IMAGE, *command: str, **more: object) -> None:
         super().__init__(image, **more)
         self.with_kwargs(**RESTRICTED).with_tmpfs_mount("/tmp")
-        self.with_exposed_ports(8815, 8817)  # the private engine publishes on the loopback only
+        self.with_exposed_ports(8815, 8817)  # the private container engine publishes on the loopback only
         if command:
             self.with_command(list(command))
 

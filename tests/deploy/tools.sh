@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What the slow tests of this folder drive: a container engine (engine.sh), compose, Envoy, Prometheus, helm and Chromium.
-# It needs Debian, or an engine that runs and the programs chromium and promtool.
-#   eval "$(tests/deploy/tools.sh start)"   installs what is missing and starts the engine; prints what to export
-#   tests/deploy/tools.sh stop              ends the engine
+# It needs Debian, or a container engine that runs and the programs chromium and promtool.
+#   eval "$(tests/deploy/tools.sh start)"   installs what is missing and starts the container engine; prints what to export
+#   tests/deploy/tools.sh stop              ends the container engine
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 here=$root/tests/deploy

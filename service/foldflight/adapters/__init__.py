@@ -1,4 +1,4 @@
-"""Adapters for other worlds: classes written for other engines, functions in Java, and the protocols of other clients.
+"""Adapters for other worlds: classes written for other systems, functions in Java, and the protocols of other clients.
 
 The core imports none of them. Importing this package registers those of classes, which `foldflight` does.
 """

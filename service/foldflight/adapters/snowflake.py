@@ -25,7 +25,7 @@ class Handled:
         self.state = state
 
     def aggregate_state(self) -> Any:
-        """Return the state, which the engine sends from node to node."""
+        """Return the state, which the system sends from node to node."""
         return self.state if self.handler is None else self.handler.aggregate_state
 
     def __reduce__(self) -> Any:
@@ -65,7 +65,7 @@ class _Snowflake(Adapter):
 
     def bound_methods(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - a handler per group
         def of(accumulator: Handled) -> Any:
-            """Return the handler of an accumulator. It is restored as the engine does on the node that gets a state."""
+            """Return the handler of an accumulator. It is restored as the system does on the node that gets a state."""
             if accumulator.handler is None:
                 restored = instance()
                 restored.merge(accumulator.state)

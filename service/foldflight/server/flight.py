@@ -56,7 +56,7 @@ from foldflight.tracing import ids_of, tracer_of
 # Time for the last engines to be told how their exchanges ended.
 _ENDS_S_MAX = 2.0
 _SERVICE = "foldflight-server"
-# The metadata of a chunk, which batches of other engines do not have.
+# The metadata of a chunk, which batches of foreign engines do not have.
 _CHUNK = pb.EngineFrame(chunk=pb.Chunk()).SerializeToString()
 
 
@@ -189,7 +189,7 @@ class FlightServer(FlightBase):
 
     @edge
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Serve one exchange, from Open to its end; with a path, one external function of another engine."""
+        """Serve one exchange, from Open to its end; with a path, one external function of a foreign engine."""
         is_foreign = descriptor.descriptor_type == fl.DescriptorType.PATH
         if is_foreign:
             call = self._stateless_call(context, descriptor, reader)
@@ -393,7 +393,7 @@ class FlightServer(FlightBase):
     def _carry_stateless(
         self, call: StatelessCall, running: Running, context: Any, reader: Any, writer: Any, _questions: _Questions
     ) -> None:
-        """Answer each batch of another engine. Whether there is a column of errors is decided by the first batch."""
+        """Answer each batch of a foreign engine. Whether there is a column of errors is decided by the first batch."""
         schema: pa.Schema | None = None
         for message in received(reader, context):
             if message.batch is None:
@@ -423,7 +423,7 @@ class FlightServer(FlightBase):
 
     @staticmethod
     def _ask(running: Running, message: Message, frame: Frame) -> Iterator[Frame]:
-        """Give a frame to an exchange, and yield its answers. The frame was made of a message of another engine."""
+        """Give a frame to an exchange, and yield its answers. The frame was made of a message of a foreign engine."""
         started_s = running.account.began_s = time.monotonic()
         for reply in running.replies(frame):
             if isinstance(reply, Log):

@@ -16,7 +16,7 @@ import cloudpickle
 
 from foldflight.errors import RejectedError
 from foldflight.fold.pickles import named
-from foldflight.functions.author.adapters import Shipped, engines, written_by_author
+from foldflight.functions.author.adapters import Shipped, systems, written_by_author
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import Function
 from foldflight.shipping.bundles import Bundle, made_here, seal, unpickled
@@ -71,13 +71,13 @@ def unpickled_copy(functions: Sequence[AnyFunction]) -> tuple[AnyFunction, ...]:
 def _packages_of(functions: Iterable[AnyFunction]) -> list[ModuleType]:
     """Return the top-level packages of the functions, except foldflight itself, which is installed everywhere.
 
-    The package of a class that is adapted in a subclass is among them, and that of its engine is not.
+    The package of a class that is adapted in a subclass is among them, and that of its system is not.
     """
     modules = {function.source.__module__ for function in functions}
     for function in functions:
         if isinstance(function, Function) and function.adapter:
             modules |= {cls.__module__ for cls in written_by_author(function.cls, function.adapter)}
-    others = {"foldflight", "__main__", *engines(), *sys.stdlib_module_names}
+    others = {"foldflight", "__main__", *systems(), *sys.stdlib_module_names}
     names = {name.partition(".")[0] for name in modules} - others
     return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 
@@ -106,19 +106,19 @@ class _Nowhere(io.RawIOBase):
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """Pickles functions by value. Adapted classes are pickled without the parts that need their engine."""
+    """Pickles functions by value. Adapted classes are pickled without the parts that need their system."""
 
     def __init__(self, file: io.RawIOBase | io.BytesIO, functions: Iterable[AnyFunction]) -> None:
         super().__init__(file)
         adapted = [each for each in functions if isinstance(each, Function) and each.adapter]
-        self._engines = Shipped({function.cls: function.adapter for function in adapted})
+        self._stand_ins = Shipped({function.cls: function.adapter for function in adapted})
 
     def reducer_override(self, obj: Any) -> Any:
-        replacement = self._engines.replacement(obj)
+        replacement = self._stand_ins.replacement(obj)
         if replacement is not None:
             return named, (replacement.__module__, replacement.__qualname__)
         reduced = super().reducer_override(obj)
-        removed = self._engines.removed(obj) if isinstance(obj, type) else ()
+        removed = self._stand_ins.removed(obj) if isinstance(obj, type) else ()
         if removed and isinstance(reduced, tuple) and reduced[2:]:
             members, slots = reduced[2]
             remaining = {name: member for name, member in members.items() if name not in removed}
@@ -135,7 +135,7 @@ class _Recorder(_Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         reduced = super().reducer_override(obj)
-        by_value = reduced is not NotImplemented and self._engines.replacement(obj) is None
+        by_value = reduced is not NotImplemented and self._stand_ins.replacement(obj) is None
         if by_value and isinstance(obj, (type, FunctionType)):
             self.by_name.setdefault((obj.__module__, obj.__qualname__), []).append(obj)
         return reduced

@@ -1,4 +1,4 @@
-"""How the client of another engine writes types and results."""
+"""How the client of another system writes types and results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXTENSION: Final = b"ARROW:extension:name"
 
 
 class WireAdapter(ABC):
-    """How an engine writes types and results."""
+    """How a system writes types and results."""
 
     has_errors: ClassVar[bool]
     """Whether the answer of a scalar function may have the error of each row."""

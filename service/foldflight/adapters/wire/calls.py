@@ -159,7 +159,7 @@ class ScalarCall(StatelessCall):
 class GroupCall(StatelessCall):
     """An aggregate function over lists. The lists of a row have the arguments of the rows of one group.
 
-    RisingWave passes a group's values so for `aggregate:f(x)`, and every engine with `array_agg` can.
+    RisingWave passes a group's values so for `aggregate:f(x)`, and every system with `array_agg` can.
     """
 
     def __init__(self, adapter: WireAdapter, function: AnyFunction, columns: pa.Schema) -> None:

@@ -4,7 +4,8 @@ The view has the times of each row: how often it was added and not retracted. Th
 and retracts a row that disappears. So a value needs no other rows than those of the epoch, and only their entries are
 read and written.
 
-`Counted` has the same results for all other engines. Its states, which have all rows, are converted by `migrate`.
+`Counted` has the same results for engines that keep no views. Its states, which have all rows, are converted by
+`migrate`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Adapters: the methods by which another engine calls an aggregate class, and how they become a function of foldflight.
+"""Adapters: the methods by which another system calls an aggregate class, and how they become a function of foldflight.
 
-An adapter lists the methods that its engine calls, by foldflight's name, and binds those of an instance. The author's
-class is not changed. `retract` and `migrate` may be added to a class of any engine, for example in a subclass;
+An adapter lists the methods that its system calls, by foldflight's name, and binds those of an instance. The author's
+class is not changed. `retract` and `migrate` may be added to a class of any system, for example in a subclass;
 `retract` takes a row as the method that adds one does.
 
-The classes of an engine are recognised by the engine's base class, by its module and name, so the engine is not
-imported. A class without it is recognised by its methods. This module knows no engine: `foldflight.adapters` registers
+The classes of a system are recognised by the system's base class, by its module and name, so the system is not
+imported. A class without it is recognised by its methods. This module knows no system: `foldflight.adapters` registers
 those that there are.
 """
 
@@ -33,7 +33,7 @@ _ROWS: Final[dict[RowForm | None, str]] = {None: "", "each": "*arguments", "tupl
 
 @dataclass(frozen=True)
 class Method:
-    """A method that an engine calls.
+    """A method that a system calls.
 
     Args:
         name: Its name.
@@ -57,20 +57,20 @@ class Method:
 
 @dataclass(frozen=True)
 class Adapter(ABC):
-    """The conventions of another engine for aggregate classes.
+    """The conventions of another system for aggregate classes.
 
     Args:
         name: Its name in `udaf(adapt=...)`.
-        what: What the engine calls such a class, for messages.
-        methods: The methods that the engine calls, by foldflight's name.
-        marks: Names of attributes that foldflight's own classes and those of other engines do not have.
-        returns_accumulator: Whether the engine uses what the methods that change an accumulator return.
-        base: Module and name of the engine's base class; None if it has none.
-        replaced: What shipped code has in place of the engine's classes, by their module and name.
-        declaring: Attributes of a class that tell its engine about types. They are removed from shipped code.
+        what: What the system calls such a class, for messages.
+        methods: The methods that the system calls, by foldflight's name.
+        marks: Names of attributes that foldflight's own classes and those of other systems do not have.
+        returns_accumulator: Whether the system uses what the methods that change an accumulator return.
+        base: Module and name of the system's base class; None if it has none.
+        replaced: What shipped code has in place of the system's classes, by their module and name.
+        declaring: Attributes of a class that tell its system about types. They are removed from shipped code.
         result: Name of the attribute with the type of the result; None if a class does not declare it.
         state: Name of the attribute with the type of the state; None if a class does not declare it.
-        asks_determinism: Whether the engine calls `is_deterministic` of a class.
+        asks_determinism: Whether the system calls `is_deterministic` of a class.
         pickled: Classes by the module and name that pickled states have for them, if these have changed.
     """
 
@@ -101,7 +101,7 @@ class Adapter(ABC):
         return method
 
     def type_of(self, declared: Any) -> Any:
-        """Return a declared type of an argument or of the result in place of one that only the engine has."""
+        """Return a declared type of an argument or of the result in place of one that only the system has."""
         return declared
 
     def serializer_of(self, declared: Any) -> StateSerializer:
@@ -115,8 +115,8 @@ class Adapter(ABC):
         """Return the serializer of accumulators from that of the states."""
         return state
 
-    def engine_part(self, cls: type) -> tuple[type, ...]:
-        """Return the classes from which a class inherits what belongs to the engine: its base class and those above."""
+    def system_part(self, cls: type) -> tuple[type, ...]:
+        """Return the classes from which a class inherits what belongs to the system: its base class and those above."""
         stand_in = None if self.base is None else self.replaced.get(self.base)
         for index, each in enumerate(cls.__mro__):
             if each is stand_in or (each.__module__, each.__qualname__) == self.base:
@@ -129,7 +129,7 @@ class Adapter(ABC):
         if method is None or getattr(cls, method.name, None) is None:
             return None
         owner = next(each for each in cls.__mro__ if method.name in vars(each))
-        return None if owner in self.engine_part(cls) else getattr(cls, method.name)
+        return None if owner in self.system_part(cls) else getattr(cls, method.name)
 
     def missing(self, cls: type) -> list[Method]:
         """Return the required methods that a class does not define."""
@@ -140,7 +140,7 @@ class Adapter(ABC):
         ]
 
     def score(self, cls: type) -> int:
-        """Return how many of the engine's methods a class defines; 0 if it has no mark of the engine."""
+        """Return how many of the system's methods a class defines; 0 if it has no mark of the system."""
         if not any(getattr(cls, mark, None) is not None for mark in self.marks):
             return 0
         return sum(self.method(cls, method_name) is not None for method_name in self.methods)
@@ -151,12 +151,12 @@ ADAPTERS: Final[dict[str, Adapter]] = {}
 
 
 def register(adapter: Adapter) -> None:
-    """Have `udaf` recognise the classes of an engine."""
+    """Have `udaf` recognise the classes of a system."""
     ADAPTERS[adapter.name] = adapter
 
 
 class AdaptedForm:
-    """Binds the methods of a class of another engine.
+    """Binds the methods of a class of another system.
 
     Args:
         cls: The author's class.
@@ -185,7 +185,7 @@ class AdaptedForm:
 
 
 def in_place(call: Callable[..., Any]) -> Callable[..., None]:
-    """Return a call whose result is ignored, as the engine ignores it."""
+    """Return a call whose result is ignored, as the system ignores it."""
 
     def change(accumulator: Any, *values: Any) -> None:
         call(accumulator, *values)
@@ -196,8 +196,8 @@ def in_place(call: Callable[..., Any]) -> Callable[..., None]:
 _OWN_METHODS: Final = ("create_accumulator", "accumulate", "retract", "merge", "get_value")
 
 
-def engines() -> frozenset[str]:
-    """Return the packages of the engines. They are never shipped."""
+def systems() -> frozenset[str]:
+    """Return the packages of other systems. They are never shipped."""
     return frozenset(each.base[0].partition(".")[0] for each in ADAPTERS.values() if each.base is not None)
 
 
@@ -213,7 +213,7 @@ def adapter_of(cls: type, said: str | None) -> Adapter | None:
             raise RejectedError("SIGNATURE", f"{cls.__name__}: there is no engine {said!r}; adapt takes {names}")
         return ADAPTERS[said]
     for adapter in ADAPTERS.values():
-        if adapter.engine_part(cls):
+        if adapter.system_part(cls):
             return adapter
     own = sum(getattr(cls, method_name, None) is not None for method_name in _OWN_METHODS)
     if all(getattr(cls, method_name, None) is not None for method_name in ("accumulate", "get_value")):
@@ -229,13 +229,13 @@ def adapter_of(cls: type, said: str | None) -> Adapter | None:
 
 
 def written_by_author(cls: type, adapter: str) -> tuple[type, ...]:
-    """Return a class of another engine and its bases, without those of the engine."""
-    engine = ADAPTERS[adapter].engine_part(cls)
-    return tuple(each for each in cls.__mro__ if each not in engine and each is not object)
+    """Return a class of another system and its bases, without those of the system."""
+    own = ADAPTERS[adapter].system_part(cls)
+    return tuple(each for each in cls.__mro__ if each not in own and each is not object)
 
 
 class Shipped:
-    """Stands in for the engines' own classes in shipped code, so that servers need no packages of engines.
+    """Stands in for other systems' classes in shipped code, so that servers need no packages of these systems.
 
     Args:
         classes: The adapted classes by the name of their adapter.
@@ -249,7 +249,7 @@ class Shipped:
             self._declaring.update(dict.fromkeys(written_by_author(cls, name), ADAPTERS[name].declaring))
 
     def replacement(self, value: Any) -> type | None:
-        """Return the class that replaces an engine's class; None for all other objects."""
+        """Return the class that replaces a system's class; None for all other objects."""
         if not inspect.isclass(value):
             return None
         return self._replaced.get((value.__module__, value.__qualname__))

@@ -387,7 +387,7 @@ class Function(Registered):
         returns: What `accumulate`, `retract` and `merge` return. `always`: the accumulator, which may be None. `some`:
             an accumulator that is not None. `may`: an accumulator, or None after changing it in place.
         vectorised: Whether its class has the vectorised methods.
-        adapter: The name of the engine from which its class is adapted; empty for a class of foldflight's own form.
+        adapter: The name of the system from which its class is adapted; empty for a class of foldflight's own form.
         language: The language of its class: `python` or `java`.
         bundled: Whether its class has `fold_bundle`.
         prefetch: For views of its accumulators, by name: the numbers of the arguments that make up the key of the entry

@@ -151,9 +151,9 @@ def aggregate_of(
             the length of the first one, if it has up to 64 items or is `Annotated[list[int], 400]`. Compiled code reads
             numbers of modules and classes once, when the exchange switches to it. True raises before the first row if
             the methods cannot be compiled. False always interprets.
-        adapt: The engine for which the class is written: `"flink"` (PyFlink's `AggregateFunction`), `"arrow-udf"`
+        adapt: The system for which the class is written: `"flink"` (PyFlink's `AggregateFunction`), `"arrow-udf"`
             (also RisingWave's embedded functions), `"spark-aggregator"` (Spark 4.4), `"snowflake"` (also Doris), or
-            `"beam"` (a `CombineFn`). Its methods are called as that engine calls them, and interpreted. Default: found
+            `"beam"` (a `CombineFn`). Its methods are called as that system calls them, and interpreted. Default: found
             by the base class or the methods; a class with `accumulate` and `get_value` is foldflight's own.
         prefetch: For each `MapView` of the accumulator, the names of the arguments that make up the key of the entry
             that a row uses. A stream then reads these entries before the rows, all at once; results are the same.
@@ -633,12 +633,12 @@ class _Builder(SignatureBuilder):
 
 
 class _AdaptedBuilder(_Builder):
-    """Builds an aggregate function from a class that is written for another engine.
+    """Builds an aggregate function from a class that is written for another system.
 
     Args:
         cls: The author's class.
         name: The name of the function.
-        adapter: The conventions of the engine.
+        adapter: The conventions of the system.
         state_type: The declared type of the states; None if the class declares it, or does not.
     """
 
@@ -656,7 +656,7 @@ class _AdaptedBuilder(_Builder):
         return False
 
     def is_deterministic(self) -> bool:
-        """Return what the class declares, if its engine has such a method and no direct arguments are needed."""
+        """Return what the class declares, if its system has such a method and no direct arguments are needed."""
         asks = self.adapter.asks_determinism and self.declares("is_deterministic")
         asks = asks and not any(parameter.required for parameter in self.direct_arguments())
         return not asks or bool(self.asked("deterministic", "is_deterministic"))
@@ -673,7 +673,7 @@ class _AdaptedBuilder(_Builder):
         return None
 
     def check_near_misses(self) -> None:
-        """Accept all names: the class has the method names of another engine."""
+        """Accept all names: the class has the method names of another system."""
 
     def check_names(self) -> None:
         missing = self.adapter.missing(self.cls)
@@ -751,7 +751,7 @@ class _AdaptedBuilder(_Builder):
     def declares(self, name: str) -> bool:
         """Return whether the author's class has an attribute that declares a type."""
         owner = next((each for each in self.cls.__mro__ if name in vars(each)), None)
-        return owner is not None and owner not in self.adapter.engine_part(self.cls)
+        return owner is not None and owner not in self.adapter.system_part(self.cls)
 
     def asked(self, option: str, attribute: str) -> Any:
         """Return what an instance of the class declares by a method or a property."""
@@ -767,7 +767,7 @@ class _AdaptedBuilder(_Builder):
 
     def direct_arguments(self) -> tuple[Parameter, ...]:
         owner = next(each for each in self.cls.__mro__ if "__init__" in vars(each))
-        return () if owner in self.adapter.engine_part(self.cls) else super().direct_arguments()
+        return () if owner in self.adapter.system_part(self.cls) else super().direct_arguments()
 
     def made_by(self) -> Any:
         """Return the method whose result the states hold."""

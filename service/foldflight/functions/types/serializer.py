@@ -840,7 +840,7 @@ def map_of(key: StateSerializer, value: StateSerializer) -> StateSerializer:
 def record_of(
     fields: Sequence[tuple[str, StateSerializer]], make: Callable[[tuple[Any, ...]], Any], *, immutable: bool
 ) -> StateSerializer:
-    """Return the serializer of sequences with one member for each field (lists, tuples, rows of other engines).
+    """Return the serializer of sequences with one member for each field (lists, tuples, rows of other systems).
 
     Args:
         fields: Names and serializers of the members.

@@ -417,7 +417,7 @@ _INTEGER_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
 def can_widen(actual: pa.DataType, declared: pa.DataType) -> bool:
     """Return whether a column of type `actual` may be passed to an argument of type `declared`.
 
-    Allowed are SQL's implicit casts that change no value and, as in every SQL engine, casts of integers to `DOUBLE`.
+    Allowed are SQL's implicit casts that change no value and, as everywhere in SQL, casts of integers to `DOUBLE`.
     Integers and decimals may be passed to every `DECIMAL`; each value is checked if not all values fit. All other types
     need an explicit cast in the query.
     """

@@ -146,7 +146,7 @@ the statements and windows below is written by `docs/generate.py` from `service/
 
 `AS` is followed by the name of a function, by a module and a class, or by source code between `$$`. Source code may
 define a class, or the functions `create_state`, `accumulate`, `retract`, `merge` and `finish`. A class needs no
-decorator, and may be written [for another engine](../how-to/bring-a-function.md); the statement declares its types.
+decorator, and may be written [for another system](../how-to/bring-a-function.md); the statement declares its types.
 `APPEND ONLY` declares that the function needs no `retract`. A name in backquotes may have any characters, and is then
 called in backquotes; a word of SQL's grammar (`over`, `filter`, `in`) is no name without them. `USING LINK` names a
 server that has the function, or that runs the source code.
@@ -205,9 +205,9 @@ the same meaning, here with `my_` before their names:
 ## Plans
 
 Spark parses and analyses each statement. A `SELECT` is evaluated by `group_by`, or by `over` if its calls have `OVER`,
-if Spark confirms that the result is the same. Otherwise Spark collects the rows of each group or frame into lists,
-which are folded. `EXPLAIN FOLDFLIGHT SELECT ...` shows the plan of each `SELECT` (`fold`, `over` or `lists`), with the
-reason, and whether Spark aggregates the rows of a fold itself ([lifted](../explanation/lift.md)).
+if Spark confirms that the result is the same. Otherwise Spark collects the rows of each group or window frame into
+lists, which are folded. `EXPLAIN FOLDFLIGHT SELECT ...` shows the plan of each `SELECT` (`fold`, `over` or `lists`),
+with the reason, and whether Spark aggregates the rows of a fold itself ([lifted](../explanation/lift.md)).
 
 `sql(spark, text, plan="lifted")` demands that it does, `plan="fold"` that Python folds the rows, and `plan="lists"`
 that they are collected; `groups=5_000_000` is the hint of `group_by`. A statement for which the plan cannot be used is
@@ -215,8 +215,8 @@ refused with the reason.
 
 `over` computes windows with PARTITION BY, ORDER BY and ROWS or RANGE, also named ones (WINDOW), with FILTER, several
 in one `SELECT`, beside Spark's own functions with OVER, in expressions and in QUALIFY. Lists are for OVER beside GROUP
-BY or an aggregate of all rows, beside subqueries in the same item, and for frames that `over` refuses: they cost the
-length of a frame for each row.
+BY or an aggregate of all rows, beside subqueries in the same item, and for window frames that `over` refuses: they
+cost the length of a window frame for each row.
 
 ## Streams
 

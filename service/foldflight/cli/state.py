@@ -56,7 +56,7 @@ def state(
     """Print the groups of a streaming query: keys, live rows, and the state of each output.
 
     Of a query with over: keys, the number of rows that wait for the watermark, and the state or the last rows that are
-    kept for each frame. With --view: the entries of a MapView or ListView of each group. CHECKPOINT is the
+    kept for each window frame. With --view: the entries of a MapView or ListView of each group. CHECKPOINT is the
     checkpointLocation of the query. The query may be running.
     """
     if importlib.util.find_spec("pyspark") is None:
@@ -193,12 +193,12 @@ def _enclosed(texts: Sequence[str]) -> str:
 
 
 def _summary(table: StoredTable, figures: StateFigures, printed: str) -> Text:
-    from foldflight.spark.stored import StoredFrames
+    from foldflight.spark.stored import StoredWindowFrames
 
     logs = f"; waiting rows: {figures.waiting_rows:,}; rows in RANGE frames: {figures.framed_rows:,}"
     return Text.assemble(
         (printed, "bold"),
         f"  operator {table.operator}, batch {table.batch}: {figures.buckets:,} of {table.buckets:,} buckets "
         f"hold {figures.runs:,} runs of {figures.rows:,} rows, {decimal(figures.bytes)}",
-        logs if isinstance(table, StoredFrames) else "",
+        logs if isinstance(table, StoredWindowFrames) else "",
     )

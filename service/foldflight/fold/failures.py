@@ -26,7 +26,7 @@ _TEXT_CHARS_MAX: Final = 4096
 _ALL_CHARS_MAX: Final = 64 << 20
 _LATE_CHARS_MAX: Final = 80
 _OURS: Final = str(Path(__file__).parent.parent) + os.sep
-_FRAMES_MAX: Final = 12
+_STACK_FRAMES_MAX: Final = 12
 # The causes of these errors may be temporary: files, networks (including those of most libraries), memory.
 _PASSING: Final = (OSError, MemoryError)
 _TRACES_MAX: Final = 64
@@ -38,7 +38,7 @@ _JAVA_BRIDGE: Final = (
     "at java.base/jdk.internal.",
 )
 _JAVA_PASSING: Final = ("java.io.", "java.net.", "java.nio.", "java.lang.OutOfMemoryError")
-_JAVA_FRAMES_MAX: Final = 40
+_JAVA_STACK_FRAMES_MAX: Final = 40
 _traces: Final[dict[tuple[tuple[CodeType, int], ...], str]] = {}
 
 
@@ -182,13 +182,13 @@ def _java_failure(function: str | None, method_name: str, error: Any) -> Functio
     except Exception as another:  # noqa: BLE001 - getMessage is the author's code, too
         message, lines = f"(its getMessage raised {type(another).__name__})", []
     name = type(error).__name__
-    frames = [line for line in lines if not line.strip().startswith(_JAVA_BRIDGE)]
+    stack_frames = [line for line in lines if not line.strip().startswith(_JAVA_BRIDGE)]
     return FunctionError(
         "USER_CODE",
         f"{method_name} raised {name}" + ("" if message is None else f": {_short(str(message), _TEXT_CHARS_MAX)}"),
         function=function,
         repeats=not name.startswith(_JAVA_PASSING),
-        trace=str(_short("\n".join(frames[:_JAVA_FRAMES_MAX]) + "\n", _TEXT_CHARS_MAX)),
+        trace=str(_short("\n".join(stack_frames[:_JAVA_STACK_FRAMES_MAX]) + "\n", _TEXT_CHARS_MAX)),
     )
 
 
@@ -211,15 +211,16 @@ def _said(error: BaseException) -> str:
 
 def _trace(error: BaseException) -> str:
     """Return the author's frames of a traceback as text. Texts are shared by all errors raised at the same place."""
-    index, frame = [], error.__traceback__
-    while frame is not None:
-        index.append((frame.tb_frame.f_code, frame.tb_lasti))
-        frame = frame.tb_next
+    index, entry = [], error.__traceback__
+    while entry is not None:
+        index.append((entry.tb_frame.f_code, entry.tb_lasti))
+        entry = entry.tb_next
     key = tuple(index)
     text = _traces.get(key)
     if text is None:
-        frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_OURS)]
-        text = "".join(traceback.format_list(frames[-_FRAMES_MAX:]))
+        extracted = traceback.extract_tb(error.__traceback__)
+        stack = [each for each in extracted if not each.filename.startswith(_OURS)]
+        text = "".join(traceback.format_list(stack[-_STACK_FRAMES_MAX:]))
         if len(_traces) >= _TRACES_MAX:  # the threads of a server share it, so only atomic operations are allowed
             _traces.clear()
         _traces[key] = text

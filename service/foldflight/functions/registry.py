@@ -138,8 +138,8 @@ def import_module(name: str) -> ModuleType:
             if missing
             else ""
         )
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-        where = f" at {frames[-1].filename}:{frames[-1].lineno}" if len(frames) > 1 else ""
+        stack = [each for each in traceback.extract_tb(error.__traceback__) if "importlib" not in each.filename]
+        where = f" at {stack[-1].filename}:{stack[-1].lineno}" if len(stack) > 1 else ""
         raise RejectedError(
             "MODULE", f"module {name!r} cannot be imported{where}: {type(error).__name__}: {error}{remedy}"
         ) from error

@@ -133,7 +133,7 @@ class _Bound:
 
 
 def _creates() -> None:
-    """Is the function of a frame that only creates an object."""
+    """Is the function of a stack frame that only creates an object."""
 
 
 _CREATES: Final = cast("FunctionType", _creates)
@@ -175,21 +175,21 @@ class Run:
     def call(self, function: Any, arguments: Sequence[Any]) -> Any:
         """Return the result of a function or method of the author. Raises Raised, Refused."""
         if isinstance(function, MethodType) and isinstance(function.__func__, FunctionType):
-            return _Frame(self, function.__func__, [Instance(function.__self__), *arguments], {}, 0).run()
+            return _StackFrame(self, function.__func__, [Instance(function.__self__), *arguments], {}, 0).run()
         if isinstance(function, FunctionType):
-            return _Frame(self, function, list(arguments), {}, 0).run()
+            return _StackFrame(self, function, list(arguments), {}, 0).run()
         raise Refused(f"{getattr(function, '__name__', function)!s} is not a plain method")
 
     def create(self, cls: type, named: Mapping[str, Any]) -> Record:
         """Return a new instance of a class with direct arguments."""
-        frame = _Frame(self, None, [], {}, 0)
-        made = frame.create(cls, [], {name: const(value) for name, value in named.items()})
+        caller = _StackFrame(self, None, [], {}, 0)
+        made = caller.create(cls, [], {name: const(value) for name, value in named.items()})
         assert isinstance(made, Record)
         return made
 
     def attribute_of(self, record: Record, name: str) -> Any:
         """Return an attribute of an object, or the constant of its class."""
-        return _Frame(self, None, [], {}, 0).attribute(record, name)
+        return _StackFrame(self, None, [], {}, 0).attribute(record, name)
 
     def is_null(self, value: Any) -> bool:
         """Return whether a value is None in this run."""
@@ -222,12 +222,12 @@ def runs(
         yield run, result
 
 
-class _Frame:
+class _StackFrame:
     """One call of a function.
 
     Args:
         run: The run that it is a part of.
-        function: The function; None for a frame that only creates an object.
+        function: The function; None for a stack frame that only creates an object.
         arguments: Its arguments.
         named: Its arguments by name.
         depth: How many calls it is within.
@@ -709,7 +709,7 @@ class _Frame:
     def inner(self, function: FunctionType, arguments: list[Any], named: dict[str, Any]) -> Any:
         if function.__code__.co_freevars:
             raise self.refused(f"it calls {function.__name__}, which uses names of an enclosing function")
-        return _Frame(self.running, function, arguments, named, self.depth + 1).run()
+        return _StackFrame(self.running, function, arguments, named, self.depth + 1).run()
 
     def create(self, cls: type, arguments: list[Any], named: dict[str, Any]) -> Any:
         """Return a new object of an author's class."""
@@ -791,13 +791,13 @@ def _is_condition(value: Any) -> bool:
     return isinstance(value, Expr) and value.kind == "bool" and value.op not in ("arg", "field")
 
 
-def _plain_attributes(cls: type, frame: _Frame) -> None:
+def _plain_attributes(cls: type, caller: _StackFrame) -> None:
     """Refuse a class whose attributes are not plain ones."""
     for base in cls.__mro__[:-1]:
         own = {"__getattribute__", "__getattr__", "__setattr__", "__bool__", "__len__"} & vars(base).keys()
         params = getattr(base, "__dataclass_params__", None)
         if own and not (params is not None and params.frozen):
-            raise frame.refused(f"{base.__name__} defines {', '.join(sorted(own))}")
+            raise caller.refused(f"{base.__name__} defines {', '.join(sorted(own))}")
 
 
 _INDIRECT: Final = frozenset({"setattr", "__dict__", "vars", "__setattr__", "delattr"})
@@ -827,72 +827,72 @@ def _instructions(code: Any) -> Iterator[tuple[str, Any]]:
 # --- functions of Python ------------------------------------------------------------------------------------------
 
 
-def _extreme(op: str) -> Callable[[_Frame, list[Any], ast.AST], Any]:
-    def choose(frame: _Frame, given: list[Any], node: ast.AST) -> Any:
+def _extreme(op: str) -> Callable[[_StackFrame, list[Any], ast.AST], Any]:
+    def choose(caller: _StackFrame, given: list[Any], node: ast.AST) -> Any:
         if len(given) < 2:
-            raise frame.refused(f"it uses {ast.unparse(node)!r}; {op} takes two or more values here")
+            raise caller.refused(f"it uses {ast.unparse(node)!r}; {op} takes two or more values here")
         best = given[0]
         for each in given[1:]:
             pair = (each, best) if op == "min" else (best, each)
-            if frame.running.decide(frame.ordered("lt", *pair, node)):
+            if caller.running.decide(caller.ordered("lt", *pair, node)):
                 best = each
         return best
 
     return choose
 
 
-def _one(frame: _Frame, given: list[Any], node: ast.AST) -> Any:
+def _one(caller: _StackFrame, given: list[Any], node: ast.AST) -> Any:
     if len(given) != 1:
-        raise frame.refused(f"it uses {ast.unparse(node)!r}")
+        raise caller.refused(f"it uses {ast.unparse(node)!r}")
     return given[0]
 
 
-def _abs(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
-    number = frame.number(_one(frame, given, node), node)
+def _abs(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
+    number = caller.number(_one(caller, given, node), node)
     if number.kind == "float":
-        raise frame.refused(f"it uses {ast.unparse(node)!r} of a float")
-    return negate(number) if frame.running.decide(compare("lt", number, const(0))) else number
+        raise caller.refused(f"it uses {ast.unparse(node)!r} of a float")
+    return negate(number) if caller.running.decide(compare("lt", number, const(0))) else number
 
 
-def _bool(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
-    value = _one(frame, given, node)
-    return value if _is_condition(value) else const(frame.truth(value))
+def _bool(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
+    value = _one(caller, given, node)
+    return value if _is_condition(value) else const(caller.truth(value))
 
 
-def _int(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
-    number = frame.number(_one(frame, given, node), node)
+def _int(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
+    number = caller.number(_one(caller, given, node), node)
     if number.kind == "float":
-        raise frame.refused(f"it cuts off a fraction in {ast.unparse(node)!r}")
+        raise caller.refused(f"it cuts off a fraction in {ast.unparse(node)!r}")
     return number
 
 
-def _float(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
-    return frame.floating(frame.number(_one(frame, given, node), node), node)
+def _float(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
+    return caller.floating(caller.number(_one(caller, given, node), node), node)
 
 
-def _decimal(frame: _Frame, given: list[Any], node: ast.AST) -> Known:
-    value = _one(frame, given, node)
+def _decimal(caller: _StackFrame, given: list[Any], node: ast.AST) -> Known:
+    value = _one(caller, given, node)
     if not isinstance(value, Expr) or not value.is_const or value.kind not in ("int", "string"):
-        raise frame.refused(f"it makes a Decimal of something other than a constant in {ast.unparse(node)!r}")
+        raise caller.refused(f"it makes a Decimal of something other than a constant in {ast.unparse(node)!r}")
     try:
         return Known(decimal.Decimal(value.value))
     except decimal.InvalidOperation:
-        raise Raised(f"InvalidOperation: {ast.unparse(node)} ({frame.where})") from None
+        raise Raised(f"InvalidOperation: {ast.unparse(node)} ({caller.where})") from None
 
 
-def _tested(test: Callable[[Expr], Expr]) -> Callable[[_Frame, list[Any], ast.AST], Expr]:
-    def call(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
-        return test(frame.floating(frame.number(_one(frame, given, node), node), node))
+def _tested(test: Callable[[Expr], Expr]) -> Callable[[_StackFrame, list[Any], ast.AST], Expr]:
+    def call(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
+        return test(caller.floating(caller.number(_one(caller, given, node), node), node))
 
     return call
 
 
-def _isfinite(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
-    number = frame.number(_one(frame, given, node), node)
+def _isfinite(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
+    number = caller.number(_one(caller, given, node), node)
     if number.kind == "int":
         return TRUE
     ends = (compare("lt", const(-math.inf), number), compare("lt", number, const(math.inf)))
-    return const(all(frame.running.decide(each) for each in ends))
+    return const(all(caller.running.decide(each) for each in ends))
 
 
 _TYPES: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool, "string": str, "binary": bytes}
@@ -905,26 +905,26 @@ def _type_of(kind: str) -> type:
     return datetime.datetime if kind.startswith("timestamp") else datetime.date
 
 
-def _isinstance(frame: _Frame, given: list[Any], node: ast.AST) -> Expr:
+def _isinstance(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
     if len(given) != 2 or not isinstance(given[0], Expr):
-        raise frame.refused(f"it uses {ast.unparse(node)!r}")
+        raise caller.refused(f"it uses {ast.unparse(node)!r}")
     value, asked = given
     members = asked.items if isinstance(asked, Tuple) else (asked,)
     classes = [each.of for each in members if isinstance(each, Known)]
     if len(classes) < len(members) or not all(isinstance(each, type) for each in classes):
-        raise frame.refused(f"it asks for something other than types in {ast.unparse(node)!r}")
+        raise caller.refused(f"it asks for something other than types in {ast.unparse(node)!r}")
     if any(type(each) is not type for each in classes):
-        raise frame.refused(f"it asks for a type that decides itself what belongs to it in {ast.unparse(node)!r}")
-    if frame.running.is_null(value) or value.kind == "none":
+        raise caller.refused(f"it asks for a type that decides itself what belongs to it in {ast.unparse(node)!r}")
+    if caller.running.is_null(value) or value.kind == "none":
         return FALSE
     if value.kind == "other":
-        raise frame.refused(f"it asks for the type of a struct, array or map in {ast.unparse(node)!r}")
+        raise caller.refused(f"it asks for the type of a struct, array or map in {ast.unparse(node)!r}")
     own = _TYPES.get(value.kind) or _type_of(value.kind)
     return const(any(issubclass(own, each) for each in classes))
 
 
 _HASHABLE: Final = (type, type(len))
-_BUILT_IN: Final[dict[Any, Callable[[_Frame, list[Any], ast.AST], Any]]] = {
+_BUILT_IN: Final[dict[Any, Callable[[_StackFrame, list[Any], ast.AST], Any]]] = {
     max: _extreme("max"),
     min: _extreme("min"),
     abs: _abs,

@@ -32,7 +32,8 @@ _TEXTS: Final = ("code", "message", "function", "row", "trace", "slot")
 def attempt(step: str) -> Iterator[None]:
     """Run one attempt of a Spark task; outside a task, do nothing.
 
-    A FoldflightError leaves without the traceback of Spark and of this package. Its `trace` has the function's frames.
+    A FoldflightError leaves without the traceback of Spark and of this package. Its `trace` has the stack frames of the
+    function.
 
     Args:
         step: A name for the step that is unique among all steps of all queries.

@@ -1,8 +1,8 @@
-"""`over(df, ...).agg(...)`: the value of functions for each row, over a frame of the rows around it.
+"""`over(df, ...).agg(...)`: the value of functions for each row, over a window frame of the rows around it.
 
 In a batch the plan is `rows > repartition(hash of keys) > sort within partitions > mapInArrow(OverFold)`. The last step
-computes all frames in one pass. It is a mapInArrow, because Spark removes a sort below a projection if another sort
-follows. That of a stream is in `overstream.py`.
+computes all window frames in one pass. It is a mapInArrow, because Spark removes a sort below a projection if another
+sort follows. That of a stream is in `overstream.py`.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def over(
 
     Over a streaming DataFrame the rows wait until the watermark has reached their time. Then they come out once, for
     each key in the order of their times, in append mode. A row whose time the watermark has reached when it arrives is
-    dropped and counted (`late_rows`). Frames end at the current row: ROWS from at most 10,000 rows before it, RANGE
-    from an interval before it, or without a beginning. The state lives in Spark's RocksDB state store.
+    dropped and counted (`late_rows`). Window frames end at the current row: ROWS from at most 10,000 rows before it,
+    RANGE from an interval before it, or without a beginning. The state lives in Spark's RocksDB state store.
 
     Args:
         df: A batch or streaming DataFrame, of classic PySpark or of Spark Connect.
@@ -77,10 +77,10 @@ def over(
             `withWatermark`, ascending and without NULLs; further ones decide between rows of equal time.
         buckets: For streams: the number of parts of the state. It is fixed for the life of a checkpoint.
         idle: For streams: an interval such as `7 days`. A group that has had no row for longer is forgotten, and a
-            later row of it begins anew: its frames do not reach over the interval. Its state goes when the watermark
-            has passed its last row by the interval. Without `idle` the state of a group with ROWS frames or frames
-            without a beginning stays for ever. RANGE frames from an interval on need no `idle` and ignore it. A
-            checkpoint continues with another interval, but not with `idle` added or left out.
+            later row of it begins anew: its window frames do not reach over the interval. Its state goes when the
+            watermark has passed its last row by the interval. Without `idle` the state of a group with ROWS frames or
+            window frames without a beginning stays for ever. RANGE frames from an interval on need no `idle` and
+            ignore it. A checkpoint continues with another interval, but not with `idle` added or left out.
 
     Returns:
         OverFrame: Call its `agg` to get the result.
@@ -153,8 +153,8 @@ class OverFrame:
     def agg(self, /, *aliased: Aggregate, **named: Aggregate) -> DataFrame:
         """Compute each call for each row.
 
-        A call has the frame of its `rows` or `range`. Without one it has that of SQL: with an order, all rows up to the
-        last one with the same order values; without an order, the whole partition. The query is checked now and
+        A call has the window frame of its `rows` or `range`. Without one it has that of SQL: with an order, all rows up
+        to the last one with the same order values; without an order, the whole partition. The query is checked now and
         computed when an action needs the result.
 
         Args:
@@ -166,9 +166,9 @@ class OverFrame:
             DataFrame: All columns of the input, then the outputs. The order of its rows is not defined.
 
         Raises:
-            RejectedError: SIGNATURE for mistakes in frames and names; SCHEMA_MISMATCH for columns that cannot be
-                resolved or do not fit; CANNOT_RETRACT or CANNOT_MERGE for a frame that cannot be folded at a bounded
-                cost; LIMIT for a frame of too many rows in a stream; UNKNOWN_FUNCTION.
+            RejectedError: SIGNATURE for mistakes in window frames and names; SCHEMA_MISMATCH for columns that cannot be
+                resolved or do not fit; CANNOT_RETRACT or CANNOT_MERGE for a window frame that cannot be folded at a
+                bounded cost; LIMIT for a window frame of too many rows in a stream; UNKNOWN_FUNCTION.
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
         query, rows, results, wanted = self._resolved(aliased, named)
@@ -187,7 +187,7 @@ class OverFrame:
         return as_intervals(arrived.mapInArrow(function, results), wanted)
 
     def explain(self, /, *aliased: Aggregate, **named: Aggregate) -> None:
-        """Print the query of `agg`: each call with its frame, how that is folded, and why. Raises its errors."""
+        """Print the query of `agg`: each call with its window frame, how that is folded, and why. Raises its errors."""
         print(self._resolved(aliased, named)[0].explain())  # noqa: T201 - as DataFrame.explain does
 
     def _resolved(
@@ -203,12 +203,12 @@ class OverFrame:
         columns.check_compared(list(aggregates.values()), given)
         order = self._order_columns()
         default = WindowFrame.default(has_order=bool(order))
-        frames = {name: each.frame or default for name, each in aggregates.items()}
+        window_frames = {name: each.frame or default for name, each in aggregates.items()}
         is_stream = self.df.isStreaming
-        framed, ends = ({}, {}) if is_stream else self._framed(calls, frames, order)
+        framed, ends = ({}, {}) if is_stream else self._framed(calls, window_frames, order)
         if is_stream:
             # A stream computes with fixed distances, because the watermark passes them, too.
-            framed = {name: Framed(call, frames[name]) for name, call in calls.items()}
+            framed = {name: Framed(call, window_frames[name]) for name, call in calls.items()}
             order = [self._known_time(order[0]), *order[1:]]
         rows, sent = self._rows(columns, order, ends)
         layout = self._layout(columns, rows, sent)
@@ -312,35 +312,35 @@ class OverFrame:
         )
 
     def _framed(
-        self, calls: Mapping[str, Any], frames: Mapping[str, WindowFrame], order: Sequence[Column]
+        self, calls: Mapping[str, Any], window_frames: Mapping[str, WindowFrame], order: Sequence[Column]
     ) -> tuple[dict[str, Framed], dict[str, Column]]:
-        """Return the calls with their frames, and the columns of the ends of frames, which Spark computes."""
+        """Return the calls with their window frames, and the columns of their ends, which Spark computes."""
         ends: dict[str, Column] = {}
         known: dict[object, str] = {}
         type_: st.DataType | None = None
         framed = {}
         for name, call in calls.items():
-            frame = frames[name]
+            window_frame = window_frames[name]
             columns: list[str | None] = []
-            for bound in (frame.low, frame.high):
-                if not frame.is_range or bound is None or bound == 0:
+            for bound in (window_frame.low, window_frame.high):
+                if not window_frame.is_range or bound is None or bound == 0:
                     columns.append(None)
                     continue
                 if type_ is None:
-                    type_ = self._order_type(frame, order)
+                    type_ = self._order_type(window_frame, order)
                 key = (type(bound), bound)
                 if key not in known:
                     known[key] = f"end_{len(ends)}"
                     ends[known[key]] = self._end(order[0], type_, bound)
                 columns.append(known[key])
-            framed[name] = Framed(call, frame, *columns)
+            framed[name] = Framed(call, window_frame, *columns)
         return framed, ends
 
-    def _order_type(self, frame: WindowFrame, order: Sequence[Column]) -> st.DataType:
+    def _order_type(self, window_frame: WindowFrame, order: Sequence[Column]) -> st.DataType:
         if len(order) != 1:
             raise RejectedError(
                 "SIGNATURE",
-                f"{frame} has a distance of the order value, so it needs one column in order_by, and there are "
+                f"{window_frame} has a distance of the order value, so it needs one column in order_by, and there are "
                 f"{len(order)}",
             )
         with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve the order {text_of(self.order[0].column)!r}"):

@@ -3,7 +3,7 @@
     rows > mapInArrow(Pack) > groupBy(bucket).transformWithState(OverProcessor) > observe > mapInArrow(Unpack)
 
 The hash of the partition keys determines the bucket of a row. Rows that arrive are stored; a timer of each bucket fires
-when its next row is due, and then the frames of all due rows are folded (`engine.over.bucket`).
+when its next row is due, and then the window frames of all due rows are folded (`engine.over.bucket`).
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ class StoredTable(ABC):
         batch: The last committed batch.
         schema: The columns of `groups`: keys, the number of rows that live or wait, and states.
         keys: The names of the key columns.
-        calls: What each state is: the function with its version, or the last rows; of an over also the frame.
+        calls: What each state is: the function with its version, or the last rows; of an over also the window frame.
         buckets: The number of buckets of the query.
     """
 
@@ -198,11 +198,11 @@ class StoredTable(ABC):
     buckets: int
 
     @staticmethod
-    def of(spark: SparkSession, checkpoint: str, operator: int | None = None) -> StoredGroups | StoredFrames:
+    def of(spark: SparkSession, checkpoint: str, operator: int | None = None) -> StoredGroups | StoredWindowFrames:
         """Open a table. The arguments and errors are those of `state_table`."""
         chosen, (batch, layout, views) = _chosen(_operators(spark, checkpoint), operator)
         if layout is None:
-            return StoredFrames.open(spark, checkpoint, chosen, batch)
+            return StoredWindowFrames.open(spark, checkpoint, chosen, batch)
         return StoredGroups.open(spark, checkpoint, chosen, batch, layout, views)
 
     @property
@@ -304,7 +304,7 @@ class StoredGroups(StoredTable):
 
 
 @dataclass(frozen=True)
-class StoredFrames(StoredTable):
+class StoredWindowFrames(StoredTable):
     """The groups and rows of an `over`.
 
     Args:

@@ -29,7 +29,7 @@ def freeze_garbage_collector() -> None:
 
 
 def hide_traceback() -> None:
-    """Make this worker send only the message of its final error, without the frames of Spark and of this package.
+    """Make this worker send only the message of its final error, without the stack frames of Spark and of this package.
 
     PySpark's worker reads this variable when it sends an error, and then ends. The setting
     `spark.sql.execution.pyspark.udf.hideTraceback.enabled` does the same for all functions of a session.

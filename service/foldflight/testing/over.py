@@ -1,4 +1,4 @@
-"""Run functions over the frames of an OVER window, with the engine of this package but without Spark or a server.
+"""Run functions over the window frames of OVER, with the engine of this package but without Spark or a server.
 
 >>> from foldflight import connect
 >>> functions = connect("embedded:")
@@ -54,7 +54,7 @@ def run_over(
     order_by: Sequence[str] = (),
     types: Mapping[str, str | pa.DataType] | None = None,
 ) -> list[dict[str, Any]]:
-    """Compute calls over the frame of each row, as `over(df, *keys, order_by=order_by).agg(...)` does in Spark.
+    """Compute calls over the window frame of each row, as `over(df, *keys, order_by=order_by).agg(...)` does in Spark.
 
     Args:
         aggregates: The calls by output name, all from one `connect`. Their columns and conditions are names of columns;
@@ -119,11 +119,13 @@ class Resolved(NamedTuple):
         calls, names = calls_of(aggregates)
         order = [OrderKey.of(text) for text in order_by]
         types_by_column = types_of([*keys, *(str(each.column) for each in order), *names], extended, aggregates, types)
-        frames = {name: each.frame or WindowFrame.default(has_order=bool(order)) for name, each in aggregates.items()}
+        window_frames = {
+            name: each.frame or WindowFrame.default(has_order=bool(order)) for name, each in aggregates.items()
+        }
         if has_ends:
-            framed, ends = _framed(calls, frames, order, types_by_column, extended)
+            framed, ends = _framed(calls, window_frames, order, types_by_column, extended)
         else:
-            framed, ends = {name: Framed(call, frames[name]) for name, call in calls.items()}, {}
+            framed, ends = {name: Framed(call, window_frames[name]) for name, call in calls.items()}, {}
         layout = OverLayout(
             payload=pa.schema([("in_0", pa.int64())]),
             names=("row" + "_" * max(map(len, aggregates)),),  # longer than the name of any output
@@ -174,23 +176,23 @@ def _sorted(batch: pa.RecordBatch, layout: OverLayout, order: Sequence[OrderKey]
 
 def _framed(
     calls: Mapping[str, Any],
-    frames: Mapping[str, WindowFrame],
+    window_frames: Mapping[str, WindowFrame],
     order: Sequence[OrderKey],
     types: Mapping[str, pa.DataType],
     rows: Sequence[Mapping[str, Any]],
 ) -> tuple[dict[str, Framed], dict[str, pa.Array]]:
-    """Return the calls with their frames, and the columns of the ends of frames."""
+    """Return the calls with their window frames, and the columns of the ends of window frames."""
     ends: dict[str, pa.Array] = {}
     framed = {}
     for name, call in calls.items():
-        frame = frames[name]
+        window_frame = window_frames[name]
         columns: list[str | None] = []
-        if frame.has_offset and len(order) != 1:
+        if window_frame.has_offset and len(order) != 1:
             raise RejectedError(
-                "SIGNATURE", f"the frame {frame} of {name} has a distance, so it needs one order column"
+                "SIGNATURE", f"the frame {window_frame} of {name} has a distance, so it needs one order column"
             )
-        for side, bound in (("low", frame.low), ("high", frame.high)):
-            if not frame.is_range or bound is None or bound == 0:
+        for side, bound in (("low", window_frame.low), ("high", window_frame.high)):
+            if not window_frame.is_range or bound is None or bound == 0:
                 columns.append(None)
                 continue
             column = str(order[0].column)
@@ -198,7 +200,7 @@ def _framed(
             end = f"{side}_{len(ends)}"
             columns.append(end)
             ends[end] = _moved(values, bound, order[0])
-        framed[name] = Framed(call, frame, *columns)
+        framed[name] = Framed(call, window_frame, *columns)
     return framed, ends
 
 

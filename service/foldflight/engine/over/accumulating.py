@@ -1,4 +1,4 @@
-"""Frames of an OVER stream that keep accumulators: those that only grow, and RANGE frames."""
+"""Window frames of an OVER stream that keep accumulators: those that only grow, and RANGE frames."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from foldflight.engine.keys.grouped import Clock, GroupedExchange, Groups
 from foldflight.engine.over.positions import Positions
 from foldflight.engine.over.query import Part
-from foldflight.engine.over.steps import CallsFold, FrameStores, Mask, Slots, Step, columns_of
+from foldflight.engine.over.steps import CallsFold, Mask, Slots, Step, WindowFrameStores, columns_of
 from foldflight.engine.over.stream import distance_us
 from foldflight.engine.query.blocks import Pace, one_batch
 from foldflight.engine.query.layout import KIND, SLOT
@@ -22,14 +22,14 @@ from foldflight.functions.types.arrow import concat_batches, with_column
 
 
 class AccumulatorFold(CallsFold):
-    """Keeps accumulators: for frames that only grow, and for RANGE frames, whose rows leave with the watermark."""
+    """Keeps accumulators: for window frames that only grow, and RANGE frames, whose rows leave with the watermark."""
 
     def __init__(self, part: Part, buckets: int, clock: Clock) -> None:
-        super().__init__(part.frame, part.query.layout, buckets)
+        super().__init__(part.window_frame, part.query.layout, buckets)
         query = part.query
         self.exchange = GroupedExchange(query.transport, part.running_with_states, query.layout, clock=clock)
         self.push(self.exchange)
-        self._distance = distance_us(part.frame)
+        self._distance = distance_us(part.window_frame)
         self._rows_max = query.bounds.rows_max
         self._pace = Pace(query.bounds.chunk_rows_max, query.bounds.bytes_max)
         self._migration = Migration(
@@ -48,7 +48,7 @@ class AccumulatorFold(CallsFold):
     def conversion(self) -> Conversion:
         return self._migration
 
-    def outputs(self, step: Step, stores: FrameStores) -> list[pa.Array]:
+    def outputs(self, step: Step, stores: WindowFrameStores) -> list[pa.Array]:
         assert stores.table is not None
         events = self._events(step, stores.log)
         if not len(events.slots):
@@ -84,7 +84,7 @@ class AccumulatorFold(CallsFold):
 
     def _emits(self, peers: Positions) -> Mask:
         """Return after which of n due rows the outputs are asked for."""
-        if not self.frame.is_range:
+        if not self.window_frame.is_range:
             return np.ones(len(peers), np.bool_)
         return np.diff(peers, append=peers[-1:] + 1) != 0
 
@@ -110,7 +110,7 @@ class AccumulatorFold(CallsFold):
             left = pa.RecordBatch.from_arrays(columns_of(gone, names).columns, schema=rows.schema)
             rows = concat_batches([rows, left, rows.take(pa.array(own))])
             slots = np.concatenate([slots, step.groups.slots(gone), slots[own]])
-            # A row at time t leaves after the rows of time t + distance, whose frames it is in.
+            # A row at time t leaves after the rows of time t + distance, whose window frames it is in.
             ends = np.concatenate([gone.column(TIME).to_numpy(), times[own]]) + self._distance
             times = np.concatenate([times, ends])
             leaves = np.concatenate([leaves, np.ones(len(ends), np.bool_)])
@@ -171,7 +171,7 @@ class AccumulatorFold(CallsFold):
 
 
 class _Events(NamedTuple):
-    """Rows that enter and leave frames, by group and time.
+    """Rows that enter and leave window frames, by group and time.
 
     Args:
         rows: n rows: kinds and arguments.

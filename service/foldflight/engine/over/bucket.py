@@ -1,4 +1,4 @@
-"""The buckets of an OVER stream: rows arrive, wait for the watermark, and go through the folds of all frames."""
+"""The buckets of an OVER stream: rows arrive, wait for the watermark, and go through the folds of all window frames."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from foldflight.engine.over.accumulating import AccumulatorFold
 from foldflight.engine.over.lastrows import RowsFold
 from foldflight.engine.over.positions import Positions, codes_of
 from foldflight.engine.over.statettl import StateTtl, remove, ttl_log, ttl_table
-from foldflight.engine.over.steps import CallsFold, FrameStores, Step
+from foldflight.engine.over.steps import CallsFold, Step, WindowFrameStores
 from foldflight.engine.over.stream import (
-    FRAMES,
     GROUPS,
     WAITING,
+    WINDOW_FRAMES,
     StreamedOver,
     distance_us,
     stays,
@@ -41,7 +41,7 @@ _TTL_TIMES: Final = "idle times"
 
 
 class StreamFolds(ExitStack):
-    """The folds of all frames of a query, for all buckets of a task; a context manager that closes their exchanges.
+    """The folds of all window frames of a query, for all buckets of a task; a context manager.
 
     Args:
         over: The query.
@@ -51,26 +51,26 @@ class StreamFolds(ExitStack):
     def __init__(self, over: StreamedOver, *, clock: Clock = lambda: 0.0) -> None:
         super().__init__()
         self.over = over
-        self.frames: list[CallsFold] = []
-        for calls in over.frames:
+        self.window_frames: list[CallsFold] = []
+        for calls in over.window_frames:
             if calls.has_accumulators:
                 (part,) = calls.parts
                 fold: CallsFold = AccumulatorFold(part, over.buckets, clock)
             else:
                 fold = RowsFold(calls, over.buckets, over.query.bounds)
-            self.frames.append(self.enter_context(fold))
+            self.window_frames.append(self.enter_context(fold))
 
     @property
     def elapsed_s(self) -> float:
         """Seconds spent in exchanges with accumulators so far."""
-        return sum(fold.exchange.elapsed_s for fold in self.frames if isinstance(fold, AccumulatorFold))
+        return sum(fold.exchange.elapsed_s for fold in self.window_frames if isinstance(fold, AccumulatorFold))
 
 
 class OverBucket:
     """The rows and groups of one bucket.
 
     Args:
-        folds: What folds the frames.
+        folds: What folds the window frames.
         storages: Returns the storage of a name.
 
     Attributes:
@@ -101,11 +101,11 @@ class OverBucket:
 
         self._waiting = log(WAITING, over.waiting, owner=over.owner, check=over.check_owner)
         self._stores = [
-            FrameStores(
+            WindowFrameStores(
                 None if fold.table is None else table(f"{GROUPS} {index}", fold.table, fold.conversion),
-                None if fold.log is None else log(f"{FRAMES} {index}", fold.log),
+                None if fold.log is None else log(f"{WINDOW_FRAMES} {index}", fold.log),
             )
-            for index, fold in enumerate(folds.frames)
+            for index, fold in enumerate(folds.window_frames)
         ]
         layout = over.query.parts[0].query.layout
         self._ttl = None
@@ -116,7 +116,7 @@ class OverBucket:
 
     @property
     def next_us(self) -> int | None:
-        """The watermark at which the next row is due or leaves a frame, or a group is idle; None: never.
+        """The watermark at which the next row is due or leaves a window frame, or a group is idle; None: never.
 
         In microseconds since 1970.
         """
@@ -173,9 +173,9 @@ class OverBucket:
         self._count()
 
     def _logs(self) -> Iterator[tuple[TimeLog, int]]:
-        """Yield the logs of frames with their distances, and that of idle groups."""
-        for fold, stores in zip(self._folds.frames, self._stores, strict=True):
-            distance = distance_us(fold.frame)
+        """Yield the logs of window frames with their distances, and that of idle groups."""
+        for fold, stores in zip(self._folds.window_frames, self._stores, strict=True):
+            distance = distance_us(fold.window_frame)
             if stores.log is not None and distance is not None:
                 yield stores.log, distance
         if self._ttl is not None:
@@ -203,14 +203,14 @@ class OverBucket:
         anew = np.zeros(len(order), np.bool_) if self._ttl is None else self._ttl.arrive(groups, slots, times)
         step = Step(rows, groups, slots, times, np.cumsum(changes), anew, until)
         columns: dict[str, pa.Array] = {}
-        for fold, stores in zip(self._folds.frames, self._stores, strict=True):
+        for fold, stores in zip(self._folds.window_frames, self._stores, strict=True):
             columns |= zip(fold.layout.outputs.names, fold.outputs(step, stores), strict=True)
         self.stats.rows += rows.num_rows
         self.stats.groups += len(groups)
         if self._ttl is not None:
             gone, hashes = self._ttl.leave(groups, until)
-            for fold, stores in zip(self._folds.frames, self._stores, strict=True):
-                if stores.table is not None and stays(fold.frame):
+            for fold, stores in zip(self._folds.window_frames, self._stores, strict=True):
+                if stores.table is not None and stays(fold.window_frame):
                     remove(stores.table, gone, hashes)
         payload = [rows.column(name) for name in over.query.layout.payload.names]
         outputs = [columns[name] for name in over.query.outputs.names]

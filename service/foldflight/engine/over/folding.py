@@ -1,20 +1,20 @@
-"""Folding of frames in exchanges, in four ways.
+"""Folding of window frames in exchanges, in four ways.
 
-*Accumulate* and *retract*: a frame differs from that of the row before by the rows that leave and those that enter.
-The chunk has these rows, one after another, and `emit` is true at the last one of each frame. A frame for which more
-rows would leave and enter than it has begins with a new accumulator, so no accumulator loses all its rows. But
-those that are left may not count, by FILTER or because NULLs are skipped.
+*Accumulate* and *retract*: a window frame differs from that of the row before by the rows that leave and those that
+enter. The chunk has these rows, one after another, and `emit` is true at the last one of each window frame. A window
+frame for which more rows would leave and enter than it has begins with a new accumulator, so no accumulator
+loses all its rows. But those that are left may not count, by FILTER or because NULLs are skipped.
 
 *Merge*: rows are folded to nodes of 8, 16, 32... rows, at multiples of their size from the beginning of the partition,
-so that the rounding of floats does not depend on other partitions. A frame is folded from the few rows before its first
-node, one state of all nodes in it, and the few rows after the last. Adjacent frames often begin and end at the same
-nodes. They share that state, and the states of different frames share that of the large nodes in their middle. So what
-a row costs does not grow with the length of its frame. Source of the tree of nodes: V. Leis et al., "Efficient
-processing of window functions in analytical SQL queries" (2015). A node is made once, unless all nodes of a frame would
-have more bytes than a block. Then the small ones are only kept around the ends of frames, and those that an end reaches
-later are made again.
+so that the rounding of floats does not depend on other partitions. A window frame is folded from the few rows before
+its first node, one state of all nodes in it, and the few rows after the last. Adjacent window frames often begin and
+end at the same nodes. They share that state, and the states of different window frames share that of the large nodes in
+their middle. So what a row costs does not grow with the length of its window frame. Source of the tree of nodes: V.
+Leis et al., "Efficient processing of window functions in analytical SQL queries" (2015). A node is made once, unless
+all nodes of a window frame would have more bytes than a block. Then the small ones are only kept around the ends of
+window frames, and those that an end reaches later are made again.
 
-*Recompute*: each frame is folded row by row.
+*Recompute*: each window frame is folded row by row.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _NONE: Final = np.zeros(0, np.int64)
 _Slots = npt.NDArray[np.int32]
 
 
-def fold_of(part: Part) -> FrameFold:
-    """Return what folds the frames of a part."""
+def fold_of(part: Part) -> WindowFrameFold:
+    """Return what folds the window frames of a part."""
     return _Running(part) if part.way in (Way.ACCUMULATE, Way.RETRACT) else _Separate(part)
 
 
-class FrameFold(ExitStack, ABC):
-    """Folds the frames of one part; a context manager that closes its exchanges."""
+class WindowFrameFold(ExitStack, ABC):
+    """Folds the window frames of one part; a context manager that closes its exchanges."""
 
     def __init__(self, part: Part) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class FrameFold(ExitStack, ABC):
 
         Args:
             rows: int64, shape (n,): their positions.
-            low: int64, shape (n,): the first position of each frame.
+            low: int64, shape (n,): the first position of each window frame.
             high: int64, shape (n,): the position after the last one.
 
         Raises:
@@ -107,14 +107,14 @@ class FrameFold(ExitStack, ABC):
         return self._store.take(positions, self._layout.columns.names)
 
 
-class _Running(FrameFold):
+class _Running(WindowFrameFold):
     """Accumulates the rows that enter, and retracts those that leave."""
 
     def __init__(self, part: Part) -> None:
         super().__init__(part)
         self._exchange = self.exchange_of(part.running)
         self._empty: list[pa.Array] | None = None
-        self._slot = -1  # that of the frame before; -1: there is none
+        self._slot = -1  # that of the window frame before; -1: there is none
         self._low = self._high = 0
         self._output: list[pa.Array] = []
 
@@ -130,7 +130,7 @@ class _Running(FrameFold):
         before = len(pool) - 1
         indexes = np.full(len(low), -1, np.int64)
         if len(full):
-            # The output of a frame without events is that of the frame before.
+            # The output of a window frame without events is that of the window frame before.
             indexes[full] = before + np.cumsum(self._fold(low[full], high[full], pool))
         count = sum(len(outputs[0]) for outputs in pool)
         if len(full) < len(low):
@@ -142,7 +142,7 @@ class _Running(FrameFold):
         return taken
 
     def _fold(self, low: Positions, high: Positions, pool: list[list[pa.Array]]) -> npt.NDArray[np.bool_]:
-        """Fold n frames that are not empty, add the outputs to the pool, and return which frames have an output."""
+        """Fold n window frames that are not empty, add the outputs to the pool, and return which have an output."""
         assert self._store is not None
         starts = self._store.order.starts
         parts = np.searchsorted(starts, low, side="right")
@@ -159,17 +159,21 @@ class _Running(FrameFold):
         ends = np.cumsum(totals)
         for start in range(0, int(ends[-1]), self._chunk_rows_max):
             events: Positions = np.arange(start, min(start + self._chunk_rows_max, int(ends[-1])), dtype=np.int64)
-            frames = _owners(ends, start, start + len(events))
-            offsets = events - (ends[frames] - totals[frames])
-            retracts = offsets < leaving[frames]
-            positions = np.where(retracts, low_before[frames] + offsets, enters_at[frames] + offsets - leaving[frames])
-            pool.append(self._sent(slots[frames], positions, retracts, events == ends[frames] - 1))
+            owners = _owners(ends, start, start + len(events))
+            offsets = events - (ends[owners] - totals[owners])
+            retracts = offsets < leaving[owners]
+            positions = np.where(
+                retracts,
+                low_before[owners] + offsets,
+                enters_at[owners] + offsets - leaving[owners],
+            )
+            pool.append(self._sent(slots[owners], positions, retracts, events == ends[owners] - 1))
         self._low, self._high = int(low[-1]), int(high[-1])
         self._keep_only(int(slots[-1]))
         return totals > 0
 
     def _numbered(self, is_new: npt.NDArray[np.bool_], low: Positions) -> _Slots:
-        """Return the slots of n frames. A new accumulator has a slot that no other one has."""
+        """Return the slots of n window frames. A new accumulator has a slot that no other one has."""
         count = int(is_new.sum())
         free = np.arange(count + 1, dtype=np.int32)
         free = free[free != self._slot][:count]
@@ -194,7 +198,7 @@ class _Running(FrameFold):
         self._slot = slot
 
     def _empty_value(self, row: int) -> list[pa.Array]:
-        """Return the value of the frame of a row if it has no rows: that of a new accumulator."""
+        """Return the value of the window frame of a row if it has no rows: that of a new accumulator."""
         if self._empty is None:
             slot = np.array([self._slot + 1], np.int32)
             self._slot_rows = np.append(self._slot_rows[: self._slot + 1], row)
@@ -204,8 +208,8 @@ class _Running(FrameFold):
         return self._empty
 
 
-class _Separate(FrameFold):
-    """Folds each frame with an accumulator of its own, from nodes and rows."""
+class _Separate(WindowFrameFold):
+    """Folds each window frame with an accumulator of its own, from nodes and rows."""
 
     def __init__(self, part: Part) -> None:
         super().__init__(part)
@@ -237,7 +241,7 @@ class _Separate(FrameFold):
         return [pa.concat_arrays(list(columns)) for columns in zip(*parts, strict=True)]
 
     def _fold(self, rows: Positions, low: Positions, high: Positions) -> tuple[pa.RecordBatch, int]:
-        """Return the outputs of n frames, and the bytes of the states that were merged for them."""
+        """Return the outputs of n window frames, and the bytes of the states that were merged for them."""
         left = right = high
         slots, merged_bytes = _NONE, 0
         states: list[pa.Array] = []
@@ -302,7 +306,7 @@ class _Nodes:
     Node k of level l begins at the aligned position k * 8 * 2**l.
 
     Nodes of three levels are merged from those of the level below: their base. If all nodes would need too much, those
-    below a level, the cut, are kept only at the ends of frames.
+    below a level, the cut, are kept only at the ends of window frames.
 
     The aligned positions of a partition's rows are adjacent, and begin at a multiple of `_stride`, a power of two that
     is not less than the length of any partition.
@@ -340,12 +344,12 @@ class _Nodes:
     def ranges(self, first: Positions, last: Positions, oldest: int) -> tuple[list[pa.Array], int]:
         """Return the states of n ranges of nodes of level 0, none of them empty, and the bytes of all that was merged.
 
-        Nodes that are not known are made, and those that no later frame has are dropped.
+        Nodes that are not known are made, and those that no later window frame has are dropped.
 
         Args:
             first: int64, shape (n,): the first node of each range. Equal ranges that are adjacent are merged once.
             last: int64, shape (n,): the node after the last one.
-            oldest: The first aligned position that the frames of these ranges, and later frames, have.
+            oldest: The first aligned position that the window frames of these ranges, and later window frames, have.
         """
         tiers = list(_tiers(first, last))
         if tiers:
@@ -386,7 +390,7 @@ class _Nodes:
         return [column.take(indexes) for column in states]
 
     def _make(self, pieces: Sequence[_Piece], oldest: int) -> None:
-        """Make the nodes of the pieces that are not known, and drop those that no later frame has."""
+        """Make the nodes of the pieces that are not known, and drop those that no later window frame has."""
         levels = max(piece.level for piece in pieces) + 1
         while len(self._known) < levels:
             self._known.append((_NONE, []))
@@ -417,16 +421,17 @@ class _Nodes:
         return wanted
 
     def _lowest_complete(self, leaves: int, levels: int) -> int:
-        """Return the level below which nodes are kept only at the ends of frames, because all would need too much.
+        """Return the level below which nodes are kept only at the ends of window frames.
 
-        It is a base. Otherwise larger nodes would be merged from other parts, and rounded differently.
+        All would need too much. It is a base. Otherwise larger nodes would be merged from other parts, and rounded
+        differently.
 
         Args:
-            leaves: The number of nodes of level 0 from the first row of a frame to the last one.
+            leaves: The number of nodes of level 0 from the first row of a window frame to the last one.
             levels: The number of levels.
         """
         bytes_max = self._fold.part.query.bounds.bytes_max
-        # The nodes above the cut, and those around the two ends of a frame.
+        # The nodes above the cut, and those around the two ends of a window frame.
         needed = {
             cut: 2 * (self._leaf_bytes or 0) * ((leaves >> cut) + (2 << cut if cut else 0))
             for cut in range(0, levels, _TIER_LEVELS)
@@ -434,7 +439,7 @@ class _Nodes:
         return next((cut for cut, bytes_ in needed.items() if bytes_ <= bytes_max), min(needed, key=needed.__getitem__))
 
     def _make_below(self, missing: Sequence[Positions], edges: Positions) -> None:
-        """Make the missing nodes up to the cut, a range of rows at a time, and drop those that no end of a frame needs.
+        """Make the missing nodes up to the cut, a range of rows at a time, and drop those that no end needs.
 
         Args:
             missing: The missing nodes of each of these levels, ascending.

@@ -1,4 +1,4 @@
-"""Frames of an OVER stream that keep the last rows of each group: ROWS frames with a beginning."""
+"""Window frames of an OVER stream that keep the last rows of each group: ROWS frames with a beginning."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import pyarrow as pa
 from foldflight.engine.over.folding import fold_of
 from foldflight.engine.over.partitions import Store
 from foldflight.engine.over.positions import OrderOf, Positions, positions_of
-from foldflight.engine.over.steps import CallsFold, FrameStores, Slots, Step, columns_of
-from foldflight.engine.over.stream import FrameCalls, preceding_rows
+from foldflight.engine.over.steps import CallsFold, Slots, Step, WindowFrameStores, columns_of
+from foldflight.engine.over.stream import WindowFrameCalls, preceding_rows
 from foldflight.engine.query.blocks import BlockBounds, Pace
 from foldflight.engine.query.layout import REAL
 from foldflight.engine.state.table import StateTable
 from foldflight.functions.types.arrow import concat_batches
 
 _ROWS: Final = 1 << 15
-"""Rows whose frames are folded at once in ROWS frames."""
+"""Rows whose window frames are folded at once in ROWS frames."""
 
 _LAST_ROWS: Final = "rows"
 
 
 class RowsFold(CallsFold):
-    """Keeps the last rows of each group, for ROWS frames. Frames of the rows of one time keep nothing."""
+    """Keeps the last rows of each group, for ROWS frames. Window frames of the rows of one time keep nothing."""
 
-    def __init__(self, calls: FrameCalls, buckets: int, bounds: BlockBounds) -> None:
-        super().__init__(calls.frame, calls.layout, buckets)
+    def __init__(self, calls: WindowFrameCalls, buckets: int, bounds: BlockBounds) -> None:
+        super().__init__(calls.window_frame, calls.layout, buckets)
         self._folds = [(part.query.layout.outputs.names, self.enter_context(fold_of(part))) for part in calls.parts]
         self._pace = Pace(min(_ROWS, bounds.rows_max), bounds.bytes_max)
-        self._preceding_rows = preceding_rows(calls.frame)
+        self._preceding_rows = preceding_rows(calls.window_frame)
         # The kept rows of some groups are in memory at once: at first those of as many as surely make no large block.
         first = max(bounds.rows_max // max(self._preceding_rows, 1), 1)
         self._groups_pace = Pace(bounds.rows_max, bounds.bytes_max, first=first)
@@ -43,7 +43,7 @@ class RowsFold(CallsFold):
         metadata = {"function": _LAST_ROWS, "version": "", "fingerprint": str(pa.struct(fields))}
         return pa.schema([pa.field("state_0", pa.list_(pa.struct(fields)), metadata=metadata)])
 
-    def outputs(self, step: Step, stores: FrameStores) -> list[pa.Array]:
+    def outputs(self, step: Step, stores: WindowFrameStores) -> list[pa.Array]:
         outputs = [[pa.nulls(0, field.type) for field in self.layout.outputs]]
         begin = 0
         while begin < len(step.slots):
@@ -78,7 +78,7 @@ class RowsFold(CallsFold):
         return outputs
 
     def _last(self, rows: pa.RecordBatch, starts: Positions, ends: Positions) -> pa.RecordBatch:
-        """Return the last rows of each group as a list: those that frames of later rows may have."""
+        """Return the last rows of each group as a list: those that window frames of later rows may have."""
         counts = np.minimum(ends - starts, self._preceding_rows)
         indexes = np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
@@ -86,7 +86,7 @@ class RowsFold(CallsFold):
         return pa.RecordBatch.from_arrays([last.cast(self.states.field(0).type)], names=self.states.names)
 
     def _store(self, step: Step, rows: pa.RecordBatch, owners: Slots, starts: Positions) -> Store:
-        """Return rows, by group, with their keys. Only frames without kept rows need to know peers."""
+        """Return rows, by group, with their keys. Only window frames without kept rows need to know peers."""
         keys = step.groups.keys(owners)
         together = pa.RecordBatch.from_arrays(
             [*keys.columns, *rows.columns], schema=pa.schema([*keys.schema, *rows.schema])
@@ -101,7 +101,7 @@ class RowsFold(CallsFold):
         start = 0
         while start < len(due):
             rows = due[start : start + self._pace.items]
-            low, high = positions_of(self.frame, store.order, rows)
+            low, high = positions_of(self.window_frame, store.order, rows)
             columns: dict[str, pa.Array] = {}
             for names, fold in self._folds:
                 columns |= zip(names, fold.outputs(rows, low, high), strict=True)

@@ -1,7 +1,7 @@
 """Sorted rows gathered to whole partitions, in memory or, if a partition is large, in a temporary file.
 
-A frame may begin and end anywhere in its partition, so the rows of a partition must be at hand. Rows in a file are
-read by mapping it into memory: the system keeps the pages that are in use.
+A window frame may begin and end anywhere in its partition, so the rows of a partition must be at hand. Rows in a file
+are read by mapping it into memory: the system keeps the pages that are in use.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Ordering:
     Args:
         keys: The columns of the partition, which are first in the order.
         order: The other columns of the order.
-        has_peers: Whether a frame ends at rows with the same order.
-        has_codes: Whether a frame has a distance of the order value; then `order` is one column.
+        has_peers: Whether a window frame ends at rows with the same order.
+        has_codes: Whether a window frame has a distance of the order value; then `order` is one column.
         descending: Whether larger values of that column come first.
         nulls_first: Whether NULL comes first in that column.
     """
@@ -222,7 +222,7 @@ class Partitions:
 
 
 class _File:
-    """One partition in temporary files: its rows, and if frames need them, their peers and the codes of their order."""
+    """One partition in temporary files: its rows, and their peers and codes of order if window frames need them."""
 
     def __init__(self, schema: pa.Schema, ordering: Ordering) -> None:
         self._ordering = ordering

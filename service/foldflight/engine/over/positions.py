@@ -1,8 +1,8 @@
-"""The positions of frames in a sorted partition.
+"""The positions of window frames in a sorted partition.
 
 Order values become whole numbers with the same order, so that every comparison is one of whole numbers. NaN is the
-largest float and equals itself, as in Spark. Where an end of a frame is a distance, rows without an order value have a
-frame of the rows like them.
+largest float and equals itself, as in Spark. Where an end of a window frame is a distance, rows without an order value
+have a window frame of the rows like them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Codes = npt.NDArray[np.int64]
 
 _LARGEST = np.int64(0x7FFF_FFFF_FFFF_FFFF)
 
-# Codes of decimals are whole numbers of 64 bits, and the end of a frame may have one digit more than the order value.
+# Codes of decimals are whole numbers of 64 bits, and the end of a window frame may have one digit more than the order
+# value.
 _DIGITS_MAX: Final = 17
 
 
@@ -36,7 +37,7 @@ class OrderOf:
         starts: int64, shape (partitions + 1,): where partitions begin, and n.
         peers: int64, shape (n,): a number that ascends, and is equal exactly for rows of a partition with equal order.
         codes: int64, shape (n,): the order values, ascending within the rows of a partition that have one; None if no
-            frame has a distance.
+            window frame has a distance.
         null_counts: int64, shape (partitions,): the number of rows of each partition without an order value.
         nulls_first: Whether these rows come first in their partition.
     """
@@ -55,7 +56,7 @@ def distance_of(
 
     Args:
         type_: The type of the order.
-        bound: The end of a frame.
+        bound: The end of a window frame.
         order: The user's text of the order.
         shown: The name of its type.
 
@@ -92,7 +93,7 @@ def distance_of(
 
 
 def end_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type of the ends of frames over an order of a type: one that has the sum with any distance."""
+    """Return the type of the ends of window frames over an order of a type: one that has the sum with any distance."""
     if pa.types.is_integer(type_):
         return pa.int64()
     return pa.decimal128(_DIGITS_MAX + 1, type_.scale) if pa.types.is_decimal(type_) else type_
@@ -125,7 +126,7 @@ def _width(type_: pa.DataType) -> pa.DataType:
 
 
 def positions_of(
-    frame: WindowFrame,
+    window_frame: WindowFrame,
     order: OrderOf,
     rows: Positions,
     low: pa.Array | None = None,
@@ -133,25 +134,29 @@ def positions_of(
     *,
     descending: bool = False,
 ) -> tuple[Positions, Positions]:
-    """Return where the frames of n rows begin, and where they end (the position after their last row).
+    """Return where the window frames of n rows begin, and where they end (the position after their last row).
 
     Args:
-        frame: The frame.
+        window_frame: The window frame.
         order: The order of the rows.
         rows: int64, shape (n,): ascending positions.
-        low: The order values at which the frames of the n rows begin, if the lower end is a distance.
+        low: The order values at which the window frames of the n rows begin, if the lower end is a distance.
         high: The order values at which they end, if the upper end is a distance.
         descending: Whether larger order values come first.
     """
     parts = np.searchsorted(order.starts, rows, side="right") - 1
     start, end = order.starts[parts], order.starts[parts + 1]
-    begin = _end_of(frame, frame.low, order, rows, (parts, start, end), low, descending=descending, is_high=False)
-    stop = _end_of(frame, frame.high, order, rows, (parts, start, end), high, descending=descending, is_high=True)
+    begin = _end_of(
+        window_frame, window_frame.low, order, rows, (parts, start, end), low, descending=descending, is_high=False
+    )
+    stop = _end_of(
+        window_frame, window_frame.high, order, rows, (parts, start, end), high, descending=descending, is_high=True
+    )
     return begin, np.maximum(begin, stop)
 
 
 def _end_of(
-    frame: WindowFrame,
+    window_frame: WindowFrame,
     bound: object,
     order: OrderOf,
     rows: Positions,
@@ -164,7 +169,7 @@ def _end_of(
     parts, start, end = within
     if bound is None:
         return end if is_high else start
-    if not frame.is_range:
+    if not window_frame.is_range:
         assert isinstance(bound, int)
         return np.clip(rows + bound + is_high, start, end)
     peers = np.searchsorted(order.peers, order.peers[rows], side="right" if is_high else "left")

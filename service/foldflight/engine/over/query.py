@@ -1,4 +1,4 @@
-"""An OVER query as a value: its calls by frame, and the way in which each frame is folded, with the reason."""
+"""An OVER query as a value: its calls by window frame, and the way in which each is folded, with the reason."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from foldflight.functions.types.sql import has_floats
 from foldflight.tracing import Traced
 
 RECOMPUTED_ROWS_MAX: Final = 1000
-"""The largest frame that is folded anew for each row, unless the user insists."""
+"""The largest window frame that is folded anew for each row, unless the user insists."""
 
 
 class Way(Enum):
-    """How the frames of a call are folded."""
+    """How the window frames of a call are folded."""
 
     ACCUMULATE = "accumulate"
     RETRACT = "retract"
@@ -35,17 +35,17 @@ class Way(Enum):
 
 
 class Framed(NamedTuple):
-    """A call with its frame.
+    """A call with its window frame.
 
     Args:
         call: The call.
-        frame: The frame.
-        low: The column of the order values at which the frames begin; None unless the lower end is a distance.
-        high: The column of the order values at which the frames end; None unless the upper end is a distance.
+        window_frame: The window frame.
+        low: The column of the order values at which the window frames begin; None unless the lower end is a distance.
+        high: The column of the order values at which the window frames end; None unless the upper end is a distance.
     """
 
     call: Call
-    frame: WindowFrame
+    window_frame: WindowFrame
     low: str | None = None
     high: str | None = None
 
@@ -63,7 +63,7 @@ class OverLayout:
         order_names: The user's texts of the order.
         columns: The argument and filter columns under internal names.
         shown: Their names in chunks.
-        bounds: The columns of the ends of frames.
+        bounds: The columns of the ends of window frames.
         descending: Whether larger values come first in the first column of the order.
         nulls_first: Whether NULL comes first in it.
     """
@@ -101,11 +101,11 @@ class OverLayout:
 
 @dataclass(frozen=True)
 class Part:
-    """The calls of an OVER query that share a frame and a way of folding, and so their exchanges.
+    """The calls of an OVER query that share a window frame and a way of folding, and so their exchanges.
 
     Args:
         query: The calls.
-        frame: The frame.
+        window_frame: The window frame.
         way: How it is folded.
         why: The reason for each call, as text for users.
         low: As in `Framed`.
@@ -113,7 +113,7 @@ class Part:
     """
 
     query: Query
-    frame: WindowFrame
+    window_frame: WindowFrame
     way: Way
     why: tuple[str, ...]
     low: str | None
@@ -172,11 +172,11 @@ class OverQuery:
             calls: The calls by output name.
             layout: The columns.
             types: The carrier types of the host.
-            is_stream: Whether rows that leave a frame with a distance can only be retracted.
+            is_stream: Whether rows that leave a window frame with a distance can only be retracted.
 
         Raises:
-            RejectedError: UNKNOWN_FUNCTION, SIGNATURE, SCHEMA_MISMATCH; CANNOT_RETRACT or CANNOT_MERGE, if a frame
-                cannot be folded at a bounded cost.
+            RejectedError: UNKNOWN_FUNCTION, SIGNATURE, SCHEMA_MISMATCH; CANNOT_RETRACT or CANNOT_MERGE, if a window
+                frame cannot be folded at a bounded cost.
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
         plain = [each.call for each in calls.values()]
@@ -187,23 +187,23 @@ class OverQuery:
         reasons: dict[str, str] = {}
         for index, (name, each) in enumerate(calls.items()):
             opened = every.opened[index]
-            if is_stream and each.frame.has_offset and not opened.can_retract:
+            if is_stream and each.window_frame.has_offset and not opened.can_retract:
                 raise RejectedError(
                     "CANNOT_RETRACT",
-                    f"{each.call.function} over {each.frame}: a stream folds RANGE by retracting the rows that leave, "
-                    "because it cannot find the rows of a group, and this function has no retract; define retract, or "
-                    "use ROWS",
+                    f"{each.call.function} over {each.window_frame}: a stream folds RANGE by retracting the rows that "
+                    "leave, because it cannot find the rows of a group, and this function has no retract; define "
+                    "retract, or use ROWS",
                     function=each.call.function,
                 )
             way, reasons[name] = _chosen(each, opened, every.layout.states.field(index))
             # How the user insists only matters for the choice.
-            frame = replace(each.frame, by=None)
-            groups.setdefault((frame, each.low, each.high, way), []).append(name)
+            window_frame = replace(each.window_frame, by=None)
+            groups.setdefault((window_frame, each.low, each.high, way), []).append(name)
         parts = []
-        for (frame, low, high, way), chosen in groups.items():
+        for (window_frame, low, high, way), chosen in groups.items():
             inner = layout.of([calls[name].call for name in chosen], retracts=way is Way.RETRACT)
             query = every.part(chosen, inner)
-            parts.append(Part(query, frame, way, tuple(map(reasons.__getitem__, chosen)), low, high))
+            parts.append(Part(query, window_frame, way, tuple(map(reasons.__getitem__, chosen)), low, high))
         return cls(layout, tuple(parts), every.layout.outputs, every.bounds)
 
     @property
@@ -232,14 +232,14 @@ class OverQuery:
         return Ordering(
             tuple(layout.keys.names),
             tuple(layout.order.names),
-            has_peers=any(part.frame.is_range and not part.frame.is_whole for part in self.parts),
-            has_codes=any(part.frame.has_offset for part in self.parts),
+            has_peers=any(part.window_frame.is_range and not part.window_frame.is_whole for part in self.parts),
+            has_codes=any(part.window_frame.has_offset for part in self.parts),
             descending=layout.descending,
             nulls_first=layout.nulls_first,
         )
 
     def explain(self) -> str:
-        """Return a description of the query: each call with its frame, and how that is folded.
+        """Return a description of the query: each call with its window frame, and how that is folded.
 
         Raises:
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
@@ -260,7 +260,7 @@ class OverQuery:
         for part in self.parts:
             calls = zip(part.query.layout.outputs.names, part.query.opening.calls, part.why, strict=True)
             for name, call, why in calls:
-                lines.append(f"  {name}: {written(call)} {part.frame}")
+                lines.append(f"  {name}: {written(call)} {part.window_frame}")
                 lines.append(f"      folded: {part.way.value}, because {why}")
                 lines.append(f"      mode: {mode_of(call, infos)}")
         return lines
@@ -268,26 +268,27 @@ class OverQuery:
 
 def _chosen(framed: Framed, opened: OpenedCall, state: pa.Field) -> tuple[Way, str]:
     """Return how a call is folded, and why. Raises RejectedError CANNOT_MERGE or CANNOT_RETRACT."""
-    call, frame = framed.call, framed.frame
-    if frame.by == "recompute":
+    call, window_frame = framed.call, framed.window_frame
+    if window_frame.by == "recompute":
         return Way.RECOMPUTE, "by='recompute' insists"
-    is_short = frame.rows_max is not None and frame.rows_max <= RECOMPUTED_ROWS_MAX
-    if (call.distinct or call.order) and not is_short and not frame.is_whole:
+    is_short = window_frame.rows_max is not None and window_frame.rows_max <= RECOMPUTED_ROWS_MAX
+    if (call.distinct or call.order) and not is_short and not window_frame.is_whole:
         raise RejectedError(
             "CANNOT_MERGE",
             f"{call.function} with DISTINCT or an order folds all rows of a frame for each value, and a frame of "
-            f"{frame} may have more than {RECOMPUTED_ROWS_MAX:,} rows; shorten it, or insist with by='recompute'",
+            f"{window_frame} may have more than {RECOMPUTED_ROWS_MAX:,} rows; shorten it, or insist with "
+            "by='recompute'",
             function=call.function,
         )
-    if frame.low is None:
+    if window_frame.low is None:
         return Way.ACCUMULATE, "its frames only grow"
-    if frame.by == "retract" and not opened.can_retract:
+    if window_frame.by == "retract" and not opened.can_retract:
         raise RejectedError(
             "CANNOT_RETRACT",
             f"{call.function} has no retract, and by='retract' insists on it; leave by out, or define retract",
             function=call.function,
         )
-    if frame.by == "retract":
+    if window_frame.by == "retract":
         return Way.RETRACT, "by='retract' insists"
     if call.distinct or call.order:
         return Way.RETRACT, "it keeps the rows of its frame"
@@ -308,7 +309,7 @@ def _chosen(framed: Framed, opened: OpenedCall, state: pa.Field) -> tuple[Way, s
             if opened.can_retract
             else " and no retract; define one of them,"
         )
-        + f" or fold each frame anew with by='recompute' (a frame of {frame} may have more than "
+        + f" or fold each frame anew with by='recompute' (a frame of {window_frame} may have more than "
         f"{RECOMPUTED_ROWS_MAX:,} rows)",
         function=call.function,
     )

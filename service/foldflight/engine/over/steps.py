@@ -1,4 +1,4 @@
-"""A step of an OVER stream, and what folds the calls of one frame in it."""
+"""A step of an OVER stream, and what folds the calls of one window frame in it."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ class Step(NamedTuple):
         )
 
 
-class FrameStores(NamedTuple):
-    """What a bucket stores for a frame: groups, and rows that leave later."""
+class WindowFrameStores(NamedTuple):
+    """What a bucket stores for a window frame: groups, and rows that leave later."""
 
     table: StateTable | None
     log: TimeLog | None
 
 
 class CallsFold(ExitStack, ABC):
-    """Folds the calls of one frame, for all buckets of a task; a context manager that closes its exchanges."""
+    """Folds the calls of one window frame, for all buckets of a task; a context manager that closes its exchanges."""
 
-    def __init__(self, frame: WindowFrame, layout: QueryLayout, buckets: int) -> None:
+    def __init__(self, window_frame: WindowFrame, layout: QueryLayout, buckets: int) -> None:
         super().__init__()
-        self.frame = frame
+        self.window_frame = window_frame
         self.layout = layout
         self._buckets = buckets
 
@@ -90,17 +90,19 @@ class CallsFold(ExitStack, ABC):
         if not len(self.states):
             return None
         names = (*self.layout.names, *self.layout.outputs.names)
-        return TableLayout(self.layout.keys, self.states, self._buckets, window=f"over {self.frame}", names=names)
+        return TableLayout(
+            self.layout.keys, self.states, self._buckets, window=f"over {self.window_frame}", names=names
+        )
 
     @property
     def log(self) -> pa.Schema | None:
-        """The rows that leave frames later: their time, keys and arguments."""
-        if distance_us(self.frame) is None:
+        """The rows that leave window frames later: their time, keys and arguments."""
+        if distance_us(self.window_frame) is None:
             return None
         return pa.schema([pa.field(TIME, pa.int64()), *self.layout.keys, *self.layout.columns])
 
     @abstractmethod
-    def outputs(self, step: Step, stores: FrameStores) -> list[pa.Array]:
+    def outputs(self, step: Step, stores: WindowFrameStores) -> list[pa.Array]:
         """Fold the due rows, store what is kept, and return the n outputs of each call.
 
         Raises:

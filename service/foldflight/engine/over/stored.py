@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.engine.keys.grouped import Groups
-from foldflight.engine.over.stream import CALLS, FRAMES, GROUPS, WAITING
+from foldflight.engine.over.stream import CALLS, GROUPS, WAITING, WINDOW_FRAMES
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.state.manifest import Manifest, TableLayout, calls_of
 from foldflight.engine.state.storage import Storage
@@ -24,7 +24,7 @@ _LATEST: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class _Part:
-    """The table of a frame.
+    """The table of a window frame.
 
     Args:
         name: Its name in the store.
@@ -46,7 +46,7 @@ class StoredOver:
     Args:
         layout: The keys and their names.
         buckets: The number of buckets.
-        parts: The tables of frames that keep groups.
+        parts: The tables of window frames that keep groups.
     """
 
     layout: QueryLayout
@@ -118,14 +118,14 @@ class StoredOver:
         return counts
 
 
-def _part_of(name: str, frame: str, manifests: Sequence[Manifest]) -> _Part:
+def _part_of(name: str, window_frame: str, manifests: Sequence[Manifest]) -> _Part:
     layout = max((manifest.layout for manifest in manifests), key=lambda each: _age(calls_of(each.states)))
     outputs = layout.names[len(layout.keys) :]
     if len(outputs) > len(layout.states):  # ROWS frames keep rows, which all calls share
         layout = replace(layout, names=(*layout.names[: len(layout.keys)], ", ".join(outputs)))
     layout = with_older(layout, [states for manifest in manifests for states in manifest.generations.values()])
     calls = tuple(
-        f"{call['function']} v{call['version']}, {frame}" if call["version"] else f"last rows, {frame}"
+        f"{call['function']} v{call['version']}, {window_frame}" if call["version"] else f"last rows, {window_frame}"
         for call in calls_of(layout.states)
     )
     return _Part(name, layout, layout.names[len(layout.keys) :], calls)
@@ -158,7 +158,8 @@ def sizes_of(name: str, data: bytes) -> dict[str, int]:
     """
     if is_time_log(data):
         log = read_manifest(data)
-        rows = {"waiting_rows": log.waiting * (name == WAITING), "framed_rows": log.waiting * name.startswith(FRAMES)}
+        waiting, framed = name == WAITING, name.startswith(WINDOW_FRAMES)
+        rows = {"waiting_rows": log.waiting * waiting, "framed_rows": log.waiting * framed}
         return {"runs": log.pieces, "rows": log.stored, "bytes": log.bytes, **rows}
     pieces = Manifest.decode(data).pieces
     sums = {"rows": sum(piece.rows for piece in pieces), "bytes": sum(piece.bytes for piece in pieces)}

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from foldflight.engine.over.folding import FrameFold, fold_of
+from foldflight.engine.over.folding import WindowFrameFold, fold_of
 from foldflight.engine.over.partitions import Partitions, Store
 from foldflight.engine.over.positions import positions_of
 from foldflight.engine.over.query import OverQuery
@@ -25,8 +25,8 @@ class OverFold:
 
     Args:
         query: The query.
-        rows: The largest number of rows whose outputs are computed at once. A frame may need a slot of its own, so the
-            bounds of the query apply, too. Of large outputs fewer are computed.
+        rows: The largest number of rows whose outputs are computed at once. A window frame may need a slot of its own,
+            so the bounds of the query apply, too. Of large outputs fewer are computed.
     """
 
     query: OverQuery
@@ -54,13 +54,13 @@ class OverFold:
                     pace.made(end - start, sum(outputs.column(name).nbytes for name in query.outputs.names))
                     start = end
 
-    def _outputs(self, folds: list[FrameFold], store: Store, start: int, end: int) -> pa.RecordBatch:
+    def _outputs(self, folds: list[WindowFrameFold], store: Store, start: int, end: int) -> pa.RecordBatch:
         query, block = self.query, store.slice(start, end)
         rows = np.arange(start, end)
         columns: dict[str, pa.Array] = {}
         for part, fold in zip(query.parts, folds, strict=True):
             low, high = positions_of(
-                part.frame,
+                part.window_frame,
                 store.order,
                 rows,
                 None if part.low is None else block.column(part.low),

@@ -1,4 +1,4 @@
-"""The frame of an aggregate over a window: which rows around a row it folds."""
+"""The window frame of an aggregate over a window: which rows around a row it folds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from foldflight.errors import RejectedError
 
 FrameBound: TypeAlias = int | float | decimal.Decimal | str | None
-"""One end of a frame: negative for preceding, 0 for the current row, positive for following, None for unbounded. A text
-is an interval, such as "-1 hour"."""
+"""One end of a window frame: negative for preceding, 0 for the current row, positive for following, None for unbounded.
+A text is an interval, such as "-1 hour"."""
 
 ForcedWay: TypeAlias = Literal["recompute", "retract"]
 """A way of folding that a user may insist on."""
@@ -75,7 +75,8 @@ class WindowFrame:
         by: The way of folding that the user insists on; None if the plan chooses.
 
     Raises:
-        RejectedError: SIGNATURE, for an end that is not valid, and for a frame whose first row follows its last row.
+        RejectedError: SIGNATURE, for an end that is not valid, and for a window frame whose first row follows its last
+            row.
 
     >>> str(WindowFrame(-99, 0))
     'ROWS BETWEEN 99 PRECEDING AND CURRENT ROW'
@@ -98,7 +99,7 @@ class WindowFrame:
 
     @classmethod
     def default(cls, *, has_order: bool) -> WindowFrame:
-        """Return SQL's frame for a call without one: up to the rows with the same order, or the whole partition."""
+        """Return SQL's default window frame: up to the rows with the same order, or the whole partition."""
         return cls(None, 0, is_range=True) if has_order else cls(None, None)
 
     @property
@@ -113,7 +114,7 @@ class WindowFrame:
 
     @property
     def rows_max(self) -> int | None:
-        """The largest number of rows of the frame; None if it is not bounded."""
+        """The largest number of rows of the window frame; None if it is not bounded."""
         if self.is_range or not isinstance(self.low, int) or not isinstance(self.high, int):
             return None
         return self.high - self.low + 1

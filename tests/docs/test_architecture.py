@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -24,6 +25,11 @@ from tests.docs.crossing import HANDED_OVER, MODULE, PACKAGE, crossed, way
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+
+LOOSE_FRAME = re.compile(
+    r"(?<!window )(?<!ROWS )(?<!RANGE )(?<!stack )(?<!data )(?<!grouped )(?<!over )\bframes?\b(?! bound)", re.IGNORECASE
+)
+OTHER_ENGINE = re.compile(r"\banother engine\b(?! and declared|\")|(?<!Spark and )\bother engines\b")
 
 stacks: list[list[str]] = []
 
@@ -160,3 +166,36 @@ def test_the_glossary_has_each_term_once():
     assert len(named) > 10
     parts = {name: {part.lower().removesuffix("s") for part in re.findall("[A-Z][a-z]+", name)} for name in named}
     assert [name for name in sorted(named) if not parts[name] & words] == []
+
+
+def test_frames_and_engines_have_the_meaning_of_the_glossary():
+    """Names and docstrings outside of the protocol tell which frames they mean, and other systems are no engines."""
+    loose = []
+    for folder in ("engine/over", "functions", "lift", "spark", "sql"):
+        for path in (PACKAGE / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                texts = [*_defined(node), *_documented(node)]
+                loose += [(path.name, text) for text in texts if LOOSE_FRAME.search(text)]
+    assert loose == []
+    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md"), *PACKAGE.rglob("*.py")]
+    assert [page.name for page in pages if OTHER_ENGINE.search(page.read_text(encoding="utf-8"))] == []
+
+
+def _defined(node: ast.AST) -> list[str]:
+    """Return the names that a node defines, as words."""
+    match node:
+        case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+            return [_words(name)]
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            return [_words(name)]
+    return []
+
+
+def _words(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name.replace("_", " "))
+
+
+def _documented(node: ast.AST) -> list[str]:
+    if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+        return []
+    return [" ".join((ast.get_docstring(node) or "").split())]

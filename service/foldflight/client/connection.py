@@ -90,7 +90,7 @@ class Connection(abc.ABC):
         self._arrays = arrays_in(opening.columns)
         self._failed = False  # an error occurred, so the exchange is cancelled and not ended in the regular way
         self._closed = False
-        self._room: int
+        self._part_bytes_max: int
         self._parts: list[EngineFrame] = []  # the messages of the frame whose answer is due
         self._answers: list[Answer] = []  # the answers to these messages, so far
         self._logs: list[LogRecord] = []
@@ -172,7 +172,7 @@ class Connection(abc.ABC):
             raise RejectedError("BAD_FRAME", f"the first reply was {type(frame).__name__}, not Opened")
         self.opened, self._modes = frame, frame.modes
         # Bytes of a batch in a message within the bound of the server.
-        self._room = max(frame.limits.message_bytes_max - _OVERHEAD_BYTES, 1)
+        self._part_bytes_max = max(frame.limits.message_bytes_max - _OVERHEAD_BYTES, 1)
 
     def _pull(self) -> None:
         frame, answer = self._next()
@@ -227,24 +227,24 @@ class Connection(abc.ABC):
         """Yield entries in parts within the bound of the server, also those of one slot."""
         names = batch.schema.names
         views = [call.views if f"state_{index}" in names else () for index, call in enumerate(self.opened.calls)]
-        for part in _slices(batch, self._room):
-            yield from split_entries(part, views, self._room)
+        for part in _slices(batch, self._part_bytes_max):
+            yield from split_entries(part, views, self._part_bytes_max)
 
     def _split(self, frame: EngineFrame) -> Iterator[EngineFrame]:
         """Yield a frame in parts within the bound of the server. Splitting a chunk does not change what is folded."""
-        room = self._room
+        part_bytes_max = self._part_bytes_max
         match frame:
             case States():
-                for batch in _slices(frame.batch, room):
+                for batch in _slices(frame.batch, part_bytes_max):
                     yield States(batch, unanswered=frame.unanswered)
             case Entries():
                 # The first part of a view may say that these are all entries, so it comes last.
                 for batch in reversed(list(self._split_entries(frame.batch))):
                     yield Entries(batch, last=frame.last)
             case Chunk():
-                yield from map(Chunk, _slices(frame.batch, room))
+                yield from map(Chunk, _slices(frame.batch, part_bytes_max))
             case Forget():
-                size = max(room // _FORGOTTEN_BYTES, 1)
+                size = max(part_bytes_max // _FORGOTTEN_BYTES, 1)
                 for start in range(0, len(frame.slots), size):
                     yield Forget(frame.slots.slice(start, size))
             case _:
@@ -254,9 +254,9 @@ class Connection(abc.ABC):
         """Return whether a frame certainly fits into a message. It takes less time than to measure it."""
         if type(frame) is not Chunk:
             return isinstance(frame, (Barrier, Checkpoint))
-        batch, room = frame.batch, self._room
+        batch, bytes_max = frame.batch, self._part_bytes_max
         # Arrays may share buffers, and a message has a copy of them for each.
-        return self._arrays * batch.get_total_buffer_size() <= room and batch.num_rows * SLOT_BYTES <= room
+        return self._arrays * batch.get_total_buffer_size() <= bytes_max and batch.num_rows * SLOT_BYTES <= bytes_max
 
 
 @functools.cache
@@ -284,16 +284,16 @@ def _joined(answers: Sequence[Any], parts: Sequence[EngineFrame]) -> Answer:
     return pa.concat_tables(shifted)
 
 
-def _slices(batch: pa.RecordBatch, room: int) -> Iterator[pa.RecordBatch]:
+def _slices(batch: pa.RecordBatch, part_bytes_max: int) -> Iterator[pa.RecordBatch]:
     # A row without columns also needs memory on the server: that of its slot.
-    pieces = -(-max(batch.nbytes, batch.num_rows * SLOT_BYTES) // room)
+    pieces = -(-max(batch.nbytes, batch.num_rows * SLOT_BYTES) // part_bytes_max)
     if pieces <= 1 or batch.num_rows <= 1:
         yield batch
         return
     size = max(batch.num_rows // (pieces + 1), 1)
     for start in range(0, batch.num_rows, size):
         part = batch.slice(start, size)
-        if part.nbytes > room and part.num_rows > 1:  # rows of unequal size
-            yield from _slices(part, room)
+        if part.nbytes > part_bytes_max and part.num_rows > 1:  # rows of unequal size
+            yield from _slices(part, part_bytes_max)
         else:
             yield part

@@ -27,7 +27,7 @@ from foldflight.fold.aggregate.states import Unfit
 from foldflight.fold.decimals import DECIMALS, from_words
 from foldflight.fold.mode import Mode
 from foldflight.fold.moments import from_numbers, moment_of
-from foldflight.fold.rows import Mask, Rows, Slots, room_for
+from foldflight.fold.rows import Mask, Rows, Slots, capacity_for
 from foldflight.fold.texts import from_addresses, text_of, to_addresses
 
 if TYPE_CHECKING:
@@ -442,7 +442,7 @@ class Compiled(Accumulators):
         self._progress[0] = 0
         needed, count = int(slots.max(initial=-1)) + 1, len(self._present)
         if needed > count:
-            size = room_for(needed, count)
+            size = capacity_for(needed, count)
             self._present = np.concatenate([self._present, np.zeros(size - count, np.bool_)])
             self._apart = np.concatenate([self._apart, np.zeros(size - count, np.bool_)])
             self._table = np.concatenate([self._table, np.tile(self._fresh, size - count)])

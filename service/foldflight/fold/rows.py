@@ -187,6 +187,6 @@ def frozen(value: Any) -> Any:
     return value
 
 
-def room_for(needed: int, held: int) -> int:
+def capacity_for(needed: int, held: int) -> int:
     """Return the new capacity in slots, given the present one, with a reserve so that slow growth causes few copies."""
     return max(needed, min(2 * held, held + _MORE_MAX))

@@ -29,16 +29,16 @@ class Reduction:
     rows: int = 0
     groups: int = 0
 
-    def pays(self, room: int, *, looks_ahead: bool) -> bool:
+    def pays(self, groups_max: int, *, looks_ahead: bool) -> bool:
         """Return whether folding further rows produces clearly fewer states than rows.
 
         Args:
-            room: The number of groups that fit into memory.
+            groups_max: The number of groups that fit into memory.
             looks_ahead: Whether many more rows of the same kind may come. Otherwise only the rows seen so far count.
         """
         if self.rows >= _ROWS_SEEN_MIN * self.groups:
             return True
-        return looks_ahead and _rows_expected(groups_expected(self.rows, self.groups), room) >= _ROWS_EXPECTED_MIN
+        return looks_ahead and _rows_expected(groups_expected(self.rows, self.groups), groups_max) >= _ROWS_EXPECTED_MIN
 
 
 def groups_expected(rows: int, groups: int) -> float:
@@ -61,9 +61,9 @@ def groups_expected(rows: int, groups: int) -> float:
     return rows / high
 
 
-def _rows_expected(groups: float, room: int) -> float:
-    """Return the rows of a state at the time when `room` of so many equally frequent groups have been seen."""
-    if groups <= room:
+def _rows_expected(groups: float, groups_max: int) -> float:
+    """Return the rows of a state at the time when `groups_max` of so many equally frequent groups have been seen."""
+    if groups <= groups_max:
         return math.inf
-    filled = room / groups
+    filled = groups_max / groups
     return -math.log1p(-filled) / filled if filled else 1.0

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from foldflight.client import EmbeddedTransport, OpenExchange, Transport, Use, UseMember, uses_in
 from foldflight.client.logs import log_records
-from foldflight.engine.query.blocks import BlockBounds, Pace
+from foldflight.engine.query.blocks import AdaptiveSize, BlockBounds
 from foldflight.engine.query.query import ARROW, HostTypes
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open
@@ -205,26 +205,28 @@ class ScalarQuery:
             idle: list[OpenExchange] = []
             waiting: deque[tuple[OpenExchange, pa.RecordBatch]] = deque()
             opened = 0
-            pace = None
+            size = None
             if self.is_table:  # so that answers have about so many rows, or fewer
-                pace = Pace(self.bounds.rows_max, _TABLE_ANSWER_ROWS, first=_TABLE_FIRST_ROWS, growth=8)
-            for block in blocks if pace is None else pace.pieces(blocks):
+                size = AdaptiveSize(self.bounds.rows_max, _TABLE_ANSWER_ROWS, first=_TABLE_FIRST_ROWS, growth=8)
+            for block in blocks if size is None else size.pieces(blocks):
                 if opened < count:
                     idle.append(stack.enter_context(self.transport.open(self.opening)))
                     opened += 1
                 elif not idle:
-                    yield self._taken(*waiting[0], pace)
+                    yield self._taken(*waiting[0], size)
                     idle.append(waiting.popleft()[0])
                 exchange = idle.pop()
                 exchange.chunk(block if chunk_of is None else chunk_of(block))
                 waiting.append((exchange, block))
             for exchange, block in waiting:
-                yield self._taken(exchange, block, pace)
+                yield self._taken(exchange, block, size)
 
     @staticmethod
-    def _taken(exchange: OpenExchange, block: pa.RecordBatch, pace: Pace | None) -> tuple[pa.RecordBatch, pa.Table]:
+    def _taken(
+        exchange: OpenExchange, block: pa.RecordBatch, size: AdaptiveSize | None
+    ) -> tuple[pa.RecordBatch, pa.Table]:
         answer = exchange.mapped()
         log_records(exchange.take_logs())
-        if pace is not None:
-            pace.made(block.num_rows, answer.num_rows)
+        if size is not None:
+            size.made(block.num_rows, answer.num_rows)
         return block, answer

@@ -109,11 +109,11 @@ class Folding:
         """Start a new epoch, without groups, with the next rows."""
         self._groups = None
 
-    def room(self, group_bytes: float, bounds: BlockBounds) -> int:
+    def groups_max(self, group_bytes: float, bounds: BlockBounds) -> int:
         """Return the number of groups that may be held, given the bytes of the key and the states of each."""
         objects = sum(mode not in _TABLES for mode in self.exchange.modes)
-        room = int(bounds.group_bytes_max / (group_bytes + _GROUP_BYTES + _OBJECT_BYTES * objects))
-        return max(min(bounds.groups_max, room), 1)
+        fitting = int(bounds.group_bytes_max / (group_bytes + _GROUP_BYTES + _OBJECT_BYTES * objects))
+        return max(min(bounds.groups_max, fitting), 1)
 
     def take(self) -> Iterator[tuple[_Groups, pa.Table, HeldRows | None]]:
         """Yield pending results, if any, with the groups and rows of their epoch, which is over then."""
@@ -192,7 +192,7 @@ class _PartialPartition:
         start = 0
         while start < block.num_rows:
             yield from self._results()
-            piece = block.slice(start, max(self._room(), _FIRST_ROWS))
+            piece = block.slice(start, max(self._groups_max(), _FIRST_ROWS))
             start += piece.num_rows
             if self._unseen:
                 self._unseen -= 1
@@ -212,7 +212,7 @@ class _PartialPartition:
         slots = groups.slots(piece)
         seen.rows, seen.groups = seen.rows + piece.num_rows, len(groups)
         are_many = seen.groups >= self._bounds.unfolded_groups_min
-        if are_many and not seen.pays(self._room(), looks_ahead=self._looks_ahead):
+        if are_many and not seen.pays(self._groups_max(), looks_ahead=self._looks_ahead):
             self._unseen = _UNSEEN_BLOCKS
             yield self._as_it_is(piece)
         else:
@@ -220,7 +220,7 @@ class _PartialPartition:
             folding.exchange.chunk(slots, piece)
             self._is_open = True
             self._folded_bytes += piece.nbytes
-        if seen.groups >= self._room() or self._folded_bytes >= self._bounds.folded_bytes_max:
+        if seen.groups >= self._groups_max() or self._folded_bytes >= self._bounds.folded_bytes_max:
             self._reduction = Reduction()
             if self._is_open:
                 folding.barrier()
@@ -228,9 +228,9 @@ class _PartialPartition:
             else:
                 folding.renew()
 
-    def _room(self) -> int:
+    def _groups_max(self) -> int:
         """Return the number of groups that may be held."""
-        return 0 if self._group_bytes is None else self._folding.room(self._group_bytes, self._bounds)
+        return 0 if self._group_bytes is None else self._folding.groups_max(self._group_bytes, self._bounds)
 
     def _results(self) -> Iterator[pa.RecordBatch]:
         for groups, results, _ in self._folding.take():
@@ -320,7 +320,7 @@ class FinalFold:
                 fitting = block if resident is None else overflow.add(block, resident)
                 if fitting.num_rows:
                     self._feed(folding, fitting)
-                if resident is None and level < LEVELS and len(folding.groups) >= self._room(folding, block):
+                if resident is None and level < LEVELS and len(folding.groups) >= self._groups_max(folding, block):
                     resident = pa.array(folding.groups.hashes)
             if len(folding.groups):
                 folding.barrier()
@@ -328,8 +328,8 @@ class FinalFold:
             for part in overflow.parts():
                 yield from self._in_any_order(folding, gather(part, self.input, self.query.bounds), level + 1)
 
-    def _room(self, folding: Folding, block: pa.RecordBatch) -> int:
-        return folding.room(block.nbytes / max(block.num_rows, 1), self.query.bounds)
+    def _groups_max(self, folding: Folding, block: pa.RecordBatch) -> int:
+        return folding.groups_max(block.nbytes / max(block.num_rows, 1), self.query.bounds)
 
     def _feed(self, folding: Folding, block: pa.RecordBatch) -> None:
         groups = folding.groups

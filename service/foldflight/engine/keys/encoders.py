@@ -138,7 +138,7 @@ class Numbers:
         """Find or add n numbers in the array of ids, which reaches to all of them."""
         known = len(self._held)
         ids, firsts = np.empty(len(values), np.int32), np.empty(len(values), np.intp)
-        held = self._held.room(len(values))
+        held = self._held.reserve(len(values))
         count = loops["dense"](np.ascontiguousarray(values), self._base, by_number, ids, firsts, held, known)
         self._held.lengthen(count)
         return ids, firsts[: count - known].copy()
@@ -353,7 +353,7 @@ class _Growing:
     """A growable array."""
 
     def __init__(self, dtype: Any) -> None:
-        self._room = np.zeros(0, dtype)
+        self._reserved = np.zeros(0, dtype)
         self._length = 0
 
     def __len__(self) -> int:
@@ -361,24 +361,24 @@ class _Growing:
 
     @property
     def values(self) -> npt.NDArray[Any]:
-        return self._room[: self._length]
+        return self._reserved[: self._length]
 
     def extend(self, values: npt.NDArray[Any]) -> None:
         needed = self._length + len(values)
-        self.room(len(values))[self._length : needed] = values
+        self.reserve(len(values))[self._length : needed] = values
         self._length = needed
 
-    def room(self, more: int) -> npt.NDArray[Any]:
-        """Return the values with room for at least so many more behind them; `lengthen` tells how many are used."""
+    def reserve(self, more: int) -> npt.NDArray[Any]:
+        """Return the values with reserved memory for at least so many more; `lengthen` tells how many are used."""
         needed = self._length + more
-        if needed > len(self._room):
-            room = np.zeros(max(needed, 2 * self._length), self._room.dtype)
-            room[: self._length] = self.values
-            self._room = room
-        return self._room
+        if needed > len(self._reserved):
+            grown = np.zeros(max(needed, 2 * self._length), self._reserved.dtype)
+            grown[: self._length] = self.values
+            self._reserved = grown
+        return self._reserved
 
     def lengthen(self, length: int) -> None:
-        """Set the number of values. Those that were written into `room` count as values."""
+        """Set the number of values. Those that were written into the reserved memory count as values."""
         self._length = length
 
 

@@ -12,7 +12,7 @@ from foldflight.engine.over.positions import Positions
 from foldflight.engine.over.query import Part
 from foldflight.engine.over.steps import CallsFold, Mask, Slots, Step, WindowFrameStores, columns_of
 from foldflight.engine.over.stream import distance_us
-from foldflight.engine.query.blocks import Pace, one_batch
+from foldflight.engine.query.blocks import AdaptiveSize, one_batch
 from foldflight.engine.query.layout import KIND, SLOT
 from foldflight.engine.state.migration import Migration
 from foldflight.engine.state.table import Conversion
@@ -31,7 +31,7 @@ class AccumulatorFold(CallsFold):
         self.push(self.exchange)
         self._distance = distance_us(part.window_frame)
         self._rows_max = query.bounds.rows_max
-        self._pace = Pace(query.bounds.chunk_rows_max, query.bounds.bytes_max)
+        self._adaptive_size = AdaptiveSize(query.bounds.chunk_rows_max, query.bounds.bytes_max)
         self._migration = Migration(
             query.transport,
             query.opening_for(states=True, outputs=False),
@@ -154,11 +154,11 @@ class AccumulatorFold(CallsFold):
                     self.exchange.states(old.astype(np.int32), chosen.columns)
                 start = begin
                 while start < end:
-                    stop = min(start + self._pace.items, end)
+                    stop = min(start + self._adaptive_size.items, end)
                     slots = (turns[start:stop] - first).astype(np.int32)
                     rows = events.rows.slice(start, stop - start)
                     answer = self.exchange.running(slots, rows, events.emits[start:stop])
-                    self._pace.made(stop - start, answer.nbytes)
+                    self._adaptive_size.made(stop - start, answer.nbytes)
                     outputs.append(self.layout.results_of(answer))
                     start = stop
                 self.exchange.barrier()

@@ -1,4 +1,4 @@
-"""Folding of window frames in exchanges, in four ways.
+"""Folding of window frames in exchanges, by four strategies.
 
 *Accumulate* and *retract*: a window frame differs from that of the row before by the rows that leave and those that
 enter. The chunk has these rows, one after another, and `emit` is true at the last one of each window frame. A window
@@ -33,8 +33,8 @@ import pyarrow as pa
 from foldflight.engine.keys.grouped import GroupedExchange
 from foldflight.engine.over.partitions import Store
 from foldflight.engine.over.positions import Positions
-from foldflight.engine.over.query import Part, Way
-from foldflight.engine.query.blocks import Pace, one_batch
+from foldflight.engine.over.query import Part, Strategy
+from foldflight.engine.query.blocks import AdaptiveSize, one_batch
 from foldflight.engine.query.layout import KIND, REAL, SLOT
 from foldflight.exchange.frames import Open
 from foldflight.functions import RowKind
@@ -49,7 +49,7 @@ _Slots = npt.NDArray[np.int32]
 
 def fold_of(part: Part) -> WindowFrameFold:
     """Return what folds the window frames of a part."""
-    return _Running(part) if part.way in (Way.ACCUMULATE, Way.RETRACT) else _Separate(part)
+    return _Running(part) if part.strategy in (Strategy.ACCUMULATE, Strategy.RETRACT) else _Separate(part)
 
 
 class WindowFrameFold(ExitStack, ABC):
@@ -215,8 +215,8 @@ class _Separate(WindowFrameFold):
         super().__init__(part)
         self._exchange = self.exchange_of(part.separate(states=False))
         bounds = part.query.bounds
-        self._pace = Pace(bounds.rows_max, bounds.bytes_max)
-        self._nodes = _Nodes(self) if part.way is Way.MERGE else None
+        self._adaptive_size = AdaptiveSize(bounds.rows_max, bounds.bytes_max)
+        self._nodes = _Nodes(self) if part.strategy is Strategy.MERGE else None
 
     def begin(self, store: Store) -> None:
         super().begin(store)
@@ -228,14 +228,14 @@ class _Separate(WindowFrameFold):
         start = 0
         ends = np.cumsum(high - low)
         while start < len(low):
-            end = min(start + self._pace.items, len(low))
+            end = min(start + self._adaptive_size.items, len(low))
             if self._nodes is None:
                 # An accumulator may grow with its rows, so all of them together get those of one chunk.
                 before = int(ends[start - 1]) if start else 0
                 fitting = int(np.searchsorted(ends, before + self._chunk_rows_max, side="right"))
                 end = min(end, max(fitting, start + 1))
             outputs, merged_bytes = self._fold(rows[start:end], low[start:end], high[start:end])
-            self._pace.made(end - start, outputs.nbytes + merged_bytes)
+            self._adaptive_size.made(end - start, outputs.nbytes + merged_bytes)
             parts.append(self._layout.results_of(outputs))
             start = end
         return [pa.concat_arrays(list(columns)) for columns in zip(*parts, strict=True)]
@@ -322,7 +322,7 @@ class _Nodes:
         self._starts = _NONE
         self._stride = _NODE_ROWS
         bounds = fold.part.query.bounds
-        self._pace = Pace(bounds.rows_max, bounds.bytes_max)
+        self._adaptive_size = AdaptiveSize(bounds.rows_max, bounds.bytes_max)
         self._leaf_bytes: int | None = None  # of a state of 8 rows, measured
         self._cut = 0
 
@@ -474,9 +474,9 @@ class _Nodes:
             made = []
             start = 0
             while start < len(nodes):
-                end = start + self._pace.items
+                end = start + self._adaptive_size.items
                 made.append(self._made(base, levels[start:end], nodes[start:end]))
-                self._pace.made(len(made[-1][0]), sum(column.nbytes for column in made[-1]))
+                self._adaptive_size.made(len(made[-1][0]), sum(column.nbytes for column in made[-1]))
                 start += len(made[-1][0])
             if not made:
                 continue

@@ -12,7 +12,7 @@ from foldflight.engine.over.partitions import Store
 from foldflight.engine.over.positions import OrderOf, Positions, positions_of
 from foldflight.engine.over.steps import CallsFold, Slots, Step, WindowFrameStores, columns_of
 from foldflight.engine.over.stream import WindowFrameCalls, preceding_rows
-from foldflight.engine.query.blocks import BlockBounds, Pace
+from foldflight.engine.query.blocks import AdaptiveSize, BlockBounds
 from foldflight.engine.query.layout import REAL
 from foldflight.engine.state.table import StateTable
 from foldflight.functions.types.arrow import concat_batches
@@ -29,11 +29,11 @@ class RowsFold(CallsFold):
     def __init__(self, calls: WindowFrameCalls, buckets: int, bounds: BlockBounds) -> None:
         super().__init__(calls.window_frame, calls.layout, buckets)
         self._folds = [(part.query.layout.outputs.names, self.enter_context(fold_of(part))) for part in calls.parts]
-        self._pace = Pace(min(_ROWS, bounds.rows_max), bounds.bytes_max)
+        self._adaptive_size = AdaptiveSize(min(_ROWS, bounds.rows_max), bounds.bytes_max)
         self._preceding_rows = preceding_rows(calls.window_frame)
         # The kept rows of some groups are in memory at once: at first those of as many as surely make no large block.
         first = max(bounds.rows_max // max(self._preceding_rows, 1), 1)
-        self._groups_pace = Pace(bounds.rows_max, bounds.bytes_max, first=first)
+        self._adaptive_groups = AdaptiveSize(bounds.rows_max, bounds.bytes_max, first=first)
 
     @property
     def states(self) -> pa.Schema:
@@ -47,7 +47,7 @@ class RowsFold(CallsFold):
         outputs = [[pa.nulls(0, field.type) for field in self.layout.outputs]]
         begin = 0
         while begin < len(step.slots):
-            part = step if stores.table is None else step.of_groups(begin, self._groups_pace.items)
+            part = step if stores.table is None else step.of_groups(begin, self._adaptive_groups.items)
             outputs.append(self._folded(part, stores.table))
             begin += len(part.slots)
         return [pa.concat_arrays(list(columns)) for columns in zip(*outputs, strict=True)]
@@ -74,7 +74,7 @@ class RowsFold(CallsFold):
             is_last = np.diff(owners[starts[:-1]], append=-1) != 0
             last = self._last(rows, starts[:-1][is_last], starts[1:][is_last])
             table.commit(keys, np.ones(len(touched), np.int64), last, step.groups.stored_hashes(touched))
-            self._groups_pace.made(len(touched), rows.nbytes)
+            self._adaptive_groups.made(len(touched), rows.nbytes)
         return outputs
 
     def _last(self, rows: pa.RecordBatch, starts: Positions, ends: Positions) -> pa.RecordBatch:
@@ -100,12 +100,12 @@ class RowsFold(CallsFold):
         outputs = []
         start = 0
         while start < len(due):
-            rows = due[start : start + self._pace.items]
+            rows = due[start : start + self._adaptive_size.items]
             low, high = positions_of(self.window_frame, store.order, rows)
             columns: dict[str, pa.Array] = {}
             for names, fold in self._folds:
                 columns |= zip(names, fold.outputs(rows, low, high), strict=True)
             outputs.append([columns[name] for name in self.layout.outputs.names])
-            self._pace.made(len(rows), sum(column.nbytes for column in outputs[-1]))
+            self._adaptive_size.made(len(rows), sum(column.nbytes for column in outputs[-1]))
             start += len(rows)
         return [pa.concat_arrays(list(parts)) for parts in zip(*outputs, strict=True)]

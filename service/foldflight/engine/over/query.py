@@ -1,4 +1,4 @@
-"""An OVER query as a value: its calls by window frame, and the way in which each is folded, with the reason."""
+"""An OVER query as a value: its calls by window frame, and the strategy by which each is folded, with the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECOMPUTED_ROWS_MAX: Final = 1000
 """The largest window frame that is folded anew for each row, unless the user insists."""
 
 
-class Way(Enum):
+class Strategy(Enum):
     """How the window frames of a call are folded."""
 
     ACCUMULATE = "accumulate"
@@ -101,12 +101,12 @@ class OverLayout:
 
 @dataclass(frozen=True)
 class Part:
-    """The calls of an OVER query that share a window frame and a way of folding, and so their exchanges.
+    """The calls of an OVER query that share a window frame and a strategy, and so their exchanges.
 
     Args:
         query: The calls.
         window_frame: The window frame.
-        way: How it is folded.
+        strategy: How it is folded.
         why: The reason for each call, as text for users.
         low: As in `Framed`.
         high: As in `Framed`.
@@ -114,7 +114,7 @@ class Part:
 
     query: Query
     window_frame: WindowFrame
-    way: Way
+    strategy: Strategy
     why: tuple[str, ...]
     low: str | None
     high: str | None
@@ -183,7 +183,7 @@ class OverQuery:
         every = Query.of(
             transport, {name: each.call for name, each in calls.items()}, layout.of(plain, retracts=False), types=types
         )
-        groups: dict[tuple[WindowFrame, str | None, str | None, Way], list[str]] = {}
+        groups: dict[tuple[WindowFrame, str | None, str | None, Strategy], list[str]] = {}
         reasons: dict[str, str] = {}
         for index, (name, each) in enumerate(calls.items()):
             opened = every.opened[index]
@@ -195,15 +195,15 @@ class OverQuery:
                     "retract, or use ROWS",
                     function=each.call.function,
                 )
-            way, reasons[name] = _chosen(each, opened, every.layout.states.field(index))
+            strategy, reasons[name] = _chosen(each, opened, every.layout.states.field(index))
             # How the user insists only matters for the choice.
             window_frame = replace(each.window_frame, by=None)
-            groups.setdefault((window_frame, each.low, each.high, way), []).append(name)
+            groups.setdefault((window_frame, each.low, each.high, strategy), []).append(name)
         parts = []
-        for (window_frame, low, high, way), chosen in groups.items():
-            inner = layout.of([calls[name].call for name in chosen], retracts=way is Way.RETRACT)
+        for (window_frame, low, high, strategy), chosen in groups.items():
+            inner = layout.of([calls[name].call for name in chosen], retracts=strategy is Strategy.RETRACT)
             query = every.part(chosen, inner)
-            parts.append(Part(query, window_frame, way, tuple(map(reasons.__getitem__, chosen)), low, high))
+            parts.append(Part(query, window_frame, strategy, tuple(map(reasons.__getitem__, chosen)), low, high))
         return cls(layout, tuple(parts), every.layout.outputs, every.bounds)
 
     @property
@@ -261,16 +261,16 @@ class OverQuery:
             calls = zip(part.query.layout.outputs.names, part.query.opening.calls, part.why, strict=True)
             for name, call, why in calls:
                 lines.append(f"  {name}: {written(call)} {part.window_frame}")
-                lines.append(f"      folded: {part.way.value}, because {why}")
+                lines.append(f"      folded: {part.strategy.value}, because {why}")
                 lines.append(f"      mode: {mode_of(call, infos)}")
         return lines
 
 
-def _chosen(framed: Framed, opened: OpenedCall, state: pa.Field) -> tuple[Way, str]:
+def _chosen(framed: Framed, opened: OpenedCall, state: pa.Field) -> tuple[Strategy, str]:
     """Return how a call is folded, and why. Raises RejectedError CANNOT_MERGE or CANNOT_RETRACT."""
     call, window_frame = framed.call, framed.window_frame
     if window_frame.by == "recompute":
-        return Way.RECOMPUTE, "by='recompute' insists"
+        return Strategy.RECOMPUTE, "by='recompute' insists"
     is_short = window_frame.rows_max is not None and window_frame.rows_max <= RECOMPUTED_ROWS_MAX
     if (call.distinct or call.order) and not is_short and not window_frame.is_whole:
         raise RejectedError(
@@ -281,7 +281,7 @@ def _chosen(framed: Framed, opened: OpenedCall, state: pa.Field) -> tuple[Way, s
             function=call.function,
         )
     if window_frame.low is None:
-        return Way.ACCUMULATE, "its frames only grow"
+        return Strategy.ACCUMULATE, "its frames only grow"
     if window_frame.by == "retract" and not opened.can_retract:
         raise RejectedError(
             "CANNOT_RETRACT",
@@ -289,18 +289,18 @@ def _chosen(framed: Framed, opened: OpenedCall, state: pa.Field) -> tuple[Way, s
             function=call.function,
         )
     if window_frame.by == "retract":
-        return Way.RETRACT, "by='retract' insists"
+        return Strategy.RETRACT, "by='retract' insists"
     if call.distinct or call.order:
-        return Way.RETRACT, "it keeps the rows of its frame"
+        return Strategy.RETRACT, "it keeps the rows of its frame"
     if opened.can_retract and opened.is_invertible:
-        return Way.RETRACT, "it is invertible"
+        return Strategy.RETRACT, "it is invertible"
     inexact = _inexact(opened, state)
     if opened.can_retract and not inexact:
-        return Way.RETRACT, "it retracts, and no float is in its arguments and its state"
+        return Strategy.RETRACT, "it retracts, and no float is in its arguments and its state"
     if opened.can_merge:
-        return Way.MERGE, "it merges" + (f", and {inexact}" * opened.can_retract)
+        return Strategy.MERGE, "it merges" + (f", and {inexact}" * opened.can_retract)
     if is_short:
-        return Way.RECOMPUTE, "it neither merges nor retracts exactly, and its frames are short"
+        return Strategy.RECOMPUTE, "it neither merges nor retracts exactly, and its frames are short"
     raise RejectedError(
         "CANNOT_MERGE",
         f"{call.function} has no merge"

@@ -10,7 +10,7 @@ in order over all epochs, so window frames are those of a batch over the rows th
   leave as the watermark passes the end of the distance, also those of groups without due rows. A group without rows is
   removed.
 - for *ROWS frames*: the last argument rows of each group, as a list (a state table). Window frames are folded as
-  in a batch, over the kept rows and the due ones; so every way of folding works, and no accumulator is kept.
+  in a batch, over the kept rows and the due ones; so every strategy works, and no accumulator is kept.
 
 The groups of window frames without a lower end and of ROWS frames stay for ever, unless idle groups are
 forgotten (`idle`).
@@ -28,7 +28,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from foldflight.client import Transport
-from foldflight.engine.over.query import Framed, OverLayout, OverQuery, Part, Way
+from foldflight.engine.over.query import Framed, OverLayout, OverQuery, Part, Strategy
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import ARROW, HostTypes, refuse_views
 from foldflight.engine.state.manifest import calls_of, other_query
@@ -123,7 +123,7 @@ class StreamedOver:
             ttl_us_of(idle)
         query = OverQuery.of(transport, calls, layout, types=types, is_stream=True)
         for part in query.parts:
-            _check_way(part)
+            _check_strategy(part)
             refuse_views(part.query.opening.calls, part.query.opened)
         return cls(query, ties, buckets, idle)
 
@@ -188,7 +188,7 @@ class StreamedOver:
                 raise other_query(what, theirs, ours)
 
     def _check_calls(self, stored: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse other calls and window frames. Older checkpoints also have the ways of folding, which may differ."""
+        """Refuse other calls and window frames. Older checkpoints also have the strategies, which may differ."""
 
         def fixed(window_frames: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
             return [(each["frame"], [call["function"] for call in each["calls"]]) for each in window_frames]
@@ -231,8 +231,8 @@ class WindowFrameCalls:
     What is kept does not depend on how calls are folded, because this may change with the version of a function.
 
     Args:
-        parts: The calls by their way of folding. Only calls of window frames that keep rows, or nothing, have several
-            ways.
+        parts: The calls by their strategy. Only calls of window frames that keep rows, or nothing, have several
+            strategies.
         layout: The columns of all these calls, which are in the order of the query.
     """
 
@@ -321,18 +321,18 @@ def _precedes(framed: Framed) -> bool:
     return not framed.window_frame.is_range and low is not None and isinstance(high, int) and high < 0
 
 
-def _check_way(part: Part) -> None:
+def _check_strategy(part: Part) -> None:
     window_frame, functions = part.window_frame, ", ".join(call.function for call in part.query.opening.calls)
-    if window_frame.low is None and part.way is not Way.ACCUMULATE:
+    if window_frame.low is None and part.strategy is not Strategy.ACCUMULATE:
         raise RejectedError(
             "SIGNATURE",
-            f"{functions} over {window_frame} is to be folded by {part.way.value}, and a stream keeps no rows of a "
-            "frame without a beginning; use ROWS with a beginning, or leave by out",
+            f"{functions} over {window_frame} is to be folded by {part.strategy.value}, and a stream keeps no rows of "
+            "a frame without a beginning; use ROWS with a beginning, or leave by out",
         )
-    if window_frame.has_offset and part.way is not Way.RETRACT:
+    if window_frame.has_offset and part.strategy is not Strategy.RETRACT:
         raise RejectedError(
             "CANNOT_RETRACT",
-            f"{functions} over {window_frame} would be folded by {part.way.value} ({'; '.join(part.why)}), and a "
+            f"{functions} over {window_frame} would be folded by {part.strategy.value} ({'; '.join(part.why)}), and a "
             "stream folds RANGE by retracting the rows that leave, because it cannot find the rows of a group; insist "
             "with by='retract' if rounding errors do no harm, or use ROWS",
         )

@@ -14,7 +14,7 @@ from foldflight.engine.over.folding import WindowFrameFold, fold_of
 from foldflight.engine.over.partitions import Partitions, Store
 from foldflight.engine.over.positions import positions_of
 from foldflight.engine.over.query import OverQuery
-from foldflight.engine.query.blocks import Pace, gather
+from foldflight.engine.query.blocks import AdaptiveSize, gather
 
 _ROWS: Final = 1 << 15
 
@@ -39,7 +39,7 @@ class OverFold:
             batches: Rows in the schema of the layout, sorted by the keys of the partition and then by the order.
         """
         query = self.query
-        pace = Pace(min(self.rows, query.bounds.rows_max), query.bounds.bytes_max)
+        adaptive_size = AdaptiveSize(min(self.rows, query.bounds.rows_max), query.bounds.bytes_max)
         blocks = gather(batches, query.layout.rows, query.held)
         with ExitStack() as stack:
             folds = [stack.enter_context(fold_of(part)) for part in query.parts]
@@ -48,10 +48,10 @@ class OverFold:
                     fold.begin(store)
                 start = 0
                 while start < len(store):
-                    end = min(start + pace.items, len(store))
+                    end = min(start + adaptive_size.items, len(store))
                     outputs = self._outputs(folds, store, start, end)
                     yield outputs
-                    pace.made(end - start, sum(outputs.column(name).nbytes for name in query.outputs.names))
+                    adaptive_size.made(end - start, sum(outputs.column(name).nbytes for name in query.outputs.names))
                     start = end
 
     def _outputs(self, folds: list[WindowFrameFold], store: Store, start: int, end: int) -> pa.RecordBatch:

@@ -59,7 +59,7 @@ class BlockBounds:
         )
 
 
-class Pace:
+class AdaptiveSize:
     """How many items are processed at once, so that their output stays within a size.
 
     What an item makes is only known afterwards. So the first number is small, and it grows step by step while the items

@@ -85,7 +85,7 @@ class HostCache:
         self._written += len(data)
         if self._written > self._bytes_max // 16:
             self._written = 0
-            self._make_room()
+            self._evict()
 
     def drop(self, run_ids: Sequence[str]) -> None:
         """Remove the files of runs."""
@@ -96,7 +96,7 @@ class HostCache:
     def _path(self, run_id: str) -> Path:
         return self._folder / f"{run_id}{_FILE}"
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         """Remove files, including drafts of dead processes, until an eighth of the bytes is free."""
         files = []
         with contextlib.suppress(OSError), os.scandir(self._folder) as entries:

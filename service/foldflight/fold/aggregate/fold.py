@@ -23,7 +23,7 @@ from foldflight.fold.aggregate.viewed import Viewed
 from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import CachedView, Options, Request, Resources
-from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
+from foldflight.fold.rows import Column, Mask, Rows, Slots, capacity_for
 from foldflight.functions.query.rowkind import RowKind
 from foldflight.functions.registry import Registry
 
@@ -425,8 +425,8 @@ class Fold:
             return
         self.slot_count = max(needed, self.slot_count)
         if needed > len(self._marks):
-            room = room_for(needed, len(self._marks))
-            self._marks = np.concatenate([self._marks, np.zeros(room - len(self._marks), np.uint8)])
+            capacity = capacity_for(needed, len(self._marks))
+            self._marks = np.concatenate([self._marks, np.zeros(capacity - len(self._marks), np.uint8)])
         # NumPy is several times faster with indices of its native width than with narrower ones.
         self._marks[slots.astype(np.intp)] = _DIRTY | _UNSAVED
         if needed <= len(slots) and (self._marks[:needed] == (_DIRTY | _UNSAVED)).all():

@@ -19,7 +19,7 @@ from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.states import Unfit, state_codec
 from foldflight.fold.failures import Failures, user_failure
 from foldflight.fold.mode import Mode
-from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
+from foldflight.fold.rows import Column, Mask, Rows, Slots, capacity_for
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.adapters import ADAPTERS
 from foldflight.functions.author.context import FunctionContext
@@ -470,7 +470,7 @@ class Interpreted(Accumulators):
     def _grow(self, slots: Slots) -> None:
         needed = int(slots.max(initial=-1)) + 1
         if needed > len(self._held):
-            size = room_for(needed, len(self._held))
+            size = capacity_for(needed, len(self._held))
             self._present = np.concatenate([self._present, np.zeros(size - len(self._held), np.bool_)])
             self._held.extend([EMPTY] * (size - len(self._held)))
 
@@ -480,7 +480,7 @@ class Interpreted(Accumulators):
         self._held = held
 
     def absent(self, slots: Slots) -> Slots:
-        """Make room for n slots, and return those without an accumulator, ascending."""
+        """Reserve memory for n slots, and return those without an accumulator, ascending."""
         self._grow(slots)
         present = self._present[slots]
         return slots[:0] if present.all() else np.unique(slots[~present])

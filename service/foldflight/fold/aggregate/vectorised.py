@@ -22,7 +22,7 @@ from foldflight.fold.aggregate.records import filled
 from foldflight.fold.aggregate.tables import Table, fresh_table
 from foldflight.fold.failures import user_failure
 from foldflight.fold.mode import Mode
-from foldflight.fold.rows import Mask, Rows, Slots, room_for
+from foldflight.fold.rows import Mask, Rows, Slots, capacity_for
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.columns import number_format
 from foldflight.functions.types.values import CastError, cast_results, narrowed, to_python
@@ -278,10 +278,10 @@ class Vectorised(Accumulators):
         return states
 
     def _grow(self, slots: Slots) -> int:
-        """Make room for the slots, and return the highest plus one."""
+        """Reserve memory for the slots, and return the highest plus one."""
         needed, held = int(slots.max(initial=-1)) + 1, len(self._present)
         if needed > held:
-            more = room_for(needed, held) - held
+            more = capacity_for(needed, held) - held
             self._present = np.concatenate([self._present, np.zeros(more, np.bool_)])
             self._table.grow(held + more, self._fresh)
         return needed

@@ -78,9 +78,9 @@ def test_something_else_listens() -> None:
     assert caught.value.code in {"DEADLINE", "UNREACHABLE"}
 
 
-def test_server_killed_in_mid_exchange(spawn: Spawn) -> None:
+def test_server_killed_in_mid_exchange(fork: Spawn) -> None:
     """Without another server and patience, a killed server is a RetryableError, and so is the next open."""
-    server = spawn()
+    server = fork()
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
     with transport.open(opening(COUNT)) as exchange:
         exchange.chunk(rows((0, 0)))
@@ -106,9 +106,9 @@ def opened_within_the_deadline(transport: FlightTransport) -> OpenExchange:
     return opened[0]
 
 
-def test_hung_server_meets_the_deadline(spawn: Spawn) -> None:
+def test_hung_server_meets_the_deadline(fork: Spawn) -> None:
     """A server that stops answering is lost after deadline_s, in an open exchange and in every other call."""
-    server = spawn()
+    server = fork()
     transport = FlightTransport([server.url], deadline_s=0.7, bounds=IMPATIENT)
     with opened_within_the_deadline(transport) as exchange:
         pause(server.process.pid)
@@ -129,9 +129,9 @@ def send_for_ever(exchange: OpenExchange, batch: pa.RecordBatch) -> None:
 
 
 @pytest.mark.slow
-def test_blocked_write_meets_the_deadline(spawn: Spawn) -> None:
+def test_blocked_write_meets_the_deadline(fork: Spawn) -> None:
     """A write that the server does not read is ended after deadline_s, too."""
-    server = spawn()
+    server = fork()
     batch = rows(*[(0, 0)] * 50_000)
     transport = FlightTransport([server.url], deadline_s=0.7, bounds=IMPATIENT)
     with opened_within_the_deadline(transport) as exchange:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from foldflight.cli.main import cli
 from foldflight.client import FlightTransport, OpenExchange
@@ -26,11 +24,9 @@ from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
 from tests.wire.kit import (
     DEADLINE_S,
-    PATIENCE_S,
     STATE_KEY,
     ServerProcess,
     end_epoch,
-    environment,
     eventually,
     opening,
     rows,
@@ -38,7 +34,7 @@ from tests.wire.kit import (
 from tests.wire.test_probes import page
 
 COUNT = Call("count")
-Spawn = Callable[..., ServerProcess]
+Fork = Callable[..., ServerProcess]
 
 
 def read(url: str, **more: Any) -> list[dict[str, Any]]:
@@ -147,9 +143,9 @@ def test_a_peer_that_drips_is_given_up() -> None:
     assert {"address": peer, "problem": "timed out"} in found
 
 
-def test_workers_are_one_server(spawn: Spawn) -> None:
+def test_workers_are_one_server(fork: Fork) -> None:
     """With workers, the status over Flight is their sum, under the parent's name."""
-    server = spawn(modules="tests.wire.limit_functions", workers=2, server_id="parent")
+    server = fork(modules="tests.wire.limit_functions", workers=2, server_id="parent")
     with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
         fold_rows(exchange, 5)
         assert eventually(lambda: read(server.url)[0]["rows"] == 5)
@@ -204,11 +200,9 @@ def test_nobody_there_is_unreachable() -> None:
         read("grpc://127.0.0.1:1")
 
 
-def foldflight(*arguments: str) -> subprocess.CompletedProcess[str]:
+def foldflight(*arguments: str) -> Result:
     """Run a command of the command line."""
-    command = [sys.executable, "-m", "foldflight.cli.main", *arguments]
-    found = {**environment(), "COLUMNS": "100"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, env=found, check=False)
+    return CliRunner(env={"COLUMNS": "100"}).invoke(cli, arguments)
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +220,7 @@ def two_servers() -> Any:
 def test_the_command_shows_servers_functions_and_versions(two_servers: tuple[Server, Server]) -> None:
     """Several URLs show each server once, and equal versions once."""
     run = foldflight("status", *(server.url for server in two_servers))
-    assert run.returncode == 0, run.stderr
+    assert run.exit_code == 0, run.stderr
     assert run.stdout.count("left") == run.stdout.count("right") == 1
     assert run.stdout.count("ready") == 2
     assert "functions, the same everywhere" in run.stdout
@@ -236,10 +230,10 @@ def test_the_command_shows_servers_functions_and_versions(two_servers: tuple[Ser
 def test_the_command_takes_urls_as_connect_does(two_servers: tuple[Server, Server]) -> None:
     """Servers may be separated by commas; an invalid URL is an error of one line."""
     run = foldflight("status", ", ".join(server.url for server in two_servers), "--json")
-    assert run.returncode == 0, run.stderr
+    assert run.exit_code == 0, run.stderr
     assert [each["server_id"] for each in json.loads(run.stdout)] == ["left", "right"]
     for wrong in ("grpc://a:b", "grpc://a:1,b:2", "http://a:1", ",", "grpc://[::1"):
-        refused = CliRunner().invoke(cli, ["status", wrong])
+        refused = foldflight("status", wrong)
         assert refused.exit_code == 1
         assert refused.stderr.startswith("foldflight: SIGNATURE: ")
         assert isinstance(refused.exception, SystemExit)  # any other would be shown as a traceback
@@ -248,7 +242,7 @@ def test_the_command_takes_urls_as_connect_does(two_servers: tuple[Server, Serve
 def test_the_command_says_which_url_does_not_answer(two_servers: tuple[Server, Server]) -> None:
     """A URL without a server is a line of the table and exit code 1; the others are shown."""
     run = foldflight("status", two_servers[1].url, "grpc://127.0.0.1:1", "--json")
-    assert run.returncode == 1
+    assert run.exit_code == 1
     servers = json.loads(run.stdout)
     assert [each.get("server_id") for each in servers if "problem" not in each] == ["left", "right"]
     assert [each["address"] for each in servers if "problem" in each] == ["grpc://127.0.0.1:1"]

@@ -173,8 +173,8 @@ class Analysis:
         unknown = [each for each in dict.fromkeys(expressions) if (over, each) not in self._types]
         if unknown:
             select = ", ".join(f"{each} AS `{number}`" for number, each in enumerate(unknown))
-            found = self.df(rows(select)).schema
-            self._types.update(((over, each), field) for each, field in zip(unknown, found, strict=True))
+            fields = self.df(rows(select)).schema
+            self._types.update(((over, each), field) for each, field in zip(unknown, fields, strict=True))
         return [self._types[over, each] for each in expressions]
 
     def below(self, query: ParsedQuery, block: Block, select: str, edits: Edits, *, filtered: bool = True) -> str:
@@ -223,15 +223,15 @@ class Analysis:
 
         Spark analyses all that it is given, so a chain of them would be analysed whole for each of its links.
         """
-        found: list[str] = []
+        texts: list[str] = []
         before = [each for each in query.tables if each.span.stop <= index]
         words = names_in(sql) if before else frozenset()
         for table in reversed(before):
             # IDENTIFIER(...) computes a name.
             if {self.text.tokens[table.span.start].name.casefold(), "identifier"} & words:
-                found.insert(0, edits.render(table.span))
-                words |= names_in(found[0])
-        return found
+                texts.insert(0, edits.render(table.span))
+                words |= names_in(texts[0])
+        return texts
 
     def accepted(self, edits: Edits, span: Span) -> DataFrame:
         """Have Spark analyse an edited range. Raises SqlError at the position that the user wrote."""
@@ -284,10 +284,10 @@ def refusal(
             )
         elif close:
             message += f" Did you mean {close}?"
-    found = _offsets(error, sql)
-    if found is None:
+    offsets = _offsets(error, sql)
+    if offsets is None:
         return text.error(message, Span(span.start, span.start + 1), condition=condition)
-    start, stop = found[0], max(found[1] - 1, found[0])
+    start, stop = offsets[0], max(offsets[1] - 1, offsets[0])
     if edits is not None:
         start, stop = edits.origin(span, start), edits.origin(span, stop)
     if start == stop:  # Spark's parser tells where a token begins

@@ -254,14 +254,14 @@ def _take_tails(text: Text, query: ParsedQuery, span: Span) -> int:
     """Find ORDER BY, LIMIT and similar clauses behind the last operand, and return where it ends."""
     first, current, begin = span.stop, "", 0
     for index in text.flat(span):
-        found = _keyword(text, index, _TAILS)
-        if found is None or index == span.start:
+        keyword = _keyword(text, index, _TAILS)
+        if keyword is None or index == span.start:
             continue
         if current:
             query.tails[current] = Span(begin, index)
         else:
             first = index
-        current, begin = found[0], index + found[1]
+        current, begin = keyword[0], index + keyword[1]
     if current:
         query.tails[current] = Span(begin, span.stop)
     return first
@@ -278,11 +278,11 @@ def _block(text: Text, span: Span, query: ParsedQuery) -> Block:
         index += 1
     current, begin = "SELECT", index
     for at in text.flat(Span(index, span.stop)):
-        found = _keyword(text, at, _CLAUSES[_CLAUSES.index(current) + 1 :])
-        if found is None or at == begin:
+        keyword = _keyword(text, at, _CLAUSES[_CLAUSES.index(current) + 1 :])
+        if keyword is None or at == begin:
             continue
         block.clauses[current] = Span(begin, at)
-        current, begin = found[0], at + found[1]
+        current, begin = keyword[0], at + keyword[1]
     block.clauses[current] = Span(begin, span.stop)
     for clause in block.clauses.values():
         block.inner += queries_in(text, clause, query)
@@ -291,11 +291,11 @@ def _block(text: Text, span: Span, query: ParsedQuery) -> Block:
 
 def queries_in(text: Text, span: Span, query: ParsedQuery | None = None) -> list[ParsedQuery]:
     """Return the outermost queries in parentheses of a range."""
-    found, index = [], span.start
+    queries, index = [], span.start
     while index < span.stop:
         if text.says(index, "(") and _starts_query(text, index):
-            found.append(parse(text, Span(index + 1, text.partner[index]), query))
+            queries.append(parse(text, Span(index + 1, text.partner[index]), query))
             index = text.partner[index] + 1
         else:
             index += 1
-    return found
+    return queries

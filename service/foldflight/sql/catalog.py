@@ -458,15 +458,15 @@ class Catalog:
 
     def as_written(self, message: str) -> str:
         """Return a text of Spark's with the functions over lists as users write them."""
-        while (found := re.search(rf"{_PREFIX}\w+(?=\()", message)) is not None and found[0] in self._written:
+        while (match := re.search(rf"{_PREFIX}\w+(?=\()", message)) is not None and match[0] in self._written:
             try:
-                stop = _closing(message, found.end())
-                text = Text(message[found.start() : stop])
+                stop = _closing(message, match.end())
+                text = Text(message[match.start() : stop])
             except (SqlError, ValueError):
                 return message
-            head, tail = message[: found.start()], message[stop:]
+            head, tail = message[: match.start()], message[stop:]
             call = _without_numbers(self._call_as_written(text))
-            if self._written[found[0]].has_months:
+            if self._written[match[0]].has_months:
                 call = _MONTHS.sub(r"\1", call)
                 head, tail = _OPENED.sub("", head), _CLOSED.sub("", tail)
             message = head + call + tail
@@ -549,9 +549,9 @@ def _without_numbers(text: str) -> str:
     The arguments of a Python function have Spark's internal texts, whose numbers differ each time.
     """
 
-    def as_named(found: re.Match[str]) -> str:
-        outer = re.sub(r"#\d+L?", "", found[2])
-        return f"{_SUBQUERIES[found[1]]}({outer})"
+    def as_named(match: re.Match[str]) -> str:
+        outer = re.sub(r"#\d+L?", "", match[2])
+        return f"{_SUBQUERIES[match[1]]}({outer})"
 
     text = re.sub(r"\blambda \w+#\d+", "namedlambdavariable()", text)
     return re.sub(rf"\b({'|'.join(_SUBQUERIES)})#\d+ \[([^\]]*)\]", as_named, text)

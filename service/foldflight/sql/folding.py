@@ -353,7 +353,7 @@ class BlockFold:
         spans = [self.block.clause(name) for name in ("SELECT", "HAVING", "QUALIFY")]
         spans += list(self.query.tails.values()) if self.query.is_sole(self.block) else []
         inside = {index for call in own for index in call.span.indexes}
-        found = list(own)
+        calls = list(own)
         skip = [*self.block.inner, *self.query.inner]
         for span in spans:
             for call in calls_in(analysis.text, span, AGGREGATES - analysis.catalog.names, skip=skip, nested=True):
@@ -361,12 +361,12 @@ class BlockFold:
                     continue
                 if call.name not in TWINS or call.is_within or call.order or len(call.arguments) != 1:
                     raise CannotFoldError(f"Spark's {call.name} beside functions of foldflight")
-                if any(other.span.holds(call.span) for other in found):
+                if any(other.span.holds(call.span) for other in calls):
                     raise CannotFoldError("an aggregate in an aggregate")
-                found.append(call)
+                calls.append(call)
         outputs: dict[Any, str] = {}
         uses: dict[ParsedCall, str] = {}
-        for call in found:
+        for call in calls:
             tokens = analysis.text.normal(call.span)
             if tokens not in outputs:
                 outputs[tokens] = self._names.new(analysis.text.slice(call.span))
@@ -666,7 +666,7 @@ class _Above:
             self._skip |= set(inner.span.indexes)
         self._clauses = [fold.block.clause(name) for name, _ in _PREDICATES]
         spans = (*(item.body for item in items), *self._clauses)
-        self._keys_at = [found for span in spans for found in self._found(span)]
+        self._keys_at = [match for span in spans for match in self._keys_in(span)]
         self._items_at = dict(self._aliases_at())
         outputs = {call: quoted(output) for call, output in uses.items()}
         self._shown = self._edited(outputs, lambda _, key: key.shown)
@@ -706,9 +706,9 @@ class _Above:
             raise CannotFoldError(f"an item that is not made of keys and aggregates: {said(error)}") from None
         columns = zip(self._items, probed.schema, wanted, strict=False)
         types = [(item.name, *(each.dataType.simpleString() for each in fields)) for item, *fields in columns]
-        for name, found, listed in types if not fold.is_streaming else ():
-            if found != listed:
-                raise CannotFoldError(f"its column {name} would be {found} instead of {listed}")
+        for name, folded, listed in types if not fold.is_streaming else ():
+            if folded != listed:
+                raise CannotFoldError(f"its column {name} would be {folded} instead of {listed}")
         return self.sql(relation, names)
 
     def names_of(self, columns: Sequence[str]) -> list[str] | None:
@@ -761,8 +761,8 @@ class _Above:
         edits = self._fold.edits.copy()
         for call, use in uses.items():
             edits.replace(call.span, use)
-        for span, found in self._keys_at:
-            shown = key(span, found)
+        for span, matched in self._keys_at:
+            shown = key(span, matched)
             if shown is not None:
                 edits.replace(span, shown)
         for span, item in self._items_at.items():
@@ -791,7 +791,7 @@ class _Above:
         for name, span in self._fold.query.tails.items():
             if name in ("LIMIT", "OFFSET"):
                 continue
-            for index, key in self._found(span):
+            for index, key in self._keys_in(span):
                 path = self._text.path(index)
                 if len(path) == 1 and path[0] in self._aliases:
                     body = self._items[self._aliases[path[0]]].body
@@ -837,7 +837,7 @@ class _Above:
         is_apart = self._text.upper(span.start - 1) in ("(", ",") and self._text.upper(span.stop) in (")", ",")
         return (span in bodies or is_apart) and not has_calls(self._text, key.span)
 
-    def _found(self, span: Span) -> Iterator[tuple[Span, _Key]]:
+    def _keys_in(self, span: Span) -> Iterator[tuple[Span, _Key]]:
         """Yield where keys stand in a range."""
         expressions = sorted((key for key in self.keys if self._is_expression(key)), key=lambda key: -len(key.tokens))
         index = span.start
@@ -878,7 +878,7 @@ class _Above:
         if not matches:
             return None
         size = max(size for size, _ in matches)
-        best = [key for found, key in matches if found == size]
+        best = [key for length, key in matches if length == size]
         exact = [key for key in best if key.path == path[:size]]
         if len(best) > 1 and len(exact) != 1:
             raise CannotFoldError(f"{'.'.join(path)} may be several keys")

@@ -74,11 +74,11 @@ _BEFORE_EXPRESSIONS: Final = frozenset(
 def own_calls(analysis: Analysis, query: ParsedQuery, block: Block) -> list[ParsedCall]:
     """Return the calls of functions that belong to a block, not to a query in it."""
     names, text = analysis.catalog.names, analysis.text
-    found = [call for name in _ITEMS for call in calls_in(text, block.clause(name), names, skip=block.inner)]
+    calls = [call for name in _ITEMS for call in calls_in(text, block.clause(name), names, skip=block.inner)]
     if query.is_sole(block):
         for tail in query.tails.values():
-            found += calls_in(text, tail, names, skip=query.inner)
-    return found
+            calls += calls_in(text, tail, names, skip=query.inner)
+    return calls
 
 
 def repeated_draw(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> str:
@@ -106,13 +106,13 @@ def repeated_draw(analysis: Analysis, edits: Edits, query: ParsedQuery, block: B
                 differing.add(name)
             tables.append((name, words))
     read = set(_names_of(text, block.span)) if tables else set()
-    found: set[str] = set()
+    tables_read: set[str] = set()
     for name, words in reversed(tables):
         if {name, "identifier"} & read:
             read |= words | {name}
-            found.add(name)
+            tables_read.add(name)
     indexes = [at for at in range(len(text.tokens)) if text.tokens[at].is_name and not text.says(at + 1, ".")]
-    for name in sorted(found):
+    for name in sorted(tables_read):
         if sum(text.tokens[at].name.casefold() in (name, "identifier") for at in indexes) > _ONCE and (
             name in differing or _differs(analysis, edits, query, block, name)
         ):
@@ -212,7 +212,7 @@ def rewrite_source(analysis: Analysis, edits: Edits, query: ParsedQuery, block: 
         SqlError: For another call behind FROM, which is in the condition of a join.
     """
     text, source = analysis.text, block.clause("FROM")
-    found = False
+    is_rewritten = False
     pivots = [Span(at, text.partner[at + 1]) for at in text.flat(source) if text.says(at, "PIVOT", "(")]
     for call in calls_in(text, source, analysis.catalog.names, skip=block.inner):
         if edits.changes(call.span.start) or not is_expression(text, call):
@@ -223,8 +223,8 @@ def rewrite_source(analysis: Analysis, edits: Edits, query: ParsedQuery, block: 
                 call.head,
             )
         _rewrite_call(analysis, edits, call, query, None)
-        found = True
-    return found
+        is_rewritten = True
+    return is_rewritten
 
 
 def rewrite_rest(analysis: Analysis, edits: Edits, query: ParsedQuery) -> bool:
@@ -246,11 +246,11 @@ def rewrite_rest(analysis: Analysis, edits: Edits, query: ParsedQuery) -> bool:
 
 def _steps(text: Text, query: ParsedQuery) -> Iterator[tuple[ParsedQuery, Span]]:
     """Yield the operators behind `|>` that have items, with their query, in the order of the text."""
-    found = []
+    steps = []
     for each in query.walk():
         pipes = [at for at in text.flat(each.span) if text.says(at, "|>")]
-        found += [(each, Span(at + 1, end)) for at, end in itertools.pairwise([*pipes, each.span.stop])]
-    for each, step in sorted(found, key=lambda found: found[1].stop):
+        steps += [(each, Span(at + 1, end)) for at, end in itertools.pairwise([*pipes, each.span.stop])]
+    for each, step in sorted(steps, key=lambda each: each[1].stop):
         if text.upper(step.start) in _WITH_ITEMS:
             yield each, step
 

@@ -213,22 +213,22 @@ class BlockOver:
 
     def _columns_of(self, listed: DataFrame, calls: Sequence[ParsedCall]) -> list[_Item]:
         """Return the columns of the block, given the list plan."""
-        text, found = self.analysis.text, list[_Item]()
+        text, columns = self.analysis.text, list[_Item]()
         names = item_names(self.analysis, self.block, listed.columns)
         plain: list[str] = []
         for item in text.split(self.block.clause("SELECT")):
             if star_of(text, item) is not None and not any(item.holds(call.span) for call in calls):
-                found += self._item(Item(item, ""), calls)
-            elif len(found) < len(names):
-                body = unaliased(self.analysis, item, names[len(found)])
-                found += self._item(Item(body, names[len(found)]), calls)
-                plain += [self.edits.render(body)] if found[-1].column else []
-        if len(found) != len(names):
+                columns += self._item(Item(item, ""), calls)
+            elif len(columns) < len(names):
+                body = unaliased(self.analysis, item, names[len(columns)])
+                columns += self._item(Item(body, names[len(columns)]), calls)
+                plain += [self.edits.render(body)] if columns[-1].column else []
+        if len(columns) != len(names):
             raise CannotFoldError("an item that makes several columns")
         # Spark allows no generator within an expression.
         if plain and not self._is_nested(*plain):
             raise CannotFoldError("an item that makes several rows")
-        return [each._replace(name=name) for each, name in zip(found, names, strict=True)]
+        return [each._replace(name=name) for each, name in zip(columns, names, strict=True)]
 
     def _item(self, item: Item, calls: Sequence[ParsedCall]) -> list[_Item]:
         """Return the columns of an item."""
@@ -468,7 +468,7 @@ class _Clauses(NamedTuple):
 
 def _clauses(text: Text, span: Span) -> _Clauses:
     """Read `[PARTITION BY ...] [ORDER BY ...] [ROWS | RANGE ...]`."""
-    found = {"KEYS": Span(0, 0), "ORDER": Span(0, 0), "FRAME": Span(0, 0)}
+    clauses = {"KEYS": Span(0, 0), "ORDER": Span(0, 0), "FRAME": Span(0, 0)}
     current, begin = "", span.start
     for index in text.flat(span):
         if text.upper(index) in ("PARTITION", "DISTRIBUTE", "ORDER", "SORT") and text.says(index + 1, "BY"):
@@ -484,11 +484,11 @@ def _clauses(text: Text, span: Span) -> _Clauses:
         if current == "FRAME":
             break
         if current:
-            found[current] = Span(begin, index)
+            clauses[current] = Span(begin, index)
         current, begin = name, index + skipped
     if current:
-        found[current] = Span(begin, span.stop)
-    return _Clauses(found["KEYS"], found["ORDER"], found["FRAME"])
+        clauses[current] = Span(begin, span.stop)
+    return _Clauses(clauses["KEYS"], clauses["ORDER"], clauses["FRAME"])
 
 
 def _written(key: OrderKey) -> str:

@@ -179,9 +179,11 @@ class Planner:
             return None
         if is_compared:
             result = self._named(result, query)
-            wanted, found = _shape(self._named(listed(), query).schema), _shape(result.schema)
-            if found != wanted:
-                self._reject_folds(f"its result would be {_listed(found, wanted)} instead of {_listed(wanted, found)}")
+            wanted, folded = _shape(self._named(listed(), query).schema), _shape(result.schema)
+            if folded != wanted:
+                self._reject_folds(
+                    f"its result would be {_listed(folded, wanted)} instead of {_listed(wanted, folded)}"
+                )
                 return None
         if self._has_row_kinds and "row_kind" not in result.columns:
             raise self.analysis.text.error(
@@ -200,15 +202,15 @@ class Planner:
         sql = self._folds.render(Span(query.tables[-1].span.stop, query.span.stop)) if query.tables else ""
         if not query.tables or query.is_recursive:
             return self._folds.render(query.span)
-        words, kept = names_in(sql), list[str]()
+        words, tables = names_in(sql), list[str]()
         names = [self.analysis.text.tokens[table.span.start].name.casefold() for table in query.tables]
         for name, table in zip(reversed(names), reversed(query.tables), strict=True):
             # Spark refuses two expressions of one name, so both are kept.
             is_used = {name, "identifier"} & words or names.count(name) > 1
             if is_used or not any(table.query.is_sole(block) for block in self._folded_blocks):
-                kept.insert(0, self._folds.render(table.span))
-                words |= names_in(kept[0])
-        return f"WITH {', '.join(kept)} {sql}" if kept else sql
+                tables.insert(0, self._folds.render(table.span))
+                words |= names_in(tables[0])
+        return f"WITH {', '.join(tables)} {sql}" if tables else sql
 
     def _check_lists(self, query: ParsedQuery) -> None:
         """Refuse a batch whose lists would mean something else: without row kinds, or without windows."""

@@ -40,7 +40,7 @@ def rewrite_scalar(analysis: Analysis) -> bool:
     Raises:
         SqlError: For a wrong number of arguments, or direct arguments that the function does not have.
     """
-    text, found = analysis.text, False
+    text, is_rewritten = analysis.text, False
     for call in calls_in(text, Span(0, len(text)), analysis.catalog.mapped, nested=True):
         entry = analysis.catalog.mapped[call.name]
         is_view = text.says(call.span.start - 2, "LATERAL", "VIEW") or text.says(
@@ -59,9 +59,9 @@ def rewrite_scalar(analysis: Analysis) -> bool:
             or len(columns) < len(entry.types)
             or any(text.says(each.start + 1, "=>") for each in call.arguments)
         ):
-            found = True
+            is_rewritten = True
             _rewrite(analysis, call, entry, columns, literals)
-    return found
+    return is_rewritten
 
 
 def check_types(analysis: Analysis, query: ParsedQuery) -> bool:

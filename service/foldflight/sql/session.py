@@ -327,14 +327,14 @@ def split_statements(text: str) -> tuple[list[str], str]:
     Raises:
         SqlError: For a string or comment that does not end.
     """
-    found, begin = [], 0
+    statements, begin = [], 0
     for token in tokens(text):
         if token.upper == ";":
             if text[begin : token.start].strip():
-                found.append(text[begin : token.start].strip())
+                statements.append(text[begin : token.start].strip())
             begin = token.stop
     rest = text[begin:]
-    return found, rest if tokens(rest) else ""
+    return statements, rest if tokens(rest) else ""
 
 
 def _is_same_text(one: object, other: object) -> bool:
@@ -349,9 +349,9 @@ def _as_column(written: object) -> Column:
 
 def _without_end(text: str) -> str:
     """Return a statement without its semicolon. Positions stay the same."""
-    found = tokens(text)
-    while found and found[-1].upper == ";":
-        text = text[: found.pop().start]
+    remaining = tokens(text)
+    while remaining and remaining[-1].upper == ";":
+        text = text[: remaining.pop().start]
     return text
 
 
@@ -552,8 +552,8 @@ def _read(file: Path) -> list[str]:
         text = file.read_text(encoding="utf-8") if file.exists() else ""
     except OSError as error:
         raise RejectedError("SETTINGS", f"cannot read the catalogue {file}: {error.strerror}") from None
-    found, rest = split_statements(text)
-    texts = map(Text, [*found, *([rest] if rest else [])])
+    statements, rest = split_statements(text)
+    texts = map(Text, [*statements, *([rest] if rest else [])])
     return [text.slice(Span(0, len(text))) for text in texts]
 
 

@@ -531,8 +531,8 @@ def _of_source(declared: _Declared) -> AnyFunction:
         raise RejectedError("MODULE", f"the source cannot be executed{line}: {type(error).__name__}: {error}") from None
     if declared.kind is not FunctionKind.AGGREGATE:
         _decorate(module, declared)
-    elif (found := _aggregate_in(module, declared)) is not None:
-        return found
+    elif (aggregate := _aggregate_in(module, declared)) is not None:
+        return aggregate
     try:
         return replace(_only(Registry.load([module]), "the source"), name=declared.name)
     except RejectedError as error:

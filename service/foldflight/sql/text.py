@@ -152,7 +152,7 @@ def tokens(text: str) -> list[Token]:
     Raises:
         SqlError: For a string, name or comment that does not end.
     """
-    found: list[Token] = []
+    result: list[Token] = []
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -168,9 +168,9 @@ def tokens(text: str) -> list[Token]:
         if kind == "raw":
             kind = "string"
         if kind != "space":
-            found.append(Token(kind, match[0], at, match.end()))  # type: ignore[arg-type]
+            result.append(Token(kind, match[0], at, match.end()))  # type: ignore[arg-type]
         at = match.end()
-    return found
+    return result
 
 
 def names_in(text: str) -> frozenset[str]:

@@ -59,7 +59,7 @@ class WindowedTable:
 
 def windowed_tables(text: Text) -> list[WindowedTable]:
     """Return the windowing table functions of a statement. Raises SqlError for wrong arguments."""
-    found = []
+    tables = []
     for index in range(len(text)):
         kind = text.upper(index)
         if kind not in SYNTAX or not text.says(index + 1, "("):
@@ -68,8 +68,8 @@ def windowed_tables(text: Text) -> list[WindowedTable]:
         if text.says(index - 2, "TABLE", "(") and text.says(span.stop, ")"):
             span = Span(index - 2, span.stop + 1)
         if text.upper(span.start - 1) in ("FROM", "JOIN", ","):
-            found.append(_windowed_table(text, kind, span, Span(index + 2, text.partner[index + 1])))
-    return found
+            tables.append(_windowed_table(text, kind, span, Span(index + 2, text.partner[index + 1])))
+    return tables
 
 
 def _windowed_table(text: Text, kind: str, span: Span, arguments: Span) -> WindowedTable:

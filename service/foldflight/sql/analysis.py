@@ -17,17 +17,6 @@ from foldflight.sql.calls import GRAMMAR
 from foldflight.sql.catalog import Catalog, catalog_of, plain_sql
 from foldflight.sql.text import Edits, Span, SqlError, Text, names_in
 
-__all__ = [
-    "REFUSALS",
-    "UNKNOWN_FUNCTION",
-    "Analysis",
-    "CannotFoldError",
-    "RefusedBySparkError",
-    "placed_errors",
-    "refusal",
-    "said",
-]
-
 REFUSALS: Final = (AnalysisException, ParseException)
 """The errors of Spark's parser and analyser."""
 

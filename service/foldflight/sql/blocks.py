@@ -12,8 +12,6 @@ from typing import Final
 
 from foldflight.sql.text import Span, Text
 
-__all__ = ["SETS", "Block", "CommonTable", "ParsedQuery", "parse", "queries_in"]
-
 SETS: Final = ("UNION", "INTERSECT", "EXCEPT", "MINUS")
 _STARTS: Final = ("SELECT", "WITH", "VALUES", "TABLE", "FROM", "MAP", "REDUCE")
 # In the order of the grammar. Tails belong to the whole query, not to one operand of a union.

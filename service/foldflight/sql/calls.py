@@ -9,8 +9,6 @@ from typing import Final
 from foldflight.sql.blocks import ParsedQuery
 from foldflight.sql.text import Span, Text
 
-__all__ = ["AGGREGATES", "GRAMMAR", "ParsedCall", "SortItem", "call_at", "calls_in", "orderings"]
-
 AGGREGATES: Final = frozenset(
     """any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate approx_top_k_combine
     array_agg avg bit_and bit_or bit_xor bitmap_and_agg bitmap_construct_agg bitmap_or_agg bool_and bool_or collect_list

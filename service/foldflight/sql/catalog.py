@@ -30,8 +30,6 @@ from foldflight.sql.calls import AGGREGATES
 from foldflight.sql.lists import ListFold
 from foldflight.sql.text import Span, SqlError, Text, quoted
 
-__all__ = ["Catalog", "Entry", "ScalarEntry", "catalog_of", "plain_sql"]
-
 _PREFIX: Final = "foldflight__"
 _STRUCT: Final = "named_struct"
 _UNLISTED: Final = ("unnest",)  # Spark's own functions that SHOW SYSTEM FUNCTIONS leaves out

@@ -37,8 +37,6 @@ from foldflight.sql.over import BlockOver, BlockPlan
 from foldflight.sql.text import Edits, Span, Token, names_in, quoted
 from foldflight.sql.windows import TIME, WindowedTable, window_of_call
 
-__all__ = ["BlockFold"]
-
 TWINS: Final = {
     "any": "bool_or",
     "avg": "avg",

@@ -15,18 +15,6 @@ from foldflight.sql.blocks import Block, ParsedQuery, queries_in
 from foldflight.sql.calls import AGGREGATES, GRAMMAR, ParsedCall, call_at, calls_in
 from foldflight.sql.text import Span, Text
 
-__all__ = [
-    "KEYWORDS",
-    "Item",
-    "has_calls",
-    "item_names",
-    "named_by_text",
-    "named_items",
-    "star_of",
-    "unaliased",
-    "written_items",
-]
-
 KEYWORDS: Final = frozenset(
     """ALL AND AS BETWEEN BY CASE CAST DISTINCT DIV ELSE END ESCAPE FALSE FROM ILIKE IN INTERVAL IS LIKE NOT NULL OR
     REGEXP RLIKE THEN TRUE WHEN""".split()  # noqa: SIM905 - as in a dictionary

@@ -34,8 +34,6 @@ from foldflight.spark.carrier import result_types
 from foldflight.spark.versions import arrow_udf, spark_type
 from foldflight.spark.worker import freeze_garbage_collector
 
-__all__ = ["ListFold"]
-
 _ROWS_MAX: Final = 1 << 18
 _NO_STATES: Final = Returns(states=False)
 

@@ -33,24 +33,6 @@ from foldflight.sql.catalog import Entry
 from foldflight.sql.items import has_calls, item_names, named_by_text, unaliased
 from foldflight.sql.text import Edits, Span, Text, quoted
 
-__all__ = [
-    "arguments_of",
-    "block_alone",
-    "declared_types",
-    "given_arguments",
-    "guarded",
-    "is_expression",
-    "name_items",
-    "own_calls",
-    "refuse_misplaced",
-    "repeated_draw",
-    "rewrite_all",
-    "rewrite_block",
-    "rewrite_rest",
-    "rewrite_source",
-    "uses_functions",
-]
-
 _STAND_IN: Final = "size"  # a function over lists, for a call that cannot be described
 _ITEMS: Final = ("SELECT", "HAVING", "QUALIFY")
 _WITH_FROM: Final = ("EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "OVERLAY")

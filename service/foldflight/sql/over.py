@@ -33,8 +33,6 @@ from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, star_of,
 from foldflight.sql.meaning import guarded
 from foldflight.sql.text import Edits, Span, Text, quoted
 
-__all__ = ["BlockOver", "BlockPlan"]
-
 
 class _Window(NamedTuple):
     """A partition and an order, as names of columns."""

@@ -38,8 +38,6 @@ from foldflight.sql.meaning import (
 from foldflight.sql.text import Span, names_in
 from foldflight.sql.windows import as_plain_tables, windowed_tables
 
-__all__ = ["Decision", "Plan", "Planner"]
-
 Plan = Literal["auto", "fold", "lifted", "lists"]
 
 

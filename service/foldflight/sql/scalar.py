@@ -27,8 +27,6 @@ from foldflight.sql.catalog import ScalarEntry
 from foldflight.sql.meaning import given_arguments, is_expression
 from foldflight.sql.text import Span, Text
 
-__all__ = ["check_joins", "check_types", "rewrite_scalar"]
-
 _EXPRESSIONS: Final = ("SELECT", "WHERE", "GROUP BY", "HAVING")
 _OUTER_JOINS: Final = ("LEFT", "RIGHT", "FULL", "SEMI", "ANTI")
 _BEFORE_TABLES: Final = ("FROM", "JOIN", "LATERAL", ",")

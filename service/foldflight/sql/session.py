@@ -32,8 +32,6 @@ from foldflight.sql.scalar import check_joins, check_types, rewrite_scalar
 from foldflight.sql.statements import done, name_of, run_statement
 from foldflight.sql.text import Span, SqlError, Text, quoted, tokens
 
-__all__ = ["column", "emit_of", "enable", "register", "split_statements", "sql"]
-
 _EMITS: Final = (("EMIT ON WINDOW CLOSE", "append"), ("EMIT CHANGES", "changelog"))
 _AFTER_WITH: Final = ("SCHEMA", "METRICS", "NO")  # CREATE VIEW ... WITH SCHEMA BINDING, for example
 _STREAM_OPTIONS: Final = ("row_kind", "row_kinds", "materialize", "allowed_lateness_s", "buckets", "strict", "idle")

@@ -58,8 +58,6 @@ from foldflight.sql.calls import GRAMMAR
 from foldflight.sql.catalog import Catalog, Entry, ScalarEntry
 from foldflight.sql.text import Span, SqlError, Text, Token, quoted
 
-__all__ = ["done", "name_of", "run_statement"]
-
 _CLAUSES: Final = ("APPEND", "LANGUAGE", "AS", "USING")
 
 

@@ -13,8 +13,6 @@ from typing import Final, Literal, NamedTuple
 
 from foldflight.errors import RejectedError
 
-__all__ = ["Edits", "Span", "SqlError", "Text", "Token", "names_in", "quoted", "tokens"]
-
 _Kind = Literal["word", "quoted", "string", "number", "hint", "dollar", "op"]
 
 

@@ -11,8 +11,6 @@ from foldflight.sql.analysis import CannotFoldError
 from foldflight.sql.calls import ParsedCall
 from foldflight.sql.text import Edits, Span, SqlError, Text
 
-__all__ = ["SYNTAX", "TIME", "WindowedTable", "as_plain_tables", "window_of_call", "windowed_tables"]
-
 TIME: Final = "foldflight time"
 """The name of the time column in the rows that are grouped by windows."""
 

@@ -347,7 +347,7 @@ def _as_column(written: object) -> Column:
 
 def _without_end(text: str) -> str:
     """Return a statement without its semicolon. Positions stay the same."""
-    remaining = tokens(text)
+    remaining = tokens(text) if ";" in text else []
     while remaining and remaining[-1].upper == ";":
         text = text[: remaining.pop().start]
     return text

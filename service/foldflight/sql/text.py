@@ -202,6 +202,7 @@ class Text:
         self.text = text
         self.tokens = tokens(text)
         self.is_case_sensitive = False
+        self._uppers = tuple(token.upper for token in self.tokens)
         self.partner: dict[int, int] = {}
         opened: list[int] = []
         for index, token in enumerate(self.tokens):
@@ -221,11 +222,11 @@ class Text:
 
     def upper(self, index: int) -> str:
         """Return the keyword or operator at an index; empty for other tokens and beyond the ends."""
-        return self.tokens[index].upper if 0 <= index < len(self.tokens) else ""
+        return self._uppers[index] if 0 <= index < len(self._uppers) else ""
 
     def says(self, index: int, *words: str) -> bool:
         """Return whether these keywords and operators stand at an index."""
-        return all(self.upper(index + number) == word for number, word in enumerate(words))
+        return index >= 0 and self._uppers[index : index + len(words)] == words
 
     def slice(self, span: Span) -> str:
         """Return the text of a range of tokens, as written."""

@@ -98,6 +98,7 @@ def test_columns_are_those_of_lists(db: Any, plans_of: Callable[..., list[str]],
         ("SELECT my_sum(v) AS q FROM hav GROUP BY k HAVING q > 1 ORDER BY v", "cannot be resolved"),
         ("SELECT my_sum(v)[0] FROM hav", "INVALID_EXTRACT"),
         ("SELECT k, my_sum(v) FROM hav GROUP BY 3", "GROUP_BY_POS_OUT_OF_RANGE"),
+        ("SELECT k, my_sum(v) AS v FROM hav GROUP BY k ORDER BY my_sum(v)", "MISSING_ATTRIBUTES"),
     ],
 )
 def test_what_spark_refuses_beside_its_own_aggregates(db: Any, query: str, message: str) -> None:

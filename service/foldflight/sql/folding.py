@@ -736,7 +736,9 @@ class _Above:
             if any(has_calls(text, span) for span in spans):
                 return False
         ordered = [each.span for name in self.tails for each in orderings(text, fold.query.tails[name])]
-        if "HAVING" in fold.block.clauses and any(span.holds(call.span) for span in ordered for call in self.uses):
+        sorting = [call for call in self.uses if any(span.holds(call.span) for span in ordered)]
+        words = {text.tokens[index].name.lower() for call in sorting for part in call.parts for index in part.indexes}
+        if sorting and ("HAVING" in fold.block.clauses or not words.isdisjoint(self._aliases)):
             return False  # Spark refuses some of these
         return all(self._is_made_of(each.body) for each in self._items) and all(
             self._is_made_of(span, self._aliases) for span in (*self._clauses, *ordered)

@@ -16,7 +16,7 @@ from numba.core.typed_passes import type_inference_stage
 
 from foldflight.compiler import containers, operators
 from foldflight.compiler.heap import Holding, Part
-from foldflight.compiler.kinds import KINDS, Refused, kind_of, stand_in
+from foldflight.compiler.kinds import KINDS, Refused, inner_kind, stand_in
 from foldflight.fold.decimals import DECIMALS
 
 _RUNS_IN_PLACE: Final = "LOAD_FAST_AND_CLEAR" in dis.opmap  # since Python 3.12
@@ -257,7 +257,7 @@ def _held_by(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str, sha
 def _part_of(type_: types.Type | None) -> Part | None:
     given = list(type_) if isinstance(type_, types.BaseTuple) else [type_]
     # Code that puts None there leaves the row to the interpreter.
-    kinds = [str(None if each is None else kind_of(each)).removesuffix("?") for each in given]
+    kinds = ["None" if each is None else inner_kind(each) for each in given]
     if not kinds or any(kind not in KINDS or kind in DECIMALS for kind in kinds):
         return None
     return Part(tuple(kinds), is_tuple=isinstance(type_, types.BaseTuple))

@@ -145,10 +145,6 @@ class StoredLoop:
         except OSError as error:
             self.store.report(f"cannot be written to: {error.strerror}")
 
-    def flush(self) -> None:
-        """Delete the file."""
-        self.path.unlink(missing_ok=True)
-
 
 @functools.cache
 def _surroundings() -> str:

@@ -6,6 +6,7 @@ integers in memory, decimals two of them.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +98,9 @@ def present(typing: Any, value: Any) -> Any:
 KNOWN: Final[dict[str, Callable[..., Any]]] = {kind: _convert(kind) for kind in KINDS}
 
 
-def _made(kind: str) -> Callable[..., Any]:
+@functools.cache
+def as_kind(kind: str) -> Callable[..., Any]:
+    """Return the function that returns an integer as an encoded value of a kind; for other kinds, its argument."""
     result = KINDS[kind] if kind in ENCODED else None
 
     @intrinsic
@@ -105,14 +108,6 @@ def _made(kind: str) -> Callable[..., Any]:
         return signature(result or value, value), lambda context, builder, made, arguments: arguments[0]
 
     return made
-
-
-_MADE: Final = {kind: _made(kind) for kind in KINDS if kind not in DECIMALS}
-
-
-def as_moment(kind: str) -> Callable[..., Any]:
-    """Return the function that returns an integer as a moment of a kind; for the kind of a number, unchanged."""
-    return _MADE[kind]
 
 
 class Refused(Exception):  # noqa: N818 - the reason why code is interpreted is an answer, not a failure

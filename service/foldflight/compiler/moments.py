@@ -13,7 +13,7 @@ from typing import Any, Final
 from numba.extending import register_jitable
 
 from foldflight.compiler import arithmetic
-from foldflight.compiler.kinds import KNOWN, Refused, as_moment, as_number, inner_kind, kind_of, stand_in
+from foldflight.compiler.kinds import KNOWN, Refused, as_kind, as_number, inner_kind, kind_of, stand_in
 from foldflight.fold.moments import MOMENTS
 
 _DAY: Final = 86_400_000_000
@@ -96,7 +96,7 @@ def _of_kinds(name: str, **functions: tuple[Any, str]) -> Any:
         if kind not in functions:
             raise Refused(f"it uses the attribute {name} of a value")
         function, result = functions[kind]
-        known, made = KNOWN[kind], as_moment(result)
+        known, made = KNOWN[kind], as_kind(result)
         return lambda a: made(function(as_number(known(a))))
 
     return choose
@@ -216,7 +216,7 @@ def duration_of(
     given = (days, seconds, microseconds, milliseconds, minutes, hours, weeks)
     if any(kind_of(each) != "int" for each in given):
         raise Refused("it calls timedelta with something other than whole numbers")
-    made = as_moment("duration")
+    made = as_kind("duration")
     factors = tuple(DURATION.values())
 
     def duration(days, seconds, microseconds, milliseconds, minutes, hours, weeks):
@@ -248,7 +248,7 @@ def replaced(a: Any, year: Any, month: Any, day: Any, hour: Any, minute: Any, se
         raise Refused("it uses the attribute replace of a value")
     if kind == "date" and any(kind_of(each) == "int" for each in parts[3:]):
         raise Refused("it replaces the time of a date")
-    known, made, is_date = KNOWN[kind], as_moment(kind), kind == "date"
+    known, made, is_date = KNOWN[kind], as_kind(kind), kind == "date"
 
     def replace(a, year, month, day, hour, minute, second, microsecond):
         number = as_number(known(a))

@@ -16,7 +16,7 @@ from foldflight.compiler.kinds import (
     ENCODED,
     KNOWN,
     Refused,
-    as_moment,
+    as_kind,
     as_number,
     inner_kind,
     kind_of,
@@ -89,7 +89,7 @@ def _of_encoded(name: str, a: Any, b: Any) -> Any:
     if (name, one, other) not in _ENCODED_OPERATORS:
         return None
     function, result = _ENCODED_OPERATORS[name, one, other]
-    as_one, as_other, made = KNOWN[one], KNOWN[other], as_moment(result)
+    as_one, as_other, made = KNOWN[one], KNOWN[other], as_kind(result)
     return lambda a, b: made(function(as_number(as_one(a)), as_number(as_other(b))))
 
 
@@ -149,7 +149,7 @@ def _unary(
                 return lambda a: of_decimals(raw(exact(a), 0), scale)
             return lambda a: raw(of_decimals(raw(exact(a), 0), scale), scale)
         if durations is not None and inner == "duration":
-            known, made = KNOWN["duration"], as_moment("duration")
+            known, made = KNOWN["duration"], as_kind("duration")
             return lambda a: made(durations(as_number(known(a))))
         (kind,) = _kinds(name, a)
         chosen = {"int": ints, "float": floats, "bool": bools or ints}[kind]

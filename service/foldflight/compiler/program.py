@@ -152,10 +152,6 @@ class Loops:
         """Compile the loop over rows with NULLs. Raises the compiler's exception if that is not possible."""
         self._main(nulls=True)
 
-    def warm(self) -> None:
-        """Compile the loop over rows with NULLs, if possible."""
-        self.rows(nulls=True)
-
     def rows(self, *, nulls: bool) -> Any:
         """Return the loop over rows, with or without NULLs; None if it cannot be compiled."""
         return self._loop(self._main, nulls=nulls)

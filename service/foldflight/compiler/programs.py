@@ -232,7 +232,7 @@ class Programs(Accelerator):
         methods = _methods(bound)
         program = methods if isinstance(methods, Uncompiled) else self.program(bound, methods)
         if not isinstance(program, Uncompiled) and not function.skip_nulls:
-            program.warm()
+            program.rows(nulls=True)
         return self._decide(bound, program)
 
     def folding(self, function: AnyFunction) -> Folding:

@@ -25,7 +25,7 @@ from numba.core.untyped_passes import IRProcessing
 
 from foldflight.compiler import containers, decimals, moments, operators, structs, texts, writing
 from foldflight.compiler.check import Check
-from foldflight.compiler.kinds import Refused, as_moment, kind_of, present, takes
+from foldflight.compiler.kinds import Refused, as_kind, kind_of, present, takes
 from foldflight.compiler.making import EMPTY, Fill, inline_comprehensions
 from foldflight.compiler.records import EXACTLY, Items, Reference
 
@@ -328,7 +328,7 @@ class _Rewriter:
             self.emit_call(statement.target, decimals.constant, (written,), statement.loc)
         elif (moment := moments.number_of(value)) is not None:
             number = self.constant(moment[1], statement.loc)
-            self.emit_call(statement.target, as_moment(moment[0]), (number,), statement.loc)
+            self.emit_call(statement.target, as_kind(moment[0]), (number,), statement.loc)
 
     def expression(self, statement: ir.Assign, expr: ir.Expr) -> None:
         loc, target = statement.loc, statement.target

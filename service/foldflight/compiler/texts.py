@@ -18,17 +18,7 @@ from numba.extending import intrinsic, register_jitable
 
 from foldflight.compiler.arithmetic import bound_of, index_of
 from foldflight.compiler.generated import generated
-from foldflight.compiler.kinds import (
-    KINDS,
-    KNOWN,
-    Refused,
-    as_moment,
-    as_number,
-    exactly,
-    inner_kind,
-    kind_of,
-    stand_in,
-)
+from foldflight.compiler.kinds import KINDS, KNOWN, Refused, as_kind, as_number, exactly, inner_kind, kind_of, stand_in
 from foldflight.fold.texts import ADDRESS_BITS, LENGTH_MAX, TEXTS
 
 _ADDRESS: Final = (1 << ADDRESS_BITS) - 1
@@ -209,7 +199,7 @@ def asking(name: str, function: Any, *, made: bool = False) -> Any:
     @stand_in
     def choose(a: Any, b: Any) -> Any:
         kind = text_kind(name, a, b)
-        known, result = KNOWN[kind], as_moment(kind if made else "bool")
+        known, result = KNOWN[kind], as_kind(kind if made else "bool")
         return lambda a, b: result(function(as_number(known(a)), as_number(known(b))))
 
     return choose
@@ -225,7 +215,7 @@ def item_of(a: Any, index: Any) -> Any:
     kind = text_kind("[]", a)
     if kind_of(index) != "int":
         raise Refused(f"[] of {kind} and {index}")
-    known, made, is_text, size = KNOWN[kind], as_moment(kind), kind == "text", _count if kind == "text" else length_of
+    known, made, is_text, size = KNOWN[kind], as_kind(kind), kind == "text", _count if kind == "text" else length_of
 
     def item(a, index):
         number = as_number(known(a))
@@ -243,7 +233,7 @@ def part_of(a: Any, start: Any, stop: Any) -> Any:
     kind = text_kind("[:]", a)
     if any(kind_of(each) not in ("int", "none") for each in (start, stop)):
         raise Refused(f"it takes a part of a {kind} from {start} to {stop}")
-    known, made, size = KNOWN[kind], as_moment(kind), _count if kind == "text" else length_of
+    known, made, size = KNOWN[kind], as_kind(kind), _count if kind == "text" else length_of
     begin = _begin if kind == "text" else register_jitable(lambda a, index: index)
 
     def part(a, start, stop):

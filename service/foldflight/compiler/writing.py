@@ -14,7 +14,7 @@ from foldflight.compiler import memory
 from foldflight.compiler.containers import Held, container_at, counting
 from foldflight.compiler.control import store_byte, text_room
 from foldflight.compiler.heap import Holding, Part
-from foldflight.compiler.kinds import KNOWN, Moment, Refused, as_moment, as_number, kind_of, stand_in
+from foldflight.compiler.kinds import KNOWN, Moment, Refused, as_kind, as_number, kind_of, stand_in
 from foldflight.compiler.records import Items
 from foldflight.compiler.texts import asking, byte_at, cut, includes_at, length_of, text_kind
 from foldflight.compiler.walks import lower_walks
@@ -62,7 +62,7 @@ def _of_one(name: str, function: Any) -> Any:
     @stand_in
     def choose(a: Any) -> Any:
         kind = text_kind(name, a)
-        known, made, is_text = KNOWN[kind], as_moment(kind), kind == "text"
+        known, made, is_text = KNOWN[kind], as_kind(kind), kind == "text"
         return lambda a: made(function(as_number(known(a)), is_text))
 
     return choose
@@ -218,7 +218,7 @@ def _join(a: Any, parts: Any) -> Any:
     kind = text_kind("join", a)
     if not isinstance(parts, Held) or parts.holding.shape != "list" or parts.holding.key != Part((kind,)):
         raise Refused(f"it joins {parts}; lists of texts are compiled")
-    known, made = KNOWN[kind], as_moment(kind)
+    known, made = KNOWN[kind], as_kind(kind)
 
     def whole(a: Any, parts: Any) -> Any:
         number = as_number(known(a))
@@ -277,7 +277,7 @@ def count_of(a: Any, b: Any) -> Any:
 @stand_in
 def bytes_of(a: Any) -> Any:
     """Stand for `bytes(a)` of a list of ints, a bytearray of fixed length, or bytes."""
-    made = as_moment("bytes")
+    made = as_kind("bytes")
     if kind_of(a) == "bytes":
         return lambda a: a
     is_list = isinstance(a, Held) and a.holding.shape == "list" and a.holding.key == Part(("int",))
@@ -323,7 +323,7 @@ def _end_of_character(a: int, offset: int) -> int:
 
 def _steps(of: Moment) -> tuple[Any, Any]:
     """Return the next offset of a loop over a text or bytes, and the character or number that is there."""
-    is_text, made = of.kind == "text", as_moment(of.kind)
+    is_text, made = of.kind == "text", as_kind(of.kind)
 
     def next_offset(a: Any, seen: Any, last: int) -> int:
         number = as_number(a)

@@ -106,6 +106,8 @@ _SLOTS = _vector(types.int32, readonly=True)
 _PROGRESS = _vector(types.int64)
 _WORDS = _vector(types.int64, readonly=True)
 _TABLE = (_BYTES, _FLAGS, _BYTES)
+# Rows and slots are 0 or more. With this mask LLVM knows it, and omits what Python does with negative indexes.
+_PLUS: Final = (1 << 63) - 1
 
 
 class Kernels:
@@ -248,8 +250,9 @@ class Kernels:
         def fold(table, present, instance, progress, slots, retracts, columns, valid):
             me, own = at_instance(instance, 0), local()
             enter(progress)
-            for row in range(progress[0], len(slots)):
-                slot = slots[row]
+            for index in range(progress[0], len(slots)):
+                row = index & _PLUS
+                slot = slots[row] & _PLUS
                 record = at(table, slot)
                 progress[0] = row
                 if holds:
@@ -271,8 +274,9 @@ class Kernels:
         ):
             me, own = at_instance(instance, 0), local()
             enter(progress)
-            for row in range(progress[0], len(slots)):
-                slot = slots[row]
+            for index in range(progress[0], len(slots)):
+                row = index & _PLUS
+                slot = slots[row] & _PLUS
                 progress[0] = row
                 if holds:
                     progress[1] = 0
@@ -303,8 +307,9 @@ class Kernels:
         def merge(table, present, instance, progress, slots, states):
             me, own = at_instance(instance, 0), local()
             enter(progress)
-            for row in range(progress[0], len(slots)):
-                slot = slots[row]
+            for index in range(progress[0], len(slots)):
+                row = index & _PLUS
+                slot = slots[row] & _PLUS
                 record, state = at(table, slot), at(states, row)
                 progress[0] = row
                 if holds:
@@ -340,8 +345,9 @@ class Kernels:
             me = at_instance(instance, 0)
             enter(progress)
             top = progress[4] if holds else 0
-            for row in range(progress[0], len(slots)):
-                slot = slots[row]
+            for index in range(progress[0], len(slots)):
+                row = index & _PLUS
+                slot = slots[row] & _PLUS
                 progress[0] = row
                 if holds:  # the temporary containers of the last row are not needed any more
                     progress[1], progress[4] = 0, top
@@ -362,7 +368,8 @@ class Kernels:
         def mapped(instance, progress, columns, valid, values, known):
             me = at_instance(instance, 0)
             enter(progress)
-            for row in range(progress[0], len(values)):
+            for index in range(progress[0], len(values)):
+                row = index & _PLUS
                 progress[0] = row
                 _show(values, known, row, call(me, row_of(columns, valid, row)))
 

@@ -61,7 +61,7 @@ class Compiled(Accumulators):
         self._is_settled = False
         self._table = np.zeros(0, np.uint8)
         self._present = np.zeros(0, np.bool_)
-        self._apart = np.zeros(0, np.bool_)  # the slots that the interpreter has
+        self._apart = np.zeros(0, np.bool_)  # the slots that the interpreter has; empty before the first one
         self._left: Program | None = None  # the compiled code, while the interpreter has all slots
         self._progress = np.zeros(CONTROLS, np.int64)  # the row and the heap's control words
         self._heap = Heap(self._progress)
@@ -151,19 +151,21 @@ class Compiled(Accumulators):
         ahead: Any = rows.slots[:0] if unfit is None else np.flatnonzero(unfit)
         if apart is not None:
             ahead = np.union1d(ahead, np.flatnonzero(apart))
-        left, done = len(rows) // _APART_SHARE + _APART_MIN, 0
+        count, done = len(rows), 0
+        left = count // _APART_SHARE + _APART_MIN
         while True:
-            ahead = ahead[np.searchsorted(ahead, done) :]
+            if len(ahead):
+                ahead = ahead[np.searchsorted(ahead, done) :]
             if len(ahead) > left:
                 return done
-            end = int(ahead[0]) if len(ahead) else len(rows)
+            end = int(ahead[0]) if len(ahead) else count
             self._progress[0] = done
             try:
                 run(end)
                 done = end
             except RAISED:
                 done = int(self._progress[0])
-            if done == len(rows) or not left:
+            if done == count or not left:
                 return done
             left -= 1
             slot = rows.slots[done : done + 1]
@@ -181,6 +183,8 @@ class Compiled(Accumulators):
         if self._present[slot].all():
             self._hand_over(slot)
             self._present[slot] = False
+        if not len(self._apart):
+            self._apart = np.zeros(len(self._present), np.bool_)
         self._apart[slot] = True
         interpret()
         if slot[0] in self.inner.failures:
@@ -327,7 +331,9 @@ class Compiled(Accumulators):
         if apart is not None:
             self.inner.forget(slots[apart])
         known = slots[slots < len(self._present)]
-        self._present[known] = self._apart[known] = False
+        self._present[known] = False
+        if len(self._apart):
+            self._apart[known] = False
         bytes_of(self._rows)[known] = bytes_of(self._fresh.view(self._program.dtype))
 
     def close(self) -> None:
@@ -385,7 +391,7 @@ class Compiled(Accumulators):
 
     def _among(self, slots: Slots) -> Mask | None:
         """Return which of n slots the interpreter has; None if there are none."""
-        if not self._apart.any():
+        if not len(self._apart) or not self._apart.any():
             return None
         apart = np.zeros(len(slots), np.bool_)
         known = slots < len(self._apart)
@@ -444,7 +450,8 @@ class Compiled(Accumulators):
         if needed > count:
             size = capacity_for(needed, count)
             self._present = np.concatenate([self._present, np.zeros(size - count, np.bool_)])
-            self._apart = np.concatenate([self._apart, np.zeros(size - count, np.bool_)])
+            if len(self._apart):
+                self._apart = np.concatenate([self._apart, np.zeros(size - count, np.bool_)])
             self._table = np.concatenate([self._table, np.tile(self._fresh, size - count)])
 
     def _column_states(self, slots: Slots, *, narrow: bool) -> pa.Array | None:

@@ -174,7 +174,8 @@ class Heap:
     def taken(self) -> list[pa.Array]:
         """Return the memory of the texts that were made since the last call, which the caller keeps or lets go."""
         texts, self.texts = self.texts, []
-        self.control[[TEXT, TEXT_END]] = 0
+        if texts:
+            self.control[[TEXT, TEXT_END]] = 0
         return texts
 
     def reserve(self, tables: Sequence[Any], fields: Sequence[RecordField], words: int) -> int:

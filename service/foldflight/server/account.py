@@ -52,9 +52,10 @@ class Account:
         self._exchange = exchange
         self._functions = [metrics.named(name) for name in opening.functions]
         self._has_kinds = not opening.maps and "kind" in opening.columns.names
-        self._rows_folded = {
-            kind: [metrics.rows_folded.labels(function, kind.short) for function in self._functions] for kind in RowKind
-        }
+        # For each kind of rows, in their order, the counters of the functions.
+        self._rows_folded = [
+            [metrics.rows_folded.labels(function, kind.short) for function in self._functions] for kind in RowKind
+        ]
         self._groups = self._state_bytes = self._bytes_since = self._saves = 0
         self._returns_states = opening.returns.states
         self._is_scalar = opening.maps
@@ -165,12 +166,12 @@ class Account:
     def _count_rows(self, batch: pa.RecordBatch) -> None:
         self.rows += batch.num_rows
         self._metrics.rows.inc(batch.num_rows)
-        counts = [batch.num_rows, 0, 0, 0]
+        counts = [batch.num_rows]  # inserts, the first kind
         if self._has_kinds:
-            counts = np.bincount(batch.column("kind").to_numpy(zero_copy_only=False), minlength=len(RowKind)).tolist()
-        for kind, number in zip(RowKind, counts, strict=True):
+            counts = np.bincount(batch.column("kind").to_numpy(zero_copy_only=False)).tolist()
+        for number, rows_folded in zip(counts, self._rows_folded, strict=False):
             if number:
-                for folded in self._rows_folded[kind]:
+                for folded in rows_folded:
                     folded.inc(number)
 
 

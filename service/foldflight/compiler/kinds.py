@@ -6,7 +6,6 @@ integers in memory, decimals two of them.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -98,9 +97,7 @@ def present(typing: Any, value: Any) -> Any:
 KNOWN: Final[dict[str, Callable[..., Any]]] = {kind: _convert(kind) for kind in KINDS}
 
 
-@functools.cache
-def as_kind(kind: str) -> Callable[..., Any]:
-    """Return the function that returns an integer as an encoded value of a kind; for other kinds, its argument."""
+def _as_kind(kind: str) -> Callable[..., Any]:
     result = KINDS[kind] if kind in ENCODED else None
 
     @intrinsic
@@ -108,6 +105,15 @@ def as_kind(kind: str) -> Callable[..., Any]:
         return signature(result or value, value), lambda context, builder, made, arguments: arguments[0]
 
     return made
+
+
+# They exist before any code is compiled: numba does not know an intrinsic that is made while it infers types.
+_AS_KIND: Final = {kind: _as_kind(kind) for kind in KINDS if kind not in DECIMALS}
+
+
+def as_kind(kind: str) -> Callable[..., Any]:
+    """Return the function that returns an integer as an encoded value of a kind; for other kinds, its argument."""
+    return _AS_KIND[kind]
 
 
 class Refused(Exception):  # noqa: N818 - the reason why code is interpreted is an answer, not a failure

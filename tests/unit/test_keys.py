@@ -437,6 +437,16 @@ def test_keys_have_the_types_that_arguments_have(type_: pa.DataType) -> None:
     assert told.value.code == "SCHEMA_MISMATCH"
 
 
+def test_lists_of_a_fixed_size_within_another_are_no_keys() -> None:
+    """Arrow's `take` and `filter` return items of other rows for slices of such a type, also within a member."""
+    pairs = pa.list_(pa.list_(pa.int64(), 2), 2)
+    for type_ in (pairs, pa.struct([("a", pa.list_(pairs))])):
+        with pytest.raises(RejectedError, match=r"the key city has the type .*cast it to lists of any size") as told:
+            KeyIndex(pa.schema([("city", type_)]))
+        assert told.value.code == "SCHEMA_MISMATCH"
+    assert KeyIndex(pa.schema([("city", pa.list_(pa.list_(pa.int64(), 2)))])) is not None
+
+
 @pytest.mark.skipif(not HAS_VIEWS, reason="Arrow has views since 16")
 def test_views_behind_null_are_no_keys() -> None:
     """A view that points nowhere passes Arrow's validation behind a NULL: it is refused before it is read."""

@@ -140,9 +140,23 @@ def _column(field: pa.Field) -> _KeyColumn:
     except RejectedError as error:
         raise RejectedError(error.code, f"the key {field.name}: {error.message}") from None
     storage = _storage(field.type)
+    if _has_fixed_in_fixed(storage):
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"the key {field.name} has the type {field.type}: Arrow takes wrong items from slices of lists of a fixed "
+            "size in lists of a fixed size; cast it to lists of any size",
+        )
     return _KeyColumn(
         storage, lambda loops: _encoder(storage, loops), storage == field.type and not has_floats(storage)
     )
+
+
+def _has_fixed_in_fixed(type_: pa.DataType) -> bool:
+    """Return whether a type has lists of a fixed size directly in lists of a fixed size."""
+    kinds = pa.types
+    if kinds.is_fixed_size_list(type_) and kinds.is_fixed_size_list(_storage(type_.value_type)):
+        return True
+    return any(_has_fixed_in_fixed(_storage(type_.field(place).type)) for place in range(type_.num_fields))
 
 
 def _storage(type_: pa.DataType) -> pa.DataType:

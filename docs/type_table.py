@@ -43,6 +43,9 @@ Write `Annotated[int, "INT"]` for a type that has no annotation of its own. Nest
 `dict[K, V]` (`MAP<K, V>`), and a dataclass or named tuple (`STRUCT<...>`). A single capital letter is a type
 variable.
 
+A method may change a list or dict that it gets as an argument: each row and each call has values of its own, embedded
+and on a server. Such a method is interpreted, not compiled.
+
 ## Timestamps
 
 *The word TIMESTAMP.* In `input_types`, `result_type`, `state_type` and signatures it is SQL's: without a time zone.

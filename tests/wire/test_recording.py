@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,11 +15,13 @@ from click.testing import CliRunner
 
 from foldflight import connect
 from foldflight.cli.main import cli
+from foldflight.compiler import Programs
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call
 from foldflight.recording.file import read_recording
-from foldflight.server.run.lifecycle import serving
+from foldflight.server.run.lifecycle import run_server, serving
+from foldflight.server.run.settings import load_settings
 from tests.unit.recorded_functions import Ratio
 from tests.wire.kit import end_epoch
 
@@ -136,3 +139,13 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert refused.value.code == "SETTINGS"
     with serving(Ratio, record=str(tmp_path)):
         assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_is_checked_before_functions_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compilation may take a minute, at whose end nobody wants to read that the folder cannot be written."""
+    monkeypatch.setattr(Programs, "demand_all", lambda *_: pytest.fail("compiled before the folder was checked"))
+    monkeypatch.setattr(Programs, "warm", lambda *_: pytest.fail("compiled before the folder was checked"))
+    settings = {"modules": "tests.wire.traced_functions", "record": "/proc/self", "port": 0, "log_level": "error"}
+    chosen = load_settings({**settings, "health_port": "off", "http_port": "off"}, {})
+    with pytest.raises(RejectedError, match="folder of recordings"):
+        run_server(chosen, threading.Event())

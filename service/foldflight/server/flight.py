@@ -103,7 +103,7 @@ class FlightServer(FlightBase):
         self._programs = programs
         self._limits = Limits.of(settings)
         self._tracer = tracer_of(settings.otlp_endpoint, _SERVICE) if settings.otlp_endpoint else None
-        self._record = _recordings(settings)
+        self._record = recordings_of(settings)
         self._exchanges = Exchanges(settings, server_id, metrics=metrics, on_spent=on_spent, logger=logger)
         super().__init__(
             authority(settings.host, settings.port),
@@ -453,7 +453,7 @@ class FlightServer(FlightBase):
         )
 
 
-def _recordings(settings: Settings) -> Recordings | None:
+def recordings_of(settings: Settings) -> Recordings | None:
     """Return which exchanges are recorded. Raises RejectedError SETTINGS if the folder cannot be made or written."""
     if settings.record is None:
         return None

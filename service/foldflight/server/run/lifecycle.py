@@ -43,7 +43,7 @@ from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.spec import Function
 from foldflight.functions.registry import Registry
 from foldflight.server.authentication import check_keys
-from foldflight.server.flight import FlightServer
+from foldflight.server.flight import FlightServer, recordings_of
 from foldflight.server.limits.memory import memory_limit_of, reuse_freed
 from foldflight.server.ops.build import ServerCollector
 from foldflight.server.ops.health import HealthServer
@@ -323,6 +323,7 @@ def check_before_start(settings: Settings, registry: Registry, programs: Program
     """
     check_keys(settings, (registry[name] for name in registry))
     check_port_free("port", settings.host, settings.port)
+    recordings_of(settings)
     programs.demand_all(registry.authored)
 
 

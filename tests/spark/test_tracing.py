@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,3 +112,50 @@ def test_a_stream_has_a_trace_for_each_epoch(classic: Any, collector: Collector,
         assert below == ["epoch"] * len(below)
         assert below
     assert len({each.trace for each in spans}) == 3
+
+
+JOB = """
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+from foldflight import connect
+from foldflight.spark import configure, group_by
+from foldflight.spark.java import prepare_local
+from tests.wire import traced_functions
+
+endpoint, kind, folder = sys.argv[1:]
+prepare_local(os.environ)
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.python.worker.reuse", "false").getOrCreate()
+configure(spark, partitions=2)
+functions = connect(traced_functions, otlp_endpoint=endpoint)
+rows = spark.range(0, 8, 1, 4)
+if kind == "batch":
+    group_by(rows, "id").agg(n=functions.fatal("id")).collect()
+else:
+    rows.write.json(f"{folder}/rows")
+    rows = spark.readStream.schema(rows.schema).json(f"{folder}/rows")
+    writer = group_by(rows, "id", buckets=2).agg(n=functions.fatal("id")).writeStream.outputMode("update")
+    writer = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
+    writer.format("noop").start().awaitTermination()
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "step"), [("batch", "merge[fatal]"), ("stream", "fold")])
+def test_the_spans_of_workers_that_end_with_their_task_arrive(
+    collector: Collector, kind: str, step: str, tmp_path: Path
+) -> None:
+    """Spark may end its workers after each task, at once."""
+    command = [sys.executable, "-c", JOB, collector.url, kind, str(tmp_path)]
+    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr[-3000:]
+    spans = collector.wait(lambda spans: any(each.attributes.get("foldflight.step") == step for each in spans))
+    tasks = {each.id: each for each in spans if each.name in ("task", "epoch")}
+    below = {tasks[each.parent].attributes["foldflight.step"] for each in spans if each.name == "exchange"}
+    assert below == {step, "fold_partial[fatal]"}
+    first = [each for each in tasks.values() if each.attributes["foldflight.step"] == "fold_partial[fatal]"]
+    assert len(first) == (4 if kind == "batch" else len(first))

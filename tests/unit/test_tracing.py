@@ -155,7 +155,7 @@ def test_an_error_has_the_authors_file_and_line(memory: Memory) -> None:
 )
 def test_the_place_is_the_authors_and_not_a_librarys(text: str, place: tuple[Any, ...]) -> None:
     """The line is that of the author's own code, even if a library raised; traces of Java are read, too."""
-    found = spans_module._place_of(text)
+    found = spans_module._location_of(text)
     assert (found.get("code.file.path"), found.get("code.line.number"), found.get("exception.type")) == place
 
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -28,10 +28,13 @@ from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.packing import BLOB, BLOCK, blob_of, rows_of
 from foldflight.spark.arrow import ArrowFunction
 from foldflight.spark.attempts import attempt
-from foldflight.spark.tracing import TaskSpan
+from foldflight.spark.tracing import task_span
 from foldflight.spark.versions import StatefulProcessor, transform_with_state
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 from foldflight.tracing import Traced
+
+if TYPE_CHECKING:
+    from foldflight.tracing.spans import Span
 
 OPERATOR: Final = "_foldflight_operator"
 """The attribute of a stream's result that holds its stateful operator."""
@@ -239,7 +242,7 @@ class BucketOperator(StatefulProcessor, ABC):
         traced: The query, if its epochs have spans.
     """
 
-    _span: TaskSpan | None = None
+    _span: Span | None = None
     table_bounds = TableBounds()
     """The limits of the pieces and merges of a bucket."""
 
@@ -257,7 +260,7 @@ class BucketOperator(StatefulProcessor, ABC):
         self.run_names = RunNames()
         self._handle = handle
         if self._traced is not None:
-            self._span = TaskSpan(self._traced, "over" if self._has_names else "fold")
+            self._span = task_span(self._traced, "over" if self._has_names else "fold")
         if self._has_names:
             self._manifests = handle.getMapState("manifests", _NAME, DATA)
         else:

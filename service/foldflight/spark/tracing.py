@@ -10,11 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark import TaskContext
 
+from foldflight.spark.worker import at_end
 from foldflight.tracing import Traced, tracer_of
+
+if TYPE_CHECKING:
+    from foldflight.tracing.spans import Span
 
 TRACEPARENT: Final = "traceparent"
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -23,55 +27,36 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 T = TypeVar("T")
 
 
-class TaskSpan:
-    """The span of a task of a query, which begins now."""
-
-    def __init__(self, traced: Traced, step: str) -> None:
-        self._tracer = tracer_of(traced.endpoint)
-        context = TaskContext.get()
-        attributes: dict[str, Any] = {"foldflight.step": step}
-        parent, links, trace_id = traced.context, [], None
-        if context is not None:
-            attributes |= {
-                "spark.stage": context.stageId(),
-                "spark.partition": context.partitionId(),
-                "spark.attempt": context.attemptNumber(),
-            }
-            given, query, epoch = map(context.getLocalProperty, (TRACEPARENT, _QUERY_ID, _BATCH_ID))
-            if given is not None or epoch is not None:
-                links = self._tracer.link_to(traced.context)
-            if given is not None:
-                parent = {"traceparent": given}
-            elif epoch is not None:
-                trace_id = int.from_bytes(hashlib.sha256(f"{query}/{epoch}".encode()).digest()[:16], "big")
-            if epoch is not None:
-                attributes |= {"foldflight.epoch": int(epoch), "spark.query": query}
-        name = "task" if context is None or epoch is None else "epoch"
-        self._span = self._tracer.span(name, parent, attributes, links=links, trace_id=trace_id)
-
-    def within(self, items: Iterator[T]) -> Iterator[T]:
-        """Yield items, which are made within the task. After an error the spans are sent before it is raised.
-
-        The driver may end soon after an error, and Spark's workers with it.
-        """
-        try:
-            yield from self._span.within(items)
-        except Exception:
-            self._span.end()
-            self._tracer.send(wait=True)
-            raise
-
-    def end(self) -> None:
-        """End the task."""
-        self._span.end()
-        self._tracer.send()
+def task_span(traced: Traced, step: str) -> Span:
+    """Return the span of a task of a query, which begins now."""
+    tracer = tracer_of(traced.endpoint)
+    at_end(tracer.send_all)
+    context = TaskContext.get()
+    attributes: dict[str, Any] = {"foldflight.step": step}
+    if context is None:  # as in Sail
+        return tracer.span("task", traced.context, attributes)
+    attributes |= {
+        "spark.stage": context.stageId(),
+        "spark.partition": context.partitionId(),
+        "spark.attempt": context.attemptNumber(),
+    }
+    given, query, epoch = map(context.getLocalProperty, (TRACEPARENT, _QUERY_ID, _BATCH_ID))
+    parent = traced.context if given is None else {"traceparent": given}
+    links = [] if given is None and epoch is None else tracer.link_to(traced.context)
+    name, trace_id = "task", None
+    if epoch is not None:
+        name = "epoch"
+        attributes |= {"foldflight.epoch": int(epoch), "spark.query": query}
+        if given is None:
+            trace_id = int.from_bytes(hashlib.sha256(f"{query}/{epoch}".encode()).digest()[:16], "big")
+    return tracer.span(name, parent, attributes, links=links, trace_id=trace_id)
 
 
 def in_task(traced: Traced, step: str, items: Iterator[T]) -> Iterator[T]:
     """Yield items, which are made within a task of a query."""
-    task = TaskSpan(traced, step)
+    span = task_span(traced, step)
     try:
         with closing(items) as made:  # type: ignore[type-var]
-            yield from task.within(made)
+            yield from span.within(made)
     finally:
-        task.end()
+        span.end()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import sys
+from collections.abc import Callable
+from typing import NoReturn
 
 from pyspark import TaskContext
 
 from foldflight.engine.keys.overflow import keep_files_in
+from foldflight.spark.versions import in_daemon
 
 _modules_frozen = [0]  # number of loaded modules at the last freeze
 
@@ -40,3 +44,21 @@ def hide_traceback() -> None:
 def use_local_folders() -> None:
     """Write temporary files to the folders for large data that Spark names to this worker (`spark.local.dir`)."""
     keep_files_in([folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if folder])
+
+
+@functools.cache
+def at_end(finish: Callable[[], None]) -> None:
+    """Call a function, once, before this worker leaves. Outside Spark's workers, which have `atexit`, nothing happens.
+
+    PySpark leaves a worker by `os._exit`, which runs nothing, when Spark has closed its socket: after each task, if
+    workers are not used again. At the end of the application its daemon kills those that wait, by SIGHUP.
+    """
+    if not in_daemon():
+        return
+    leave = os._exit
+
+    def end(status: int) -> NoReturn:
+        finish()
+        leave(status)
+
+    os._exit = end

@@ -20,8 +20,6 @@ from foldflight.errors import RejectedError
 if TYPE_CHECKING:
     from foldflight.tracing.spans import Tracer
 
-__all__ = ["SHORT_S", "TRACEPARENT", "TraceContext", "Traced", "check_endpoint", "ids_of", "planning", "tracer_of"]
-
 TraceContext = Mapping[str, str]
 """A W3C trace context: `traceparent`, and perhaps `tracestate`."""
 
@@ -85,4 +83,3 @@ def planning(endpoint: str | None, kind: str, functions: Sequence[str]) -> Itera
     tracer = tracer_of(endpoint)
     with tracer.span("query", {}, {"foldflight.kind": kind, "foldflight.functions": list(functions)}) as span:
         yield span.context
-    tracer.send()

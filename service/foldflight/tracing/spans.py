@@ -23,8 +23,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from foldflight.errors import FoldflightError
 from foldflight.tracing import TRACEPARENT, TraceContext
 
-__all__ = ["Attributes", "Span", "Tracer"]
-
 Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
 
 # Spans that are kept while the collector does not answer, and how long it may take.
@@ -48,22 +46,30 @@ T = TypeVar("T")
 
 
 class Span:
-    """A span that is the current one while items are made. As a context manager it records the error that leaves."""
+    """A span that is the current one while items are made. As a context manager it records the error that leaves.
 
-    def __init__(self, span: trace.Span) -> None:
+    Args:
+        span: The span of OpenTelemetry.
+        send: Sends the spans that have ended; see `Tracer.send`.
+    """
+
+    def __init__(self, span: trace.Span, send: Callable[..., None]) -> None:
         self._span = span
+        self._send = send
         self._current = trace.set_span_in_context(span)
         self.context = _written(self._current)
 
     def end(self) -> None:
-        """End the span. Repeated calls have no effect."""
+        """End the span, and send it. Repeated calls have no effect."""
         if self._span.is_recording():
             self._span.end()
+            self._send()
 
     def within(self, items: Iterator[T]) -> Iterator[T]:
         """Yield items, each of which is made with this span as the current one; record the error that ends them.
 
-        An engine may ask for each item in another thread, so the span is not the current one between them.
+        An engine may ask for each item in another thread, so the span is not the current one between them. After an
+        error the span is sent before it is raised: the driver may end soon, and Spark's workers with it.
         """
         while True:
             token = attach(self._current)
@@ -73,6 +79,8 @@ class Span:
                 return
             except Exception as error:
                 _fail(self._span, _event_of(error))
+                self.end()
+                self._send(wait=True)
                 raise
             finally:
                 detach(token)
@@ -134,18 +142,18 @@ class Tracer:
         is_within = trace_id is None and trace.get_current_span().get_span_context().is_valid
         self._ids.given = trace_id, None
         above = None if is_within else _W3C.extract(parent if trace_id is None else {}, Context())
-        return Span(self._tracer.start_span(name, above, attributes=attributes, links=links))
+        return Span(self._tracer.start_span(name, above, attributes=attributes, links=links), self.send)
 
     def below(self, parent: TraceContext) -> tuple[TraceContext, TraceContext]:
         """Return the context of the current span, or else the parent, and that of a span below, for `past`."""
         if trace.get_current_span().get_span_context().is_valid:
             parent = _written(None)
-        found = TRACEPARENT.fullmatch(parent.get("traceparent", ""))
-        if found is None:
+        header = TRACEPARENT.fullmatch(parent.get("traceparent", ""))
+        if header is None:
             parent = {}
-        trace_id = f"{_RANDOM.generate_trace_id():032x}" if found is None else found[1]
-        if found is not None and self._follows_parents:
-            flags = found[3]
+        trace_id = f"{_RANDOM.generate_trace_id():032x}" if header is None else header[1]
+        if header is not None and self._follows_parents:
+            flags = header[3]
         else:
             above = _W3C.extract(parent, Context())
             decision = self._provider.sampler.should_sample(above, int(trace_id, 16), "exchange").decision
@@ -192,6 +200,13 @@ class Tracer:
         else:
             self._outbox.wake()
 
+    @classmethod
+    def send_all(cls) -> None:
+        """Send the spans of all tracers of this process, and return when that is done."""
+        for (process, *_), tracer in list(cls._known.items()):
+            if process == os.getpid():
+                tracer.send(wait=True)
+
     def close(self) -> None:
         """Send the remaining spans, and forget the tracer."""
         self._provider.shutdown()
@@ -212,7 +227,7 @@ class _Ids(threading.local, RandomIdGenerator):
 
 
 class _Outbox(SpanProcessor):
-    """Sends spans in a thread: when it is told to, as a worker of Spark may be killed soon, or after five seconds."""
+    """Sends spans in a thread: soon when it is told to, and otherwise every five seconds."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self.due: deque[Callable[[], None]] = deque(maxlen=_SPANS_MAX)  # make spans that have ended
@@ -248,14 +263,16 @@ class _Outbox(SpanProcessor):
         self._exporter.shutdown()
 
     def _run(self) -> None:
-        next_s = 0.0
+        next_s, is_connected = 0.0, False
         while not self._closed.is_set():
             if self._told.wait(_PAUSE_S):
                 self._closed.wait(max(_GATHER_S, next_s - time.monotonic()))
                 self._told.clear()
-            began_s = time.thread_time()
+            began_s, has_spans = time.thread_time(), bool(self.due or self._spans)
             self.force_flush()
-            next_s = time.monotonic() + _REST_FOR_CPU * (time.thread_time() - began_s)
+            if is_connected:  # the first request takes many times as long as the next ones
+                next_s = time.monotonic() + _REST_FOR_CPU * (time.thread_time() - began_s)
+            is_connected |= has_spans
 
 
 def _written(context: Context | None) -> dict[str, str]:
@@ -275,7 +292,7 @@ def _event_of(error: BaseException) -> dict[str, str | int]:
         "exception.message": said,
     }
     if isinstance(error, FoldflightError) and error.trace:
-        event |= {**_place_of(error.trace), "exception.stacktrace": error.trace}
+        event |= {**_location_of(error.trace), "exception.stacktrace": error.trace}
     return event
 
 
@@ -286,15 +303,15 @@ def _fail(span: trace.Span, event: dict[str, str | int]) -> None:
     span.set_status(trace.StatusCode.ERROR, f"{code}: {event['exception.message']}")
 
 
-def _place_of(text: str) -> dict[str, str | int]:
+def _location_of(text: str) -> dict[str, str | int]:
     """Return the type of an exception, and the file and line of the author's code that raised it, from a trace."""
-    place: dict[str, str | int] = {}
+    location: dict[str, str | int] = {}
     frames = [match.groups() for match in _FRAME.finditer(text)]
     if frames:
         own = [each for each in frames if not _NOT_THE_AUTHORS.search(each[0])]
         path, line, function = (own or frames)[-1]
-        place = {"code.file.path": path, "code.line.number": int(line), "code.function.name": function}
+        location = {"code.file.path": path, "code.line.number": int(line), "code.function.name": function}
     elif java := _JAVA_FRAME.search(text):
-        place = {"code.file.path": java[2], "code.line.number": int(java[3]), "code.function.name": java[1]}
+        location = {"code.file.path": java[2], "code.line.number": int(java[3]), "code.function.name": java[1]}
     raised = _RAISED.match(text.rstrip().splitlines()[-1]) if frames else None
-    return place if raised is None else {**place, "exception.type": raised[1]}
+    return location if raised is None else {**location, "exception.type": raised[1]}

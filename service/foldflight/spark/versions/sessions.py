@@ -177,3 +177,9 @@ def _has_foldflight(python: str) -> bool:
     """Return whether a Python finds the modules that tasks need, as a worker that inherits this environment does."""
     code = "from importlib.util import find_spec as f; raise SystemExit(not (f('foldflight') and f('pyarrow')))"
     return subprocess.run([python, "-c", code], check=False, capture_output=True).returncode == 0  # noqa: S603 - as Spark
+
+
+def in_daemon() -> bool:
+    """Return whether this process is a worker of Spark's, which PySpark's daemon has forked."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name == "pyspark.daemon"

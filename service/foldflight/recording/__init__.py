@@ -12,8 +12,6 @@ from typing import Any, Literal
 
 from foldflight.errors import RejectedError
 
-__all__ = ["RECORDING_KEY_BYTES_MIN", "Recordings"]
-
 RECORDING_KEY_BYTES_MIN = 16
 _BYTES_MAX = 1 << 30
 
@@ -29,8 +27,8 @@ class Recordings:
         of: `"errors"`: exchanges that end with an error, unless another attempt may succeed, and those with isolated
             errors. `"all"`: all exchanges. A mapping of key columns to values, such as `{"customer": ["ann"]}`: the
             rows of these groups only.
-        mask: Whether texts are replaced by others of the same order and equality, and bytes and messages of functions
-            are left out. Numbers, dates and direct arguments stay.
+        mask: Whether texts are replaced by others of the same order and equality, and bytes, JSON and messages of
+            functions are left out. Numbers, dates and direct arguments stay.
         key: Signs the recordings, at least 16 bytes. Whoever has it can tell that nobody has changed them.
         bytes_max: Bytes in the folder, of which the recordings of open exchanges in each process may take half. If
             finished ones take more than the other half, the oldest are removed.

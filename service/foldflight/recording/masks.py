@@ -1,4 +1,4 @@
-"""Masking of recordings: texts are replaced by others that are equal and ordered as they are; bytes are left out."""
+"""Masking of recordings: texts are replaced by others of the same order and equality; bytes and JSON are left out."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.encoding import read_batch, write_batch
 from foldflight.exchange.frames import Open
 from foldflight.fold.failures import ERROR
+from foldflight.functions.types.arrow import with_members
 from foldflight.recording.file import ENGINE, Part
-
-__all__ = ["Masks", "masked_error", "masked_opening"]
 
 _STATES = ("states", "entries")
 _Change = Callable[[pa.Array], pa.Array]
@@ -27,20 +26,20 @@ class Masks:
     def __init__(self, texts: Sequence[str]) -> None:
         width = len(str(len(texts)))
         self._texts = pa.array(texts, pa.string())
-        self._masks = pa.array([f"text{place:0{width}}" if text else "" for place, text in enumerate(texts)])
+        self._masks = pa.array([f"text{rank:0{width}}" if text else "" for rank, text in enumerate(texts)])
 
     @classmethod
     def of(cls, parts: Iterable[Part]) -> Masks:
         """Return the masks of all texts in the batches of parts."""
-        found: set[str] = set()
+        distinct: set[str] = set()
 
         def collect(texts: pa.Array) -> pa.Array:
-            found.update(pc.unique(texts.drop_null()).to_pylist())
+            distinct.update(pc.unique(texts.drop_null()).to_pylist())
             return texts
 
         for part in parts:
             _part(part, collect)
-        return cls(sorted(found))
+        return cls(sorted(distinct))
 
     def masked(self, part: Part) -> Part:
         """Return a part with masked batches."""
@@ -74,38 +73,22 @@ def _batch(batch: pa.RecordBatch, change: _Change) -> pa.RecordBatch:
 
 
 def _array(array: pa.Array, change: _Change) -> pa.Array:
-    """Return an array with other texts in all its parts. Bytes are NULL."""
+    """Return an array with other texts in all its parts. Bytes and JSON are NULL."""
     type_, kinds = array.type, pa.types
     if kinds.is_string(type_) or kinds.is_large_string(type_):
         return change(array.cast(pa.string())).cast(type_)
-    if kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_fixed_size_binary(type_):
+    is_bytes = kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_fixed_size_binary(type_)
+    if is_bytes or isinstance(type_, pa.BaseExtensionType):  # as JSON, which a mask is not
         return pa.nulls(len(array), type_)
-    nulls = array.is_null()
-    if kinds.is_struct(type_):
-        members = [_array(member, change) for member in array.flatten()]  # behind a NULL may be anything
-        return pa.StructArray.from_arrays(members, fields=list(type_), mask=nulls)
-    if kinds.is_map(type_):
-        items = [_array(array.keys, change), _array(array.items, change)]
-        return pa.MapArray.from_arrays(_offsets(array), *items, type=type_)
-    if kinds.is_list(type_) or kinds.is_large_list(type_):
-        return type(array).from_arrays(_offsets(array), _array(array.values, change), type=type_)
-    if kinds.is_fixed_size_list(type_):
-        return pa.FixedSizeListArray.from_arrays(_array(array.values, change), type=type_, mask=nulls)
-    return array
-
-
-def _offsets(array: pa.Array) -> pa.Array:
-    """Return the offsets of lists; NULL stands for a list that is NULL."""
-    ends = pa.array([False]) if not len(array) else pa.concat_arrays([array.is_null(), pa.array([False])])
-    return pc.if_else(ends, pa.scalar(None, array.offsets.type), array.offsets)
+    return with_members(array, lambda member: _array(member, change)) if type_.num_fields else array
 
 
 def _masked_errors(errors: pa.Array) -> pa.Array:
-    kept = [
+    masked = [
         {**each, "message": _what_raised(each["message"]), "row": None, "trace": None} if each else None
         for each in errors.to_pylist()
     ]
-    return pa.array(kept, errors.type)
+    return pa.array(masked, errors.type)
 
 
 def _what_raised(message: str | None) -> str:

@@ -21,6 +21,7 @@ from foldflight.client.process import KEY_LOOPS
 from foldflight.compiler.keytables import KeyLoops
 from foldflight.engine.keys.encoders import Chain, KeyEncoder, Numbers, Texts, WithNull
 from foldflight.errors import RejectedError
+from foldflight.functions.types.arrow import with_members
 from foldflight.functions.types.sql import check_plain, has_floats, sql_name
 from foldflight.functions.types.values import to_python
 
@@ -176,20 +177,8 @@ def _canonical(array: pa.Array) -> pa.Array:
         values = array.fill_null(0).to_numpy(zero_copy_only=False) + array.type.to_pandas_dtype()(0)
         values[np.isnan(values)] = np.nan
         return pa.array(values, array.type, mask=array.is_null().to_numpy(zero_copy_only=False))
-    return _canonical_nested(array) if has_floats(array.type) else array
-
-
-def _canonical_nested(array: pa.Array) -> pa.Array:
-    """Return structs, lists or maps with canonical floats. A table of states hashes and stores them in this form."""
-    type_ = array.type
-    if pa.types.is_struct(type_):
-        children = [_canonical(array.field(index)) for index in range(type_.num_fields)]
-        # Arrow 25 ends the process if the entries of a map have a mask, even one without NULLs.
-        nulls = array.is_null() if array.null_count else None
-        return pa.StructArray.from_arrays(children, fields=list(type_), mask=nulls)
-    own = 1 if pa.types.is_fixed_size_list(type_) else 2  # validity and, except for a fixed size, offsets
-    buffers = array.buffers()[:own]
-    return pa.Array.from_buffers(type_, len(array), buffers, offset=array.offset, children=[_canonical(array.values)])
+    # A table of states hashes and stores structs, lists and maps in this form.
+    return with_members(array, _canonical) if has_floats(array.type) else array
 
 
 def _encoder(type_: pa.DataType, loops: KeyLoops) -> KeyEncoder:

@@ -57,6 +57,24 @@ def with_column(batch: pa.RecordBatch, field: pa.Field | str, column: pa.Array) 
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema.set(index, field))
 
 
+def with_members(array: pa.Array, change: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """Return n structs, lists or maps whose members, items or entries are changed.
+
+    Args:
+        array: The values. Their items include those behind NULL and outside of a slice.
+        change: Returns as many members of the same type.
+    """
+    type_ = array.type
+    if pa.types.is_struct(type_):
+        children = [change(member) for member in array.flatten()]  # behind a NULL may be anything
+        # Arrow 25 ends the process if the entries of a map have a mask, even one without NULLs.
+        nulls = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(type_), mask=nulls)
+    own = 1 if pa.types.is_fixed_size_list(type_) else 2  # validity and, except for a fixed size, offsets
+    buffers = array.buffers()[:own]
+    return pa.Array.from_buffers(type_, len(array), buffers, offset=array.offset, children=[change(array.values)])
+
+
 def _knows_dicts() -> bool:
     try:
         pa.nulls(0).to_pylist(maps_as_pydicts="strict")

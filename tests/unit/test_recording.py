@@ -30,6 +30,7 @@ from foldflight.exchange.frames import Barrier, Chunk, Open, Results, Returns, S
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.functions import Call, Registry
 from foldflight.functions.query.step import Step, StepArgument
+from foldflight.functions.types.arrow import JSON
 from foldflight.recording.code import functions_for
 from foldflight.recording.file import (
     ABOUT,
@@ -190,6 +191,18 @@ def test_chosen_groups_are_recorded(tmp_path: Path) -> None:
     results = [answer for pair in recording.pairs for answer in pair.answers if isinstance(answer, Results)]
     assert sum(answer.batch.num_rows for answer in results) == 2
     assert replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio").exit_code == 0
+
+
+def test_chosen_groups_of_over_are_recorded(tmp_path: Path) -> None:
+    """The answers of OVER have numbers of rows in place of slots: those of the chosen rows are recorded."""
+    frame = connect(Ratio, record=Recordings(str(tmp_path), of={"customer": ["c1", "c3"]}))("price", "qty").rows(
+        None, 0
+    )
+    run_over({"running": frame}, ROWS, keys=["customer"], order_by=["price"])
+    assert rows_in(read_recording(the_file(tmp_path))) == 24
+    for options in ((), ("--group", "customer=c3")):
+        run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio", *options)
+        assert "all recorded answers are the same (1)" in run.output, run.output
 
 
 def test_an_epoch_without_the_chosen_group_is_read(tmp_path: Path) -> None:
@@ -504,6 +517,15 @@ def test_masks_keep_the_form_of_values(array: pa.Array) -> None:
         place = sorted(texts_of(array.to_pylist())).index(text)
         found = found.replace(f"'text{place}'", repr(text))
     assert found == repr(array.to_pylist())
+
+
+@pytest.mark.skipif(JSON is None, reason="Arrow has JSON since 19")
+def test_masked_json_is_left_out() -> None:
+    """JSON is text to Arrow, and a mask would be no JSON."""
+    array = pa.ExtensionArray.from_storage(JSON, pa.array(['{"name": "ann"}', None]))
+    part = Part(GROUPS, b"", write_batch(pa.record_batch({"column": pa.StructArray.from_arrays([array], ["a"])})))
+    (masked,) = read_batch(Masks.of([part]).masked(part).batch, "").columns
+    assert masked.to_pylist() == [{"a": None}, {"a": None}]
 
 
 def texts_of(value: Any) -> set[str]:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from foldflight.recording.replay import Difference, Outcome
     from foldflight.recording.shrink import Shrunk
 
-__all__ = ["printable", "replay"]
-
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 EXIT_DIFFERENT: Final = 1
@@ -106,6 +104,7 @@ def replay(
     """
     from foldflight.recording import replay as folding
     from foldflight.recording.code import function_at, functions_for
+    from foldflight.recording.groups import groups_named, of_groups
 
     given = [function_at(each) for each in functions]
     recording = _read(file, given, arguments, literals, recording_key)
@@ -113,7 +112,7 @@ def replay(
     state_keys = [state_key.encode()] if state_key else []
     state_keys += [NO_STATE_KEY] if unpickle else []
     if groups:
-        recording = folding.of_groups(recording, folding.groups_named(recording, _parsed(groups)))
+        recording = of_groups(recording, groups_named(recording, _parsed(groups)))
     _describe(recording, registry)
     isolates = False if breaks or shrinks else None
     outcome = folding.fold_again(recording, registry, state_keys=state_keys, isolates=isolates)
@@ -262,7 +261,8 @@ def _debug(error: FoldflightError) -> None:
 def _is_equal(recording: Recording, registry: Registry, outcome: Outcome, differences: Sequence[Difference]) -> bool:
     """Print what differs from the recording. Return whether no function raised and no answer differs."""
     from foldflight.recording.code import has_changed
-    from foldflight.recording.replay import COMPARED, slots_in
+    from foldflight.recording.groups import slots_in
+    from foldflight.recording.replay import COMPARED
 
     if differences:
         Console().print(_differences_table(differences))

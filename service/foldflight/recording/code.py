@@ -18,8 +18,6 @@ from foldflight.functions.registry import Registry, import_module, unknown_funct
 from foldflight.recording.file import Recording
 from foldflight.shipping.bundles import check_made_with, unpickled, unseal
 
-__all__ = ["facts_of", "function_at", "functions_for", "has_changed", "is_java", "module_of", "options_for"]
-
 
 def is_java(function: AnyFunction) -> bool:
     """Return whether a function is a class of a jar."""
@@ -34,7 +32,7 @@ def module_of(function: AnyFunction) -> str:
     return f"{source.__module__}:{source.__qualname__}"
 
 
-def _place_of(function: AnyFunction) -> str:
+def _reference_of(function: AnyFunction) -> str:
     """Return the place of the author's code as `replay --function` takes it.
 
     `__main__` is another program there, so of a class of a script the file is given instead of the module. Workers of
@@ -62,7 +60,7 @@ def _digest_of(function: AnyFunction) -> str:
 
 def facts_of(function: AnyFunction) -> dict[str, str]:
     """Return what a recording tells of a function."""
-    where, digest = _place_of(function), _digest_of(function)
+    where, digest = _reference_of(function), _digest_of(function)
     return {"name": function.name, "version": function.version, "where": where, "digest": digest}
 
 
@@ -74,16 +72,16 @@ def has_changed(recorded: Mapping[str, str], function: AnyFunction) -> bool | No
     return True if module_of(function).rpartition(":")[2] != recorded["where"].rpartition(":")[2] else None
 
 
-def options_for(places: Sequence[str]) -> str:
-    """Return the options of `replay` for code at these places."""
-    return " ".join(f"--function {shlex.quote(place)}" for place in places)
+def options_for(references: Sequence[str]) -> str:
+    """Return the options of `replay` for code at these references."""
+    return " ".join(f"--function {shlex.quote(each)}" for each in references)
 
 
-def function_at(place: str) -> AnyFunction:
+def function_at(reference: str) -> AnyFunction:
     """Return the function at `module:name` or `file.py:name`, the only one of a module, or a class of a jar."""
-    if ".jar::" in place:
-        return java_functions([place])[0]
-    module_name, _, name = place.rpartition(":") if ".py:" in place else place.partition(":")
+    if ".jar::" in reference:
+        return java_functions([reference])[0]
+    module_name, _, name = reference.rpartition(":") if ".py:" in reference else reference.partition(":")
     if module_name.endswith(".py"):
         module_name = _as_module(Path(module_name))
     module = import_module(module_name)
@@ -93,12 +91,12 @@ def function_at(place: str) -> AnyFunction:
             names = ", ".join(module_of(each) for each in (function, *others))
             raise RejectedError("SIGNATURE", f"{module_name} has several functions; give one of {names}")
         return function
-    found: Any = module
+    target: Any = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is None:
+        target = getattr(target, part, None)
+    if target is None:
         raise RejectedError("MODULE", f"module {module_name} has no {name}; write --function module:Class")
-    return Registry.load([found]).authored[0]
+    return Registry.load([target]).authored[0]
 
 
 def _as_module(file: Path) -> str:
@@ -127,19 +125,19 @@ def functions_for(recording: Recording, given: Sequence[AnyFunction], bundle_key
         RejectedError: UNKNOWN_FUNCTION, with what to give, if one is missing; those of `unseal`.
     """
     names = dict.fromkeys(recording.opening.functions)
-    found = {}
+    by_name = {}
     for sealed in recording.opening.bundles if bundle_keys else ():
         bundle = unseal(sealed, bundle_keys)
         check_made_with(bundle)
-        found.update({function.name: function for function in unpickled(bundle.code, bundle.digest)})
+        by_name.update({function.name: function for function in unpickled(bundle.code, bundle.digest)})
     built_in = Registry()
     others = [function for function in given if function.name not in names]
-    found.update({function.name: function for function in given if function.name in names})
+    by_name.update({function.name: function for function in given if function.name in names})
     authored = [name for name in names if name not in built_in]
-    missing = [name for name in authored if name not in found]
+    missing = [name for name in authored if name not in by_name]
     replaced = missing or authored  # an edited class may replace that of a bundle
     if len(others) == len(replaced) == 1:
-        found[replaced[0]] = replace(others[0], name=replaced[0])
+        by_name[replaced[0]] = replace(others[0], name=replaced[0])
     elif others:
         raise unknown_function(others[0].name, names, "in the recording")
     elif missing:
@@ -150,4 +148,4 @@ def functions_for(recording: Recording, given: Sequence[AnyFunction], bundle_key
             f"({options_for([where.get(name, 'module:Class') for name in missing])}), or a class of yours, which is "
             "then executed",
         )
-    return Registry(found.values())
+    return Registry(by_name.values())

@@ -25,9 +25,6 @@ from foldflight.exchange.encoding import Decoder, Message, decode_open, read_bat
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_error
 
-__all__ = ["ABOUT", "ENGINE", "ERROR", "GROUPS", "MAGIC", "OPEN", "SERVER", "Pair", "Part", "Recording", "parts_in"]
-__all__ += ["read_recording", "write_part", "write_recording"]
-
 MAGIC: Final = b"foldflight recording 1\n"
 ABOUT, OPEN, ENGINE, SERVER, GROUPS, ERROR, _END = b"A", b"O", b"E", b"S", b"G", b"X", b"Z"
 _KINDS: Final = frozenset({ABOUT, OPEN, ENGINE, SERVER, GROUPS, ERROR, _END})

@@ -16,8 +16,6 @@ from foldflight.functions import AnyFunction, Call, Function, RowKind
 from foldflight.recording.code import facts_of
 from foldflight.recording.file import Pair, Recording
 
-__all__ = ["read_letters"]
-
 _COLUMNS: Final = ("code", "function", "message", "row_kind", "row")
 _KINDS: Final = {kind.short: int(kind) for kind in RowKind}
 
@@ -96,7 +94,7 @@ def _arguments_in(table: pa.Table, function: Function, arguments: Sequence[str] 
 
 def _recording(table: pa.Table, call: Call, function: Function) -> Recording:
     rows = table.column("row").combine_chunks()
-    columns = {field.name: rows.field(place) for place, field in enumerate(rows.type)}
+    columns = {field.name: rows.field(index) for index, field in enumerate(rows.type)}
     keys = table.column("key").to_pylist() if "key" in table.schema.names else [{}] * table.num_rows
     slots: dict[str, int] = {}
     groups: dict[int, dict[str, Any]] = {}

@@ -33,13 +33,12 @@ from foldflight.fold.failures import ERROR
 from foldflight.recording import file as format_
 from foldflight.recording.code import facts_of, module_of, options_for
 from foldflight.recording.file import Part, parts_in, write_part, write_recording
+from foldflight.recording.groups import of_slots, slots_of
 from foldflight.recording.masks import Masks, masked_error, masked_opening
 
 if TYPE_CHECKING:
     from foldflight.functions.registry import Registry
     from foldflight.recording import Recordings
-
-__all__ = ["SUFFIX", "Recorder"]
 
 SUFFIX: Final = ".recording"
 # Frames that the open exchanges of a process only refer to: most exchanges end without an error, and are dropped.
@@ -103,7 +102,8 @@ class Recorder:
         self._file: IO[bytes] | None
         self._slots: SlotSet
         self._problem: str | None
-        self._is_left_out: bool
+        self._is_left_out: bool  # the last frame of the engine
+        self._chunk: Frame = opening  # the last chunk, with all its rows
         self._begin()
 
     def received(self, frame: Frame) -> None:
@@ -170,6 +170,7 @@ class Recorder:
         """Take a frame into the recording."""
         if self._problem is not None:
             return
+        self._chunk = frame if isinstance(frame, Chunk) else self._chunk
         chosen = self._chosen_of(frame)
         if kind == format_.ENGINE:
             self._is_left_out = chosen is None
@@ -220,13 +221,11 @@ class Recorder:
         batch = getattr(frame, "batch", None)
         if not isinstance(self._plan.of, Mapping) or batch is None:
             return frame
-        if "slot" not in batch.schema.names:
+        if slots_of(batch) is None:
             return frame if self._is_chosen(0) else None
-        slots = batch.column("slot").to_pylist()
-        kept = batch.filter(pa.array([self._is_chosen(slot) for slot in slots], pa.bool_()))
-        if not kept.num_rows and isinstance(frame, (Chunk, States)):
-            return None
-        return type(frame)(**{**frame.__dict__, "batch": kept})
+        wanted = pa.array(filter(self._is_chosen, self._names), pa.int32())
+        chosen = of_slots(frame, wanted, self._chunk)
+        return None if isinstance(chosen, (Chunk, States)) and not chosen.batch.num_rows else chosen
 
     def _is_chosen(self, slot: int) -> bool:
         group, of = self._names.get(slot, {}), self._plan.of
@@ -312,8 +311,8 @@ class Recorder:
 
     def _command(self, path: Path) -> str:
         authored = [each for each in self._functions if not module_of(each).startswith("foldflight.")]
-        places = [facts_of(each)["where"] for each in authored]
-        return f"foldflight replay {shlex.quote(str(path))} {options_for(places)}".rstrip()
+        references = [facts_of(each)["where"] for each in authored]
+        return f"foldflight replay {shlex.quote(str(path))} {options_for(references)}".rstrip()
 
 
 def _slots_in(frame: Frame) -> Slots:
@@ -321,10 +320,10 @@ def _slots_in(frame: Frame) -> Slots:
     if isinstance(frame, Forget):
         slots = frame.slots
     elif isinstance(frame, (Chunk, States)) and frame.batch.num_rows:
-        place = frame.batch.schema.get_field_index("slot")
-        if place < 0:
+        index = frame.batch.schema.get_field_index("slot")
+        if index < 0:
             return ONE_SLOT
-        slots = frame.batch.column(place)
+        slots = frame.batch.column(index)
     else:
         return NO_SLOTS
     try:
@@ -342,12 +341,12 @@ def _column(values: list[Any]) -> pa.Array:
 
 def remove_oldest(folder: Path, bytes_max: int) -> None:
     """Remove the oldest recordings of a folder until they have at most `bytes_max` bytes. The newest one stays."""
-    found = []
+    recordings = []
     for path in folder.glob(f"*{SUFFIX}"):
         with contextlib.suppress(FileNotFoundError):  # another process may have removed it
-            found.append((path.stat().st_mtime_ns, path.stat().st_size, path))
-    found.sort(reverse=True)
-    totals = itertools.accumulate(size for _, size, _ in found)
-    for (_, _, path), total in itertools.islice(zip(found, totals, strict=True), 1, None):
+            recordings.append((path.stat().st_mtime_ns, path.stat().st_size, path))
+    recordings.sort(reverse=True)
+    totals = itertools.accumulate(size for _, size, _ in recordings)
+    for (_, _, path), total in itertools.islice(zip(recordings, totals, strict=True), 1, None):
         if total > bytes_max:
             path.unlink(missing_ok=True)

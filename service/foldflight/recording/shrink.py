@@ -19,9 +19,8 @@ from foldflight.exchange.frames import Barrier, Chunk, EngineFrame, Entries, Sta
 from foldflight.fold.failures import ERROR
 from foldflight.functions import Registry, RowKind
 from foldflight.recording.file import Pair, Recording
-from foldflight.recording.replay import fold_again, of_groups, slots_in
-
-__all__ = ["Shrunk", "shrink"]
+from foldflight.recording.groups import of_groups, slots_in
+from foldflight.recording.replay import fold_again
 
 _RUNS_MAX: Final = 2000
 # A row of a frame, or the whole frame if it is a barrier.
@@ -96,8 +95,8 @@ def shrink(recording: Recording, registry: Registry, *, state_keys: Sequence[byt
     def built(chosen: Iterable[_Unit]) -> Recording:
         return replace(of_group, pairs=_built(of_group.pairs, chosen, partners))
 
-    kept = _minimal(_units_in(of_group.pairs), lambda chosen: trial.fails(built(chosen)), trial)
-    narrowed = _of_one_call(trial, built(kept))
+    minimal = _minimal(_units_in(of_group.pairs), lambda chosen: trial.fails(built(chosen)), trial)
+    narrowed = _of_one_call(trial, built(minimal))
     trial.fails(narrowed)  # the error as it is for these rows
     return Shrunk(narrowed, _unneeded(trial, narrowed), trial.error, trial.runs, not trial.is_over())
 
@@ -120,14 +119,14 @@ def _of_one_call(trial: _Trial, recording: Recording) -> Recording:
     pairs = recording.pairs
     if recording.opening.maps or any(pair.questions or isinstance(pair.frame, Entries) for pair in pairs):
         return recording
-    alone = (_of_call(recording, place) for place in range(len(recording.opening.calls)))
+    alone = (_of_call(recording, index) for index in range(len(recording.opening.calls)))
     return next(filter(trial.fails, alone), recording)
 
 
-def _of_call(recording: Recording, place: int) -> Recording:
+def _of_call(recording: Recording, index: int) -> Recording:
     """Return the recording with one call, and the columns and states of that call."""
-    opening, call = recording.opening, recording.opening.calls[place]
-    state = f"state_{place}"
+    opening, call = recording.opening, recording.opening.calls[index]
+    state = f"state_{index}"
     used = {"slot", "kind", ERROR, state, *call.columns, call.filter} | ({"emit"} if opening.emits else set())
 
     def narrowed(frame: EngineFrame) -> EngineFrame:
@@ -148,15 +147,15 @@ def _of_call(recording: Recording, place: int) -> Recording:
 
 def _unneeded(trial: _Trial, recording: Recording) -> tuple[str, ...]:
     """Return the columns that may all be NULL without another message or line of the error."""
-    found: list[str] = []
+    unneeded: list[str] = []
     has_rows = any(isinstance(pair.frame, Chunk) for pair in recording.pairs)
     for name in recording.opening.columns.names if has_rows else ():  # states do not have the columns
         if name in ("slot", "kind") or (name == "emit" and recording.opening.emits):
             continue
-        error = trial.error_of(replace(recording, pairs=tuple(_nulled(recording.pairs, [*found, name]))))
+        error = trial.error_of(replace(recording, pairs=tuple(_nulled(recording.pairs, [*unneeded, name]))))
         if error is not None and (error.message, error.trace) == (trial.error.message, trial.error.trace):
-            found.append(name)
-    return tuple(found)
+            unneeded.append(name)
+    return tuple(unneeded)
 
 
 def _nulled(pairs: Sequence[Pair], names: Sequence[str]) -> Iterator[Pair]:
@@ -175,11 +174,11 @@ def _nulled(pairs: Sequence[Pair], names: Sequence[str]) -> Iterator[Pair]:
 
 def _units_in(pairs: Sequence[Pair]) -> list[_Unit]:
     units: list[_Unit] = []
-    for place, pair in enumerate(pairs):
+    for index, pair in enumerate(pairs):
         if isinstance(pair.frame, (Chunk, States)):
-            units += [(place, row) for row in range(pair.frame.batch.num_rows)]
+            units += [(index, row) for row in range(pair.frame.batch.num_rows)]
         elif isinstance(pair.frame, Barrier):
-            units.append((place, 0))
+            units.append((index, 0))
     return units
 
 
@@ -187,13 +186,13 @@ def _partners(pairs: Sequence[Pair]) -> dict[_Unit, _Unit]:
     """Return the row that each retraction retracts: the last equal row of its group that is still there."""
     there: dict[str, list[_Unit]] = {}
     partners: dict[_Unit, _Unit] = {}
-    for place, pair in enumerate(pairs):
+    for index, pair in enumerate(pairs):
         if not isinstance(pair.frame, Chunk) or "kind" not in pair.frame.batch.schema.names:
             continue
         batch = pair.frame.batch
         rows = batch.drop_columns(["kind"]).to_pylist()
         for number, (kind, row) in enumerate(zip(batch.column("kind").to_pylist(), rows, strict=True)):
-            unit, text = (place, number), repr(row)
+            unit, text = (index, number), repr(row)
             if not RowKind(kind).retracts:
                 there.setdefault(text, []).append(unit)
             elif there.get(text):
@@ -205,20 +204,20 @@ def _built(pairs: Sequence[Pair], chosen: Iterable[_Unit], partners: dict[_Unit,
     """Return frames with the chosen rows and barriers only. Epochs are numbered anew."""
     wanted = set(chosen)
     rows: dict[int, list[int]] = {}
-    for place, row in sorted(wanted):
-        if partners.get((place, row), (place, row)) in wanted:
-            rows.setdefault(place, []).append(row)
+    for index, row in sorted(wanted):
+        if partners.get((index, row), (index, row)) in wanted:
+            rows.setdefault(index, []).append(row)
     built: list[Pair] = []
     epoch: int | None = None
-    for place, pair in enumerate(pairs):
+    for index, pair in enumerate(pairs):
         frame: EngineFrame = pair.frame
-        if isinstance(frame, (Chunk, States, Barrier)) and place not in rows:
+        if isinstance(frame, (Chunk, States, Barrier)) and index not in rows:
             continue
         if isinstance(frame, Barrier):
             epoch = frame.epoch if epoch is None else epoch + 1
             frame = Barrier(epoch)
-        elif isinstance(frame, (Chunk, States)) and len(rows[place]) < frame.batch.num_rows:
-            frame = replace(frame, batch=frame.batch.take(pa.array(np.array(rows[place], np.int64))))
+        elif isinstance(frame, (Chunk, States)) and len(rows[index]) < frame.batch.num_rows:
+            frame = replace(frame, batch=frame.batch.take(pa.array(np.array(rows[index], np.int64))))
         built.append(Pair(frame, [], pair.questions))
     return tuple(built)
 

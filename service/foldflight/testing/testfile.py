@@ -19,7 +19,8 @@ from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.types.sql import sql_name
 from foldflight.recording.code import is_java, module_of
 from foldflight.recording.file import Pair, Recording
-from foldflight.recording.replay import Difference, slots_in
+from foldflight.recording.groups import slots_in
+from foldflight.recording.replay import Difference
 
 _WIDTH: Final = 84
 _ROWS_MAX: Final = 1000

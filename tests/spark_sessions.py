@@ -74,10 +74,14 @@ def local_builder(folder: Path) -> Any:
 # code of ours runs, and a busy machine may need longer.
 NOT_CONNECTED = "Python worker failed to connect back"
 
+# Before SPARK-54217 Spark may close the socket of a cancelled task's worker when another task has the worker already,
+# with the message of Spark 3.5 or of later ones.
+_CLOSED = ("java.net.SocketException: Socket is closed", "java.nio.channels.CancelledKeyException")
+
 
 def let_pass(item: pytest.Item) -> None:
     """Ignore warnings of PySpark itself about sockets and pandas, and repeat a test whose worker it gave up."""
-    item.add_marker(pytest.mark.flaky(reruns=5, reruns_delay=2, only_rerun=[NOT_CONNECTED]))
+    item.add_marker(pytest.mark.flaky(reruns=5, reruns_delay=2, only_rerun=[NOT_CONNECTED, *_CLOSED]))
     item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
     item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"))
     item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"))

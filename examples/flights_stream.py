@@ -24,7 +24,7 @@ from foldflight import connect
 from foldflight.cli.flights import write_flights
 from foldflight.spark import group_by, tumble, write_table
 from foldflight.spark.java import prepare_local
-from foldflight.spark.versions import FILE_MANAGER
+from foldflight.spark.versions.states import FILE_MANAGER
 
 MONTHS = range(13)  # epoch 0 only publishes January
 SETTINGS = {

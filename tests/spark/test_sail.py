@@ -16,7 +16,7 @@ from foldflight import connect, udaf, udf, udtf
 from foldflight.client import Functions
 from foldflight.errors import RejectedError
 from foldflight.spark import configure, group_by, join_lateral, over, register, sql, with_columns
-from foldflight.spark.versions import exact_sum, exact_wide_sum
+from foldflight.spark.versions.sessions import exact_sum, exact_wide_sum
 from foldflight.testing import run_over
 from tests.laws import lifted_functions
 from tests.spark import spark_functions

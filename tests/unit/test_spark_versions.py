@@ -21,8 +21,8 @@ import foldflight
 from docs.tables import versions_table
 from foldflight.engine.query.blocks import without_nullability
 from foldflight.errors import RejectedError
-from foldflight.spark import types, versions
-from foldflight.spark.versions import facts
+from foldflight.spark.types import arrow_fields
+from foldflight.spark.versions import facts, sessions, types
 from foldflight.spark.versions.facts import FEATURES, VERSIONS, Feature, require
 from tests.spark_sessions import SPARK
 
@@ -68,7 +68,7 @@ def of_pyspark(type_: st.DataType) -> pa.DataType:
 @pytest.mark.parametrize("type_", PLAIN + NESTED, ids=str)
 def test_arrow_types_are_those_of_pyspark(type_: st.DataType) -> None:
     """Our table of types and PySpark's agree, in both directions."""
-    ours = versions.arrow_type(type_)
+    ours = types.arrow_type(type_)
     if SPARK < (4, 0) and isinstance(type_, (st.ArrayType, st.MapType, st.StructType)) and _has_times(type_):
         return
     theirs = of_pyspark(type_)
@@ -78,7 +78,7 @@ def test_arrow_types_are_those_of_pyspark(type_: st.DataType) -> None:
     if (
         SPARK >= (4, 0) and "variant" not in type_.simpleString()
     ):  # it is known by metadata, which functions do not give
-        assert versions.spark_type(ours) == from_arrow_type(ours, prefer_timestamp_ntz=True)
+        assert types.spark_type(ours) == from_arrow_type(ours, prefer_timestamp_ntz=True)
 
 
 def _has_times(type_: st.DataType) -> bool:
@@ -94,7 +94,7 @@ def _has_times(type_: st.DataType) -> bool:
 def test_other_arrow_types_have_the_types_of_pyspark(type_: pa.DataType) -> None:
     """Types that Spark does not pass to Python but reads from it."""
     if SPARK >= (4, 1):  # older tables lack some, and all JVMs read them
-        assert versions.spark_type(type_) == from_arrow_type(type_)
+        assert types.spark_type(type_) == from_arrow_type(type_)
 
 
 def test_members_become_nullable() -> None:
@@ -102,25 +102,25 @@ def test_members_become_nullable() -> None:
     inner = st.StructType([st.StructField("x", st.ArrayType(st.LongType(), containsNull=False), nullable=False)])
     given = st.MapType(st.StringType(), inner, valueContainsNull=False)
     found = st.StructType([st.StructField("x", st.ArrayType(st.LongType()))])
-    assert versions.nullable(given) == st.MapType(st.StringType(), found)
+    assert types.nullable(given) == st.MapType(st.StringType(), found)
 
 
 def test_timestamps_are_in_utc_or_without_zone() -> None:
     """The zone is an argument of PySpark 4.2's own table, and the kind of a time without zone depends on a default."""
-    assert versions.arrow_type(st.TimestampType()) == pa.timestamp("us", "UTC")
-    assert versions.spark_type(pa.timestamp("us")) == st.TimestampNTZType()
-    assert versions.spark_type(pa.list_(pa.timestamp("us"))) == st.ArrayType(st.TimestampNTZType())
+    assert types.arrow_type(st.TimestampType()) == pa.timestamp("us", "UTC")
+    assert types.spark_type(pa.timestamp("us")) == st.TimestampNTZType()
+    assert types.spark_type(pa.list_(pa.timestamp("us"))) == st.ArrayType(st.TimestampNTZType())
 
 
 def test_a_type_of_a_newer_spark_is_refused_with_the_remedy() -> None:
     """A result of a type that this Spark does not have is refused when the query is built."""
     if hasattr(st, "TimeType"):
-        assert versions.spark_type(pa.time64("us")) == st.TimeType()
+        assert types.spark_type(pa.time64("us")) == st.TimeType()
     else:
         with pytest.raises(RejectedError, match=r"TIME is new in Spark 4\.1; declare another result_type"):
-            versions.spark_type(pa.time64("us"))
+            types.spark_type(pa.time64("us"))
     with pytest.raises(RejectedError, match="has no type for uint64"):
-        versions.spark_type(pa.uint64())
+        types.spark_type(pa.uint64())
 
 
 def test_an_error_of_our_own_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,10 +131,10 @@ def test_an_error_of_our_own_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -
 
     interval = getattr(st, "CalendarIntervalType", st.YearMonthIntervalType)()
     with pytest.raises(RejectedError, match=r"the key 'at' is interval.*, which cannot be passed to Python"):
-        types.arrow_fields(st.StructType([st.StructField("at", interval)]), ROLES)
-    monkeypatch.setattr(types, "arrow_type", outdated)
+        arrow_fields(st.StructType([st.StructField("at", interval)]), ROLES)
+    monkeypatch.setattr("foldflight.spark.types.arrow_type", outdated)
     with pytest.raises(TypeError, match="unexpected keyword"):
-        types.arrow_fields(ROWS, ROLES)
+        arrow_fields(ROWS, ROLES)
 
 
 DOCUMENTED = {
@@ -205,9 +205,9 @@ def test_errors_have_a_condition_a_message_and_places() -> None:
     names = {"errorClass" if SPARK >= (4, 0) else "error_class": "UNSUPPORTED_OPERATION"}
     parameters = {"messageParameters" if SPARK >= (4, 0) else "message_parameters": {"operation": "x"}}
     error: Any = AnalysisException(**names, **parameters)
-    assert versions.condition_of(error) == "UNSUPPORTED_OPERATION"
-    assert "not supported" in versions.message_of(error)
-    assert versions.contexts_of(error) == []
+    assert sessions.condition_of(error) == "UNSUPPORTED_OPERATION"
+    assert "not supported" in sessions.message_of(error)
+    assert sessions.contexts_of(error) == []
 
 
 class _Context:
@@ -231,21 +231,21 @@ def test_workers_whose_python_lacks_the_package_are_refused(
     python.chmod(0o755)
     session: Any = SimpleNamespace(sparkContext=_Context())
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    versions.check_workers(session)
+    sessions.check_workers(session)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     if has_it:
-        versions.check_workers(session)
+        sessions.check_workers(session)
         return
     with pytest.raises(RejectedError, match=rf"{python}, which has no foldflight .* PYSPARK_PYTHON={sys.executable}"):
-        versions.check_workers(session)
+        sessions.check_workers(session)
     session.sparkContext.master = "spark://host:7077"
-    versions.check_workers(session)
+    sessions.check_workers(session)
     session.sparkContext.master = "local[2]"
     session.sparkContext.listFiles = ("foldflight.zip",)
-    versions.check_workers(session)
+    sessions.check_workers(session)
     session.sparkContext.listFiles = ()
     session.sparkContext.environment = {"PYTHONPATH": str(tmp_path)}
-    versions.check_workers(session)
+    sessions.check_workers(session)
     session.sparkContext.environment = {}
     session.sparkContext.pythonExec = str(python)
-    versions.check_workers(session)
+    sessions.check_workers(session)

@@ -8,7 +8,7 @@ from foldflight.engine.query.blocks import without_nullability
 from foldflight.errors import RejectedError
 from foldflight.functions.types.arrow import JSON
 from foldflight.functions.types.sql import can_widen, check_plain, parse_type, sql_name, type_variables
-from foldflight.spark.versions import arrow_type
+from foldflight.spark.versions.types import arrow_type
 
 SPELLINGS = {
     "BIGINT": pa.int64(),

@@ -22,7 +22,7 @@ from foldflight.spark.scalar import with_columns
 from foldflight.spark.settings import configure
 from foldflight.spark.stored import check_checkpoint, state_table
 from foldflight.spark.tables import Target, write_table
-from foldflight.spark.versions import upgrade_checkpoint
+from foldflight.spark.versions.states import upgrade_checkpoint
 from foldflight.spark.windows import PROCESSING_TIME, Window, cumulate, hop, session, tumble
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from foldflight.spark.attempts import attempt
 from foldflight.spark.deadletters import letter_type
 from foldflight.spark.settings import watched
 from foldflight.spark.tracing import in_task
-from foldflight.spark.versions import is_spark, nullable, spark_type
+from foldflight.spark.versions.sessions import is_spark
+from foldflight.spark.versions.types import nullable, spark_type
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 from foldflight.tracing import Traced
 

@@ -29,7 +29,7 @@ from foldflight.engine.stream.packing import BLOB, BLOCK, blob_of, rows_of
 from foldflight.spark.arrow import ArrowFunction
 from foldflight.spark.attempts import attempt
 from foldflight.spark.tracing import task_span
-from foldflight.spark.versions import StatefulProcessor, transform_with_state
+from foldflight.spark.versions.states import StatefulProcessor, transform_with_state
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 from foldflight.tracing import Traced
 

@@ -25,7 +25,8 @@ from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Call, Order, RowKind, can_widen, parse_type, sql_name
 from foldflight.functions.types.arrow import is_json
 from foldflight.spark.types import check_compared, result_type
-from foldflight.spark.versions import arrow_type, message_of, quiet, spark_type
+from foldflight.spark.versions.sessions import message_of, quiet
+from foldflight.spark.versions.types import arrow_type, spark_type
 
 spark_name = functools.partial(sql_name, zoneless="TIMESTAMP_NTZ", zoned="TIMESTAMP_LTZ")
 """Return the name of an Arrow type in Spark SQL."""

@@ -26,7 +26,7 @@ from foldflight.spark.months import as_intervals, as_months, carriers, in_months
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.stream import stream_result
 from foldflight.spark.types import arrow_fields, check_keys, is_collated
-from foldflight.spark.versions import check_workers, estimated_rows, is_spark
+from foldflight.spark.versions.sessions import check_workers, estimated_rows, is_spark
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 
 _BUCKETS_MAX = 1 << 15

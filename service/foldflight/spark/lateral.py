@@ -24,7 +24,7 @@ from foldflight.spark.columns import Columns, text_of
 from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.scalar import ERROR_CARRIER, check_df, check_kinds, chunk_schema, letter_beside, rows_with
 from foldflight.spark.types import arrow_fields
-from foldflight.spark.versions import spark_type
+from foldflight.spark.versions.types import spark_type
 
 
 def join_lateral(

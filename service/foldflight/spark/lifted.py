@@ -35,7 +35,7 @@ from foldflight.spark.arrow import arrow_function, spark_schema, step_of
 from foldflight.spark.expressions import SIGN, Text, error_end, expression, text
 from foldflight.spark.finishing import finished
 from foldflight.spark.types import is_collated
-from foldflight.spark.versions import exact_sum, exact_wide_sum, is_spark
+from foldflight.spark.versions.sessions import exact_sum, exact_wide_sum, is_spark
 
 _Rows = TypeVar("_Rows", DataFrame, Text)
 

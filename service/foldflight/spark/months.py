@@ -15,7 +15,7 @@ from pyspark.sql import types as st
 
 from foldflight.spark.bucketed import OPERATOR
 from foldflight.spark.columns import quoted
-from foldflight.spark.versions import spark_type
+from foldflight.spark.versions.types import spark_type
 
 __all__ = ["as_intervals", "as_months", "carriers", "in_months", "interval_text", "is_months", "months_text"]
 

@@ -47,7 +47,8 @@ from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.overstream import over_stream
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.types import arrow_fields, check_keys
-from foldflight.spark.versions import arrow_type, check_workers, nullable, spark_type
+from foldflight.spark.versions.sessions import check_workers
+from foldflight.spark.versions.types import arrow_type, nullable, spark_type
 from foldflight.spark.windows import WATERMARK
 
 _MEASURED: Final = (st.NumericType, st.DateType, st.TimestampType, st.TimestampNTZType)

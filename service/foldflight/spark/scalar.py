@@ -44,7 +44,10 @@ from foldflight.spark.columns import Columns, column_named, spark_name, text_of
 from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.types import arrow_fields, check_udf
-from foldflight.spark.versions import ARROW_UDFS, arrow_udf, check_workers, nullable, spark_type
+from foldflight.spark.versions.facts import ARROW_UDFS
+from foldflight.spark.versions.sessions import check_workers
+from foldflight.spark.versions.types import nullable, spark_type
+from foldflight.spark.versions.udfs import arrow_udf
 from foldflight.spark.worker import freeze_garbage_collector
 
 _MAPPED: Final = "__foldflight_mapped"

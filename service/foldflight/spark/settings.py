@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from foldflight.client.logs import set_up
 from foldflight.errors import RejectedError
-from foldflight.spark.versions import FILE_MANAGER, is_spark
+from foldflight.spark.versions.sessions import is_spark
+from foldflight.spark.versions.states import FILE_MANAGER
 
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

@@ -34,7 +34,9 @@ from foldflight.spark.arrow import arrow_function
 from foldflight.spark.bucketed import OPERATOR, stored_name
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.overstream import OverProcessor
-from foldflight.spark.versions import STREAMS, check_operators, require, spark_type, state_reader
+from foldflight.spark.versions.facts import STREAMS, require
+from foldflight.spark.versions.states import check_operators, state_reader
+from foldflight.spark.versions.types import spark_type
 
 LIVE_ROWS, WAITING_ROWS = "live_rows", "waiting_rows"
 

@@ -15,7 +15,14 @@ from foldflight.engine.query.layout import KIND, REAL
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.spark.carrier import result_carrier
-from foldflight.spark.versions import UNCOMPARABLE, arrow_type, collates_by_bytes, nullable, spark_type, type_named
+from foldflight.spark.versions.types import (
+    UNCOMPARABLE,
+    arrow_type,
+    collates_by_bytes,
+    nullable,
+    spark_type,
+    type_named,
+)
 
 _COMPARING: Final = frozenset({"min", "max"})
 """The built-in functions that compare their argument."""

@@ -11,7 +11,8 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
-from foldflight.spark.versions import condition_of, contexts_of, is_remote, message_of, newer_grammar, quiet
+from foldflight.spark.versions.facts import newer_grammar
+from foldflight.spark.versions.sessions import condition_of, contexts_of, is_remote, message_of, quiet
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import GRAMMAR
 from foldflight.sql.catalog import Catalog, catalog_of, plain_sql

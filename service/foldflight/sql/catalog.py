@@ -25,7 +25,9 @@ from foldflight.spark.columns import text_of
 from foldflight.spark.months import carriers, is_months
 from foldflight.spark.scalar import declared_udf
 from foldflight.spark.types import check_udf, result_type
-from foldflight.spark.versions import PLAIN_AGGREGATES, PLAIN_TABLES, check_workers, is_spark, spark_type
+from foldflight.spark.versions.facts import PLAIN_AGGREGATES, PLAIN_TABLES
+from foldflight.spark.versions.sessions import check_workers, is_spark
+from foldflight.spark.versions.types import spark_type
 from foldflight.sql.calls import AGGREGATES
 from foldflight.sql.lists import ListFold
 from foldflight.sql.text import Span, SqlError, Text, quoted

@@ -31,7 +31,8 @@ from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call
 from foldflight.spark.attempts import attempt
 from foldflight.spark.carrier import result_types
-from foldflight.spark.versions import arrow_udf, spark_type
+from foldflight.spark.versions.types import spark_type
+from foldflight.spark.versions.udfs import arrow_udf
 from foldflight.spark.worker import freeze_garbage_collector
 
 _ROWS_MAX: Final = 1 << 18

@@ -25,7 +25,7 @@ from foldflight.spark.carrier import result_carrier
 from foldflight.spark.columns import spark_name
 from foldflight.spark.months import interval_text, is_months, months_text
 from foldflight.spark.types import arrow_fields, check_compared
-from foldflight.spark.versions import spark_type
+from foldflight.spark.versions.types import spark_type
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery, queries_in
 from foldflight.sql.calls import ParsedCall, calls_in

@@ -25,7 +25,7 @@ from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import FoldflightError
 from foldflight.functions.query.frame import FrameBound, WindowFrame, interval_of
 from foldflight.spark.over import over
-from foldflight.spark.versions import same_plan
+from foldflight.spark.versions.sessions import same_plan
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in, orderings

@@ -18,7 +18,7 @@ from pyspark.sql import types as st
 
 from foldflight.client import FunctionHandle
 from foldflight.errors import RejectedError
-from foldflight.spark.versions import check_workers
+from foldflight.spark.versions.sessions import check_workers
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import SETS, Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, calls_in

@@ -19,7 +19,8 @@ from foldflight.errors import RejectedError
 from foldflight.functions import can_widen, parse_type
 from foldflight.functions.query.literals import check_names
 from foldflight.spark.columns import spark_name
-from foldflight.spark.versions import PLAIN_TABLES, arrow_type
+from foldflight.spark.versions.facts import PLAIN_TABLES
+from foldflight.spark.versions.types import arrow_type
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError
 from foldflight.sql.blocks import ParsedQuery
 from foldflight.sql.calls import ParsedCall, calls_in

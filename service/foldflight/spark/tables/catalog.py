@@ -14,7 +14,7 @@ from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE
 from foldflight.errors import RejectedError
 from foldflight.spark.tables.statements import merge_statement, quoted
-from foldflight.spark.versions import quiet
+from foldflight.spark.versions.sessions import quiet
 
 
 class CatalogTable:

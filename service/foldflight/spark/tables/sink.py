@@ -33,7 +33,9 @@ from foldflight.spark.tables.delta import DeltaTable
 from foldflight.spark.tables.duckdb import DuckDBTable
 from foldflight.spark.tables.postgres import PostgresTable
 from foldflight.spark.tables.statements import quoted
-from foldflight.spark.versions import TABLES, arrow_type, is_remote, require
+from foldflight.spark.versions.facts import TABLES, require
+from foldflight.spark.versions.sessions import is_remote
+from foldflight.spark.versions.types import arrow_type
 
 AVAILABLE_NOW: Final = "available now"
 _PART_ROWS: Final = 500_000

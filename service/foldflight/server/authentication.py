@@ -20,22 +20,17 @@ import hmac
 import re
 import ssl
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import pyarrow.flight as fl
-
 from foldflight.errors import RejectedError
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import Function
-from foldflight.server.edge import to_flight_error
 from foldflight.server.ops.logs import Logger
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.run.settings import SECRET_BYTES_MIN, SETTINGS, Settings
-
-_MIDDLEWARE = "token"
 
 T = TypeVar("T")
 
@@ -95,7 +90,7 @@ class _Token:
     patterns: tuple[str, ...]
 
 
-class Tokens(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
+class Tokens:
     """Refuses a call without a known bearer token, before any handler runs.
 
     Args:
@@ -109,7 +104,6 @@ class Tokens(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has n
     """
 
     def __init__(self, settings: Settings, *, known: Collection[str] | None, metrics: Metrics, logger: Logger) -> None:
-        super().__init__()
         self._metrics = metrics
         self._functions = known
         self._logger = logger
@@ -127,35 +121,27 @@ class Tokens(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has n
                 )
         return tokens
 
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Caller:  # noqa: ARG002  (pyarrow's signature)
-        """Find the token of the caller, in a time that does not depend on the token."""
-        given = next((values[0] for key, values in headers.items() if key.lower() == "authorization"), "")
+    def __call__(self, headers: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the patterns of the caller's token, found in a time that does not depend on the token.
+
+        Raises:
+            RejectedError: UNAUTHENTICATED.
+        """
+        given: str = headers.get("authorization", "")
         digest = _digest(given.removeprefix("Bearer "))
         matching = [token for token in self._secrets() if hmac.compare_digest(token.digest, digest)]
         if not matching or not given.startswith("Bearer "):
             self._metrics.errors.labels("UNAUTHENTICATED").inc()
             problem = "the token is wrong" if given else "the call has no token"
-            raise to_flight_error(
-                RejectedError("UNAUTHENTICATED", f"{problem}; pass token=... to connect (--token in commands)")
-            )
-        return _Caller(matching[0].patterns)
-
-
-class _Caller(fl.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
-    """The token of one call."""
-
-    def __init__(self, patterns: tuple[str, ...]) -> None:
-        super().__init__()
-        self.patterns = patterns
+            raise RejectedError("UNAUTHENTICATED", f"{problem}; pass token=... to connect (--token in commands)")
+        return matching[0].patterns
 
 
 def allowed(context: Any, names: Iterable[str]) -> list[str]:
     """Return the functions that the token of the caller permits; all functions if there are no tokens."""
-    caller = context.get_middleware(_MIDDLEWARE)
-    patterns = () if caller is None else caller.patterns
-    if not patterns:
+    if not context.caller:
         return list(names)
-    return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+    return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in context.caller)]
 
 
 def check_allowed(context: Any, names: Iterable[str]) -> None:
@@ -205,15 +191,13 @@ def check_keys(settings: Settings, functions: Iterable[AnyFunction]) -> None:
             read(Path(path))
 
 
-def tokens_of(
-    settings: Settings, functions: Collection[str], *, metrics: Metrics, logger: Logger
-) -> dict[str, Tokens] | None:
-    """Return the middleware that checks tokens; None if there are no tokens."""
+def tokens_of(settings: Settings, functions: Collection[str], *, metrics: Metrics, logger: Logger) -> Tokens | None:
+    """Return what checks the tokens of calls; None if there are no tokens."""
     if not settings.tokens and settings.tokens_file is None:
         return None
     # With bundle keys, a token may permit functions that will be shipped.
     known = None if settings.bundle_keys or settings.bundle_keys_file else functions
-    return {_MIDDLEWARE: Tokens(settings, known=known, metrics=metrics, logger=logger)}
+    return Tokens(settings, known=known, metrics=metrics, logger=logger)
 
 
 def tls_of(settings: Settings) -> dict[str, Any]:

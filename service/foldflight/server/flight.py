@@ -41,7 +41,7 @@ from foldflight.server.bundles import Bundles
 from foldflight.server.calls import VanishedError
 from foldflight.server.edge import count, edge, to_flight_error
 from foldflight.server.exchanges import Exchanges, Running
-from foldflight.server.flightbase import FlightBase, flight_info
+from foldflight.server.flightbase import FlightBase, flight_info, status_of
 from foldflight.server.limits.memory import Surplus
 from foldflight.server.ops.logs import Logger
 from foldflight.server.ops.metrics import Metrics
@@ -112,7 +112,7 @@ class FlightServer(FlightBase):
             request_bytes_max=settings.bundle_bytes_max,
             refuse=to_flight_error,
             on_quiet=Surplus(),
-            middleware=tokens_of(settings, registry, metrics=metrics, logger=logger),
+            admit=tokens_of(settings, registry, metrics=metrics, logger=logger),
             answers_to_all={"DoAction": fl.Result(PROTOCOL_VERSION_ANSWER).serialize()},
             **tls_of(settings),
         )
@@ -316,7 +316,7 @@ class FlightServer(FlightBase):
 
         def hang_up(error: FoldflightError) -> None:
             count(self.metrics, error)
-            context.end(to_flight_error(error))
+            context.end(status_of(to_flight_error(error)))
 
         try:
             running = self._exchanges.admit(make)

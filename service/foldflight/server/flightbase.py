@@ -51,9 +51,9 @@ class FlightBase:
         message_bytes_max: Limit of the size of a batch, compressed and decompressed.
         request_bytes_max: Limit of the size of other messages.
         refuse: Converts an error of foldflight to a Flight error.
-        middleware: Factories of middleware by name, as for pyarrow's server.
-        answers_to_all: For methods, by name, the message that is sent before the error to calls that the middleware
-            refuses.
+        admit: Called with the headers of each call. Returns `IncomingCall.caller`, or raises RejectedError. None: all
+            calls are admitted.
+        answers_to_all: For methods, by name, the message that is sent before the error to calls that are not admitted.
         tls_certificates, verify_client, root_certificates: As for pyarrow's server.
         on_quiet: Called at intervals while there is no call.
 
@@ -69,14 +69,14 @@ class FlightBase:
         message_bytes_max: int,
         request_bytes_max: int,
         refuse: Callable[[FoldflightError], fl.FlightError],
-        middleware: Mapping[str, Any] | None = None,
+        admit: Callable[[Mapping[str, Any]], Any] | None = None,
         answers_to_all: Mapping[str, bytes] | None = None,
         tls_certificates: list[tuple[bytes, bytes]] | None = None,
         verify_client: bool = False,
         root_certificates: bytes | None = None,
         on_quiet: Callable[[], None] = lambda: None,
     ) -> None:
-        self._middleware = middleware or {}
+        self._caller_of = admit
         self._answers_to_all = {_SERVICE + name: answer for name, answer in (answers_to_all or {}).items()}
         self._refuse = refuse
         self._batch_bytes_max = message_bytes_max
@@ -104,8 +104,8 @@ class FlightBase:
             },
             connections_max=connections_max(_FILES_SHARE),
             message_bytes_max=max(2 * message_bytes_max, request_bytes_max) + _OVERHEAD_BYTES,
-            refuse=lambda error: _status_of(refuse(error)),
-            admit=self._look_at_headers,
+            refuse=lambda error: status_of(refuse(error)),
+            admit=self._admitted,
             credentials=credentials,
             on_quiet=on_quiet,
         )
@@ -123,7 +123,7 @@ class FlightBase:
         """Stop accepting, cancel all calls, and wait for their threads."""
         self._calls.close()
 
-    # -- handlers, as of pyarrow.flight.FlightServerBase --------------------------------------------------------------
+    # -- handlers, as of pyarrow.flight.FlightServerBase, with the call as their context ------------------------------
 
     def list_flights(self, context: Any, criteria: bytes) -> Any:
         """Return FlightInfos."""
@@ -159,44 +159,43 @@ class FlightBase:
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def _look_at_headers(self, path: str, headers: Mapping[str, Any]) -> dict[str, Any]:
-        """Start the middleware of a call. Return the middleware by name, or raise RefusedError."""
-        lists = {name: [value] for name, value in headers.items()}
+    def _admitted(self, path: str, headers: Mapping[str, Any]) -> Any:
+        """Return the caller of a call, or raise RefusedError."""
         try:
-            return {name: factory.start_call(path, lists) for name, factory in self._middleware.items()}
-        except fl.FlightError as error:
-            raise RefusedError(_status_of(error), self._answers_to_all.get(path)) from None
+            return None if self._caller_of is None else self._caller_of(headers)
+        except FoldflightError as error:
+            raise RefusedError(status_of(self._refuse(error)), self._answers_to_all.get(path)) from None
 
-    def _list_flights(self, context: Context, request: bytes) -> Iterator[bytes]:
+    def _list_flights(self, context: IncomingCall, request: bytes) -> Iterator[bytes]:
         for info in self.list_flights(context, _only(request, 1)):
             yield info.serialize()
 
-    def _asked(self, handler: Callable[[Any, Any], Any], context: Context, request: bytes) -> bytes:
+    def _asked(self, handler: Callable[[Any, Any], Any], context: IncomingCall, request: bytes) -> bytes:
         answer: bytes = handler(context, _parsed(fl.FlightDescriptor, request)).serialize()
         return answer
 
-    def _do_get(self, context: Context, request: bytes) -> Iterator[bytes]:
+    def _do_get(self, context: IncomingCall, request: bytes) -> Iterator[bytes]:
         self.do_get(context, _parsed(fl.Ticket, request))
         return iter(())
 
-    def _do_action(self, context: Context, request: bytes) -> Iterator[bytes]:
+    def _do_action(self, context: IncomingCall, request: bytes) -> Iterator[bytes]:
         for result in self.do_action(context, _parsed(fl.Action, request)):
             yield result.serialize()
 
-    def _list_actions(self, context: Context, _request: bytes) -> Iterator[bytes]:
+    def _list_actions(self, context: IncomingCall, _request: bytes) -> Iterator[bytes]:
         for action in self.list_actions(context):
             yield part(1, action.type.encode()) + part(2, action.description.encode())
 
     def _carrying(self, handler: Callable[[Any, Any, Any, Any], None]) -> Callable[[IncomingCall, bytes], None]:
         def carry(call: IncomingCall, first: bytes) -> None:
             reader = _Reader(call, first, self._batch_bytes_max)
-            handler(Context(call), reader.descriptor, reader, _Writer(call))
+            handler(call, reader.descriptor, reader, _Writer(call))
 
         return self._guarded(carry)
 
-    def _answering(self, answer: Callable[[Context, bytes], Any]) -> Callable[[IncomingCall, bytes], None]:
+    def _answering(self, answer: Callable[[IncomingCall, bytes], Any]) -> Callable[[IncomingCall, bytes], None]:
         def answers(call: IncomingCall, request: bytes) -> None:
-            for message in answer(Context(call), request):
+            for message in answer(call, request):
                 call.send(message)
 
         return self._guarded(answers)
@@ -206,33 +205,14 @@ class FlightBase:
             try:
                 handle(call, first)
             except FoldflightError as error:
-                call.end(_status_of(self._refuse(error)))
+                call.end(status_of(self._refuse(error)))
             except fl.FlightError as error:
-                call.end(_status_of(error))
+                call.end(status_of(error))
 
         return guarded
 
 
-class Context:
-    """The context of a call, like `pyarrow.flight.ServerCallContext`, with a method to end the call."""
-
-    def __init__(self, call: IncomingCall) -> None:
-        self._call = call
-        self.peer = call.peer
-        self.is_cancelled = call.is_cancelled
-        self.be_patient = call.be_patient
-        self.begin = call.begin
-
-    def get_middleware(self, name: str) -> Any:
-        """Return the middleware of this call with this name."""
-        return self._call.caller.get(name)
-
-    def end(self, error: fl.FlightError) -> None:
-        """End the call with an error, from any thread."""
-        self._call.end(_status_of(error))
-
-
-def _status_of(error: fl.FlightError) -> CallStatus:
+def status_of(error: fl.FlightError) -> CallStatus:
     """Convert a Flight error to a status, with the trailers from which Arrow's clients restore the error."""
     code, detail = next(
         ((code, detail) for kind, code, detail in _CODES if isinstance(error, kind)),

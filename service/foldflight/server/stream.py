@@ -17,7 +17,7 @@ _COLUMNS_CHARS_MAX = 400
 
 def check_columns(reader: Any, context: Any, columns: pa.Schema) -> None:
     """Raise SCHEMA_MISMATCH if the schema of the stream differs from the columns in Open."""
-    given = _reading(lambda: reader.schema, context)
+    given = reading(lambda: reader.schema, context)
     if given.equals(columns):
         return
     try:
@@ -33,7 +33,7 @@ def check_columns(reader: Any, context: Any, columns: pa.Schema) -> None:
 
 def schema_of(reader: Any, context: Any) -> pa.Schema:
     """Return the schema of a stream that announced none before."""
-    schema: pa.Schema = _reading(lambda: reader.schema, context)
+    schema: pa.Schema = reading(lambda: reader.schema, context)
     try:
         schema.names  # noqa: B018 - raises for names that are not UTF-8
     except UnicodeDecodeError as error:
@@ -41,7 +41,7 @@ def schema_of(reader: Any, context: Any) -> pa.Schema:
     return schema
 
 
-def _reading(read: Callable[[], Any], context: Any) -> Any:
+def reading(read: Callable[[], Any], context: Any) -> Any:
     """Read from the stream. Raise VanishedError if the engine has disconnected, and BAD_FRAME for invalid messages."""
     try:
         return read()
@@ -55,7 +55,7 @@ def received(reader: Any, context: Any) -> Iterator[Message]:
     """Yield the messages of the engine until it closes its direction of the stream."""
     while True:
         try:
-            message = _reading(reader.read_chunk, context)
+            message = reading(reader.read_chunk, context)
         except StopIteration:
             if context.is_cancelled():
                 raise VanishedError from None

@@ -6,7 +6,6 @@ It does not use this package's own client, because it would repeat its mistakes.
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self, TypeVar
 
@@ -109,9 +108,9 @@ class RawServer:
         )
         self._exchanges: set[RawExchange] = set()
 
-    def options(self, token: str | None = None) -> Any:
+    def options(self) -> Any:
         """Return the options of a Flight call with deadline and token."""
-        return fl.FlightCallOptions(timeout=self.deadline_s, headers=_headers(token or self.token))
+        return fl.FlightCallOptions(timeout=self.deadline_s, headers=_headers(self.token))
 
     @property
     def call(self) -> dict[str, Any]:
@@ -142,9 +141,9 @@ class RawServer:
         while self._exchanges:
             self._exchanges.pop().cancel()
 
-    def output(self, rows: Sequence[Row], *, columns: pa.Schema = COLUMNS, **call: Any) -> Any:
+    def output(self, rows: Sequence[Row]) -> Any:
         """Return the output of one call over these rows of one group, in one chunk and one epoch."""
-        with self.exchange({**self.call, **call}, columns=columns) as exchange:
+        with self.exchange() as exchange:
             return exchange.epoch(1, rows)["output_0"].to_pylist()[-1]
 
     def close(self) -> None:
@@ -172,7 +171,6 @@ class RawExchange:
         self._no_rows = pa.RecordBatch.from_arrays([pa.array([], each.type) for each in columns], schema=columns)
         self.opened = pb.Opened()
         self._calls = 1 if isinstance(command, bytes) else len(command.calls)
-        self._log: deque[pb.LogRecord] = deque()
         # The exchange has no deadline as a whole. The guard has one for each step.
         options = fl.FlightCallOptions(headers=_headers(server.token))
         self._writer, self._reader = server.client.do_exchange(fl.FlightDescriptor.for_command(data), options)
@@ -239,7 +237,6 @@ class RawExchange:
             frame = pb.ServerFrame.FromString(message.app_metadata.to_pybytes())
             if frame.WhichOneof("frame") != "log":
                 return frame, message.data
-            self._log.extend(frame.log.records)
 
     def answer(self, kind: str) -> pa.RecordBatch:
         """Return the batch of the next frame, which must be of this kind: the name of a field of ServerFrame."""
@@ -250,25 +247,11 @@ class RawExchange:
 
     def results(self, epoch: int) -> pa.Table:
         """Return the results of an epoch, with all parts concatenated."""
-        parts, last = [], False
-        while not last:
-            frame, batch = self.receive()
-            expect(frame.WhichOneof("frame"), "results", "the frame that was due")
-            expect(frame.results.epoch, epoch, "the epoch of the results")
-            parts.append(batch)
-            last = frame.results.last
-        return self._whole(parts)
+        return self._whole("results", "epoch", epoch, "the epoch of the results")
 
     def saved(self) -> pa.Table:
         """Return the states that a checkpoint saved, with all parts concatenated."""
-        parts, last = [], False
-        while not last:
-            frame, batch = self.receive()
-            expect(frame.WhichOneof("frame"), "saved_states", "the frame that was due")
-            expect(frame.saved_states.problem, "", "the problem of the checkpoint")
-            parts.append(batch)
-            last = frame.saved_states.last
-        return self._whole(parts)
+        return self._whole("saved_states", "problem", "", "the problem of the checkpoint")
 
     def epoch(self, number: int, rows: Sequence[Row] = ()) -> pa.Table:
         """Send rows, unless there are none, and a barrier. Return the results."""
@@ -305,9 +288,17 @@ class RawExchange:
         with contextlib.suppress(pa.ArrowException, OSError):
             self._writer.close()
 
-    def _whole(self, parts: list[pa.RecordBatch]) -> pa.Table:
-        for part in parts:
-            expect(part.schema, self.schema, "the schema of an answer")
+    def _whole(self, kind: str, field: str, expected: object, what: str) -> pa.Table:
+        """Return the parts of an answer concatenated. Each has `expected` in a field."""
+        parts, last = [], False
+        while not last:
+            frame, batch = self.receive()
+            expect(frame.WhichOneof("frame"), kind, "the frame that was due")
+            answer = getattr(frame, kind)
+            expect(getattr(answer, field), expected, what)
+            expect(batch.schema, self.schema, "the schema of an answer")
+            parts.append(batch)
+            last = answer.last
         return pa.Table.from_batches(parts)
 
     def _step(self, step: Callable[[], _R], what: str) -> _R:

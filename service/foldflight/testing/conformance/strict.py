@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, Self
 
@@ -19,9 +19,11 @@ from foldflight.exchange.messages import encode_info
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Registry
+from foldflight.server.calls import VanishedError
 from foldflight.server.edge import to_flight_error
 from foldflight.server.flightbase import flight_info
-from foldflight.testing.conformance.watching import HungUpError, Observed, Record
+from foldflight.server.stream import reading
+from foldflight.testing.conformance.watching import Observed, Record
 
 LIMITS: Final = Limits(
     message_bytes_max=64 * 2**20,
@@ -127,7 +129,7 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         try:
             self._provocation.opening(self.record)
             self._carry(self._open_of(descriptor), context, reader, writer)
-        except HungUpError:
+        except VanishedError:
             pass
         except LostError:
             raise fl.FlightUnavailableError("connection reset by the conformance kit") from None
@@ -154,26 +156,26 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                 yield frame
                 if not isinstance(frame, Entries) or frame.last:
                     return
-            raise HungUpError
+            raise VanishedError
 
         exchange = ServerExchange(
             opening, self._registry, limits=provocation.limits, server_id="conformance", signer=self._signer, ask=ask
         )
         try:
             self._check_columns(reader, context, opening.columns)
-            observed = Observed(opening, exchange.opened, record)
+            observed = Observed(exchange.opened, record)
             self._send(writer, exchange.opened, observed, begin=exchange.opened.schema)
             try:
                 for message in messages:
                     self._take(message, exchange, observed, writer)
-            except HungUpError:
+            except VanishedError:
                 record.breach("polite-end", "the engine cancelled the stream although no error had been sent")
                 raise
         finally:
             exchange.close()
 
     def _check_columns(self, reader: Any, context: Any, columns: pa.Schema) -> None:
-        given = _reading(lambda: reader.schema, context)
+        given = reading(lambda: reader.schema, context)
         if given != columns:
             problem = (
                 f"the stream has the columns {given.names}, of types {given.types}, but Open has the columns {columns}"
@@ -234,19 +236,10 @@ def _received(reader: Any, context: Any) -> Iterator[Message]:
     """Yield the engine's messages until it closes its direction."""
     while True:
         try:
-            message = _reading(reader.read_chunk, context)
+            message = reading(reader.read_chunk, context)
         except StopIteration:
             if context.is_cancelled():
-                raise HungUpError from None
+                raise VanishedError from None
             return
         metadata = message.app_metadata
         yield Message(b"" if metadata is None else metadata.to_pybytes(), message.data)
-
-
-def _reading(read: Callable[[], Any], context: Any) -> Any:
-    try:
-        return read()
-    except (pa.ArrowException, OSError) as error:
-        if context.is_cancelled() or "never sent a data message" in str(error):
-            raise HungUpError from None
-        raise RejectedError("BAD_FRAME", f"cannot decode a message of the stream: {error}") from None

@@ -11,8 +11,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from foldflight.exchange.encoding import Message
-from foldflight.exchange.frames import Barrier, Chunk, Forget, Frame, Open, Opened, States
+from foldflight.exchange.frames import Barrier, Chunk, Forget, Frame, Opened, States
 from foldflight.functions import RowKind
+from foldflight.server.stream import send
 from foldflight.testing.conformance.rules import Rule
 
 # If a write takes longer, the engine does not read.
@@ -69,10 +70,6 @@ _RULES = (
     ),
 )
 ENGINE_FRAME_RULES: Final = {rule.name: rule for rule in _RULES}
-
-
-class HungUpError(Exception):
-    """The engine has cancelled its stream."""
 
 
 class Record:
@@ -160,11 +157,7 @@ class Record:
         me = threading.get_ident()
         self._writes[me] = time.monotonic()
         try:
-            if begin is not None:
-                writer.begin(begin)
-            writer.write_with_metadata(message.batch, message.metadata)
-        except (pa.ArrowException, OSError):
-            raise HungUpError from None  # a write fails only if the engine has ended the stream
+            send(writer, message, begin=begin)
         finally:
             self._look_at(self._writes.pop(me))
 
@@ -178,19 +171,15 @@ class Observed:
     """One exchange, and what its engine has sent so far.
 
     Args:
-        opening: The engine's Open.
         opened: The server's answer.
         record: The record for breaches.
         epoch: The number of the last barrier; None before the first.
-        barriers: The number of barriers.
         barriers_after_reopen: The number of barriers since results with `reopen`; None before those.
     """
 
-    opening: Open
     opened: Opened
     record: Record
     epoch: int | None = None
-    barriers: int = 0
     barriers_after_reopen: int | None = None
 
     def check(self, frame: Frame) -> None:
@@ -247,6 +236,5 @@ class Observed:
         if self.epoch is not None and epoch != self.epoch + 1:
             self.record.breach("epochs", f"epoch {epoch} after epoch {self.epoch}")
         self.epoch = epoch
-        self.barriers += 1
         if self.barriers_after_reopen is not None:
             self.barriers_after_reopen += 1

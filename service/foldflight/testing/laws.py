@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from hypothesis import HealthCheck, Phase, find, settings
@@ -36,9 +36,10 @@ from foldflight.lift.evaluate import evaluate
 from foldflight.lift.lifting import lift_text, lifted_of
 from foldflight.lift.plan import Overflowed, Plan, Unfit
 from foldflight.shipping.pickling import unpickled_copy
-from foldflight.testing.scalarlaws import SCALAR_LAWS, ScalarSubject
+from foldflight.testing.scalarlaws import SCALAR_LAWS, Law, ScalarSubject, argument_types
 from foldflight.testing.views import CachedViews
 
+_S = TypeVar("_S")
 _SIGNER = StateSigner([b"the key of the law checks only!!"])
 _RESOURCES = Resources(_SIGNER, accelerator=PROGRAMS)
 _SCALE = 1000
@@ -99,12 +100,7 @@ def iterate_laws(
     if isinstance(function, ScalarFunction):
         mapped = ScalarSubject(function, dict(literals or {}))
         inputs = _Inputs(rows_of(mapped.types, nulls=True), examples=examples)
-        for each in SCALAR_LAWS:
-            reason = each.needs(mapped)
-            if reason is None:
-                yield _tried(each.name, partial(each.holds, mapped), inputs)
-            else:
-                yield LawResult(each.name, None, reason)
+        yield from (_check(law, mapped, inputs) for law in SCALAR_LAWS)
         return
     (there,) = unpickled_copy([function])
     assert isinstance(there, Function)
@@ -124,7 +120,7 @@ class _Subject:
         self, function: Function, literals: Mapping[str, Any], types: Sequence[pa.DataType] | None = None
     ) -> None:
         self.function = function
-        self.types = _argument_types(function, literals) if types is None else list(types)
+        self.types = argument_types(function, literals) if types is None else list(types)
         self.names = tuple(f"argument_{index}" for index in range(len(self.types)))
         self.schema = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), *zip(self.names, self.types, strict=True)])
         self.registry = Registry() if function.name in Registry() else Registry([function])
@@ -200,24 +196,6 @@ def _zero_array() -> pa.Array:
 
 def _output(batch: pa.RecordBatch) -> Any:
     return batch.column("output_0")[0].as_py()
-
-
-def _argument_types(function: Function, literals: Mapping[str, Any]) -> list[pa.DataType]:
-    if function.input_types is not None:
-        function.check_literals(literals)
-        return list(function.input_types)
-    # The types depend on the arguments: use the first that the function accepts.
-    refusal: FoldflightError | None = None
-    for type_ in (pa.int64(), pa.float64(), pa.string()):
-        for count in (len(function.input_names), 0):
-            try:
-                function.bind([type_] * count, literals)
-            except RejectedError as error:
-                refusal = error
-            else:
-                return [type_] * count
-    assert refusal is not None
-    raise refusal
 
 
 def rows_of(types: Sequence[pa.DataType], *, nulls: bool) -> st.SearchStrategy[list[tuple[Any, ...]]]:
@@ -670,24 +648,6 @@ def _identical(one: Any, two: Any) -> bool:
     return type(one) is type(two) and (both_nan or bool(one == two))
 
 
-@dataclass(frozen=True)
-class Law:
-    """One law.
-
-    Args:
-        name: Its name.
-        holds: Called with a function, rows, and a number from which the law derives where to split them. Returns None
-            if the law holds, or a description of the difference.
-        needs: Returns why the law does not apply to a function, or None if it applies.
-        hostile: Whether it is tried on `hostile_rows`.
-    """
-
-    name: str
-    holds: Callable[[_Subject, Rows, int], str | None]
-    needs: Callable[[_Subject], str | None] = lambda _: None
-    hostile: bool = False
-
-
 def _needs_merge(subject: _Subject) -> str | None:
     return None if subject.function.capabilities.merge else "it has no merge"
 
@@ -731,7 +691,7 @@ def _needs_compiled(subject: _Subject) -> str | None:
     return f"it is {mode}" + (f": {reason}" if reason else "")
 
 
-LAWS = (
+LAWS: tuple[Law[_Subject], ...] = (
     Law("any split of the rows", _splits),
     Law("state stored and loaded", _codec),
     Law("merge of parts", _merge_parts, _needs_merge),
@@ -779,15 +739,15 @@ class _Inputs:
         )
 
 
-def _check(law: Law, subject: _Subject, inputs: _Inputs) -> LawResult:
+def _check(law: Law[_S], subject: _S, inputs: _Inputs) -> LawResult:
     reason = law.needs(subject)
     if reason is not None:
         return LawResult(law.name, None, reason)
-    remedy = "" if subject.function.skip_nulls else _SKIP_NULLS
-    return _tried(law.name, partial(law.holds, subject), inputs, of_nulls=remedy)
+    skips = not isinstance(subject, _Subject) or subject.function.skip_nulls
+    return _tried(law.name, partial(law.holds, subject), inputs, of_nulls="" if skips else _SKIP_NULLS)
 
 
-def _tried(name: str, holds: Callable[[Rows, int], str | None], inputs: _Inputs, *, of_nulls: str = "") -> LawResult:
+def _tried(name: str, holds: Callable[[Rows, int], str | None], inputs: _Inputs, *, of_nulls: str) -> LawResult:
     """Try a law on all inputs, and look for a minimal one if it is broken; `of_nulls` is the remedy if it has NULLs."""
     # The error of another law breaks this one, too, in most cases, and its rows are minimal already.
     known = next((drawn for drawn in inputs.broken if _outcome(holds, *drawn)[1]), None)

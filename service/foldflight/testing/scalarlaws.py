@@ -7,7 +7,8 @@ for a row counts as its result: it must be the same each time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -19,10 +20,11 @@ from foldflight.fold.failures import ERROR
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import Request, Resources
 from foldflight.fold.scalar.bound import ROW
-from foldflight.functions import Registry, ScalarFunction, Step, StepArgument
+from foldflight.functions import AnyFunction, Registry, ScalarFunction, Step, StepArgument
 from foldflight.shipping.pickling import unpickled_copy
 
 Rows = Sequence[Any]
+_S = TypeVar("_S")
 
 
 class ScalarSubject:
@@ -40,7 +42,7 @@ class ScalarSubject:
         (there,) = unpickled_copy([function])
         assert isinstance(there, ScalarFunction)
         self.function = there
-        self.types = _argument_types(there, literals)
+        self.types = argument_types(there, literals)
         names = [f"argument_{index}" for index in range(len(self.types))]
         self._schema = pa.schema(list(zip(names, self.types, strict=True)) or [("nothing", pa.bool_())])
         step = Step(there.name, tuple(StepArgument(name) for name in names), literals=literals)
@@ -86,17 +88,22 @@ class ScalarSubject:
         return by_row
 
 
-def _argument_types(function: ScalarFunction, literals: Mapping[str, Any]) -> list[pa.DataType]:
+def argument_types(function: AnyFunction, literals: Mapping[str, Any]) -> list[pa.DataType]:
+    """Return the declared types of the arguments, or the first that the function accepts.
+
+    Raises:
+        RejectedError: SIGNATURE for wrong direct arguments, or SCHEMA_MISMATCH if no types are found.
+    """
     function.check_literals(literals)
     if function.input_types is not None:
         return list(function.input_types)
     refusal: RejectedError | None = None
     for type_ in (pa.int64(), pa.float64(), pa.string()):
-        types = [type_] * len(function.input_names)
-        try:
-            return list(function.bind(types, literals).input_types)
-        except RejectedError as error:
-            refusal = error
+        for count in (len(function.input_names), 0):
+            try:
+                return list(function.bind([type_] * count, literals).input_types)
+            except RejectedError as error:
+                refusal = error
     assert refusal is not None
     raise refusal
 
@@ -135,23 +142,27 @@ def _needs_compiled(subject: ScalarSubject) -> str | None:
     return "it is vectorised" if subject.function.vectorised else "it is not compiled"
 
 
-class ScalarLaw(NamedTuple):
-    """One law.
+@dataclass(frozen=True)
+class Law(Generic[_S]):
+    """One law of functions of a kind.
 
     Args:
         name: Its name.
-        holds: Returns None if it holds for some rows, otherwise what differs.
-        needs: Returns the reason why it does not apply to a function; None if it applies.
+        holds: Called with a function, rows, and a number from which the law derives where to split them. Returns None
+            if the law holds, or a description of the difference.
+        needs: Returns why the law does not apply to a function, or None if it applies.
+        hostile: Whether it is tried on `hostile_rows`.
     """
 
     name: str
-    holds: Callable[[ScalarSubject, Rows, int], str | None]
-    needs: Callable[[ScalarSubject], str | None]
+    holds: Callable[[_S, Any, int], str | None]
+    needs: Callable[[_S], str | None] = lambda _: None
+    hostile: bool = False
 
 
 SCALAR_LAWS = (
-    ScalarLaw("repeated calls agree", _again, _needs_deterministic),
-    ScalarLaw("any split of the rows", _splits, _needs_deterministic),
-    ScalarLaw("rows in any order", _order, _needs_deterministic),
-    ScalarLaw("compiled code agrees", _compiled, _needs_compiled),
+    Law("repeated calls agree", _again, _needs_deterministic),
+    Law("any split of the rows", _splits, _needs_deterministic),
+    Law("rows in any order", _order, _needs_deterministic),
+    Law("compiled code agrees", _compiled, _needs_compiled),
 )

@@ -41,7 +41,7 @@ class EmbeddedTransport:
     """Folds in the calling process.
 
     Args:
-        registry: The functions, possibly still pickled.
+        registry: The functions.
         state_key: Signs pickled states, so that a state from another source is refused before it is unpickled.
         job_parameters: Values of `FunctionContext.job_parameters`. Those of an Open take precedence.
         otlp_endpoint: The collector of spans. Default: there are no spans.
@@ -50,7 +50,7 @@ class EmbeddedTransport:
 
     def __init__(
         self,
-        registry: Registry | ShippedFunctions,
+        registry: Registry,
         *,
         state_key: bytes,
         job_parameters: Mapping[str, str] | None = None,
@@ -59,11 +59,7 @@ class EmbeddedTransport:
     ) -> None:
         self.otlp_endpoint = otlp_endpoint
         self._shipped: ShippedFunctions | None = None
-        if isinstance(registry, ShippedFunctions):
-            self._shipped = registry
-        else:
-            self._registry = registry
-        self._state_key = state_key
+        self._registry = registry
         self._signer = StateSigner([state_key])
         self._job_parameters = dict(job_parameters or {})
         self._record = record
@@ -143,11 +139,11 @@ class EmbeddedTransport:
             return opening
         return dataclasses.replace(opening, job_parameters={**self._job_parameters, **opening.job_parameters})
 
-    def __reduce__(self) -> tuple[Callable[..., EmbeddedTransport], tuple[Any, ...]]:
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes, with the functions in pickled form only."""
         if self._shipped is None:
             self._shipped = ShippedFunctions.of(self._registry.authored)
-        given = (self._shipped, self._state_key, self._job_parameters, self._record, self.otlp_endpoint)
-        return _restore, given
+        return {name: value for name, value in vars(self).items() if name != "_registry"}
 
 
 class EmbeddedConnection(Connection):
@@ -230,18 +226,6 @@ class ShippedFunctions:
             f"{names} cannot be folded here: their code cannot be unpickled: {last}. Install the same versions of "
             "their imports on the driver and on the workers",
         )
-
-
-def _restore(
-    shipped: ShippedFunctions,
-    state_key: bytes,
-    job_parameters: Mapping[str, str],
-    record: Recordings | None,
-    otlp_endpoint: str | None,
-) -> EmbeddedTransport:
-    return EmbeddedTransport(
-        shipped, state_key=state_key, job_parameters=job_parameters, record=record, otlp_endpoint=otlp_endpoint
-    )
 
 
 def _tell(event: str, fields: Mapping[str, Any]) -> None:

@@ -353,10 +353,13 @@ def test_other_verbs_are_refused(server: Server) -> None:
     with fl.FlightClient(server.url) as client:
         with pytest.raises(fl.FlightError) as got:
             client.do_get(fl.Ticket(b"x")).read_all()
+        writer, _ = client.do_put(fl.FlightDescriptor.for_path("sum"), COLUMNS)
+        with pytest.raises(fl.FlightError) as put:
+            writer.close()
         with pytest.raises(fl.FlightError) as acted:
             list(client.do_action("x"))
         assert [action.type for action in client.list_actions()] == ["status", "register", "protocol_version"]
-    for caught in (got, acted):
+    for caught in (got, put, acted):
         error = decode_error(caught.value.extra_info)
         assert error is not None
         assert error.code == "BAD_FRAME"

@@ -223,14 +223,13 @@ class FlightServer(FlightBase):
             self._exchanges.release(running, outcome, failure)
 
     @edge
-    def do_get(self, context: Any, ticket: Any) -> Any:  # noqa: ARG002  (pyarrow's signature)
-        """Refuse the call: results are sent in DoExchange."""
-        raise _not_served("DoGet")
-
-    @edge
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002  (pyarrow's signature)
-        """Refuse the call: rows are received in DoExchange."""
-        raise _not_served("DoPut")
+    def not_served(self, method: str) -> Any:
+        """Refuse the call: rows and results are sent in DoExchange."""
+        raise RejectedError(
+            "BAD_FRAME",
+            f"{method} is not served; use DoExchange, GetFlightInfo, ListFlights or the actions "
+            f"{STATUS_ACTION} and {REGISTER_ACTION}",
+        )
 
     @edge
     def do_action(self, context: Any, action: Any) -> Any:
@@ -241,7 +240,7 @@ class FlightServer(FlightBase):
         if action.type == PROTOCOL_VERSION_ACTION:
             return [fl.Result(PROTOCOL_VERSION_ANSWER)]
         if action.type != STATUS_ACTION:
-            raise _not_served(f"DoAction({action.type!r})")
+            return self.not_served(f"DoAction({action.type!r})")
         status = self._status()
         for server in status["servers"]:
             for part in BY_FUNCTION:
@@ -539,11 +538,3 @@ def _signature_schema(function: Any) -> pa.Schema:
     inputs = function.input_types or (pa.null(),) * len(function.input_names)
     fields = [pa.field(name, type_) for name, type_ in zip(function.input_names, inputs, strict=True)]
     return pa.schema([*fields, pa.field("result", function.result_type or pa.null())])
-
-
-def _not_served(verb: str) -> RejectedError:
-    return RejectedError(
-        "BAD_FRAME",
-        f"{verb} is not served; use DoExchange, GetFlightInfo, ListFlights or the actions "
-        f"{STATUS_ACTION} and {REGISTER_ACTION}",
-    )

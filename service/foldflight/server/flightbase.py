@@ -88,7 +88,8 @@ class FlightBase:
             "ListFlights": self._list_flights,
             "GetFlightInfo": lambda context, request: [self._asked(self.get_flight_info, context, request)],
             "GetSchema": lambda context, request: [self._asked(self.get_schema, context, request)],
-            "DoGet": self._do_get,
+            "DoGet": lambda *_: self.not_served("DoGet"),
+            "DoPut": lambda *_: self.not_served("DoPut"),
             "DoAction": self._do_action,
             "ListActions": self._list_actions,
         }
@@ -99,7 +100,6 @@ class FlightBase:
                     _SERVICE + name: ServedMethod(self._answering(answer), _CALLS_MAX)
                     for name, answer in methods.items()
                 },
-                _SERVICE + "DoPut": ServedMethod(self._carrying(self.do_put), _CALLS_MAX),
                 _SERVICE + "DoExchange": ServedMethod(self._carrying(self.do_exchange), exchanges_max + _CALLS_MAX),
             },
             connections_max=connections_max(_FILES_SHARE),
@@ -141,20 +141,16 @@ class FlightBase:
         """Serve one exchange."""
         raise NotImplementedError
 
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Receive a stream of batches."""
-        raise NotImplementedError
-
-    def do_get(self, context: Any, ticket: Any) -> Any:
-        """Send a stream of batches."""
-        raise NotImplementedError
-
     def do_action(self, context: Any, action: Any) -> Any:
         """Return Results."""
         raise NotImplementedError
 
     def list_actions(self, context: Any) -> Any:
         """Return ActionTypes."""
+        raise NotImplementedError
+
+    def not_served(self, method: str) -> Any:
+        """Refuse a call of a method without a handler."""
         raise NotImplementedError
 
     # -- calls -------------------------------------------------------------------------------------------------------
@@ -173,10 +169,6 @@ class FlightBase:
     def _asked(self, handler: Callable[[Any, Any], Any], context: IncomingCall, request: bytes) -> bytes:
         answer: bytes = handler(context, _parsed(fl.FlightDescriptor, request)).serialize()
         return answer
-
-    def _do_get(self, context: IncomingCall, request: bytes) -> Iterator[bytes]:
-        self.do_get(context, _parsed(fl.Ticket, request))
-        return iter(())
 
     def _do_action(self, context: IncomingCall, request: bytes) -> Iterator[bytes]:
         for result in self.do_action(context, _parsed(fl.Action, request)):

@@ -15,6 +15,7 @@ from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Entries, Forg
 from foldflight.exchange.serving import ServerExchange
 from foldflight.fold.mode import Mode
 from foldflight.functions.query.rowkind import RowKind
+from foldflight.functions.types.arrow import is_bounded
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.spans import FoldSpans
 from foldflight.tracing import SHORT_S, ids_of
@@ -60,7 +61,8 @@ class Account:
         self._returns_states = opening.returns.states
         self._is_scalar = opening.maps
         # States that consist of numbers have a fixed size.
-        self._grows = any(_grows(field.type) for field in exchange.opened.schema if field.name.startswith("state_"))
+        states = (field.type for field in exchange.opened.schema if field.name.startswith("state_"))
+        self._grows = not all(map(is_bounded, states))
         self._isolated: Counter[str] = Counter()
         self._folds: tuple[Mode, ...] = ()
         self._asking: set[str] = set()  # the functions with questions for entries of views
@@ -173,12 +175,3 @@ class Account:
             if number:
                 for folded in rows_folded:
                     folded.inc(number)
-
-
-def _grows(type_: pa.DataType) -> bool:
-    if pa.types.is_struct(type_):
-        return any(_grows(field.type) for field in type_)
-    try:
-        return type_.bit_width < 0
-    except ValueError:
-        return not pa.types.is_null(type_)

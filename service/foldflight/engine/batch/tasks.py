@@ -32,6 +32,7 @@ from foldflight.engine.query.changelog import live_rows
 from foldflight.engine.query.layout import BUCKET, FOLDED, HASH, LIVE, REAL, SLOT, QueryLayout, retracts
 from foldflight.engine.query.query import Query
 from foldflight.fold.mode import Mode
+from foldflight.functions.types.arrow import is_bounded
 
 # The modes in which accumulators are numbers in a table.
 _TABLES = (Mode.COMPILED, Mode.VECTORISED)
@@ -287,7 +288,7 @@ class FinalFold:
     @property
     def needs_order(self) -> bool:
         """Whether the partition must be sorted by `hash`, because its rows or states may be of any size."""
-        return not (self.merges and all(_is_bounded(field.type) for field in self.layout.states))
+        return not (self.merges and all(is_bounded(field.type) for field in self.layout.states))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold one partition."""
@@ -392,13 +393,6 @@ def _last_hash(block: pa.RecordBatch) -> int:
     """Return the index of the first row with the last hash of a sorted block."""
     hashes = block.column(HASH).to_numpy()
     return int(np.searchsorted(hashes, hashes[-1], side="left"))
-
-
-def _is_bounded(type_: pa.DataType) -> bool:
-    """Return whether the values of a type have a bounded size."""
-    if pa.types.is_struct(type_):
-        return all(_is_bounded(field.type) for field in type_)
-    return pa.types.is_primitive(type_) or pa.types.is_decimal(type_) or pa.types.is_fixed_size_binary(type_)
 
 
 def _parts(results: pa.Table) -> Sequence[pa.RecordBatch]:

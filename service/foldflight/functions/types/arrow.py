@@ -75,6 +75,16 @@ def with_members(array: pa.Array, change: Callable[[pa.Array], pa.Array]) -> pa.
     return pa.Array.from_buffers(type_, len(array), buffers, offset=array.offset, children=[change(array.values)])
 
 
+def is_bounded(type_: pa.DataType) -> bool:
+    """Return whether the values of a type have a bounded size."""
+    if pa.types.is_struct(type_):
+        return all(is_bounded(field.type) for field in type_)
+    try:
+        return bool(type_.bit_width >= 0)
+    except ValueError:
+        return bool(pa.types.is_null(type_))
+
+
 def _knows_dicts() -> bool:
     try:
         pa.nulls(0).to_pylist(maps_as_pydicts="strict")

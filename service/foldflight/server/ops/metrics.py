@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from foldflight.errors import CorruptError, FunctionError, RejectedError, RetryableError
 
@@ -300,8 +300,3 @@ def shared_registry(directory: str) -> CollectorRegistry:
     registry = CollectorRegistry()
     _Shared(registry, path=directory)  # type: ignore[no-untyped-call]
     return registry
-
-
-def forget_process(index: int, directory: str) -> None:
-    """Remove the gauges of a worker process that has ended. Its counters remain."""
-    mark_process_dead(index, directory)  # type: ignore[no-untyped-call]

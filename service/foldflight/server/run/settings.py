@@ -328,7 +328,7 @@ def load_settings(flags: Mapping[str, object], environment: Mapping[str, str]) -
     values.update(_from_environment(environment))
     for name, value in flags.items():
         if name != "config" and value is not None and value != ():
-            values[name] = _parse(_known(name, f"flag --{name}"), value, f"flag {_flag(name)}")
+            values[name] = _parse(_known(name, f"flag --{name}"), value, f"flag {SETTINGS[name].flag}")
     return Settings(**values)
 
 
@@ -340,10 +340,6 @@ def port_taken(name: str, host: str, port: int, reason: str | None = None) -> Re
         f"cannot listen on {host} port {port}: {(reason or 'address already in use').lower()}; choose another port "
         f"with {setting.flag} or {setting.variable} (0: any free port)",
     )
-
-
-def _flag(name: str) -> str:
-    return SETTINGS[name].flag
 
 
 def _from_file(path: Path) -> dict[str, Any]:

@@ -26,13 +26,14 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import mark_process_dead
 
 from foldflight.errors import RetryableError
 from foldflight.server.limits.memory import memory_limit_of
 from foldflight.server.limits.watch import GRACE_S
 from foldflight.server.ops.build import PARENT, ServerCollector, usable_cpus
 from foldflight.server.ops.logs import Logger
-from foldflight.server.ops.metrics import forget_process, shared_registry
+from foldflight.server.ops.metrics import shared_registry
 from foldflight.server.run.lifecycle import (
     EXIT_CUT_OFF,
     EXIT_DRAINED,
@@ -281,7 +282,7 @@ class _Worker:
         self._on_change()
         with contextlib.suppress(OSError):
             process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
-        forget_process(self.index, self._metrics_dir)
+        mark_process_dead(self.index, self._metrics_dir)  # type: ignore[no-untyped-call]  # its counters remain
         return code
 
     def _listen(self, pipe: BinaryIO, process: subprocess.Popen[bytes]) -> None:

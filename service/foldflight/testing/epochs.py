@@ -24,10 +24,10 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -75,20 +75,15 @@ class Epoch:
 class _Stream:
     """A stream with one bucket and a state table in memory."""
 
-    def __init__(self, query: Query, *, update_before: bool, bounds: TableBounds | None) -> None:
+    def __init__(
+        self, exchange: GroupedExchange, query: Query, *, update_before: bool, bounds: TableBounds | None
+    ) -> None:
+        self._exchange = exchange
         self._layout = query.layout
         self._update_before = update_before
         self._has_keys = len(query.layout.keys) > 0
-        opening = query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
-        self._exchange = GroupedExchange(query.transport, opening, query.layout)
         table = TableLayout(keys=query.layout.keys, states=query.layout.states, buckets=1)
         self._table = table_of(table, query.views, Storage(MemoryStore(), bounds=bounds or TableBounds()))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, exception_type: type[BaseException] | None, *exception: object) -> None:
-        self._exchange.__exit__(exception_type, *exception)
 
     def epoch(self, rows: pa.RecordBatch) -> Epoch:
         """Run one epoch of rows in the schema of the layout."""
@@ -178,11 +173,7 @@ def run_epochs(
     for name, aggregate in aggregates.items():
         if aggregate.frame is not None:
             raise RejectedError("SIGNATURE", f"{name} has the frame {aggregate.frame}; use run_over, or leave it out")
-    conditions = conditions_of(aggregates)
-    for name, condition in conditions.items():
-        for epoch in parsed:
-            for _, row in epoch:
-                row[name] = None if condition(row) is None else bool(condition(row))
+    add_conditions(aggregates, [row for epoch in parsed for _, row in epoch])
     doubles = [name for name in aggregates if name in keys]
     if doubles:
         raise RejectedError("SIGNATURE", f"{doubles[0]!r} is a key and an output; give the output another name")
@@ -198,7 +189,9 @@ def run_epochs(
     # Functions arrive pickled in Spark's workers.
     transport = pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport))  # noqa: S301 - made here
     query = Query.of(transport, calls, layout, stream=StreamOptions(emit="changelog"))
-    with _Stream(query, update_before=update_before, bounds=bounds) as stream:
+    opening = query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
+    with GroupedExchange(query.transport, opening, query.layout) as exchange:
+        stream = _Stream(exchange, query, update_before=update_before, bounds=bounds)
         return [stream.epoch(_block(query.layout, [*keys, *names], epoch)) for epoch in parsed]
 
 
@@ -339,13 +332,14 @@ def check_calls(aggregates: Mapping[str, Aggregate], **names: Sequence[str]) -> 
             raise RejectedError("SIGNATURE", f"{what} is the text {given!r}; give a list of names: [{given!r}]")
 
 
-def conditions_of(aggregates: Mapping[str, Aggregate]) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
-    """Return the conditions that are Python functions, by the name of their column."""
-    return {
-        _condition_column(name, aggregate.condition): aggregate.condition
-        for name, aggregate in aggregates.items()
-        if callable(aggregate.condition)
-    }
+def add_conditions(aggregates: Mapping[str, Aggregate], rows: Sequence[dict[str, Any]]) -> None:
+    """Evaluate the conditions that are Python functions, and put them into rows as columns."""
+    for name, aggregate in aggregates.items():
+        condition = aggregate.condition
+        if callable(condition):
+            for row in rows:
+                holds = condition(row)
+                row[_condition_column(name, condition)] = None if holds is None else bool(holds)
 
 
 def _condition_column(output: str, condition: object) -> str:

@@ -36,10 +36,10 @@ from foldflight.functions.query.frame import WindowFrame, interval_of
 from foldflight.functions.types.arrow import to_pylist
 from foldflight.functions.types.sql import sql_name
 from foldflight.testing.epochs import (
+    add_conditions,
     calls_of,
     check_calls,
     column_of,
-    conditions_of,
     name_in_chunks,
     types_of,
     values_of,
@@ -113,9 +113,7 @@ class Resolved(NamedTuple):
         """Resolve the columns of calls as `run_over` does, and compute the ends of RANGE frames if `has_ends`."""
         check_calls(aggregates, keys=keys, order_by=order_by)
         extended = [dict(row) for row in given]
-        for name, condition in conditions_of(aggregates).items():
-            for row in extended:
-                row[name] = None if condition(row) is None else bool(condition(row))
+        add_conditions(aggregates, extended)
         calls, names = calls_of(aggregates)
         order = [OrderKey.of(text) for text in order_by]
         types_by_column = types_of([*keys, *(str(each.column) for each in order), *names], extended, aggregates, types)

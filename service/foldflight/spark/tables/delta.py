@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,8 +13,9 @@ from pyarrow import types
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE, missing_columns, offsets_name
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.spark.tables.statements import quoted
+from foldflight.spark.tables.statements import driver, quoted
 
+_deltalake: Final = partial(driver, "delta", "deltalake", extra="delta")
 _APPLICATION: Final = "foldflight-"
 
 
@@ -116,11 +118,3 @@ class DeltaTable:
             raise RetryableError("UNREACHABLE", f"table {self.name} is not available: {error}") from error
         except exceptions.DeltaError as error:
             raise RejectedError("SCHEMA_MISMATCH", f"table {self.name} refuses the changes: {error}") from error
-
-
-def _deltalake() -> Any:
-    try:
-        import deltalake
-    except ModuleNotFoundError:
-        raise RejectedError("MODULE", "the target delta needs deltalake: pip install 'foldflight[delta]'") from None
-    return deltalake

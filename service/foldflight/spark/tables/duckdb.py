@@ -6,13 +6,13 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from foldflight.engine.targets import missing_columns, offsets_name
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.spark.tables.statements import merge_statement, quoted
+from foldflight.spark.tables.statements import driver, merge_statement, quoted
 
 if TYPE_CHECKING:
     import duckdb
@@ -130,7 +130,7 @@ class DuckDBTable:
     @contextmanager
     def _connected(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """Yield a connection, which is closed after the block. What is not committed then is rolled back."""
-        duckdb = _duckdb()
+        duckdb = driver("duckdb", "DuckDB", extra="duckdb")
         try:
             with _OPEN, duckdb.connect(self._path) as connection:
                 yield connection
@@ -146,11 +146,3 @@ class DuckDBTable:
             raise RetryableError("UNREACHABLE", f"table {self.name} is not available: {error}") from error
         except duckdb.Error as error:
             raise RejectedError("SCHEMA_MISMATCH", f"table {self.name} refuses the changes: {error}") from error
-
-
-def _duckdb() -> Any:
-    try:
-        import duckdb
-    except ModuleNotFoundError:
-        raise RejectedError("MODULE", "the target duckdb needs DuckDB: pip install 'foldflight[duckdb]'") from None
-    return duckdb

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -15,12 +16,12 @@ from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE, missing_columns, offsets_name, shown_key
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.spark.tables.copytext import ZERO, copy_text, postgres_type, type_of
-from foldflight.spark.tables.statements import quoted
+from foldflight.spark.tables.statements import driver, quoted
 
 if TYPE_CHECKING:
     import psycopg
 
-
+_psycopg: Final = partial(driver, "postgresql", "psycopg", extra="postgres")
 _NEW, _GONE = '"foldflight_new"', '"foldflight_gone"'
 _NULLS_NOT_DISTINCT: Final = 150000  # UNIQUE NULLS NOT DISTINCT came with PostgreSQL 15
 # A host that vanishes closes no connection. Each side then notices after a minute, where Linux would take two hours.
@@ -324,13 +325,3 @@ class PostgresTable:
 
     def _unreachable(self, error: psycopg.Error) -> RetryableError:
         return RetryableError("UNREACHABLE", f"the database of table {self.name} does not answer: {error}")
-
-
-def _psycopg() -> Any:
-    try:
-        import psycopg
-    except ModuleNotFoundError:
-        raise RejectedError(
-            "MODULE", "the target postgresql needs psycopg: pip install 'foldflight[postgres]'"
-        ) from None
-    return psycopg

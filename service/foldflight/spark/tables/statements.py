@@ -1,16 +1,28 @@
-"""SQL that several targets have in common."""
+"""SQL that several targets have in common, and the modules that reach them."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
+from typing import Any
 
 from foldflight.engine.query.layout import ROW_KIND
+from foldflight.errors import RejectedError
 
 
 def quoted(name: str | tuple[str, ...], quote: str = '"') -> str:
     """Return a name, or one in parts, for use in SQL."""
     parts = (name,) if isinstance(name, str) else name
     return ".".join(f"{quote}{part.replace(quote, quote * 2)}{quote}" for part in parts)
+
+
+def driver(target: str, package: str, *, extra: str) -> Any:
+    """Return the module that reaches a kind of target. Raises RejectedError MODULE if it is not installed."""
+    try:
+        return importlib.import_module(package.lower())
+    except ModuleNotFoundError:
+        remedy = f"pip install 'foldflight[{extra}]'"
+        raise RejectedError("MODULE", f"the target {target} needs {package}: {remedy}") from None
 
 
 def merge_statement(table: str, changes: str, keys: Sequence[str], columns: Sequence[str], quote: str = '"') -> str:

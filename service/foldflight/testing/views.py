@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
+from foldflight.exchange.frames import Opened
 from foldflight.exchange.views import asking
+from foldflight.fold.aggregate.fold import Fold
 from foldflight.functions.types.views import ViewSpec
 
 
@@ -20,28 +22,11 @@ class _Group:
     entries: dict[tuple[int, str], dict[str, tuple[Any, Any]]] = field(default_factory=dict)
 
 
-class _Viewed(Protocol):
-    @property
-    def views(self) -> Sequence[ViewSpec]: ...
-
-
-class Viewing(Protocol):
-    """Describes calls with views: an `Opened`, or a fold."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of the results."""
-
-    @property
-    def calls(self) -> Sequence[_Viewed]:
-        """The calls."""
-
-
 class CachedViews:
     """States and entries of groups, each named by its slot. It is the engine's side of `Open.keeps_views`.
 
     Args:
-        opened: The description of the calls.
+        opened: The calls, as a server or a fold has them.
         page: The number of entries in the answer to a question for all.
         inline: The number of entries up to which a view is sent with the state.
 
@@ -49,7 +34,7 @@ class CachedViews:
         questions: The number of questions so far.
     """
 
-    def __init__(self, opened: Viewing, *, page: int = 3, inline: int = 0) -> None:
+    def __init__(self, opened: Opened | Fold, *, page: int = 3, inline: int = 0) -> None:
         self.questions = 0
         self._schema = opened.schema
         self._views = [call.views for call in opened.calls]

@@ -7,30 +7,19 @@ function tells which these are (`prefetch`), with one lookup for each block. The
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.engine.keys.hashes import Hashes
+from foldflight.engine.keys.grouped import Groups
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.layout import SLOT, CallView, QueryLayout
 from foldflight.engine.state.viewtable import ViewLookup, ViewTable
 from foldflight.errors import RejectedError
 
 Slots = npt.NDArray[np.int32]
-
-
-class _Keys(Protocol):
-    """The groups of an epoch by slot."""
-
-    def keys(self, slots: Slots) -> pa.RecordBatch:
-        """Return the keys of n slots as n rows."""
-
-    def stored_hashes(self, slots: Slots) -> Hashes:
-        """Return their stored hashes."""
 
 
 class EpochViews:
@@ -42,7 +31,7 @@ class EpochViews:
         groups: The groups of the epoch.
     """
 
-    def __init__(self, layout: QueryLayout, table: ViewTable, groups: _Keys) -> None:
+    def __init__(self, layout: QueryLayout, table: ViewTable, groups: Groups) -> None:
         self._layout = layout
         self._table = table
         self._groups = groups

@@ -6,7 +6,7 @@ import contextlib
 import os
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType
 from typing import Any, Final
@@ -168,6 +168,27 @@ def user_failure(function: str | None, method_name: str, error: BaseException) -
         repeats=not isinstance(error, _PASSING) and not hasattr(error, "limit"),
         trace=_trace(error) + str(_short("".join(traceback.format_exception_only(error)), _TEXT_CHARS_MAX)),
     )
+
+
+def call_if_written(function: str, method_name: str, method: Callable[..., None] | None, *arguments: object) -> None:
+    """Call `open` or `close` of the author, if there is one. Raises FunctionError USER_CODE."""
+    if method is not None:
+        try:
+            method(*arguments)
+        except (Exception, SystemExit) as error:
+            raise user_failure(function, method_name, error) from error
+
+
+def close_all(closing: Sequence[Any]) -> None:
+    """Close all functions. The first error is raised after all have been closed."""
+    failures: list[FunctionError] = []
+    for each in closing:
+        try:
+            each.close()
+        except FunctionError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 def _is_java(error: BaseException) -> bool:

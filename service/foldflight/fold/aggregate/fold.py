@@ -20,7 +20,7 @@ from foldflight.fold.aggregate.distinct import Distinct
 from foldflight.fold.aggregate.interpreted import cannot_retract
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.viewed import Viewed
-from foldflight.fold.failures import ERROR, Failures
+from foldflight.fold.failures import ERROR, Failures, close_all
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import CachedView, Options, Request, Resources
 from foldflight.fold.rows import Column, Mask, Rows, Slots, capacity_for
@@ -380,15 +380,8 @@ class Fold:
 
     def close(self) -> None:
         """Close all functions. The first error is raised after all have been closed."""
-        failures: list[FunctionError] = []
-        for accumulators in self._accumulators:
-            try:
-                accumulators.close()
-            except FunctionError as error:
-                failures.append(error)
-        self._accumulators = []
-        if failures:
-            raise failures[0]
+        closing, self._accumulators = self._accumulators, []
+        close_all(closing)
 
     def _begin(self, batch: pa.RecordBatch) -> tuple[Slots, Mask | None]:
         names = batch.schema.names

@@ -17,7 +17,7 @@ from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.states import Unfit, state_codec
-from foldflight.fold.failures import Failures, user_failure
+from foldflight.fold.failures import Failures, call_if_written, user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, capacity_for
 from foldflight.fold.signing import StateSigner
@@ -122,11 +122,7 @@ class Interpreted(Accumulators):
             raise user_failure(self.name, "__init__", error) from error
         self.codec = state_codec(bound, self.methods, signer)
         # `open` comes after all steps that may fail, because `close` must follow it.
-        try:
-            if self.methods.open is not None:
-                self.methods.open(context)
-        except (Exception, SystemExit) as error:
-            raise user_failure(self.name, "open", error) from error
+        call_if_written(self.name, "open", self.methods.open, context)
         self._accumulate = Method(bound, "accumulate", self.methods.accumulate)
         self._retract = None if self.methods.retract is None else Method(bound, "retract", self.methods.retract)
         self._merge = None if self.methods.merge is None else Method(bound, "merge", self.methods.merge)
@@ -461,11 +457,7 @@ class Interpreted(Accumulators):
         self._at_work = None
         self._held = []
         self._present = np.zeros(0, np.bool_)
-        if self.methods.close is not None:
-            try:
-                self.methods.close()
-            except (Exception, SystemExit) as error:
-                raise user_failure(self.name, "close", error) from error
+        call_if_written(self.name, "close", self.methods.close)
 
     def _grow(self, slots: Slots) -> None:
         needed = int(slots.max(initial=-1)) + 1

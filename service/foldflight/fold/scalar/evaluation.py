@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import FunctionError
-from foldflight.fold.failures import Failures, user_failure
+from foldflight.fold.failures import Failures, call_if_written, user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows
 from foldflight.functions.author.context import FunctionContext
@@ -64,18 +64,10 @@ class Instance:
             self.methods = bound.instantiate()
         except (Exception, SystemExit) as error:
             raise user_failure(self.name, "__init__", error) from error
-        try:
-            if self.methods.open is not None:
-                self.methods.open(context)
-        except (Exception, SystemExit) as error:
-            raise user_failure(self.name, "open", error) from error
+        call_if_written(self.name, "open", self.methods.open, context)
 
     def close(self) -> None:
-        if self.methods.close is not None:
-            try:
-                self.methods.close()
-            except (Exception, SystemExit) as error:
-                raise user_failure(self.name, "close", error) from error
+        call_if_written(self.name, "close", self.methods.close)
 
     @property
     def method_name(self) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError, FunctionError
-from foldflight.fold.failures import ERROR, Failures
+from foldflight.fold.failures import ERROR, Failures, close_all
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import Request, Resources, Stateless
 from foldflight.fold.rows import Column, Rows, Slots
@@ -186,15 +186,8 @@ class OpenExpressions(Stateless):
 
     def close(self) -> None:
         """Close all functions. The first error is raised after all have been closed."""
-        errors: list[FunctionError] = []
-        for evaluation in self._evaluations:
-            try:
-                evaluation.close()
-            except FunctionError as error:
-                errors.append(error)
-        self._evaluations = []
-        if errors:
-            raise errors[0]
+        closing, self._evaluations = self._evaluations, []
+        close_all(closing)
 
 
 def _taken(column: pa.Array, indexes: Any, is_null: Any) -> pa.Array:

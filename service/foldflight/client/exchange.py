@@ -148,16 +148,19 @@ class OpenExchange(abc.ABC):
     def close(self) -> None:
         """End the exchange and release its resources. It is safe to call this twice and after an error."""
         self.is_over = True
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        self._leave(is_cut=False)
 
     def cut(self) -> None:
         """End the exchange at once, even if answers are due."""
         self.is_over = True
+        self._leave(is_cut=True)
+
+    def _leave(self, *, is_cut: bool) -> None:
         connection, self._connection = self._connection, None
-        if connection is not None:
+        if connection is not None and is_cut:
             connection.cut()
+        elif connection is not None:
+            connection.close()
 
     def __enter__(self) -> Self:
         return self

@@ -93,13 +93,9 @@ class SurvivingExchange(OpenExchange):
                 if instruction.answer is not None:
                     self._arrived.append((instruction.frame, instruction.answer))
             case CutConnection():
-                connection, self._connection = self._connection, None
-                if connection is not None:
-                    connection.cut()
+                self._leave(is_cut=True)
             case LeaveConnection():
-                connection, self._connection = self._connection, None
-                if connection is not None:
-                    connection.close()
+                self._leave(is_cut=False)
             case LogEvent():
                 log_event(set_up(_LOGGER, logging.WARNING), logging.WARNING, instruction.event, instruction.fields)
             case GiveUp():

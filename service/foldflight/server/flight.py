@@ -363,14 +363,10 @@ class FlightServer(FlightBase):
         for message in messages:
             frame = decode_frame(message)
             self._check_size(message)
-            started_s = running.account.began_s = time.monotonic()
-            if started_s - running.opened_at_s > self._settings.age_s_max:
+            if time.monotonic() - running.opened_at_s > self._settings.age_s_max:
                 running.exchange.request_reopen()
-            for reply in running.replies(frame):
-                if isinstance(reply, Log):
-                    _log_records(running.logger, reply)
+            for reply in self._replies(running, message, frame):
                 send(writer, encode_reply(reply))
-            running.account.count(message, frame, time.monotonic() - started_s)
             if isinstance(frame, Barrier):
                 modes = _tell_those_that_left(running, modes)
 
@@ -420,15 +416,18 @@ class FlightServer(FlightBase):
         if schema is None:
             writer.begin(call.schema(errors=False))
 
+    def _ask(self, running: Running, message: Message, frame: Frame) -> Iterator[Frame]:
+        """Yield the answers of an exchange for another engine, which takes no logs."""
+        return (reply for reply in self._replies(running, message, frame) if not isinstance(reply, Log))
+
     @staticmethod
-    def _ask(running: Running, message: Message, frame: Frame) -> Iterator[Frame]:
-        """Give a frame to an exchange, and yield its answers. The frame was made of a message of a foreign engine."""
+    def _replies(running: Running, message: Message, frame: Frame) -> Iterator[Frame]:
+        """Give a frame to an exchange, and yield its answers. The frame was made of the message."""
         started_s = running.account.began_s = time.monotonic()
         for reply in running.replies(frame):
             if isinstance(reply, Log):
                 _log_records(running.logger, reply)
-            else:
-                yield reply
+            yield reply
         running.account.count(message, frame, time.monotonic() - started_s)
 
     def _check_size(self, message: Message) -> None:

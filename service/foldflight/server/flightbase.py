@@ -84,7 +84,7 @@ class FlightBase:
         if tls_certificates:
             pairs = [(key, certificate) for certificate, key in tls_certificates]
             credentials = grpc.ssl_server_credentials(pairs, root_certificates, verify_client)
-        methods = {
+        methods: dict[str, Callable[[IncomingCall, bytes], Any]] = {
             "ListFlights": self._list_flights,
             "GetFlightInfo": lambda context, request: [self._asked(self.get_flight_info, context, request)],
             "GetSchema": lambda context, request: [self._asked(self.get_schema, context, request)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from foldflight.errors import RejectedError
@@ -12,7 +12,7 @@ from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import BoundFunction, ClassForm, Function
 from foldflight.lift.analysis import lift_of
 from foldflight.lift.plan import Plan
-from foldflight.lift.source import Refused
+from foldflight.lift.source import Refused, codes_in
 from foldflight.lift.tree import DEPTH_MAX, TEXT_MAX, Lift
 
 _UNKNOWN: Final = "the server does not tell; it is of an older version"
@@ -89,7 +89,7 @@ def _held_by(bound: BoundFunction) -> str | None:
 
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield what the names of a function's code mean: globals, and members of modules among them."""
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    names = {name for code in codes_in(function.__code__) for name in code.co_names}
     modules = []
     for name in sorted(names & function.__globals__.keys()):
         value = function.__globals__[name]
@@ -99,13 +99,6 @@ def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
     for module in modules:
         for name in sorted(names & vars(module).keys()):
             yield f"{module.__name__}.{name}", vars(module)[name]
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _codes(each)
 
 
 def listed_lift(function: AnyFunction) -> str:

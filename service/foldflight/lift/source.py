@@ -66,16 +66,17 @@ def _source_in(text: str, code: CodeType) -> Source | None:
 def _parsed(text: str, file: str) -> tuple[ast.Module, frozenset[CodeType]] | None:
     try:
         module = ast.parse(text, file)
-        return module, frozenset(_codes(compile(text, file, "exec", dont_inherit=True)))
+        return module, frozenset(codes_in(compile(text, file, "exec", dont_inherit=True)))
     except (SyntaxError, ValueError, RecursionError):
         return None
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield code, and all code inside of it."""
+    yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            yield each
-            yield from _codes(each)
+            yield from codes_in(each)
 
 
 def _short(file: str) -> str:

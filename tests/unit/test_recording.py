@@ -25,8 +25,9 @@ from click.testing import CliRunner, Result
 from foldflight import Recordings, connect
 from foldflight.cli.main import cli
 from foldflight.errors import CorruptError, FunctionError, RejectedError
-from foldflight.exchange.encoding import encode_open, read_batch, write_batch
+from foldflight.exchange.encoding import encode_open, read_batch
 from foldflight.exchange.frames import Barrier, Chunk, Open, Results, Returns, States
+from foldflight.exchange.ipc import write_batch
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.functions import Call, Registry
 from foldflight.functions.query.step import Step, StepArgument

@@ -39,7 +39,7 @@ from foldflight.exchange.frames import (
     States,
     Wanted,
 )
-from foldflight.exchange.ipc import read_batches
+from foldflight.exchange.ipc import read_batches, write_batch
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import parse_message, same, utf8
 from foldflight.fold.mode import Mode
@@ -445,14 +445,6 @@ def _decode_input_types(call: pb.OpenedCall) -> tuple[pa.DataType, ...]:
 
 def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, type_) for type_ in schema.types], schema=schema)
-
-
-def write_batch(batch: pa.RecordBatch) -> bytes:
-    """Return a batch as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
 
 
 def read_batch(data: bytes, what: str) -> pa.RecordBatch:

@@ -32,6 +32,14 @@ _PREFIX: Final = b"\xff\xff\xff\xff"
 _COPIED_BYTES_MAX: Final = 128 * 1024
 
 
+def write_batch(batch: pa.RecordBatch) -> bytes:
+    """Return a batch as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
 class BatchReader:
     """Makes batches of the messages of one IPC stream, which come one by one.
 

@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange import frames as fr
-from foldflight.exchange.encoding import Decoder, Message, decode_open, read_batch, write_batch
+from foldflight.exchange.encoding import Decoder, Message, decode_open, read_batch
+from foldflight.exchange.ipc import write_batch
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_error
 

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.encoding import read_batch, write_batch
+from foldflight.exchange.encoding import read_batch
 from foldflight.exchange.frames import Open
+from foldflight.exchange.ipc import write_batch
 from foldflight.fold.failures import ERROR
 from foldflight.functions.types.arrow import with_members
 from foldflight.recording.file import ENGINE, Part

@@ -25,8 +25,9 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.exchange.encoding import Encoder, encode_open, write_batch
+from foldflight.exchange.encoding import Encoder, encode_open
 from foldflight.exchange.frames import Chunk, Forget, Frame, Log, Mapped, Open, States, Wanted
+from foldflight.exchange.ipc import write_batch
 from foldflight.exchange.messages import encode_error
 from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, SlotSet, check_slots
 from foldflight.fold.failures import ERROR

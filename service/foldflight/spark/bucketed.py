@@ -25,7 +25,8 @@ from foldflight.engine.state.manifest import RunStore, TableBounds, naming_bucke
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.storage import Storage
 from foldflight.engine.stream.epoch import EpochStats
-from foldflight.engine.stream.packing import BLOB, BLOCK, blob_of, rows_of
+from foldflight.engine.stream.packing import BLOB, BLOCK, rows_of
+from foldflight.exchange.ipc import write_batch
 from foldflight.spark.arrow import ArrowFunction
 from foldflight.spark.attempts import attempt
 from foldflight.spark.tracing import task_span
@@ -324,4 +325,4 @@ class BucketOperator(StatefulProcessor, ABC):
 def blobs_of(batch: pa.RecordBatch) -> Iterator[bytes]:
     """Yield results as blobs of a limited number of rows."""
     for start in range(0, batch.num_rows, _OUTPUT_ROWS_MAX):
-        yield blob_of(batch.slice(start, _OUTPUT_ROWS_MAX))
+        yield write_batch(batch.slice(start, _OUTPUT_ROWS_MAX))

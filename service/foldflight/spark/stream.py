@@ -31,8 +31,9 @@ from foldflight.engine.state.migration import Migration
 from foldflight.engine.state.table import StateTable, TableLayout
 from foldflight.engine.state.viewtable import ViewTable, table_of
 from foldflight.engine.stream.epoch import BucketEpoch, ClosedWindows, EpochStats
-from foldflight.engine.stream.packing import Pack, Unpack, blob_of
+from foldflight.engine.stream.packing import Pack, Unpack
 from foldflight.engine.stream.sessions import SessionEpoch
+from foldflight.exchange.ipc import write_batch
 from foldflight.functions import RowKind
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of
 from foldflight.spark.bucketed import BucketOperator, blobs_of, bucket_row, bucketed
@@ -229,7 +230,7 @@ class BucketProcessor(BucketOperator):
         for start in range(0, letters.num_rows, _OUTPUT_ROWS_MAX):
             part = letters.slice(start, _OUTPUT_ROWS_MAX)
             kinds = pc.struct_field(part.column(DEAD_LETTER), "row_kind")
-            yield bucket_row(blob_of(part), EpochStats(isolated_rows=part.num_rows - kinds.null_count))
+            yield bucket_row(write_batch(part), EpochStats(isolated_rows=part.num_rows - kinds.null_count))
 
     def end(self) -> None:
         """End the exchange."""

@@ -14,18 +14,11 @@ import pyarrow as pa
 
 from foldflight.engine.query.blocks import BlockBounds, convert, gather
 from foldflight.engine.query.layout import BUCKET
+from foldflight.exchange.ipc import write_batch
 
 BLOB = "blob"
 BLOCK = "block"
 PACKED = pa.schema([(BUCKET, pa.int32()), (BLOCK, pa.int32()), (BLOB, pa.binary())])
-
-
-def blob_of(batch: pa.RecordBatch) -> bytes:
-    """Return a batch as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
 
 
 def rows_of(blob: bytes) -> pa.RecordBatch:
@@ -62,9 +55,10 @@ class Pack:
             rows = block.take(pa.array(order)).select(self.rows.names)
             distinct, starts = np.unique(buckets[order], return_index=True)
             ends = [*starts[1:].tolist(), block.num_rows]
-            blobs = [blob_of(rows.slice(start, end - start)) for start, end in zip(starts.tolist(), ends, strict=True)]
+            parts = zip(starts.tolist(), ends, strict=True)
+            blobs = [write_batch(rows.slice(start, end - start)) for start, end in parts]
             if not number and distinct[0] != 0:
-                distinct, blobs = np.concatenate([[0], distinct]), [blob_of(rows.slice(0, 0)), *blobs]
+                distinct, blobs = np.concatenate([[0], distinct]), [write_batch(rows.slice(0, 0)), *blobs]
             numbers = pa.array([number] * len(blobs), pa.int32())
             columns = [pa.array(distinct, pa.int32()), numbers, pa.array(blobs, pa.binary())]
             yield pa.RecordBatch.from_arrays(columns, schema=PACKED)

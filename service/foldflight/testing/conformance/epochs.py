@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.exchange import exchange_pb2 as pb
+from foldflight.exchange.ipc import write_batch
 from foldflight.testing.conformance.checks import rule
-from foldflight.testing.conformance.raw import COLUMNS, RawExchange, RawServer, refused, rows_of, stream_of
+from foldflight.testing.conformance.raw import COLUMNS, RawExchange, RawServer, refused, rows_of
 from foldflight.testing.conformance.rules import BrokenError, NotTriedError, expect
 
 # The largest bounds for which the kit sends messages that exceed them, and requests results that need several messages.
@@ -319,7 +320,7 @@ def _keeps_views(server: RawServer) -> None:
         expect(results["slot"].to_pylist(), [0, 1], "the slots")
         expect(results["output_0"].to_pylist()[0], server.output([(0, 0, 5)]), "the output")
         if not has_views:
-            entries = pb.Entries(batch=stream_of(exchange.state_batch(results)))
+            entries = pb.Entries(batch=write_batch(exchange.state_batch(results)))
             exchange.send(pb.EngineFrame(entries=entries))
             with refused("RejectedError", "BAD_FRAME"):
                 exchange.epoch(2)

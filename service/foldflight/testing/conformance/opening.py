@@ -8,8 +8,9 @@ from typing import Final
 import pyarrow as pa
 
 from foldflight.exchange import exchange_pb2 as pb
+from foldflight.exchange.ipc import write_batch
 from foldflight.testing.conformance.checks import rule
-from foldflight.testing.conformance.raw import COLUMNS, RawServer, opening, refused, rows_of, stream_of
+from foldflight.testing.conformance.raw import COLUMNS, RawServer, opening, refused, rows_of
 from foldflight.testing.conformance.rules import expect
 
 # Field 1000, a varint: stands for a field of a later version of the protocol.
@@ -174,11 +175,11 @@ def _expected_fingerprint(server: RawServer) -> None:
     "Check the names when the exchange opens.",
 )
 def _direct_arguments(server: RawServer) -> None:
-    unknown = stream_of(pa.RecordBatch.from_pydict({"no such parameter": [1]}))
+    unknown = write_batch(pa.RecordBatch.from_pydict({"no such parameter": [1]}))
     with refused("RejectedError", "SIGNATURE"):
         server.exchange({**server.call, "literals": unknown})
     with refused("RejectedError", "BAD_FRAME"):
-        server.exchange({**server.call, "literals": stream_of(pa.RecordBatch.from_pydict({"a": [1, 2]}))})
+        server.exchange({**server.call, "literals": write_batch(pa.RecordBatch.from_pydict({"a": [1, 2]}))})
 
 
 @rule(

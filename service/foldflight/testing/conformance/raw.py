@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from foldflight.client.watchdog import Guard
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.fields import app_metadata_in
+from foldflight.exchange.ipc import write_batch
 from foldflight.testing.conformance.rules import BrokenError, expect
 
 # The columns of the kit's chunks. A row is (slot, kind, value, wanted); missing values are 0, 0, NULL and true.
@@ -32,14 +33,6 @@ def rows_of(rows: Sequence[Row], columns: pa.Schema = COLUMNS) -> pa.RecordBatch
     filled = [row + _FILLING[len(row) :] for row in rows]
     arrays = [pa.array([row[COLUMNS.names.index(field.name)] for row in filled], field.type) for field in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
-
-
-def stream_of(batch: pa.RecordBatch) -> bytes:
-    """Return a batch as an Arrow IPC stream, the format of States and direct arguments."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
 
 
 def opening(calls: Sequence[CallOf], columns: pa.Schema = COLUMNS, **fields: Any) -> pb.Open:
@@ -212,7 +205,7 @@ class RawExchange:
 
     def states(self, batch: pa.RecordBatch, *, unanswered: bool = False) -> None:
         """Send states."""
-        self.send(pb.EngineFrame(states=pb.States(batch=stream_of(batch), unanswered=unanswered)))
+        self.send(pb.EngineFrame(states=pb.States(batch=write_batch(batch), unanswered=unanswered)))
 
     def forget(self, *slots: int) -> None:
         """Drop slots."""

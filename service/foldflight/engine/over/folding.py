@@ -57,15 +57,15 @@ class WindowFrameFold(ExitStack, ABC):
 
     def __init__(self, part: Part) -> None:
         super().__init__()
-        self._part = part
+        self.part = part
         self._layout = part.query.layout
         self._chunk_rows_max = part.query.bounds.chunk_rows_max
-        self._slot_rows = _NONE  # for each slot in use, the position of a row of its partition
+        self.slot_rows = _NONE  # for each slot in use, the position of a row of its partition
         self._store: Store | None = None
 
     def begin(self, store: Store) -> None:
         """Use the rows of a store from here on."""
-        self._store, self._slot_rows = store, _NONE
+        self._store, self.slot_rows = store, _NONE
 
     @abstractmethod
     def outputs(self, rows: Positions, low: Positions, high: Positions) -> list[pa.Array]:
@@ -82,21 +82,21 @@ class WindowFrameFold(ExitStack, ABC):
 
     def exchange_of(self, opening: Open) -> GroupedExchange:
         """Return an exchange over the slots of this fold, which adds the keys of partitions to errors and logs."""
-        exchange = GroupedExchange(self._part.query.transport, opening, self._layout)
+        exchange = GroupedExchange(self.part.query.transport, opening, self._layout)
         exchange.begin(self)
         self.push(exchange)
         return exchange
 
     def __len__(self) -> int:
         """Return the number of slots in use."""
-        return len(self._slot_rows)
+        return len(self.slot_rows)
 
     def name(self, slot: int) -> dict[str, Any]:
         """Return the key of the partition of a slot, by the user's names."""
         assert self._store is not None
-        if slot >= len(self._slot_rows):
+        if slot >= len(self.slot_rows):
             return {}
-        position = int(self._slot_rows[slot])
+        position = int(self.slot_rows[slot])
         return self._layout.group(self._store.slice(position, position + 1).select(self._layout.keys.names))
 
     def _rows(self, positions: Positions) -> pa.RecordBatch:
@@ -178,8 +178,8 @@ class _Running(WindowFrameFold):
         free = np.arange(count + 1, dtype=np.int32)
         free = free[free != self._slot][:count]
         slots = np.concatenate([np.array([self._slot], np.int32), free])[np.cumsum(is_new)]
-        self._slot_rows = np.zeros(int(slots.max()) + 1, np.int64)
-        self._slot_rows[slots] = low
+        self.slot_rows = np.zeros(int(slots.max()) + 1, np.int64)
+        self.slot_rows[slots] = low
         return slots
 
     def _sent(
@@ -192,7 +192,7 @@ class _Running(WindowFrameFold):
         return self._layout.results_of(self._exchange.running(slots, rows, emit))
 
     def _keep_only(self, slot: int) -> None:
-        others = np.setdiff1d(np.arange(max(len(self._slot_rows), self._slot + 1), dtype=np.int32), [slot])
+        others = np.setdiff1d(np.arange(max(len(self.slot_rows), self._slot + 1), dtype=np.int32), [slot])
         if len(others):
             self._exchange.forget(others)
         self._slot = slot
@@ -201,7 +201,7 @@ class _Running(WindowFrameFold):
         """Return the value of the window frame of a row if it has no rows: that of a new accumulator."""
         if self._empty is None:
             slot = np.array([self._slot + 1], np.int32)
-            self._slot_rows = np.append(self._slot_rows[: self._slot + 1], row)
+            self.slot_rows = np.append(self.slot_rows[: self._slot + 1], row)
             nothing = [pa.nulls(1, field.type) for field in self._layout.states]
             self._empty = self._layout.results_of(self._exchange.outputs_of(slot, nothing))
             self._exchange.forget(slot)
@@ -253,7 +253,7 @@ class _Separate(WindowFrameFold):
             right = np.where(has_nodes, last * _NODE_ROWS - shift, high)
             slots = np.flatnonzero(has_nodes)
             states, merged_bytes = self._nodes.ranges(first[slots], last[slots], int((low + shift).min()))
-        self.name_slots_by(rows)
+        self.slot_rows = rows
         self.rows(self._exchange, low, left)
         nothing = np.flatnonzero(low >= high)
         if len(nothing):
@@ -289,15 +289,6 @@ class _Separate(WindowFrameFold):
         exchange.forget(np.arange(count))
         assert np.array_equal(answer.column(SLOT).to_numpy(), np.arange(count))
         return answer
-
-    def name_slots_by(self, rows: Positions) -> None:
-        """Name the slots by the partitions of these rows."""
-        self._slot_rows = rows
-
-    @property
-    def part(self) -> Part:
-        """The part."""
-        return self._part
 
 
 class _Nodes:
@@ -378,7 +369,7 @@ class _Nodes:
         if len(slots) == len(tier.first):  # each range has one part, which is its state
             return [column.take(pa.array(np.argsort(slots))) for column in parts]
         fold = self._fold
-        fold.name_slots_by(self._positions(tier.first * (_NODE_ROWS << tier.level)))
+        fold.slot_rows = self._positions(tier.first * (_NODE_ROWS << tier.level))
         fold.states(self._exchange, slots, parts)
         answer = fold.results(self._exchange, len(tier.first))
         return [answer.column(name) for name in fold.part.query.layout.states.names]
@@ -504,7 +495,7 @@ class _Nodes:
         """Return the states of n new nodes: folded from rows if the base is below 0, or else merged from its nodes."""
         fold = self._fold
         begins = self._positions((nodes << levels) * _NODE_ROWS)
-        fold.name_slots_by(begins)
+        fold.slot_rows = begins
         if base < 0:
             fold.rows(self._exchange, begins, begins + _NODE_ROWS)
         else:

@@ -129,7 +129,7 @@ class FlightServer(FlightBase):
         """Refuse new exchanges, ask open ones to reopen elsewhere, and wait. Return whether all ended in time."""
         drained = self._exchanges.drain(timeout_s)
         if drained:
-            self.await_ends(_ENDS_S_MAX)  # their engines have not been told yet how the exchanges ended
+            self._calls.await_ends(_ENDS_S_MAX)  # their engines have not been told yet how the exchanges ended
         return drained
 
     def close(self, grace_s: float = 2.0) -> bool:
@@ -139,7 +139,7 @@ class FlightServer(FlightBase):
         function does not end.
         """
         self._exchanges.close()
-        stopper = threading.Thread(target=self.shutdown, name="foldflight-shutdown", daemon=True)
+        stopper = threading.Thread(target=self._calls.close, name="foldflight-shutdown", daemon=True)
         stopper.start()
         stopper.join(grace_s)
         if self._tracer is not None:

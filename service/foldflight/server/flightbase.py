@@ -115,14 +115,6 @@ class FlightBase:
         """The actual port."""
         return self._calls.port
 
-    def await_ends(self, timeout_s: float) -> None:
-        """Wait until all current calls have ended."""
-        self._calls.await_ends(timeout_s)
-
-    def shutdown(self) -> None:
-        """Stop accepting, cancel all calls, and wait for their threads."""
-        self._calls.close()
-
     # -- handlers, as of pyarrow.flight.FlightServerBase, with the call as their context ------------------------------
 
     def list_flights(self, context: Any, criteria: bytes) -> Any:

@@ -74,19 +74,10 @@ class _Part:
     def __init__(self, tables: TableStores, name: str, store: RunStore) -> None:
         self._tables = tables
         self._name = name
-        self._store = store
+        self.run, self.put_run, self.remove_run = store.run, store.put_run, store.remove_run
 
     def manifest(self) -> bytes | None:
         return self._tables.manifest(self._name)
 
     def put_manifest(self, data: bytes) -> None:
         self._tables.put_manifest(self._name, data)
-
-    def run(self, run_id: str) -> bytes | None:
-        return self._store.run(run_id)
-
-    def put_run(self, run_id: str, data: bytes) -> None:
-        self._store.put_run(run_id, data)
-
-    def remove_run(self, run_id: str) -> None:
-        self._store.remove_run(run_id)

@@ -12,7 +12,7 @@ from typing import NoReturn
 from pyspark import TaskContext
 
 from foldflight.engine.keys.overflow import keep_files_in
-from foldflight.spark.versions import in_daemon
+from foldflight.spark.versions.sessions import in_daemon
 
 _modules_frozen = [0]  # number of loaded modules at the last freeze
 
@@ -58,7 +58,9 @@ def at_end(finish: Callable[[], None]) -> None:
     leave = os._exit
 
     def end(status: int) -> NoReturn:
-        finish()
-        leave(status)
+        try:
+            finish()
+        finally:
+            leave(status)
 
     os._exit = end

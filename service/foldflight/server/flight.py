@@ -417,7 +417,7 @@ class FlightServer(FlightBase):
             writer.begin(call.schema(errors=False))
 
     def _ask(self, running: Running, message: Message, frame: Frame) -> Iterator[Frame]:
-        """Yield the answers of an exchange for another engine, which takes no logs."""
+        """Yield the answers of an exchange for the client of an adapter, which takes no logs."""
         return (reply for reply in self._replies(running, message, frame) if not isinstance(reply, Log))
 
     @staticmethod

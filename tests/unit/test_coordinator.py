@@ -369,7 +369,7 @@ def test_many_small_chunks_do_not_fill_the_memory(rows: int) -> None:
     ("bounds", "answer", "why"),
     [
         ({}, Saved(results(), "LIMIT: too large"), "the server could not save its states: LIMIT"),
-        ({"stored_bytes_max": 10}, Saved(results(slot_0=10, slot_2=12)), "and the client keeps at most 10"),
+        ({"kept_bytes_max": 10}, Saved(results(slot_0=10, slot_2=12)), "and the client keeps at most 10"),
     ],
 )
 def test_what_cannot_be_kept_is_not_kept_for_ever(bounds: dict[str, int], answer: Saved, why: str) -> None:

@@ -336,9 +336,9 @@ class Coordinator:
 
     def _check_stored_bytes(self) -> None:
         stored_bytes = self._replay_log.states.nbytes
-        if stored_bytes > self._bounds.stored_bytes_max:
+        if stored_bytes > self._bounds.kept_bytes_max:
             self._disable_failover(
-                f"its states have {stored_bytes} bytes, and the client keeps at most {self._bounds.stored_bytes_max}"
+                f"its states have {stored_bytes} bytes, and the client keeps at most {self._bounds.kept_bytes_max}"
             )
 
     def _disable_failover(self, why: str) -> None:

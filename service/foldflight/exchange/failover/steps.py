@@ -18,7 +18,7 @@ class FailoverBounds:
     Args:
         patience_s: Longest time without a server that takes the exchange. 0: every server is tried once.
         replay_bytes_max: Bytes of frames that are stored for replay. Beyond it, a checkpoint replaces them by states.
-        stored_bytes_max: Bytes of states that are stored for replay. Beyond it, failover is off, and the loss of a
+        kept_bytes_max: Bytes of states that are stored for replay. Beyond it, failover is off, and the loss of a
             server is an error.
         losses_max: Consecutive losses without an answer. Beyond it, the input itself probably crashes the servers.
         ask_s: Interval within an epoch at which the server is asked whether the exchange should reopen elsewhere. It
@@ -27,7 +27,7 @@ class FailoverBounds:
 
     patience_s: float = 60.0
     replay_bytes_max: int = 64 << 20
-    stored_bytes_max: int = 256 << 20
+    kept_bytes_max: int = 256 << 20
     losses_max: int = 8
     ask_s: float = 1.0
 

@@ -8,8 +8,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -336,15 +337,23 @@ def _interruptible(work: Callable[[], _T], cancel: Callable[[], object]) -> _T:
         work: The work.
         cancel: Makes it end soon. It is called at Ctrl-C, and KeyboardInterrupt raised again when the work has ended.
     """
-    with ThreadPoolExecutor(1, "foldflight-statement") as thread:
-        future = thread.submit(work)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            while not future.done():  # another job may begin after a first cancellation
-                cancel()
-                wait([future], _CANCEL_S)
-            raise
+    future: Future[_T] = Future()
+    thread = Thread(target=_complete, args=(future, work), name="foldflight-statement")
+    try:
+        thread.start()
+        return future.result()
+    except KeyboardInterrupt:
+        while thread.is_alive():  # another job may begin after a first cancellation
+            cancel()
+            thread.join(_CANCEL_S)
+        raise
+
+
+def _complete(future: Future[_T], work: Callable[[], _T]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - it is raised by `future.result`
+        future.set_exception(error)
 
 
 def _output_mode(statement: str) -> str:

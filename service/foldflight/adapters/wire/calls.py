@@ -20,7 +20,7 @@ from foldflight.functions.query.call import Call
 from foldflight.functions.query.step import Step, StepArgument
 from foldflight.functions.types.arrow import is_json
 from foldflight.functions.types.sql import check_plain, sql_name
-from foldflight.functions.types.values import CastError, cast_results, to_python, with_json_as_text
+from foldflight.functions.types.values import CastError, cast_results, to_python
 
 _ONE: Final = "one"
 _COUNTS: Final = "counts"
@@ -237,7 +237,7 @@ def _read(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return cast_results(array.to_pylist(), type_)
     if pa.types.is_nested(type_) and _has_special(type_):
         # JSON inside of another value stays a text, as in other exchanges. As a result it would become a JSON string.
-        plain = with_json_as_text(type_)
+        plain = _with_texts(type_)
         values = cast_results(to_python(array), plain)
         return values if plain == type_ else values.cast(type_)
     return array.cast(type_)
@@ -294,6 +294,20 @@ class _Relabelled:
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         return self._type.__arrow_c_schema__(), self._array.__arrow_c_array__()[1]
+
+
+def _with_texts(type_: pa.DataType) -> pa.DataType:
+    """Return a type with STRING in place of JSON."""
+    kinds = pa.types
+    if is_json(type_):
+        return pa.string()
+    if kinds.is_struct(type_):
+        return pa.struct([each.with_type(_with_texts(each.type)) for each in type_])
+    if kinds.is_map(type_):
+        return pa.map_(_with_texts(type_.key_type), _with_texts(type_.item_type))
+    if kinds.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_with_texts(type_.value_type)))
+    return type_
 
 
 def _is_text(type_: pa.DataType) -> bool:

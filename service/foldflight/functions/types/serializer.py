@@ -29,15 +29,7 @@ from foldflight.functions.types.columns import AttributeColumn, number_format
 from foldflight.functions.types.exact import EXACT, ExactSum, ExactSums
 from foldflight.functions.types.lists import Lists
 from foldflight.functions.types.sql import parse_type
-from foldflight.functions.types.values import (
-    CastError,
-    cast_results,
-    dicts_in,
-    exact_types,
-    lists_in,
-    to_python,
-    with_nulls,
-)
+from foldflight.functions.types.values import CastError, cast_results, dicts_in, exact_types, lists_in, to_python
 from foldflight.functions.types.views import LIST_KEY, ListView, MapView, PlainMap, ViewPart, normal_key, view_type
 
 
@@ -240,7 +232,10 @@ class _Object(StateSerializer):
         make = self.make
         columns = [serializer.from_arrow(array.field(position)) for position, (_, serializer) in enumerate(self.fields)]
         rows = [make(members) for members in zip(*columns, strict=True)] if columns else [make(()) for _ in array]
-        return with_nulls(rows, array)
+        if array.null_count:
+            for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
+                rows[index] = None
+        return rows
 
 
 class Nullable(StateSerializer):

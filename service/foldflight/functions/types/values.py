@@ -99,10 +99,10 @@ def _numbers(array: pa.Array) -> list[Any]:
     if array.null_count == 0:
         return array.to_numpy(zero_copy_only=False).tolist()
     values = array.fill_null(False if pa.types.is_boolean(array.type) else 0).to_numpy(zero_copy_only=False).tolist()
-    return with_nulls(values, array)
+    return _with_nulls(values, array)
 
 
-def with_nulls(values: list[Any], array: pa.Array) -> list[Any]:
+def _with_nulls(values: list[Any], array: pa.Array) -> list[Any]:
     """Return the values with `None` where the array is NULL."""
     if array.null_count:
         for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
@@ -138,14 +138,14 @@ def _datetimes(array: pa.Array) -> list[Any] | None:
     if zone == "UTC":
         # A sum of two objects costs a quarter of `replace`.
         since = array.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).fill_null(0).to_numpy().view("timedelta64[us]")
-        return with_nulls(list(map(datetime(1970, 1, 1, tzinfo=tzinfo).__add__, since.tolist())), array)
+        return _with_nulls(list(map(datetime(1970, 1, 1, tzinfo=tzinfo).__add__, since.tolist())), array)
     return [None if value is None else tzinfo.fromutc(value.replace(tzinfo=tzinfo)) for value in instants.tolist()]
 
 
 def _durations(array: pa.Array) -> list[Any]:
     """Return the values of durations; nanoseconds are cut off."""
     whole = array.cast(pa.duration("us"), safe=False).cast(pa.int64()).fill_null(0).to_numpy()
-    return with_nulls(whole.view("timedelta64[us]").tolist(), array)
+    return _with_nulls(whole.view("timedelta64[us]").tolist(), array)
 
 
 def _times(array: pa.Array) -> list[Any]:
@@ -153,7 +153,7 @@ def _times(array: pa.Array) -> list[Any]:
     unit = array.type.unit
     ticks = array.cast(pa.int32() if array.type.bit_width == 32 else pa.int64()).fill_null(0).to_numpy()
     instants = ticks.astype(np.int64).view(f"datetime64[{unit}]").astype("datetime64[us]")
-    return with_nulls(list(map(datetime.time, instants.tolist())), array)
+    return _with_nulls(list(map(datetime.time, instants.tolist())), array)
 
 
 def _decimals(array: pa.Array) -> list[Any]:
@@ -161,10 +161,10 @@ def _decimals(array: pa.Array) -> list[Any]:
     if len(array) < _FEW:
         return array.to_pylist()
     if array.type.byte_width < 16:  # Arrow does not look for equal ones of these
-        return with_nulls(_different_decimals(array), array)
+        return _with_nulls(_different_decimals(array), array)
     sample = array[:: len(array) // _SAMPLE + 1].drop_null()
     if len(array) * 2 * (len(sample) - len(sample.unique())) < len(sample) ** 2:
-        return with_nulls(_different_decimals(array), array)
+        return _with_nulls(_different_decimals(array), array)
     codes = array.dictionary_encode()
     objects = np.array([*_different_decimals(codes.dictionary), None], object)
     values: list[Any] = objects[codes.indices.fill_null(len(objects) - 1).to_numpy()].tolist()
@@ -209,7 +209,7 @@ def _structs(array: pa.Array) -> list[Any] | None:
     if len(set(names)) < len(names) or not names:
         return None  # Arrow raises an error for a name that is there twice
     fields = array.flatten() if array.null_count else map(array.field, range(len(names)))
-    return with_nulls(_dicts_with(names)(*map(_values, fields)), array)
+    return _with_nulls(_dicts_with(names)(*map(_values, fields)), array)
 
 
 @lru_cache(maxsize=256)
@@ -239,7 +239,7 @@ def lists_in(array: pa.Array, convert: Callable[[pa.Array], list[Any]]) -> list[
     """Return n lists, whose items are converted all at once; None for NULL."""
     offsets = array.offsets.to_numpy()
     values = convert(array.values[offsets[0] : offsets[-1]])
-    return with_nulls([values[start:end] for start, end in pairwise((offsets - offsets[0]).tolist())], array)
+    return _with_nulls([values[start:end] for start, end in pairwise((offsets - offsets[0]).tolist())], array)
 
 
 def dicts_in(
@@ -249,7 +249,7 @@ def dicts_in(
     offsets = array.offsets.to_numpy()
     some = slice(offsets[0], offsets[-1])
     entries = zip(keys_of(array.keys[some]), items_of(array.items[some]), strict=True)
-    return with_nulls(list(map(dict, map(islice, repeat(entries), np.diff(offsets).tolist()))), array)
+    return _with_nulls(list(map(dict, map(islice, repeat(entries), np.diff(offsets).tolist()))), array)
 
 
 _CONVERSIONS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], list[Any] | None]], ...]] = (
@@ -407,7 +407,7 @@ def _offsets(values: Sequence[Any]) -> pa.Array:
 
 
 def _build(values: list[Any], type_: pa.DataType) -> pa.Array:
-    written = with_json_as_text(type_)
+    written = _with_json_as_text(type_)
     if written != type_:
         return _build(values, written).cast(type_)
     try:
@@ -423,17 +423,17 @@ def _build(values: list[Any], type_: pa.DataType) -> pa.Array:
     raise CastError(0, "RESULT_TYPE", f"the values do not fit {sql_name(type_)} together")
 
 
-def with_json_as_text(type_: pa.DataType) -> pa.DataType:
+def _with_json_as_text(type_: pa.DataType) -> pa.DataType:
     """Return the type with text in place of JSON, because Arrow cannot build JSON inside nested values."""
     kinds = pa.types
     if is_json(type_):
         return type_.storage_type
     if kinds.is_list(type_):
-        return pa.list_(type_.value_field.with_type(with_json_as_text(type_.value_type)))
+        return pa.list_(type_.value_field.with_type(_with_json_as_text(type_.value_type)))
     if kinds.is_map(type_):
-        return pa.map_(type_.key_type, type_.item_field.with_type(with_json_as_text(type_.item_type)))
+        return pa.map_(type_.key_type, type_.item_field.with_type(_with_json_as_text(type_.item_type)))
     if kinds.is_struct(type_):
-        return pa.struct([field.with_type(with_json_as_text(field.type)) for field in type_])
+        return pa.struct([field.with_type(_with_json_as_text(field.type)) for field in type_])
     return type_
 
 

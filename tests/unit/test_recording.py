@@ -529,6 +529,15 @@ def test_masked_json_is_left_out() -> None:
     assert masked.to_pylist() == [{"a": None}, {"a": None}]
 
 
+def test_masked_maps_with_bytes_as_keys_are_left_out() -> None:
+    """Keys cannot be NULL, as other bytes are: Arrow ends the process for such a map."""
+    array = pa.array([[(b"ann", 1)], None], pa.map_(pa.binary(), pa.int64()))
+    nested = pa.array([[[(b"ann", 1)], None], None], pa.list_(array.type))
+    part = Part(GROUPS, b"", write_batch(pa.record_batch({"column": array, "nested": nested})))
+    masked = read_batch(Masks.of([part]).masked(part).batch, "")
+    assert masked.to_pydict() == {"column": [None, None], "nested": [[None, None], None]}
+
+
 def texts_of(value: Any) -> set[str]:
     if isinstance(value, str):
         return {value}

@@ -74,14 +74,21 @@ def _batch(batch: pa.RecordBatch, change: _Change) -> pa.RecordBatch:
 
 
 def _array(array: pa.Array, change: _Change) -> pa.Array:
-    """Return an array with other texts in all its parts. Bytes and JSON are NULL."""
+    """Return an array with other texts in all its parts. Bytes, JSON, and maps with such keys are NULL."""
     type_, kinds = array.type, pa.types
     if kinds.is_string(type_) or kinds.is_large_string(type_):
         return change(array.cast(pa.string())).cast(type_)
-    is_bytes = kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_fixed_size_binary(type_)
-    if is_bytes or isinstance(type_, pa.BaseExtensionType):  # as JSON, which a mask is not
+    # Keys of maps cannot be NULL: Arrow ends the process.
+    if _has_no_mask(type_.key_type if kinds.is_map(type_) else type_):
         return pa.nulls(len(array), type_)
     return with_members(array, lambda member: _array(member, change)) if type_.num_fields else array
+
+
+def _has_no_mask(type_: pa.DataType) -> bool:
+    """Return whether values are bytes or JSON, which a mask is not."""
+    kinds = pa.types
+    is_bytes = kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_fixed_size_binary(type_)
+    return is_bytes or isinstance(type_, pa.BaseExtensionType)
 
 
 def _masked_errors(errors: pa.Array) -> pa.Array:

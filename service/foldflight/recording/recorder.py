@@ -104,7 +104,7 @@ class Recorder:
         self._slots: SlotSet
         self._problem: str | None
         self._is_left_out: bool  # the last frame of the engine
-        self._chunk: Frame = opening  # the last chunk, with all its rows
+        self._chunk: Frame  # the last chunk with all its rows, if groups are chosen
         self._begin()
 
     def received(self, frame: Frame) -> None:
@@ -155,6 +155,8 @@ class Recorder:
         self._bytes = self._held_bytes = 0
         self._slots = SlotSet()
         self._names: dict[int, Mapping[str, Any]] = {}
+        self._chosen: list[int] = []  # of the slots with names
+        self._chunk = self._opening
         self._is_wanted = self._plan.of == "all"
         self._problem = None
         self._is_left_out = False
@@ -171,7 +173,6 @@ class Recorder:
         """Take a frame into the recording."""
         if self._problem is not None:
             return
-        self._chunk = frame if isinstance(frame, Chunk) else self._chunk
         chosen = self._chosen_of(frame)
         if kind == format_.ENGINE:
             self._is_left_out = chosen is None
@@ -224,8 +225,8 @@ class Recorder:
             return frame
         if slots_of(batch) is None:
             return frame if self._is_chosen(0) else None
-        wanted = pa.array(filter(self._is_chosen, self._names), pa.int32())
-        chosen = of_slots(frame, wanted, self._chunk)
+        self._chunk = frame if isinstance(frame, Chunk) else self._chunk
+        chosen = of_slots(frame, pa.array(self._chosen, pa.int32()), self._chunk)
         return None if isinstance(chosen, (Chunk, States)) and not chosen.batch.num_rows else chosen
 
     def _is_chosen(self, slot: int) -> bool:
@@ -243,6 +244,7 @@ class Recorder:
         if not isinstance(self._plan.of, Mapping):
             new = [*([first] if first in new else []), *new][: _NAMED_MAX - len(self._names)]
         self._names.update({slot: self.group_of(slot) for slot in new})
+        self._chosen += filter(self._is_chosen, new)
 
     def _end(self, error: FoldflightError | None = None) -> str | None:
         """Keep the recording if it is wanted. Return what an error says of it; None if it is not kept."""
@@ -293,7 +295,7 @@ class Recorder:
 
     def _groups(self) -> pa.RecordBatch | None:
         """Return the keys of slots, in columns after `slot`; None if no keys are known."""
-        slots = sorted(filter(self._is_chosen, self._names))
+        slots = sorted(self._chosen)
         groups = [self._names[slot] for slot in slots]
         if not groups or not groups[0]:
             return None

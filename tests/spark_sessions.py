@@ -74,10 +74,12 @@ def local_builder(folder: Path) -> Any:
 # code of ours runs, and a busy machine may need longer.
 NOT_CONNECTED = "Python worker failed to connect back"
 
-# Before SPARK-54217 Spark may close the socket of a cancelled task's worker when another task has the worker already,
-# with the message of Spark 3.5 or of later ones.
+# A cancelled task's worker may be closed when another task has it already, as in SPARK-54217: the messages of Spark 3.5
+# and of later ones.
 _CLOSED = (
-    ("java.net.SocketException: Socket is closed", "java.nio.channels.CancelledKeyException") if SPARK < (4, 2) else ()
+    "java.net.SocketException: Socket is closed",
+    "java.nio.channels.CancelledKeyException",
+    "java.nio.channels.ClosedChannelException",
 )
 
 

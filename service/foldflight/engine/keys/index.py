@@ -157,7 +157,7 @@ def _has_fixed_in_fixed(type_: pa.DataType) -> bool:
     kinds = pa.types
     if kinds.is_fixed_size_list(type_) and kinds.is_fixed_size_list(_storage(type_.value_type)):
         return True
-    return any(_has_fixed_in_fixed(_storage(type_.field(place).type)) for place in range(type_.num_fields))
+    return any(_has_fixed_in_fixed(_storage(type_.field(index).type)) for index in range(type_.num_fields))
 
 
 def _storage(type_: pa.DataType) -> pa.DataType:

@@ -216,7 +216,7 @@ def _structs(array: pa.Array) -> list[Any] | None:
 def _dicts_with(names: tuple[str, ...]) -> Callable[..., list[Any]]:
     """Return what makes dicts of these keys from one list of values for each key."""
     variables = [f"_{index}" for index in range(len(names))]
-    entries = ", ".join(f"{name!r}: {index}" for name, index in zip(names, variables, strict=True))
+    entries = ", ".join(f"{name!r}: {variable}" for name, variable in zip(names, variables, strict=True))
     made: Callable[..., list[Any]] = eval(f"lambda *lists: [{{{entries}}} for {', '.join(variables)}, in zip(*lists)]")  # noqa: S307 - only names, written by repr
     return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -25,6 +26,40 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     from foldflight.testing import laws
 
     monkeypatch.setattr(laws, "PROGRAMS_AT_ONCE", Programs(hot_rows=1 << 62))
+
+
+class Turn:
+    """Runs one of several equal parts of the tests that are selected, and those that are marked `every_turn`.
+
+    CI runs one part of the slow tests for each commit, which the commit chooses. Each part has every n-th test, so the
+    cases of one parametrised test are spread over all parts.
+    """
+
+    def __init__(self, turn: str) -> None:
+        number, slash, turns = turn.partition("/")
+        if not (slash and number.isdecimal() and turns.isdecimal() and int(number) < int(turns)):
+            raise pytest.UsageError(f"--turn={turn}: write NUMBER/TURNS, as 0/4, where NUMBER is below TURNS")
+        self.number, self.turns = int(number), int(turns)
+
+    @pytest.hookimpl(trylast=True)  # after `-m` and `-k`
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out the tests of other turns."""
+        by_turns = [item for item in items if item.get_closest_marker("every_turn") is None]
+        left_out = {id(item) for place, item in enumerate(by_turns) if place % self.turns != self.number}
+        config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
+        items[:] = [item for item in items if id(item) not in left_out]
+
+
+def pytest_addoption(parser: Any) -> None:
+    """Add the option that selects a turn."""
+    parser.addoption("--turn", metavar="NUMBER/TURNS", help="run one of equal parts of the selected tests: 0/4")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Select the tests of a turn, if one is given."""
+    turn = config.getoption("--turn")
+    if turn is not None:
+        config.pluginmanager.register(Turn(turn), "turn")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

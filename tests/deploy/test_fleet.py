@@ -19,7 +19,7 @@ from tests.deploy.kit import COUNT, Fleet, Load, docker
 from tests.spark_sessions import JAVA_OPTIONS
 from tests.wire.kit import end_epoch, eventually, opening, rows
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("images")]
+pytestmark = [pytest.mark.slow, pytest.mark.every_turn, pytest.mark.usefixtures("images")]
 
 SOON_S = 180.0
 JAVA = ["--env", f"SPARK_SUBMIT_OPTS={' '.join(JAVA_OPTIONS)}"]

@@ -55,6 +55,24 @@ def test_batch_sessions_are_those_of_spark(spark: Any, embedded: Functions, keys
     assert sorted(map(tuple, ours.collect()), key=repr) == sorted(map(tuple, expected), key=repr)
 
 
+@pytest.mark.parametrize("gap", ["24 hours", "1440 minutes", "86400 seconds", "1 day", "1 day 12 hours", "90 minutes"])
+def test_gaps_end_where_those_of_spark_do(classic: SparkSession, gap: str) -> None:
+    """Where clocks change, 24 hours are 24 hours and a day is a day of the calendar, as in Spark."""
+    functions = connect(spark_functions)
+    before = classic.conf.get("spark.sql.session.timeZone")
+    classic.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        times = [(dt.datetime(2024, month, day, 16, tzinfo=dt.UTC),) for month, day in ((3, 9), (7, 1), (11, 2))]
+        frame = classic.createDataFrame(times, "at timestamp")
+        ours = (
+            group_by(frame, window=session("at", gap)).agg(n=functions["count"]()).select("window_start", "window_end")
+        )
+        theirs = frame.groupBy(sf.session_window("at", gap).alias("w")).count().select("w.start", "w.end")
+        assert sorted(ours.collect()) == sorted(map(tuple, theirs.collect()))
+    finally:
+        classic.conf.set("spark.sql.session.timeZone", before)
+
+
 def test_gaps_of_a_day_are_those_of_spark(classic: SparkSession) -> None:
     """When clocks go back, adding a day to rows may change their order; sessions equal Spark's."""
     functions = connect(spark_functions)

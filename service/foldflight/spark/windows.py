@@ -127,7 +127,7 @@ class Window:
         start = column_named(self.time)
         with rejecting("SIGNATURE", f"Spark cannot read the lengths of the window {str(self)!r}"):
             gap = df.sparkSession.sql(f"SELECT INTERVAL {self.size} AS gap")
-            end = start + sf.expr(f"INTERVAL {self.size}")
+            end = start + self._gap_from(gap)
             alone = df.withColumn(WINDOW_START, start).withColumn(WINDOW_END, end)
             is_time = isinstance(alone.schema[WINDOW_END].dataType, _TIMES) and not isinstance(
                 gap.schema["gap"].dataType, st.YearMonthIntervalType
@@ -141,6 +141,19 @@ class Window:
                 f"the gap of a session must be a positive duration in days or smaller units, not {self.size!r}",
             )
         return alone
+
+    def _gap_from(self, gap: DataFrame) -> Column:
+        """Return the gap as Spark's `session_window` adds it: days by the calendar, hours and smaller units exactly.
+
+        Spark adds each 24 hours of a day-time interval as a day of the calendar, which may have 23 or 25 hours. The
+        type of the interval says whether the gap was given in days.
+        """
+        type_ = gap.schema["gap"].dataType
+        if not isinstance(type_, st.DayTimeIntervalType) or type_.startField == st.DayTimeIntervalType.DAY:
+            return sf.expr(f"INTERVAL {self.size}")
+        length: timedelta = gap.collect()[0][0]
+        seconds = Decimal(length // timedelta(microseconds=1)).scaleb(-6)
+        return sf.make_interval(secs=sf.lit(seconds).cast("decimal(18, 6)"))
 
     def _cumulated(self, df: DataFrame) -> DataFrame:
         """Assign each row to the windows of its series that end after it.

@@ -40,6 +40,8 @@ _HANG_UP_LOOK_S: Final = 0.001
 _NEVER: Final = float("inf")
 # Time for a client to read the status of its call.
 _GOODBYE_S: Final = 2.0
+# A client that pings more often than this loses its connection, which bounds floods of pings.
+_PING_INTERVAL_MS_MIN: Final = 500
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # without it a second server would silently share the port with the first
     ("grpc.server_handshake_timeout_ms", int(_HANDSHAKE_S_MAX * 1000)),
@@ -47,6 +49,8 @@ _OPTIONS: Final = (
     # Detects peers that disappeared without closing the connection.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    # Clients may send pings while they wait for a call. By the default of one in 5 minutes, the third ends it.
+    ("grpc.http2.min_ping_interval_without_data_ms", _PING_INTERVAL_MS_MIN),
     ("grpc.max_send_message_length", -1),
     # No compression by gRPC: a few bytes of gzip can decompress to gigabytes.
     ("grpc.compression_enabled_algorithms_bitset", 1),

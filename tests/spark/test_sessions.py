@@ -4,6 +4,7 @@ import datetime as dt
 import importlib
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,22 +56,65 @@ def test_batch_sessions_are_those_of_spark(spark: Any, embedded: Functions, keys
     assert sorted(map(tuple, ours.collect()), key=repr) == sorted(map(tuple, expected), key=repr)
 
 
-@pytest.mark.parametrize("gap", ["24 hours", "1440 minutes", "86400 seconds", "1 day", "1 day 12 hours", "90 minutes"])
-def test_gaps_end_where_those_of_spark_do(classic: SparkSession, gap: str) -> None:
+@pytest.fixture
+def in_new_york(classic: SparkSession) -> Iterator[SparkSession]:
+    """A session of Spark in New York, where the day 2024-11-03 has 25 hours."""
+    zone = classic.conf.get("spark.sql.session.timeZone")
+    classic.conf.set("spark.sql.session.timeZone", "America/New_York")
+    yield classic
+    classic.conf.set("spark.sql.session.timeZone", zone)
+
+
+@pytest.mark.parametrize(
+    "gap",
+    [
+        "24 hours",
+        "1440 minutes",
+        "86400 seconds",
+        "1 day",
+        "1 day 12 hours",
+        "1 day 24 hours",
+        "1 week -1 hour 90 minutes",
+    ],
+)
+def test_gaps_end_where_those_of_spark_do(in_new_york: SparkSession, gap: str) -> None:
     """Where clocks change, 24 hours are 24 hours and a day is a day of the calendar, as in Spark."""
     functions = connect(spark_functions)
-    before = classic.conf.get("spark.sql.session.timeZone")
-    classic.conf.set("spark.sql.session.timeZone", "America/New_York")
-    try:
-        times = [(dt.datetime(2024, month, day, 16, tzinfo=dt.UTC),) for month, day in ((3, 9), (7, 1), (11, 2))]
-        frame = classic.createDataFrame(times, "at timestamp")
-        ours = (
-            group_by(frame, window=session("at", gap)).agg(n=functions["count"]()).select("window_start", "window_end")
-        )
-        theirs = frame.groupBy(sf.session_window("at", gap).alias("w")).count().select("w.start", "w.end")
-        assert sorted(ours.collect()) == sorted(map(tuple, theirs.collect()))
-    finally:
-        classic.conf.set("spark.sql.session.timeZone", before)
+    times = [(dt.datetime(2024, month, day, 16, tzinfo=dt.UTC),) for month, day in ((3, 8), (7, 1), (11, 1), (11, 2))]
+    frame = in_new_york.createDataFrame(times, "at timestamp")
+    ours = group_by(frame, window=session("at", gap)).agg(n=functions["count"]()).select("window_start", "window_end")
+    theirs = frame.groupBy(sf.session_window("at", gap).alias("w")).count().select("w.start", "w.end")
+    assert sorted(ours.collect()) == sorted(map(tuple, theirs.collect()))
+
+
+@pytest.mark.parametrize(
+    ("gap", "hours"),
+    [("'48' HOURS", 48), ("'1' DAY '24' HOURS", 48), ("'48:00' HOUR TO MINUTE", 48), ("'2 02:00' DAY TO MINUTE", 51)],
+)
+def test_gaps_as_literals_of_sql_end_by_their_units(in_new_york: SparkSession, gap: str, hours: int) -> None:
+    """`session` also takes what follows INTERVAL in a literal, which `session_window` does not."""
+    functions = connect(spark_functions)
+    start = dt.datetime(2024, 11, 1, 16, tzinfo=dt.UTC)
+    frame = in_new_york.createDataFrame([(start,)], "at timestamp")
+    (row,) = group_by(frame, window=session("at", gap)).agg(n=functions["count"]()).collect()
+    assert row.window_end.astimezone(dt.UTC) - start == dt.timedelta(hours=hours)
+
+
+@pytest.mark.parametrize(
+    ("gap", "hours"), [("1 day 24 hours", 48), pytest.param("48 hours", 48, marks=pytest.mark.slow)]
+)
+def test_gaps_of_streams_end_by_their_units(in_new_york: SparkSession, tmp_path: Path, gap: str, hours: int) -> None:
+    """The session windows of a stream have the same gaps as those of a batch."""
+    functions = connect(spark_functions)
+    start = dt.datetime(2024, 11, 1, 16, tzinfo=dt.UTC)
+    stream = Clicks(
+        in_new_york,
+        tmp_path,
+        lambda df: group_by(df, "page", window=session("at", gap), buckets=1).agg(n=functions["count"]()),
+    )
+    stream.write([{"at": start, "page": "a", "v": 1}])
+    ((row,),) = stream.run()
+    assert row["window_end"].astimezone(dt.UTC) - start == dt.timedelta(hours=hours)
 
 
 def test_gaps_of_a_day_are_those_of_spark(classic: SparkSession) -> None:

@@ -318,3 +318,20 @@ def test_windows_over_batches(db: Any, table: str, expected: list[tuple[int, int
         for row in sql(db, query).collect()
     ]
     assert sorted(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("gap", "hours"), [("INTERVAL '48' HOURS", 48), ("INTERVAL '2' DAYS", 49), ("'1 day 24 hours'", 48)]
+)
+def test_gaps_of_sessions_end_by_their_units(db: Any, gap: str, hours: int) -> None:
+    """Where clocks change, 24 hours are 24 hours and a day is a day of the calendar."""
+    zone = db.conf.get("spark.sql.session.timeZone")
+    db.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        db.sql("SELECT timestamp'2024-11-01 16:00:00Z' AS at, 1 AS v").createOrReplaceTempView("o")
+        query = f"""SELECT window_end, my_sum(v) AS s FROM SESSION(TABLE o, DESCRIPTOR(at), {gap})
+            GROUP BY window_start, window_end"""
+        (row,) = sql(db, query).collect()
+    finally:
+        db.conf.set("spark.sql.session.timeZone", zone)
+    assert row.window_end.astimezone(dt.UTC) == dt.datetime(2024, 11, 1, 16, tzinfo=dt.UTC) + dt.timedelta(hours=hours)

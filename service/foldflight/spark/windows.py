@@ -127,33 +127,25 @@ class Window:
         start = column_named(self.time)
         with rejecting("SIGNATURE", f"Spark cannot read the lengths of the window {str(self)!r}"):
             gap = df.sparkSession.sql(f"SELECT INTERVAL {self.size} AS gap")
-            end = start + self._gap_from(gap)
-            alone = df.withColumn(WINDOW_START, start).withColumn(WINDOW_END, end)
-            is_time = isinstance(alone.schema[WINDOW_END].dataType, _TIMES) and not isinstance(
-                gap.schema["gap"].dataType, st.YearMonthIntervalType
-            )
-            is_positive = (
-                gap.select(sf.col("gap") > sf.expr("INTERVAL 0 SECONDS")).collect()[0][0] if is_time else False
-            )
-        if not is_positive:
+            type_ = gap.schema["gap"].dataType
+        if not isinstance(type_, st.DayTimeIntervalType) or (length := gap.collect()[0][0]) <= timedelta(0):
             raise RejectedError(
                 "SIGNATURE",
                 f"the gap of a session must be a positive duration in days or smaller units, not {self.size!r}",
             )
-        return alone
+        return df.withColumn(WINDOW_START, start).withColumn(WINDOW_END, start + self._calendar_gap(type_, length))
 
-    def _gap_from(self, gap: DataFrame) -> Column:
-        """Return the gap as Spark's `session_window` adds it: days by the calendar, hours and smaller units exactly.
+    def _calendar_gap(self, type_: st.DayTimeIntervalType, length: timedelta) -> Column:
+        """Return the gap as Spark's `session_window` adds it: days by the calendar, smaller units exactly.
 
-        Spark adds each 24 hours of a day-time interval as a day of the calendar, which may have 23 or 25 hours. The
-        type of the interval says whether the gap was given in days.
+        A day-time interval does not tell 24 hours from a day, which has 23 or 25 hours where clocks change. The cast
+        reads the units of `1 day 24 hours` one by one. It does not read `'1 02:00' DAY TO MINUTE`, whose hours are
+        fewer than 24.
         """
-        type_ = gap.schema["gap"].dataType
-        if not isinstance(type_, st.DayTimeIntervalType) or type_.startField == st.DayTimeIntervalType.DAY:
-            return sf.expr(f"INTERVAL {self.size}")
-        length: timedelta = gap.collect()[0][0]
-        seconds = Decimal(length // timedelta(microseconds=1)).scaleb(-6)
-        return sf.make_interval(secs=sf.lit(seconds).cast("decimal(18, 6)"))
+        days = length.days if type_.startField == st.DayTimeIntervalType.DAY else 0
+        seconds = Decimal((length - timedelta(days)) // timedelta(microseconds=1)).scaleb(-6)
+        unmixed = sf.make_interval(days=sf.lit(days), secs=sf.lit(seconds).cast("decimal(18, 6)"))
+        return sf.coalesce(sf.lit(self.size.replace("'", "")).cast("interval"), unmixed)
 
     def _cumulated(self, df: DataFrame) -> DataFrame:
         """Assign each row to the windows of its series that end after it.

@@ -43,11 +43,11 @@ class Turn:
 
     @pytest.hookimpl(trylast=True)  # after `-m` and `-k`
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out the tests of other turns."""
-        by_turns = [item for item in items if item.get_closest_marker("every_turn") is None]
-        left_out = {id(item) for place, item in enumerate(by_turns) if place % self.turns != self.number}
-        config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
-        items[:] = [item for item in items if id(item) not in left_out]
+        """Deselect the tests of other turns."""
+        candidates = [item for item in items if item.get_closest_marker("every_turn") is None]
+        others = {id(item) for index, item in enumerate(candidates) if index % self.turns != self.number}
+        config.hook.pytest_deselected(items=[item for item in items if id(item) in others])
+        items[:] = [item for item in items if id(item) not in others]
 
 
 def pytest_addoption(parser: Any) -> None:

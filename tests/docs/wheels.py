@@ -22,6 +22,8 @@ def built(kind: str, folder: Path, root: Path = ROOT) -> Path:
 def run(*words: str | Path, folder: Path | None = None, **variables: str) -> str:
     """Run a program in a folder, check that it ends well, and return its output."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
-    ended = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
-    assert ended.returncode == 0, f"{words}\n{ended.stdout[-10_000:]}{ended.stderr[-10_000:]}"
-    return ended.stdout
+    process = subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert process.returncode == 0, f"{words}\n{process.stdout[-10_000:]}{process.stderr[-10_000:]}"
+    return process.stdout

@@ -1,6 +1,6 @@
-"""How many Python calls of the package a small piece of work costs, and in how many modules: for comparisons.
+"""Count the Python calls of the package, and their modules, for small tasks.
 
-PYTHONPATH=service:. python -m tests.docs.call_counts [--modules]
+PYTHONPATH=service:. python -m bench.call_counts [--modules]
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def counted() -> Iterator[Counter[str]]:
 
 
 def embedded_partition() -> Counter[str]:
-    """Return the calls of a partition of three rows that is folded embedded, from its rows to its states."""
+    """Return the calls for one partition of three rows, from the rows to the states, in this process."""
     layout = QueryLayout(
         keys=pa.schema([("key_0", pa.string())]),
         names=("key",),
@@ -94,11 +94,11 @@ def remote_chunk() -> Counter[str]:
         transport: Transport = connect(server.url).transport
         rows = pa.RecordBatch.from_pydict({"slot": [0, 1, 0], "value": [1, 2, 3]}, schema=COLUMNS)
         with transport.open(Open((Call("total", ("value",)),), COLUMNS)) as exchange:
-            found = _warm(lambda: exchange.chunk(rows))
+            calls = _warm(lambda: exchange.chunk(rows))
             exchange.barrier(1)
             exchange.results(1)
         close_connections()
-    return found
+    return calls
 
 
 def remote_barrier() -> Counter[str]:
@@ -113,15 +113,15 @@ def remote_barrier() -> Counter[str]:
                 exchange.barrier(number)
                 exchange.results(number)
 
-            found = _warm(epoch)
+            calls = _warm(epoch)
         close_connections()
-    return found
+    return calls
 
 
 def _warm(work: Callable[[], None]) -> Counter[str]:
-    """Return the calls of some work after it has been done three times: what is made once is made by then.
+    """Return the calls of a task whose caches are warm: it has run three times before.
 
-    They are the fewest of five times, since the collector of garbage or an answer that is late adds some.
+    The result is the smallest of five counts, because garbage collection or a late answer adds calls.
     """
     for _ in range(3):
         work()

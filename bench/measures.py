@@ -1,9 +1,9 @@
-"""The measures of the structure: lines of code by room, modules and calls of small work, hashes of a key, analyses.
+"""Measures of the structure: lines of code by room, Python calls of small tasks, hashes of a key, Spark's analyses.
 
-PYTHONPATH=service:. python -m tests.docs.measures [--spark] [PACKAGE]
+PYTHONPATH=service:. python -m bench.measures [--spark] [PACKAGE]
 
-PACKAGE is the folder of another version of the package, of which only the lines are counted. `--spark` starts a session
-and measures what it takes to plan the simplest GROUP BY in SQL: analyses of Spark, calls of the JVM, and time.
+PACKAGE is the folder of another version of the package: only its lines are counted. `--spark` starts a session and
+measures the planning of the simplest GROUP BY in SQL: how often Spark analyses it, calls of the JVM, and time.
 """
 
 from __future__ import annotations
@@ -20,66 +20,33 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import foldflight
+from bench import call_counts
 from foldflight import connect
 from foldflight.testing import run_epochs
-from tests.docs import call_counts
 
 PACKAGE = Path(foldflight.__file__).parent
-ROOT = Path(__file__).parents[2]
-LATER = (
-    "compiler/containers.py",
-    "compiler/heap.py",
-    "compiler/memory.py",
-    "compiler/texts.py",
-    "engine/batch/lifted.py",
-    "engine/query/lifting.py",
-    "lift/",
-    "recording/",
-    "server/spans.py",
-    "client/traced.py",
-    "cli/replay.py",
-    "spark/expressions.py",
-    "spark/finishing.py",
-    "spark/lifted.py",
-    "spark/tables/",
-    "spark/tracing.py",
-    "spark/versions/",
-    "testing/targets.py",
-    "testing/testfile.py",
-    "tracing/",
-)
-"""What came after the goal for lines was set: lifting, tables, recordings, traces, containers and versions of Spark."""
-
-_TIMES = 7
-"""How often a statement is planned for its time."""
+_TIMES = 7  # how often a statement is planned: the time is the median
 
 
 def code_lines(text: str) -> int:
     """Return the number of lines that are neither blank, nor comments, nor docstrings."""
-    documented: set[int] = set()
+    docstrings: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
             first = node.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and _is_text(first.value):
-                documented.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+            if ast.get_docstring(node) is not None:
+                docstrings.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
     lines = enumerate((line.strip() for line in text.splitlines()), 1)
-    return sum(bool(line) and not line.startswith("#") and place not in documented for place, line in lines)
+    return sum(bool(line) and not line.startswith("#") and number not in docstrings for number, line in lines)
 
 
-def _is_text(constant: ast.Constant) -> bool:
-    return isinstance(constant.value, str)
-
-
-def lines_by_room(package: Path) -> tuple[Counter[str], int]:
-    """Return the lines of code of each room of a package, and those of what came after the goal."""
+def lines_by_room(package: Path) -> Counter[str]:
+    """Return the lines of code of each room of a package; `.` is the package's own modules."""
     rooms: Counter[str] = Counter()
-    later = 0
     for path in package.rglob("*.py"):
         name = path.relative_to(package).as_posix()
-        count = code_lines(path.read_text(encoding="utf-8"))
-        rooms[name.partition("/")[0] if "/" in name else "."] += count
-        later += count if name.startswith(LATER) else 0
-    return rooms, later
+        rooms[name.partition("/")[0] if "/" in name else "."] += code_lines(path.read_text(encoding="utf-8"))
+    return rooms
 
 
 def hashes_of_a_key() -> float:
@@ -127,7 +94,7 @@ def planning() -> dict[str, Planning]:
 
 def analyses(session: Any, run: Callable[[], object]) -> int:
     """Return how often Spark analyses a plan while something runs in a session of classic PySpark."""
-    executor = session._jvm.org.apache.spark.sql.catalyst.rules.RuleExecutor
+    executor = session._jvm.org.apache.spark.sql.catalyst.rules.RuleExecutor  # noqa: SLF001
     executor.resetMetrics()
     run()
     # A rule of a batch that the analyser runs once.
@@ -137,19 +104,17 @@ def analyses(session: Any, run: Callable[[], object]) -> int:
 
 def main() -> None:
     """Print the measures."""
-    given = [Path(argument) for argument in sys.argv[1:] if not argument.startswith("--")]
-    rooms, later = lines_by_room(given[0] if given else PACKAGE)
+    folders = [Path(argument) for argument in sys.argv[1:] if not argument.startswith("--")]
+    rooms = lines_by_room(folders[0] if folders else PACKAGE)
     for room, count in sorted(rooms.items()):
         print(f"{count:7,} lines of code in {room}")
-    print(f"{rooms.total():7,} in all, {rooms.total() - later:,} without what came after the goal")
-    if given:
+    print(f"{rooms.total():7,} lines of code in all")
+    if folders:
         return
     for work in (call_counts.embedded_partition, call_counts.remote_chunk, call_counts.remote_barrier):
         calls = work()
         print(f"{calls.total():7,} calls in {len(calls)} modules: {work.__name__}")
     print(f"{hashes_of_a_key():7} hashes of the key of a group in an epoch of a stream")
-    glossary = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("## Glossary")[2]
-    print(f"{len(re.findall(r'^[|] .+ [|]$', glossary, re.MULTILINE)) - 1:7} terms in the glossary")
     if "--spark" in sys.argv:
         for name, each in planning().items():
             print(

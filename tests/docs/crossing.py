@@ -34,6 +34,12 @@ def crossed() -> list[str]:
     return list(dict.fromkeys(reversed(names)))
 
 
+def missing(modules: list[str], stack: list[str]) -> list[str]:
+    """Return the modules of a table that are not on a stack, or not in the table's order. Others may be between."""
+    rest = iter(stack)
+    return [module for module in modules if module not in HANDED_OVER and module not in rest]
+
+
 def way(column: int, *, remote: bool) -> list[str]:
     """Return the modules of the table, in order: column 2 for batches, column 3 for streams."""
     text = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text(encoding="utf-8")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from bench.measures import analyses
 from foldflight import Functions
 from foldflight.spark import sql
 from foldflight.sql import SqlError
-from tests.docs.measures import analyses
 from tests.sql.test_corpus import rows, types
 
 CREATE = "CREATE OR REPLACE AGGREGATE {}({}) RETURNS {} AS '{}'"

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from bench.call_counts import counted
 from foldflight import RejectedError, connect
 from foldflight.engine.keys.grouped import GroupedExchange
 from foldflight.engine.query.layout import KIND, REAL, QueryLayout
@@ -12,7 +13,6 @@ from foldflight.engine.stream.epoch import BucketEpoch
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call, RowKind
 from foldflight.testing import run_epochs
-from tests.docs.call_counts import counted
 
 INSERT, DELETE = RowKind.INSERT, RowKind.DELETE
 CHUNK = pa.schema([("slot", pa.int32()), ("kind", pa.int8())])

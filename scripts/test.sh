@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests in four lanes beside each other: with Spark, with servers and containers, the simulation, and all others. The
-# first two wait as much as they work, so this suits two processors.
+# The tests in five lanes beside each other: with Spark, statements of SQL, servers and containers, the simulation, and all
+# others. Those with Spark and with servers wait as much as they work, so this suits two processors.
 # Usage: scripts/test.sh PYTEST [OPTION...]
 #   OPTION...  of pytest; by default those that leave out what takes minutes
 set -euo pipefail
@@ -11,6 +11,7 @@ options=("${@:2}")
 unset PYTHONDONTWRITEBYTECODE
 
 declare -A lanes=(
+  [sql]="tests/sql --ignore=tests/sql/test_terminal.py"
   [wire]="tests/wire tests/deploy tests/sql/test_terminal.py"
   [simulation]="tests/simulation"
   [others]="tests --ignore=tests/spark --ignore=tests/sql --ignore=tests/wire --ignore=tests/deploy --ignore=tests/simulation"
@@ -26,7 +27,7 @@ done
 trap 'kill "${beside[@]}" 2>/dev/null || true' EXIT
 
 failed=no
-"$pytest" "${options[@]}" tests/spark tests/sql --ignore=tests/sql/test_terminal.py || failed=yes
+"$pytest" "${options[@]}" tests/spark || failed=yes
 for each in "${beside[@]}"; do
   wait "$each" || failed=yes
 done

@@ -464,8 +464,63 @@ def test_rows_and_views_are_those_of_pyflink() -> None:
     assert (counts["b"], "a" in counts, counts.contains("c"), list(counts)) == (2, True, False, ["a", "b"])
     del counts["a"]
     assert (dict(counts.items()), list(counts.keys()), list(counts.values())) == ({"b": 2}, ["b"], [2])
+    counts.remove("a")
+    del counts["a"]
+    assert (counts.get("a"), counts["a"], counts.get("b")) == (None, None, 2)
     counts.clear()
     assert counts.is_empty()
+
+
+class Letters(AggregateFunction[Row, int]):
+    """The number of letters that occur once or more, in a map that is asked for letters which it does not have."""
+
+    def create_accumulator(self):
+        return Row(MapView(), MapView())
+
+    def accumulate(self, accumulator, letter):
+        counts, last = accumulator
+        counts.put(letter, (counts.get(letter) or 0) + 1)
+        last["letter"] = letter if last["letter"] is None else max(last["letter"], letter)
+
+    def retract(self, accumulator, letter):
+        counts, last = accumulator
+        left = counts[letter] - 1
+        counts.remove(letter)
+        counts.remove(letter)
+        del last["letter"]
+        del last["letter"]
+        if left:
+            counts.put(letter, left)
+
+    def merge(self, accumulator, accumulators):
+        for other, _ in accumulators:
+            for letter, count in other.items():
+                accumulator[0].put(letter, (accumulator[0].get(letter) or 0) + count)
+
+    def get_value(self, accumulator):
+        return len(list(accumulator[0].keys()))
+
+    def get_result_type(self):
+        return DataTypes.BIGINT()
+
+
+class TypedLetters(Letters):
+    """The same, with a typed state."""
+
+    def get_accumulator_type(self):
+        counts = DataTypes.MAP_VIEW(DataTypes.STRING(), DataTypes.BIGINT())
+        last = DataTypes.MAP_VIEW(DataTypes.STRING(), DataTypes.STRING())
+        return DataTypes.ROW([DataTypes.FIELD("counts", counts), DataTypes.FIELD("last", last)])
+
+
+@pytest.mark.parametrize("cls", [TypedLetters, Letters])
+def test_a_key_that_a_map_view_of_pyflink_does_not_have(cls: type) -> None:
+    """It is None for `get`, and nothing to `remove`, as in the views of a job of PyFlink; also after a restore."""
+    function = connect([aggregate_of(cls, name="letters", input_types=["STRING"])])["letters"]
+    rows = [{"x": each} for each in "aba"]
+    later = [("-D", {"x": "b"}), ("-D", {"x": "a"}), {"x": "c"}, {"x": "d"}]
+    epochs = run_epochs({"it": function("x")}, [rows, later])
+    assert [epoch.changelog[-1][1] for epoch in epochs] == [{"it": 2}, {"it": 3}]
 
 
 def test_types_of_pyflink() -> None:

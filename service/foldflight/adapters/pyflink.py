@@ -152,16 +152,20 @@ class ListView(Generic[T]):
 
 
 class MapView(Generic[K, V]):
-    """A dict in an accumulator, with the methods of PyFlink's."""
+    """A dict in an accumulator, with the methods of PyFlink's.
+
+    A key without a value is None for `get` and `[]`, and nothing to `remove` and `del`, as in the views that PyFlink
+    keeps in its state. (PyFlink's plain view, outside a job, raises KeyError.)
+    """
 
     __module__ = "foldflight.functions.flink"
 
     def __init__(self, items: Mapping[K, V] | Iterable[tuple[K, V]] = ()) -> None:
         self._dict = dict(items)
 
-    def get(self, key: K) -> V:
-        """Return the value of a key. Raises KeyError."""
-        return self._dict[key]
+    def get(self, key: K) -> V | None:
+        """Return the value of a key, or None."""
+        return self._dict.get(key)
 
     def put(self, key: K, value: V) -> None:
         """Set the value of a key."""
@@ -172,8 +176,8 @@ class MapView(Generic[K, V]):
         self._dict.update(dict_value)
 
     def remove(self, key: K) -> None:
-        """Remove a key. Raises KeyError."""
-        del self._dict[key]
+        """Remove a key, if there is one."""
+        self._dict.pop(key, None)
 
     def contains(self, key: K) -> bool:
         """Return whether there is a value for the key."""

@@ -34,6 +34,17 @@ def test_a_call_without_columns_and_a_query_without_keys() -> None:
     assert changelogs([{}, {}], n=count()) == [[("+I", {"n": 2})]]
 
 
+def test_strict_epochs_refuse_a_retraction_without_a_row() -> None:
+    """The error names the group, and nothing is refused whose row is there."""
+    rows = [[{"k": "ann"}], [("-D", {"k": "ann"})], [("-D", {"k": "ann"})]]
+    calls = {"n": FUNCTIONS["count"]()}
+    assert [each.ignored_retractions for each in run_epochs(calls, rows, keys=["k"])] == [0, 0, 1]
+    assert len(run_epochs(calls, rows[:2], keys=["k"], strict=True)) == 2
+    with pytest.raises(RejectedError, match="strict mode") as caught:
+        run_epochs(calls, rows, keys=["k"], strict=True)
+    assert (caught.value.code, caught.value.group) == ("CANNOT_RETRACT", {"k": "ann"})
+
+
 def test_an_empty_first_epoch() -> None:
     """Without keys the group exists from the first epoch on; groups with keys exist when they have rows."""
     count = FUNCTIONS["count"]

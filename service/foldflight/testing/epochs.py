@@ -76,11 +76,18 @@ class _Stream:
     """A stream with one bucket and a state table in memory."""
 
     def __init__(
-        self, exchange: GroupedExchange, query: Query, *, update_before: bool, bounds: TableBounds | None
+        self,
+        exchange: GroupedExchange,
+        query: Query,
+        *,
+        update_before: bool,
+        strict: bool,
+        bounds: TableBounds | None,
     ) -> None:
         self._exchange = exchange
         self._layout = query.layout
         self._update_before = update_before
+        self._is_strict = strict
         self._has_keys = len(query.layout.keys) > 0
         table = TableLayout(keys=query.layout.keys, states=query.layout.states, buckets=1)
         self._table = table_of(table, query.views, Storage(MemoryStore(), bounds=bounds or TableBounds()))
@@ -91,7 +98,7 @@ class _Stream:
             self._exchange,
             self._layout,
             self._table,
-            is_strict=False,
+            is_strict=self._is_strict,
             update_before=self._update_before,
             is_always_there=True,
         )
@@ -144,6 +151,7 @@ def run_epochs(
     keys: Sequence[str] = (),
     types: Mapping[str, str | pa.DataType] | None = None,
     update_before: bool = True,
+    strict: bool = False,
     bounds: TableBounds | None = None,
 ) -> list[Epoch]:
     """Run calls over epochs of keyed rows, and return the result of each epoch.
@@ -158,6 +166,7 @@ def run_epochs(
         keys: The grouping columns. Without any there is one group, which always exists.
         types: Types of columns. Default: the types that the functions declare, or those of the values.
         update_before: Whether the changelog has `-U old` before `+U new`.
+        strict: Whether a retraction of a row that is not there is an error, instead of being counted.
         bounds: The limits of stored pieces, inline views and merges.
 
     Returns:
@@ -166,7 +175,8 @@ def run_epochs(
     Raises:
         FunctionError: USER_CODE, RESULT_TYPE or OVERFLOW, with function, group and row.
         RejectedError: SCHEMA_MISMATCH for calls that do not fit the rows, CANNOT_RETRACT for retractions with an
-            append-only function, SIGNATURE for functions that refer to something that cannot be pickled.
+            append-only function or, if `strict`, without a row, SIGNATURE for functions that refer to something that
+            cannot be pickled.
     """
     parsed = [[_row(row) for row in epoch] for epoch in epochs]
     check_calls(aggregates, keys=keys)
@@ -191,7 +201,7 @@ def run_epochs(
     query = Query.of(transport, calls, layout, stream=StreamOptions(emit="changelog"))
     opening = query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
     with GroupedExchange(query.transport, opening, query.layout) as exchange:
-        stream = _Stream(exchange, query, update_before=update_before, bounds=bounds)
+        stream = _Stream(exchange, query, update_before=update_before, strict=strict, bounds=bounds)
         return [stream.epoch(_block(query.layout, [*keys, *names], epoch)) for epoch in parsed]
 
 

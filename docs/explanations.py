@@ -62,7 +62,7 @@ EXPLANATIONS: Final = {
     ),
     "CANNOT_RETRACT": Explanation(
         "The input retracts rows, but a function of the query has no `retract`. In strict mode: a row is "
-        "retracted from a group that has no row left.",
+        "retracted from a group that has no row left, or that had none before the epoch and accumulates no equal one.",
         "Define `retract`, pass `materialize=True` so that groups keep their rows, or aggregate without `row_kind`. "
         "In strict mode, correct the input.",
     ),

@@ -104,28 +104,44 @@ class StreamModel:
     def _stepped(self, steps: Sequence[tuple[str, dict[str, Any], int]]) -> Rows:
         """Insert rows, and retract rows."""
         rows: Rows = []
-        never: Rows = []
+        started = {key for key, group in self.present.items() if group}
         for step, row, pick in steps:
-            group = self.present[self.key(row)]
+            key = self.key(row)
+            group = self.present[key]
             if step == "I" or not self.has_kinds:
                 rows.append({**row, "kind": INSERT})
-                if not self._is_closed(self.key(row)):
+                if not self._is_closed(key):
                     group.append(row)
-            elif step == "D" and group and not self._is_closed(self.key(row)):
-                rows.append({**group.pop(pick % len(group)), "kind": DELETE})
-            elif step == "X" and not group:
-                never.append({**row, "kind": DELETE})
+            elif step == "D" and group and not self._is_closed(key):
+                # In a group that begins in this epoch the row may be retracted again, once more than it came.
+                taken = group.pop(pick % len(group)) if key in started else group[pick % len(group)]
+                rows.append({**taken, "kind": DELETE})
+            elif step == "X" and key not in started:
+                rows.append({**row, "kind": DELETE})
             elif step == "E":
                 rows += [{**row, "kind": DELETE}, {**row, "kind": INSERT}]
-        came = {self.key(row) for row in rows}
-        never = [row for row in never if self.key(row) not in came]
-        rows += never
-        self._count(rows, never)
+                if not self._is_closed(key) and key not in started:
+                    group.append(row)
+        self._count(rows, self._matched(rows, started))
         return rows
 
-    def _count(self, rows: Rows, never: Rows) -> None:
+    def _matched(self, rows: Rows, started: set[Key]) -> int:
+        """Take back the rows of groups that begin in this epoch, and return how many retractions have none."""
+        ignored = 0
+        for row in rows:
+            key = self.key(row)
+            if row["kind"] != DELETE or key in started or self._is_closed(key):
+                continue
+            group = self.present[key]
+            equal = [place for place, other in enumerate(group) if all(other[name] == row[name] for name in ("v", "w"))]
+            if equal:
+                del group[equal[0]]
+            else:
+                ignored += 1
+        return ignored
+
+    def _count(self, rows: Rows, ignored: int) -> None:
         late = sum(self._is_closed(self.key(row)) for row in rows)
-        ignored = sum(not self._is_closed(self.key(row)) for row in never)
         self.late += late
         self.ignored += ignored
         self.folded += len(rows) - late - ignored

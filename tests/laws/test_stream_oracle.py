@@ -35,8 +35,10 @@ ROWS = st.fixed_dictionaries(
         "at": st.integers(0, 20).map(lambda at: at * 10),  # the watermark often stands at the end of a window
     }
 )
-# A row is inserted (I), or one that is there is taken back (D), or one that never was (X), or one before it comes (E).
-STEPS = st.lists(st.tuples(st.sampled_from("IIIIDDXE"), ROWS, st.integers(0, 99)), max_size=10)
+# A row is inserted (I), or one that is there is taken back (D), or one of before the stream (X), or one before it comes
+# (E). Groups of few different rows have both in one epoch.
+FEW_ROWS = ROWS.map(lambda row: {"k": "a", "v": row["v"] and row["v"] % 2, "w": 1, "at": row["at"] % 20})
+STEPS = st.lists(st.tuples(st.sampled_from("IIIIDDXXE"), ROWS | FEW_ROWS, st.integers(0, 99)), max_size=10)
 EMITS = st.sampled_from(
     [("update", False), ("changelog", False), ("update", True), ("changelog", True), ("append", True)]
 )

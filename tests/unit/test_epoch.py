@@ -44,11 +44,22 @@ def test_the_group_without_keys_begins(is_always_there: bool, expected: list[lis
     assert found == expected
 
 
-def test_strict_mode_tells_that_the_group_is_empty() -> None:
-    """A retraction from a group without rows is refused in words that say this: other rows are not compared."""
+@pytest.mark.parametrize(
+    ("epochs", "reason"),
+    [
+        ([[INSERT], [INSERT, DELETE, DELETE, DELETE]], "has no row left"),
+        ([[INSERT, DELETE, DELETE]], "had no row before this epoch, and no equal row is accumulated in it"),
+        ([[INSERT, DELETE], [DELETE, INSERT, DELETE]], "had no row before this epoch, and no equal row"),
+    ],
+)
+def test_strict_mode_tells_why_a_retraction_has_no_row(epochs: list[list[RowKind]], reason: str) -> None:
+    """A group with rows does not know them and only counts; those of a group that begins in the epoch are compared."""
     layout, exchange, table = _bucket()
-    with pytest.raises(RejectedError, match="a row is retracted from a group that has no row left") as caught:
-        BucketEpoch(exchange, layout, table, is_strict=True).run(iter([_block(layout, [INSERT, DELETE, DELETE])]))
+    *before, last = (_block(layout, kinds) for kinds in epochs)
+    for block in before:
+        BucketEpoch(exchange, layout, table, is_strict=True).run(iter([block]))
+    with pytest.raises(RejectedError, match=f"a row is retracted from a group that {reason}") as caught:
+        BucketEpoch(exchange, layout, table, is_strict=True).run(iter([last]))
     assert caught.value.code == "CANNOT_RETRACT"
 
 

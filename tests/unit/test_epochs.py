@@ -34,6 +34,29 @@ def test_a_call_without_columns_and_a_query_without_keys() -> None:
     assert changelogs([{}, {}], n=count()) == [[("+I", {"n": 2})]]
 
 
+def test_a_changelog_from_its_middle() -> None:
+    """In a group without rows the new row stays; the old one, which never came, is counted, or refused if strict."""
+    total, different = FUNCTIONS["sum"], FUNCTIONS["count"]
+    calls = {"total": total("v"), "n": different("v").distinct()}
+    old, new = {"k": "ann", "v": 10}, {"k": "ann", "v": 40}
+    for epoch in ([("-U", old), ("+U", new), ("+U", new)], [("+U", new), ("-U", old), ("+U", new)]):
+        (found,) = run_epochs(calls, [epoch], keys=["k"])
+        assert found.changelog == [("+I", {"k": "ann", "total": 80, "n": 1})]
+        assert (found.live, found.ignored_retractions) == ({("ann",): 2}, 1)
+        with pytest.raises(RejectedError, match="no equal row is accumulated") as caught:
+            run_epochs(calls, [epoch], keys=["k"], strict=True)
+        assert (caught.value.code, caught.value.group) == ("CANNOT_RETRACT", {"k": "ann"})
+    (gone,) = run_epochs(calls, [[("+I", new), ("-D", new)]], keys=["k"], strict=True)
+    assert (gone.changelog, gone.states, gone.ignored_retractions) == ([], {}, 0)
+    # Only the columns that the query uses are compared, with its conditions.
+    counts = {"n": FUNCTIONS["count"]()}
+    (same,) = run_epochs(counts, [[("-U", old), ("+U", new)]], keys=["k"], strict=True)
+    assert same.changelog == []
+    counts["large"] = FUNCTIONS["count"]().where(lambda row: row["v"] > 20)
+    (other,) = run_epochs(counts, [[("-U", old), ("+U", new)]], keys=["k"])
+    assert (other.changelog, other.ignored_retractions) == ([("+I", {"k": "ann", "n": 1, "large": 1})], 1)
+
+
 def test_strict_epochs_refuse_a_retraction_without_a_row() -> None:
     """The error names the group, and nothing is refused whose row is there."""
     rows = [[{"k": "ann"}], [("-D", {"k": "ann"})], [("-D", {"k": "ann"})]]

@@ -73,7 +73,8 @@ def group_by(
             one). `append` emits each group of a window once, when the window closes.
         allowed_lateness_s: For streams: how much longer a window stays open, in seconds.
         buckets: For streams: the number of parts of the state. It is fixed for the life of a checkpoint.
-        strict: For streams: fail the query at a retraction whose group has no row left, instead of counting it.
+        strict: For streams: fail the query at a retraction without a row, instead of counting it: its group has no row
+            left, or it had none before the epoch and accumulates no equal one.
         on_error: What happens if a function raises, or returns a value that does not fit. `fail`: the query fails.
             `isolate`: other groups continue, the failed group keeps its state from before the epoch (in a batch, it has
             no result), and its rows of the epoch become dead letters in a column `dead_letter`. Use `results` and

@@ -53,9 +53,7 @@ class StreamMetrics(StreamingQueryListener):
                 "isolated_groups", "Groups whose function raised, if errors are isolated."
             ),
             "isolated_rows": self._counter("isolated_rows", "Rows that became dead letters."),
-            "ignored_retractions": self._counter(
-                "ignored_retractions", "Retractions from groups that have no row left."
-            ),
+            "ignored_retractions": self._counter("ignored_retractions", "Retractions without a row."),
         }
         self._exchange_seconds = self._counter(
             "exchange_seconds", "Time in exchanges (folding, network), summed over tasks."

@@ -63,7 +63,8 @@ class Epoch:
         states: The states of the groups that exist at the barrier: by key values, then by name of the output. Structs
             and lists in keys are tuples. Views in states are dicts and lists of all their entries.
         live: The number of live rows of each of these groups, by key values.
-        ignored_retractions: The number of retractions of rows that did not exist. They changed nothing.
+        ignored_retractions: The number of retractions without a row: their group had none left, or it had none before
+            the epoch and no equal row is accumulated in it. They changed nothing.
     """
 
     changelog: list[tuple[str, dict[str, Any]]]

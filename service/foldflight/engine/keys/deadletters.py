@@ -20,7 +20,7 @@ _HELD_BYTES_MAX: Final = 64 << 20
 
 
 class HeldRows:
-    """The rows of an epoch, kept until the barrier tells which of their groups have failed.
+    """Rows of an epoch, kept until they are needed again: as dead letters, or for retractions that come later.
 
     Args:
         rows: The schema of the rows.
@@ -52,14 +52,19 @@ class HeldRows:
             self._writer.write_batch(batch)
         self._held, self._bytes = [], 0
 
-    def take(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows, in order, in batches with their slots, and release them."""
-        if self._writer is not None and self._file is not None:
-            self._writer.close()
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows, in order, in batches with their slots. Rows may be added when the last one was yielded."""
+        if self._file is not None:
+            end = self._file.tell()
             self._file.seek(0)
-            with pa.ipc.open_stream(self._file) as reader:
-                yield from reader
+            # The reader ends with the file; the writer, which goes on afterwards, has not marked the end yet.
+            yield from pa.ipc.open_stream(self._file)
+            self._file.seek(end)
         yield from self._held
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows like `read`, and release them."""
+        yield from self.read()
         self.close()
 
     def close(self) -> None:

@@ -63,7 +63,7 @@ class StreamOptions:
     Args:
         emit: The emit mode.
         buckets: The number of buckets of the groups.
-        strict: Whether a retraction from a group that has no row left is an error.
+        strict: Whether a retraction without a row is an error.
         closing_lateness_ms: Time from a window's end until it closes, in milliseconds of the watermark; None: never.
         has_sessions: Whether windows are sessions, which merge.
         window: The kind and lengths of the windows. They are stored with the state; a query with others is refused.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from foldflight.engine.keys.deadletters import Failed, HeldRows, split_failed
 from foldflight.engine.keys.grouped import GroupedExchange, Groups
+from foldflight.engine.keys.newrows import NewRows, Slots
 from foldflight.engine.query.blocks import one_batch
 from foldflight.engine.query.changelog import changelog, live_rows
 from foldflight.engine.query.layout import LIVE, SLOT, QueryLayout, retracts
@@ -24,6 +26,9 @@ from foldflight.engine.state.viewtable import ViewLookup, ViewTable, one_row_eac
 from foldflight.engine.stream.views import EpochViews
 from foldflight.errors import RejectedError
 from foldflight.functions.types.arrow import concat_batches
+
+_NO_ROW_LEFT: Final = "has no row left"
+_NO_EQUAL_ROW: Final = "had no row before this epoch, and no equal row is accumulated in it"
 
 
 @dataclass
@@ -36,7 +41,8 @@ class EpochStats:
         late_rows: Rows dropped because their window was closed (once for each closed window), or in OVER because their
             time had passed.
         waiting_rows: In OVER, rows that wait until the watermark has reached their time.
-        ignored_retractions: Retractions from groups that had no row left.
+        ignored_retractions: Retractions without a row: of groups that had none left, or that began in the epoch and
+            accumulated no equal row.
         isolated_groups: Touched groups whose function raised, if errors are isolated.
         isolated_rows: Folded rows that became dead letters.
         exchange_ms: Milliseconds in the exchange.
@@ -65,7 +71,7 @@ class BucketEpoch:
         exchange: The exchange of the task. It must return initial outputs, states and outputs.
         layout: The columns.
         table: The bucket's state table. With a `ViewTable` the exchange must have `Open.keeps_views`.
-        is_strict: Whether a retraction from a group that has no row left is an error.
+        is_strict: Whether a retraction without a row is an error.
         update_before: Whether the changelog has the row `-U` before each `+U`.
         merges: Whether blocks hold partial states and rows (`QueryLayout.partial`) instead of rows only.
         closed_us: Windows that end at or before this time, in microseconds since 1970, are closed. The last key is the
@@ -113,6 +119,7 @@ class BucketEpoch:
         self._before: list[pa.RecordBatch] = []
         self._held: HeldRows | None = None
         self._failed: Failed | None = None
+        self._new_rows = NewRows(layout)
 
     def run(self, blocks: Iterator[pa.RecordBatch]) -> tuple[pa.Array, pa.RecordBatch]:
         """Fold all blocks, store the new states of their groups, and return the changelog.
@@ -129,9 +136,12 @@ class BucketEpoch:
         """
         before_s = self._exchange.elapsed_s
         with self._exchange.turn(self._groups, self._views):
-            for block in self._inserts_first(blocks):
-                self._feed(block)
-                self._save()
+            try:
+                for block in self._inserts_first(blocks):
+                    self._feed(block)
+                    self._save()
+            finally:
+                self._new_rows.close()
             self._exchange.barrier()
             results = self._whole(self._exchange.results())
             self._held = self._exchange.held
@@ -174,10 +184,7 @@ class BucketEpoch:
                 return
         slots = self._slots(block)
         if self._layout.has_kinds:
-            counted, self._live = live_rows(slots, retracts(block), self._live)
-            if not counted.all():
-                self._ignore(slots, counted)
-                slots, block = slots[counted], block.filter(pa.array(counted))
+            slots, block = self._counted(slots, block)
             self.stats.rows += len(slots)
         else:
             rows = self._row_counts(block)
@@ -189,6 +196,40 @@ class BucketEpoch:
             slots = slots[~folded]
         if len(slots):
             self._exchange.chunk(slots, block)
+
+    def _counted(self, slots: Slots, block: pa.RecordBatch) -> tuple[Slots, pa.RecordBatch]:
+        """Count the live rows of groups, and return the n rows without retractions that have no row.
+
+        The rows are either all accumulated or all retracted.
+        """
+        retracting = retracts(block)
+        is_new = self._live_before[slots] == 0
+        if is_new.any():
+            of_new = slots[is_new], block if is_new.all() else block.filter(pa.array(is_new))
+            if not retracting.any():
+                self._new_rows.accumulate(*of_new)
+            else:
+                has_row = np.ones(len(slots), np.bool_)
+                has_row[is_new] = self._new_rows.retract(*of_new)
+                slots, block = self._without(slots, block, has_row, _NO_EQUAL_ROW)
+                retracting = retracting[: len(slots)]
+        counted, self._live = live_rows(slots, retracting, self._live)
+        return self._without(slots, block, counted, _NO_ROW_LEFT)
+
+    def _without(
+        self, slots: Slots, block: pa.RecordBatch, counted: npt.NDArray[np.bool_], why: str
+    ) -> tuple[Slots, pa.RecordBatch]:
+        """Return the rows that count. Raises RejectedError CANNOT_RETRACT for others, in strict mode."""
+        if counted.all():
+            return slots, block
+        if self._is_strict:
+            raise RejectedError(
+                "CANNOT_RETRACT",
+                f"a row is retracted from a group that {why} (strict mode); correct the input, or disable strict mode "
+                "to count such rows and continue",
+            ).with_group(self._groups.name(int(slots[~counted][0])))
+        self.stats.ignored_retractions += int((~counted).sum())
+        return slots[counted], block.filter(pa.array(counted))
 
     def _save(self) -> None:
         """Store what has changed, with its entries, if the exchange holds too much for another server.
@@ -222,7 +263,7 @@ class BucketEpoch:
             return np.ones(block.num_rows, np.int64)
         return block.column(LIVE).fill_null(1).to_numpy()
 
-    def _merge(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
+    def _merge(self, slots: Slots, block: pa.RecordBatch) -> None:
         if len(slots):
             # The outputs before the epoch have been received already.
             self._exchange.states(slots, [block.column(name) for name in self._layout.states.names])
@@ -236,15 +277,6 @@ class BucketEpoch:
             block, ends = block.filter(pa.array(~late)), ends[~late]
         self.open_ends_us.update(np.unique(ends).tolist())
         return block
-
-    def _ignore(self, slots: npt.NDArray[np.int32], counted: npt.NDArray[np.bool_]) -> None:
-        if self._is_strict:
-            raise RejectedError(
-                "CANNOT_RETRACT",
-                "a row is retracted from a group that has no row left (strict mode); correct the input, or disable "
-                "strict mode to count such rows and continue",
-            ).with_group(self._groups.name(int(slots[~counted][0])))
-        self.stats.ignored_retractions += int((~counted).sum())
 
     def _slots(self, block: pa.RecordBatch) -> npt.NDArray[np.int32]:
         """Return the slots of n rows, and load the states of groups seen for the first time."""

@@ -10,8 +10,9 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
 
-from foldflight import Functions, RejectedError, connect
+from foldflight import Functions, RejectedError, connect, udaf
 from foldflight.spark import enable, register, sql
+from foldflight.spark.versions.facts import PLAIN_AGGREGATES
 from foldflight.sql import SqlError
 from foldflight.sql.calls import GRAMMAR
 from tests.sql.test_statements import values
@@ -281,3 +282,39 @@ def test_columns_with_names_of_ours(db: Any, plans_of: Callable[..., list[str]],
     assert found.columns == listed.columns
     assert rows(found) == rows(listed)
     assert set(plans_of(db, text)) == {"fold"}
+
+
+def test_arguments_named_as_columns_of_the_exchange(db: Any) -> None:
+    """Arguments of an author may be named slot, kind and emit, also where their types are those of the exchange."""
+
+    @udaf(name="of_the_wire", input_types=["TINYINT", "INT", "BOOLEAN"], result_type="BIGINT")
+    class OfTheWire:
+        def create_accumulator(self) -> list[int]:
+            return [0]
+
+        def accumulate(self, accumulator: list[int], kind: int, slot: int, emit: bool) -> None:
+            accumulator[0] += 100 * kind + slot + emit
+
+        def retract(self, accumulator: list[int], kind: int, slot: int, emit: bool) -> None:
+            accumulator[0] -= 100 * kind + slot + emit
+
+        def merge(self, accumulator: list[int], other: list[int]) -> None:
+            accumulator[0] += other[0]
+
+        def get_value(self, accumulator: list[int]) -> int:
+            return accumulator[0]
+
+    register(db, connect(OfTheWire))
+    table = "VALUES (0, 1Y, 7, true), (0, 3Y, 0, false), (1, 2Y, 5, false) AS t(id, kind, slot, emit)"
+    call = "of_the_wire(kind, slot, emit)"
+    grouped = f"SELECT id, {call} FROM {table} GROUP BY id"
+    assert rows(sql(db, grouped)) == rows(sql(db, grouped, plan="fold")) == [(0, 408), (1, 205)]
+    # A block with a subquery is computed over lists, as is one in which plain SQL has the function.
+    listed = f"SELECT id, {call}, (SELECT max(id) FROM {table}) FROM {table} GROUP BY id"
+    assert rows(sql(db, listed)) == [(0, 408, 1), (1, 205, 1)]
+    ordered = f"SELECT id, of_the_wire(kind, slot, emit ORDER BY slot) FROM {table} GROUP BY id"
+    assert rows(sql(db, ordered)) == [(0, 408), (1, 205)]
+    over = f"SELECT id, {call} OVER (ORDER BY id, slot ROWS CURRENT ROW) FROM {table} ORDER BY emit DESC"
+    assert rows(sql(db, over)) == [(0, 108), (0, 300), (1, 205)]
+    if PLAIN_AGGREGATES.has():
+        assert rows(db.sql(grouped)) == [(0, 408), (1, 205)]

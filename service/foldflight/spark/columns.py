@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain, count
 from typing import Final
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from pyspark.sql import types as st
 from foldflight.client import Aggregate, Use, UseMember
 from foldflight.client.functions import OrderKey
 from foldflight.engine.query.blocks import without_nullability
-from foldflight.engine.query.layout import KIND, REAL, SLOT
+from foldflight.engine.query.layout import KIND, REAL, SLOT, chunk_names
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Call, Order, RowKind, can_widen, parse_type, sql_name
@@ -111,10 +110,8 @@ class Columns:
         if key not in self._chunk_columns:
             column = None if is_column(self.df, written) else column_of(self.df, written, role)
             # Errors show rows under these names, so the names are the user's texts.
-            taken = {*self.reserved, *self.shown}
             text = str(written) if column is None or isinstance(written, str) else self._shown_as(column, role)
-            names = (prefix + text + suffix for suffix in chain([""], (f" ({n})" for n in count(2))))
-            shown = next(name for name in names if name not in taken)
+            (shown,) = chunk_names([prefix + text], {*self.reserved, *self.shown})
             self._chunk_columns[key] = _ChunkColumn(shown, column, role, text_of(written), written)
         return self._chunk_columns[key].shown
 

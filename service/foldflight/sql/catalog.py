@@ -17,6 +17,7 @@ from pyspark.sql import types as st
 
 from foldflight.client import Aggregate, FunctionHandle, Functions, Transport, connect
 from foldflight.client.connect import EMBEDDED
+from foldflight.engine.query.layout import chunk_names
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Call, Function, FunctionKind, Order, Registry, parse_type
@@ -517,7 +518,7 @@ def _check_name(name: str) -> None:
 def _argument_names(handle: FunctionHandle, count: int) -> list[str]:
     """Return the names of a call's columns: errors show rows under them."""
     known = handle.info.input_names
-    return [known[index] if index < len(known) else f"argument {index + 1}" for index in range(count)]
+    return chunk_names(known[index] if index < len(known) else f"argument {index + 1}" for index in range(count))
 
 
 def _ddl(columns: pa.StructType) -> str:

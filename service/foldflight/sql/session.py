@@ -362,7 +362,10 @@ def _emit(text: Text, span: Span) -> tuple[Span, str | None]:
         early = next((index for index in span.indexes if text.says(index, *expected)), None)
         if early is not None:
             raise text.error(f"{words} stands at the end of the statement", Span(early, early + len(expected)))
-    if text.says(span.stop - 2, "EMIT"):
+    # A column may be named emit: `ORDER BY emit DESC`, `f(emit)`.
+    before = text.upper(span.stop - 3)
+    follows = before == ")" or (before.isidentifier() and before.lower() not in GRAMMAR)
+    if text.says(span.stop - 2, "EMIT") and follows and text.upper(span.stop - 1).isidentifier():
         raise text.error("after EMIT, CHANGES or ON WINDOW CLOSE is expected", Span(span.stop - 1, span.stop))
     return span, None
 

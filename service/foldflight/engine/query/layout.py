@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,22 @@ RETRACTING = tuple(int(kind) for kind in RowKind if kind.retracts)
 
 
 _NOTHING = pa.schema([])
+
+
+def chunk_names(texts: Iterable[str], reserved: Collection[str] = (SLOT, KIND)) -> list[str]:
+    """Return names for columns of a chunk: the user's texts, which errors show, with a number where one is taken.
+
+    A column of the user that is named as one of the exchange would be read as that: a `kind` of int8 as the row kind.
+
+    Args:
+        texts: The user's texts; equal ones are different columns.
+        reserved: Names that no column may have.
+    """
+    names: list[str] = []
+    for text in texts:
+        candidates = (text + suffix for suffix in chain([""], (f" ({number})" for number in count(2))))
+        names.append(next(name for name in candidates if name not in reserved and name not in names))
+    return names
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,12 @@ from fractions import Fraction
 from typing import Annotated, Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from foldflight import connect, udaf
+from foldflight.errors import FunctionError
 from foldflight.spark import group_by
+from foldflight.spark.errors import error_of
 from foldflight.spark.expressions import Quotient
 from tests.laws.lifted_functions import Sums
 
@@ -228,9 +231,14 @@ def test_errors_without_python(spark: Any, functions: Any, name: str, row: Any, 
     df = spark.sql(f"SELECT {columns} FROM VALUES {row}, (8, 1, 1) AS rows(k, v, w)")
     grouped = group_by(df, "k", plan="lifted")
     assert grouped.query(o=functions[name]("v", "w")).finished_by_host.taken
-    with pytest.raises(Exception, match=parts[0]) as caught:
+    with pytest.raises(PySparkException, match=parts[0]) as caught:
         grouped.agg(o=functions[name]("v", "w")).collect()
-    for part in parts:
-        assert part in str(caught.value)
-    with pytest.raises(Exception, match=parts[0]):
+    with pytest.raises(PySparkException, match=parts[0]) as folded:
         group_by(df, "k", plan="fold").agg(o=functions[name]("v", "w")).collect()
+    errors = [error_of(each.value) for each in (caught, folded)]
+    for error in errors:
+        assert isinstance(error, FunctionError)
+        assert error.code == parts[0]
+        assert f"function: {name}" in error.message
+    for part in parts[1:]:
+        assert part in str(errors[0])

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from foldflight import RejectedError, connect
 from foldflight.spark import over
+from foldflight.spark.errors import error_of
 from tests.spark import spark_functions
 from tests.spark.test_stream_windows import Clicks
 
@@ -116,5 +118,6 @@ def test_on_a_server_and_without_a_time(classic: SparkSession, tmp_path: Path, s
         (2, 6, 7, 1),
     ]
     stream.write([{"at": None, "page": "a", "v": 1}])
-    with pytest.raises(Exception, match="SCHEMA_MISMATCH: the order at is NULL; leave such rows out"):
+    with pytest.raises(PySparkException) as caught:
         stream.run()
+    assert str(error_of(caught.value)).startswith("SCHEMA_MISMATCH: the order at is NULL; leave such rows out\n")

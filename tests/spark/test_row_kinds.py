@@ -7,9 +7,11 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from foldflight import RejectedError
 from foldflight.spark import group_by
+from foldflight.spark.errors import error_of
 
 
 def changelog(seed: int) -> tuple[list[tuple[str, int, int]], dict[int, Counter[int]]]:
@@ -90,8 +92,11 @@ def test_a_code_without_a_meaning_fails_the_query(classic: Any, embedded: Any, c
     """Where codes have meanings, one that is not among them is refused, even if it is the name of a row kind."""
     df = classic.createDataFrame([("c", 1), (code, 1)], "op string, v bigint")
     said = f"SCHEMA_MISMATCH: the row kind 'op' is '{code}', and row_kinds maps only 'c', 'd'; add it there"
-    with pytest.raises(Exception, match=said):
+    with pytest.raises(PySparkException, match=said) as caught:
         group_by(df, row_kind="op", row_kinds={"c": "+I", "d": "-D"}).agg(o=embedded["sum"]("v")).collect()
+    error = error_of(caught.value)
+    assert isinstance(error, RejectedError)
+    assert error.code == "SCHEMA_MISMATCH"
 
 
 def test_a_column_that_cannot_hold_kinds_is_refused_at_once(spark: Any, embedded: Any) -> None:

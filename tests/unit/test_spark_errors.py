@@ -39,7 +39,26 @@ def test_an_error_is_found_in_what_spark_says(raised: Exception) -> None:
         assert str(found) == str(raised)
 
 
-@pytest.mark.parametrize("text", ["the Python worker died", "foldflight.errors.FunctionError: NO_SUCH_CODE: x"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[USER_RAISED_EXCEPTION] foldflight: {} SQLSTATE: P0001",
+        "Job aborted due to stage failure: java.lang.RuntimeException: foldflight: {}\n\tat x",
+        "=== Streaming Query ===\n[USER_RAISED_EXCEPTION] foldflight: {}\nLogical Plan:\n+- foldflight: x",
+    ],
+)
+@pytest.mark.parametrize("raised", _ERRORS, ids=lambda error: error.code)
+def test_an_error_that_spark_raises_is_found(raised: Exception, said: str) -> None:
+    """Expressions of Spark raise only a text, which has the class's code."""
+    found = error_of(PySparkException(said.format(raised)))
+    assert type(found) is type(raised)
+    assert str(found) == str(raised)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["foldflight: OVERFLOW: no pointer", "the Python worker died", "foldflight.errors.FunctionError: NO_SUCH_CODE: x"],
+)
 def test_other_failures_are_none_of_ours(text: str) -> None:
     """Errors of Spark itself are not changed."""
     assert error_of(PySparkException(text)) is None

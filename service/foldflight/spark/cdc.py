@@ -30,6 +30,7 @@ from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
 from foldflight.spark.columns import column_of, rejecting
+from foldflight.spark.errors import raise_error
 
 DELTA_CHANGES: Final = {"insert": "+I", "update_preimage": "-U", "update_postimage": "+U", "delete": "-D"}
 """The values of `_change_type` in Delta's change data feed, for `group_by(..., row_kinds=DELTA_CHANGES)`."""
@@ -242,7 +243,7 @@ def _there(row: Column, which: str, name: object) -> Column:
 
 
 def _refused(what: Column, remedy: str) -> Column:
-    return sf.raise_error(sf.concat(sf.lit("SCHEMA_MISMATCH: "), what, sf.lit(remedy)))
+    return raise_error("SCHEMA_MISMATCH", what, remedy)
 
 
 def _struct(df: DataFrame, schema: str | st.StructType) -> st.StructType:

@@ -23,6 +23,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Call, Order, RowKind, can_widen, parse_type, sql_name
 from foldflight.functions.types.arrow import is_json
+from foldflight.spark.errors import raise_error
 from foldflight.spark.types import check_compared, result_type
 from foldflight.spark.versions.sessions import message_of, quiet
 from foldflight.spark.versions.types import arrow_type, spark_type
@@ -551,12 +552,8 @@ def _translated(kind: Column, meanings: Mapping[str, str], role: str) -> Column:
         letter = letter.when(code == sf.lit(written), sf.lit(RowKind.parse(meaning).short))
     shown = sf.coalesce(sf.concat(sf.lit("'"), code, sf.lit("'")), sf.lit("NULL"))
     known = ", ".join(map(repr, meanings))
-    message = (
-        sf.lit(f"SCHEMA_MISMATCH: {role} is "),
-        shown,
-        sf.lit(f", and row_kinds maps only {known}; add it there"),
-    )
-    return letter.otherwise(sf.raise_error(sf.concat(*message)))
+    wrong = raise_error("SCHEMA_MISMATCH", f"{role} is ", shown, f", and row_kinds maps only {known}; add it there")
+    return letter.otherwise(wrong)
 
 
 def _kind_number(kind: Column) -> Column:
@@ -564,6 +561,6 @@ def _kind_number(kind: Column) -> Column:
     number = sf.when(sf.lit(False), sf.lit(0))
     for each in RowKind:
         number = number.when(kind.isin(each.short, each.name), sf.lit(int(each)))
-    message = sf.concat(sf.lit("SCHEMA_MISMATCH: "), sf.coalesce(kind.cast("string"), sf.lit("NULL")))
-    wrong = sf.raise_error(sf.concat(message, sf.lit(f" is no row kind; the kinds are {_KINDS}")))
+    shown = sf.coalesce(kind.cast("string"), sf.lit("NULL"))
+    wrong = raise_error("SCHEMA_MISMATCH", shown, f" is no row kind; the kinds are {_KINDS}")
     return number.otherwise(wrong).cast("tinyint")

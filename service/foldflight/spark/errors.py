@@ -1,4 +1,4 @@
-"""Parsing of foldflight's errors, raised in a Python worker, from Spark's error messages."""
+"""Foldflight's errors inside of Spark: raised by expressions of Spark, and restored from Spark's error messages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from typing import Final
 
 from pyspark.errors import PySparkException
+from pyspark.sql import Column
+from pyspark.sql import functions as sf
 
 from foldflight import errors
 from foldflight.errors import FoldflightError, pointer
@@ -18,6 +20,13 @@ _CLASSES = {
 # The last line of a Python traceback, which Spark transmits only as text: `module.Class: str(error)`.
 _RAISED = re.compile(rf"\b({'|'.join(map(re.escape, _CLASSES))}): ([A-Z_]+): ")
 
+_CLASS_OF_CODE: Final = {code: cls for cls in _CLASSES.values() for code in cls.codes}
+
+# The message of `raise_error` and of `foldflight.spark.expressions.error_text`, which ends with the pointer.
+_RAISED_BY_SPARK = re.compile(
+    rf"\bfoldflight: ({'|'.join(_CLASS_OF_CODE)}): (.*?)\n {{2}}\(see docs: errors#[a-z_]+\)", re.DOTALL
+)
+
 # What a worker without the package raises, before any code of the package runs.
 _MISSING_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '(foldflight|pyarrow)'")
 
@@ -25,17 +34,32 @@ _MISSING_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '(fol
 def error_of(error: PySparkException) -> FoldflightError | None:
     """Return foldflight's error that made a Spark query fail, or None if it failed for another reason.
 
-    The message also contains the other details of the error's text: function, group, row, trace and story.
+    Class and code do not depend on whether a Python worker raised the error or an expression of Spark. The message also
+    contains the other details of the error's text: function, group, row, trace and story.
     """
     text = str(error)
     raised = [match for match in _RAISED.finditer(text) if match[2] in _CLASSES[match[1]].codes]
     if not raised:
+        if by_spark := _RAISED_BY_SPARK.search(text):
+            code, message = by_spark.groups()
+            return _CLASS_OF_CODE[code](code, message)
         missing = _MISSING_MODULE.search(text)
         return None if missing is None else _missing_module(missing[1])
     cls, code = raised[-1].groups()
     # The text of an error ends with its pointer. Spark adds its own after it: of a stream the state and the plan.
     said, _, _ = text[raised[-1].end() :].partition(f"\n{pointer(code)}")
     return _CLASSES[cls](code, said.strip())
+
+
+def raise_error(code: str, *message: str | Column) -> Column:
+    """Return a column that fails the query with an error, which `error_of` restores.
+
+    Args:
+        code: The code of the error.
+        message: Texts and columns of texts, joined. Without NULL, which would hide the message.
+    """
+    parts = (sf.lit(each) if isinstance(each, str) else each for each in message)
+    return sf.raise_error(sf.concat(sf.lit(f"foldflight: {code}: "), *parts, sf.lit(f"\n{pointer(code)}")))
 
 
 def _missing_module(module: str) -> FoldflightError:

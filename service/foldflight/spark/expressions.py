@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from foldflight.engine.query.layout import KIND, RETRACTING
+from foldflight.errors import pointer
 from foldflight.lift.tree import Expr
 
-__all__ = ["SIGN", "Quotient", "Text", "constant", "error_end", "expression", "named", "quotient_key", "text"]
+__all__ = ["SIGN", "Quotient", "Text", "constant", "error_text", "expression", "named", "quotient_key", "text"]
 
 SIGN: Final = f"CASE WHEN {KIND} IN ({', '.join(map(str, RETRACTING))}) THEN -1L ELSE 1L END"
 """The sign of a row: -1 if it is retracted."""
@@ -166,7 +167,7 @@ def text(value: str) -> str:
 
 
 # No quotes, no backslashes, and no `$`, with which names of variables begin.
-_PLAIN: Final = re.compile(r"[\n !%&()*+,\-./0-9:;<=>?A-Z\[\]^_a-z|~]*")
+_PLAIN: Final = re.compile(r"[\n !#%&()*+,\-./0-9:;<=>?A-Z\[\]^_a-z|~]*")
 
 
 @dataclass(frozen=True)
@@ -193,10 +194,14 @@ def named(expr: str, name: str) -> str:
     return f"{expr} AS `{quoted}`"
 
 
-def error_end(function: str, names: Mapping[str, str], *, group: Sequence[str], row: Sequence[str] = ()) -> str:
-    """Return the lines of an error that tell where it happened, as arguments of `concat`.
+def error_text(
+    code: str, message: str, function: str, names: Mapping[str, str], *, group: Sequence[str], row: Sequence[str] = ()
+) -> str:
+    """Return the text of an error, which `foldflight.spark.errors.error_of` reads, as SQL.
 
     Args:
+        code: The code of the error.
+        message: The message, as SQL.
         function: The name of the function.
         names: The user's names of columns.
         group: The columns of the keys.
@@ -212,4 +217,5 @@ def error_end(function: str, names: Mapping[str, str], *, group: Sequence[str], 
                 f"coalesce(CAST({column} AS STRING), 'NULL')",
             ]
             before = ""
-    return ", ".join(texts or [text(before)])
+    texts.append(text(f"{before}\n{pointer(code)}"))
+    return f"concat({text(f'foldflight: {code}: ')}, {message}, {', '.join(texts)})"

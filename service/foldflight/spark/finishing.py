@@ -24,7 +24,7 @@ from foldflight.engine.query.query import Query
 from foldflight.functions import sql_name
 from foldflight.lift.plan import Plan
 from foldflight.lift.tree import TRUE, Expr, Field
-from foldflight.spark.expressions import Quotient, Text, constant, error_end, expression, named, quotient_key, text
+from foldflight.spark.expressions import Quotient, Text, constant, error_text, expression, named, quotient_key, text
 
 _HIGH_MAX: Final = 1 << 60
 _MOST: Final = {8: 2.0**7, 16: 2.0**15, 32: 2.0**31, 64: 2.0**63}
@@ -200,8 +200,7 @@ class _Finish:
 
     def _error(self, code: str, shown: str) -> str:
         """Return the text of an error of a group, as SQL."""
-        end = error_end(self.function, self.keys, group=list(self.keys))
-        return f"concat({text(f'foldflight: {code}: ')}, {shown}, {end})"
+        return error_text(code, shown, self.function, self.keys, group=list(self.keys))
 
     def _state(self, index: int, field: Field) -> str:
         """Return a field of the state, as SQL."""

@@ -6,7 +6,8 @@ Parts are columns of their own, because Spark would compute them again in each a
 needs no shuffle of its own: Spark's aggregation has put each group into one partition. States and results are made by
 expressions (`spark/finishing.py`) if `get_value` of each call is lifted, otherwise by Python (`LiftedFold`).
 
-A sum beyond 64 bits is Spark's error in ANSI mode. Otherwise it is NULL, and then an error of ours.
+A sum of integers beyond 64 bits is an error of Spark in ANSI mode. Otherwise, and for DECIMALs, it is NULL, and then an
+error of ours.
 
 Spark analyses each step when it is made, in a time that grows with the text. So there are few steps, a text with the
 whole error of a row stands in one aggregation, and a step is given as texts, which need one call of Java each. In SQL
@@ -32,7 +33,7 @@ from foldflight.engine.query.query import Query
 from foldflight.lift.plan import Aggregate, Plan
 from foldflight.lift.tree import TRUE, Expr
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of
-from foldflight.spark.expressions import SIGN, Text, error_end, expression, text
+from foldflight.spark.expressions import SIGN, Text, error_text, expression, text
 from foldflight.spark.finishing import finished
 from foldflight.spark.types import is_collated
 from foldflight.spark.versions.sessions import exact_sum, exact_wide_sum, is_spark
@@ -104,7 +105,8 @@ def _grouped(query: Query, rows: _Rows, columns: Mapping[str, str], session: Spa
     parts = _parts(calls, given)
     skips_null = not is_spark(session)
     aggregations = {**_AGGREGATIONS, "sum": exact_sum(session), "wide sum": exact_wide_sum(session)}
-    aggregations["decimal sum"] = aggregations["wide sum"]
+    # Spark's own error of a checked `sum` would advise to turn off ANSI mode.
+    aggregations["decimal sum"] = "try_sum({0})" if is_spark(session) else aggregations["wide sum"]
     with_parts = rows.selectExpr(*given, *(f"{part} AS {name}" for part, name in parts.items())) if parts else rows
     aggregates: list[str] = []
     if layout.has_kinds:
@@ -219,8 +221,7 @@ class _Call:
         if others:
             cases = [f"WHEN {' OR '.join(conditions[each])} THEN {text(each)}" for each in others]
             shown = f"CASE {' '.join(cases)} ELSE {shown} END"
-        begin = text("foldflight: USER_CODE: ")
-        return f"concat({begin}, {shown}, {error_end(self.function, self.names, group=self.keys, row=self.arguments)})"
+        return error_text("USER_CODE", shown, self.function, self.names, group=self.keys, row=self.arguments)
 
     def _when(self, condition: Expr, parts: Mapping[str, str]) -> str:
         if self.filter is None:

@@ -42,6 +42,7 @@ from foldflight.spark.columns import (
     sort_key,
     text_of,
 )
+from foldflight.spark.errors import raise_error
 from foldflight.spark.grouping import check_buckets, listed, named_outputs, one_transport, refuse_doubles
 from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.overstream import over_stream
@@ -247,8 +248,8 @@ class OverFrame:
 
     def _known_time(self, time: Column) -> Column:
         """Return the time of a stream, which fails the query where it is NULL."""
-        text = f"SCHEMA_MISMATCH: the order {text_of(self.order[0].column)} is NULL; leave such rows out"
-        return sf.coalesce(time, sf.raise_error(sf.lit(text)))
+        text = f"the order {text_of(self.order[0].column)} is NULL; leave such rows out"
+        return sf.coalesce(time, raise_error("SCHEMA_MISMATCH", text))
 
     def _order_columns(self) -> list[Column]:
         return [column_of(self.df, each.column, f"the order {text_of(each.column)!r}") for each in self.order]

@@ -14,6 +14,7 @@ from pyspark.sql.window import Window as SparkWindow
 
 from foldflight.errors import RejectedError
 from foldflight.spark.columns import column_named, rejecting, text_of
+from foldflight.spark.errors import raise_error
 
 PROCESSING_TIME = "foldflight_processing_time"
 """For `tumble(PROCESSING_TIME, "1 minute")`: the time of the epoch in which a row arrives.
@@ -106,7 +107,7 @@ class Window:
         """
         self._check(df)
         time = column_named(self.time)
-        wrong = sf.raise_error(sf.lit(f"SCHEMA_MISMATCH: the window's column {self.time} is NULL; leave such rows out"))
+        wrong = raise_error("SCHEMA_MISMATCH", f"the window's column {self.time} is NULL; leave such rows out")
         known = df.withColumn(self.time, sf.coalesce(time, wrong))
         if self.is_session:
             alone = self._alone(known)

@@ -13,6 +13,7 @@ from pyspark.sql import types as st
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE
 from foldflight.errors import RejectedError
+from foldflight.spark.errors import raise_error
 from foldflight.spark.tables.statements import merge_statement, quoted
 from foldflight.spark.versions.sessions import quiet
 
@@ -70,11 +71,15 @@ def netted(changes: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
     """Return one row for each key, as `foldflight.engine.targets.netted` does for Arrow tables."""
     sets = sf.col(ROW_KIND).isin("+I", "+U")
     names = [quoted(key, "`") for key in keys]
-    several = sf.lit(f"table {table}: one epoch has several new rows with the same key; keys: {', '.join(keys)}")
+    several = raise_error(
+        "SCHEMA_MISMATCH",
+        f"table {table}: one epoch has several new rows with the same key; keys: {', '.join(keys)}. Their order is "
+        "not known: name all columns of the query that identify a row in keys=[...], or aggregate the changes first",
+    )
     last_and_new = sf.struct(sf.max_by(sf.struct("*"), sets).alias("last"), sf.count_if(sets).alias("new"))
     grouped = changes.groupBy(*names).agg(last_and_new.alias(ROW_KIND))  # the one name that no key has
     new, last = sf.col(f"{ROW_KIND}.new"), f"{ROW_KIND}.last"
-    checked = grouped.where(sf.when(new > 1, sf.raise_error(several).isNull()).otherwise(sf.lit(True)))
+    checked = grouped.where(sf.when(new > 1, several.isNull()).otherwise(sf.lit(True)))
     kind = sf.when(new > 0, sf.col(f"{last}.{ROW_KIND}")).otherwise(sf.lit(DELETE)).alias(ROW_KIND)
     others = [sf.col(f"{last}.{quoted(name, '`')}") for name in changes.columns if name != ROW_KIND]
     return checked.select(kind, *others)

@@ -201,7 +201,7 @@ CASES: dict[str, tuple[Any, str, str]] = {
     "an aggregate of Spark": (
         lambda df, f: group_by(df, "k").agg(sf.sum("v").alias("n")),
         "SIGNATURE",
-        "an output is .*sum.v. AS n.*, a Column of PySpark, .* functions.sum.*df.groupBy",
+        "an output is .*sum.v. AS n.*, a Column of PySpark, .* functions.sum.*df.groupBy.*sql.column.spark, ",
     ),
     "a dict of aggregates": (lambda df, f: group_by(df, "k").agg({"v": "sum"}), "SIGNATURE", "not a use of a function"),
     "a direct argument that is a Column": (

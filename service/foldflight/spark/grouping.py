@@ -162,8 +162,9 @@ def _closing(
     if emit == "append" and not (is_stream and watermarked):
         raise RejectedError(
             "SIGNATURE",
-            "emit='append' emits a window after the watermark has passed its end, so it needs a stream, a window, and "
-            f"df.withWatermark({window.time if window else 'time'!r}, ...) on its time column",
+            "emit='append' emits a window after the watermark has passed its end, so it needs a stream, a window as in "
+            "window=tumble('time', '1 hour') (a key that is made by PySpark's window() is a key like others, and never "
+            f"closes), and df.withWatermark({window.time if window else 'time'!r}, ...) on its time column",
         )
     return int(allowed_lateness_s * 1000) if is_stream and watermarked else None
 
@@ -408,7 +409,8 @@ def named_outputs(aliased: Sequence[Any], named: Mapping[str, Any]) -> dict[str,
                 "SIGNATURE",
                 f"{name} is {text_of(given)!r}, a Column of PySpark, and agg takes functions of foldflight only; "
                 "take the built-in function of this name from functions = connect(...), as in functions.sum('column'), "
-                "or compute the Column with df.groupBy(...).agg(...) and join both results on the keys",
+                "or use both in df.groupBy(...).agg(...), where a function with declared types is written as "
+                "foldflight.sql.column(spark, functions.weighted_avg('v', 'w'))",
             )
         if not isinstance(given, Aggregate):
             raise RejectedError(

@@ -470,6 +470,19 @@ def test_patience_and_back_off() -> None:
     assert said.error.story[0].startswith("0.0s refused by grpc://a: OVERLOADED")
 
 
+def test_the_error_names_each_server() -> None:
+    """An error without a server tells what is wrong with each that was tried, and remedies once."""
+    telling = Telling(("grpc://a", "grpc://b"), patience_s=0.0)
+    telling.tell(STARTED)
+    said = telling.tell(lost(RetryableError("UNREACHABLE", "grpc://a was lost; start it")))
+    assert isinstance(said[-1], OpenConnection)
+    said = telling.tell(lost(RetryableError("OVERLOADED", "it is full; wait")))
+    assert isinstance(said[-1], GiveUp)
+    assert said[-1].error.message == (
+        "grpc://a was lost; start it; grpc://b: it is full; no server took the exchange within 0 s"
+    )
+
+
 def waited_until(telling: Telling, end_s: float) -> list[LogEvent]:
     """Let the only server be away until this time, and return the events that are logged meanwhile."""
     logged: list[LogEvent] = []

@@ -306,6 +306,11 @@ def test_the_error_tells_the_story(fork: Fork, caplog: pytest.LogCaptureFixture)
     told = " ".join(caught.value.story)
     assert all(each.url in told for each in servers)
     assert "no server took the exchange" in caught.value.message
+    assert all(each.url in caught.value.message for each in servers)
+    for ask in (transport.infos, transport.status, lambda: transport.describe(opening(*CALLS))):
+        with pytest.raises(RetryableError, match="UNREACHABLE") as caught:
+            ask()
+        assert all(each.url in caught.value.message for each in servers)
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

@@ -28,7 +28,7 @@ from foldflight.client.patience import Patience
 from foldflight.client.watchdog import Guard
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, encode_open
-from foldflight.exchange.failover.circuits import Circuits
+from foldflight.exchange.failover.circuits import Circuits, problem_of
 from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.fields import app_metadata_in
@@ -221,6 +221,7 @@ class FlightTransport:
         circuits = connections.circuits
         patience = Patience(self.urls, patience_s, _Clock)
         while True:
+            problems: dict[str, RetryableError] = {}
             for url in circuits.turn(self.urls, time.monotonic()):
                 try:
                     options = fl.FlightCallOptions(timeout=self._deadline_s, headers=_headers(self._token))
@@ -231,14 +232,17 @@ class FlightTransport:
                         raise problem from None
                     circuits.failed(url, time.monotonic())
                     connections.drop(url, problem)
-                    last = problem
+                    problems[url] = problem
                 else:
                     circuits.worked(url)
                     return answer
             until_s = circuits.rested_at_s(self.urls)
+            problem = problems[url]
+            if len(problems) > 1:
+                problem = RetryableError(problem.code, problem_of(problems))
             if not patience.lasts_until(until_s):
-                raise last
-            patience.rest_until(until_s, last)
+                raise problem
+            patience.rest_until(until_s, problem)
 
 
 class FlightConnection(Connection):

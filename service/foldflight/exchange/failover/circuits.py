@@ -9,13 +9,25 @@ Source: M. Nygard, "Release It!" (2007), circuit breaker; M. Brooker, "Exponenti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from foldflight.errors import FoldflightError
 
 _REST_S_MIN: Final = 0.1
 _REST_S_MAX: Final = 5.0
 _DOUBLINGS_MAX: Final = 10
+
+
+def problem_of(errors: Mapping[str, FoldflightError]) -> str:
+    """Return what is wrong with servers, by their errors: the first error in full, of the others what happened."""
+    (first, error), *others = errors.items()
+    texts = [error.message if not others or first in error.message else f"{first}: {error.message}"]
+    for url, other in others:
+        happened = other.message.split("; ", 1)[0]  # without the remedy, which often is the same
+        texts.append(happened if url in happened else f"{url}: {happened}")
+    return "; ".join(texts)
 
 
 @dataclass

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.answers import Answer, Saved
-from foldflight.exchange.failover.circuits import Circuits
+from foldflight.exchange.failover.circuits import Circuits, problem_of
 from foldflight.exchange.failover.replaylog import ReplayEntry, ReplayLog
 from foldflight.exchange.failover.steps import (
     AwaitAnswer,
@@ -127,7 +127,7 @@ class Coordinator:
         self._losses = 0  # consecutive losses without an answer
         self._unserved_since_s: float | None = None
         self._is_wait_told = False
-        self._tried_urls: set[str] = set()
+        self._tried: dict[str, FoldflightError | None] = {}  # servers since one was up to date, and their last errors
         self._error: FoldflightError | None = None
         self._lost_at_s: float | None = None  # start of the current interruption
         self._reported_refolds = 0  # value of stats.rows_refolded in the last report
@@ -361,7 +361,7 @@ class Coordinator:
             connection.is_caught_up = True
             self._unserved_since_s = None
             self._is_wait_told = False
-            self._tried_urls.clear()
+            self._tried.clear()
             self._circuits.worked(connection.url)
         if connection.awaited is not None and (connection.unsent or self._is_wanted):
             return [AwaitAnswer(connection.awaited.frame)]
@@ -383,10 +383,10 @@ class Coordinator:
                 is_told = self._is_wait_told or told_at_s <= now_s
                 return [*told, Rest(rested_at_s if is_told else min(rested_at_s, told_at_s))]
             # patience_s is over, but each server is tried once, even if other exchanges made it rest.
-            url = next((url for url in self._circuits.turn(self._urls, now_s) if url not in self._tried_urls), None)
+            url = next((url for url in self._circuits.turn(self._urls, now_s) if url not in self._tried), None)
             if url is None:
                 return [self._give_up(f"no server took the exchange within {self._bounds.patience_s:g} s")]
-        self._tried_urls.add(url)
+        self._tried.setdefault(url)
         self._connection = _Connection(url)
         return [*told, OpenConnection(url, self._opening)]
 
@@ -400,8 +400,8 @@ class Coordinator:
             "left_s": round(left_s, 1),
             "patience_s": self._bounds.patience_s,
         }
-        if self._error is not None:
-            fields |= {"code": self._error.code, "problem": self._error.message}
+        if self._error is not None and self._problems():
+            fields |= {"code": self._error.code, "problem": problem_of(self._problems())}
         return [LogEvent("an exchange waits for a server", fields)]
 
     def _refusal(self, opened: Opened) -> RejectedError | None:
@@ -461,7 +461,7 @@ class Coordinator:
         if not self._may_succeed_elsewhere(error, connection):
             return [CutConnection(), GiveUp(error)]
         self._circuits.failed(connection.url, now_s)
-        self._tried_urls.add(connection.url)
+        self._tried[connection.url] = error
         self._record(f"{'lost' if connection.is_open else 'refused by'} {connection.url}: {_summary(error)}")
         if self._unserved_since_s is None:
             self._unserved_since_s = now_s
@@ -499,7 +499,12 @@ class Coordinator:
         error = self._error
         if error is None:
             raise AssertionError("the coordinator gives up only after an error")
-        return GiveUp(type(error)(error.code, f"{error.message}; {why}", story=self.story()))
+        problem = problem_of(self._problems())
+        return GiveUp(type(error)(error.code, f"{problem}; {why}", story=self.story()))
+
+    def _problems(self) -> dict[str, FoldflightError]:
+        """Return the last error of each server that was tried since one was up to date."""
+        return {url: error for url, error in self._tried.items() if error is not None}
 
     def _open_connection(self) -> _Connection:
         if self._connection is None:

@@ -16,7 +16,7 @@ from bench.data import Figure, Sizes, best_of
 from bench.fold import folded
 from bench.natural.classes import CLASSES
 from foldflight.client.process import PROGRAMS
-from foldflight.compiler.program import Uncompiled
+from foldflight.compiler.program import NoProgram
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.scalar import ScalarFunction
@@ -111,6 +111,6 @@ def reasons() -> dict[str, str]:
             continue
         (call,) = bind_calls(found, [given[function.name]], schema)
         program = PROGRAMS.program(call.bound, call.bound.instantiate())
-        if isinstance(program, Uncompiled):
+        if isinstance(program, NoProgram):
             reasons[function.name] = program.reason
     return reasons

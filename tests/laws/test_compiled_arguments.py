@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from foldflight import FunctionError, udaf, udf
 from foldflight.compiler import Programs
-from foldflight.compiler.heap import Heap
+from foldflight.compiler.arena import Arena
 from foldflight.compiler.program import Program
 from foldflight.compiler.store import LoopStore
 from foldflight.fold.failures import Failures
@@ -421,13 +421,13 @@ def test_full_arenas_keep_nothing(hot: Programs, monkeypatch: pytest.MonkeyPatch
     """
     bound = Registry.load([Later]).authored[0].bind([pa.list_(pa.int64())], {})
     moved: list[int] = []
-    compact = Heap._compact
+    compact = Arena._compact
 
     def counted(*given: Any, **how: Any) -> None:
         moved.append(1)
         compact(*given, **how)
 
-    monkeypatch.setattr(Heap, "_compact", counted)
+    monkeypatch.setattr(Arena, "_compact", counted)
     for groups, least, most in ((4, 50, 1000), (20_000, 1, 25)):
         accumulators = hot.accumulators(interpreted(bound))
         slots = np.arange(40_000, dtype=np.int32) % groups

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from bench.natural.classes import DecimalSum
 from foldflight import FoldflightError, udaf, udf
 from foldflight.compiler import Programs
+from foldflight.compiler.arena import RAISED
 from foldflight.compiler.columns import columns_of
 from foldflight.compiler.compiled import results_of
-from foldflight.compiler.heap import RAISED
-from foldflight.compiler.program import Loops, Program, Uncompiled
+from foldflight.compiler.program import Loops, NoProgram, Program
 from foldflight.compiler.store import LoopStore
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
@@ -318,7 +318,7 @@ def test_what_shows_more_than_the_value_is_refused(cls: Any, reason: str) -> Non
     (function,) = Registry.load([cls]).authored
     bound: Any = function.bind(function.input_types, {})  # type: ignore[arg-type]
     found = Programs(hot_rows=0).program(bound, bound.instantiate())
-    assert isinstance(found, Uncompiled)
+    assert isinstance(found, NoProgram)
     assert reason in found.reason
     line = cls.accumulate.__code__.co_firstlineno + 1
     assert found.reason.endswith(f" (test_compiled_decimals.py:{line})")
@@ -388,7 +388,7 @@ def test_an_interpreted_result_that_may_show_zeros_is_refused(cls: Any) -> None:
     (function,) = Registry.load([cls]).authored
     bound: Any = function.bind(function.input_types, {})  # type: ignore[arg-type]
     found = Programs(LoopStore("user"), hot_rows=0).program(bound, bound.instantiate())
-    assert isinstance(found, Uncompiled)
+    assert isinstance(found, NoProgram)
     assert found.reason.endswith(", and may show the zeros that a decimal is written with, which only Python knows")
 
 
@@ -433,7 +433,7 @@ def test_a_variable_of_two_types_is_named() -> None:
     (function,) = Registry.load([Either]).authored
     bound: Any = function.bind(function.input_types, {})  # type: ignore[arg-type]
     found = Programs(hot_rows=0).program(bound, bound.instantiate())
-    assert isinstance(found, Uncompiled)
+    assert isinstance(found, NoProgram)
     line = Either.accumulate.__code__.co_firstlineno + 4
     place = f"(test_compiled_decimals.py:{line})"
     assert found.reason == f"step is an int in one place and a Decimal in another {place}"
@@ -444,5 +444,5 @@ def test_a_decimal_that_starts_as_an_int_is_refused_with_the_remedy() -> None:
     (function,) = Registry.load([Whole]).authored
     bound: Any = function.bind(function.input_types, {})  # type: ignore[arg-type]
     found = Programs(hot_rows=0).program(bound, bound.instantiate())
-    assert isinstance(found, Uncompiled)
+    assert isinstance(found, NoProgram)
     assert found.reason.endswith("; write Decimal(0)")

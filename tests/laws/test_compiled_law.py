@@ -8,8 +8,8 @@ import pytest
 
 from foldflight import udaf
 from foldflight.compiler import Programs, compiled
+from foldflight.compiler.arena import RAISED
 from foldflight.compiler.compiled import Compiled
-from foldflight.compiler.heap import RAISED
 from foldflight.testing import LawResult, check_laws
 
 LAW = "the compiled form agrees"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from foldflight import udaf, udf
 from foldflight.compiler import Programs
-from foldflight.compiler.program import Program, Uncompiled
+from foldflight.compiler.program import NoProgram, Program
 from foldflight.compiler.scalar import CompiledScalar
 from foldflight.compiler.store import LoopStore
 from foldflight.fold.failures import Failures
@@ -299,5 +299,5 @@ def test_dicts_that_are_not_compiled_tell_what_to_write(body: str, why: str) -> 
     assert isinstance(function, ScalarFunction)
     bound = function.bind(function.input_types or (), {})
     found = PROGRAMS.program(bound, bound.instantiate())
-    assert isinstance(found, Uncompiled)
+    assert isinstance(found, NoProgram)
     assert why in found.reason

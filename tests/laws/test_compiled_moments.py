@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from foldflight import udf
 from foldflight.compiler import Programs
+from foldflight.compiler.arena import RAISED
 from foldflight.compiler.columns import columns_of
-from foldflight.compiler.heap import RAISED
 from foldflight.compiler.program import Loops
 from foldflight.compiler.store import LoopStore
 from foldflight.fold.rows import Column, Rows

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from foldflight import udaf
 from foldflight.compiler import Programs
-from foldflight.compiler.program import Program, Uncompiled
+from foldflight.compiler.program import NoProgram, Program
 from foldflight.compiler.store import LoopStore
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
@@ -387,7 +387,7 @@ def test_types_that_are_not_certain_are_interpreted(cls: Any, why: str) -> None:
     """The reason tells what to write."""
     bound = bound_of(cls)
     found = Programs(hot_rows=0).program(bound, bound.instantiate())
-    assert isinstance(found, Uncompiled)
+    assert isinstance(found, NoProgram)
     assert why in found.reason
 
 
@@ -404,7 +404,7 @@ def test_containers_without_annotations_tell_how_to_annotate_them(create_accumul
     members = {name: vars(Unsaid)[name] for name in ("accumulate", "get_value")}
     bound = bound_of(udaf(type("Plain", (), {**members, "create_accumulator": create_accumulator})))
     found = Programs(hot_rows=0).program(bound, bound.instantiate())
-    assert isinstance(found, Uncompiled)
+    assert isinstance(found, NoProgram)
     assert why in found.reason
 
 

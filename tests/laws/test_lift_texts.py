@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from foldflight.errors import RejectedError
+from foldflight.fold.mode import Unsupported
 from foldflight.functions import Function, function_of
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.lift.checks import check_lift
 from foldflight.lift.lifting import lift_text, lifted_of
 from foldflight.lift.plan import Plan
-from foldflight.lift.source import Refused
 from foldflight.spark.expressions import expression
 from tests.laws.lifted_functions import LIFTED
 from tests.laws.lifted_programs import Program
@@ -39,14 +39,14 @@ def bound_of(cls: type) -> BoundFunction:
 
 
 def check(text: str, bound: BoundFunction) -> Plan | None:
-    """Do with a text what a query does, until it makes SQL of it; None if it is refused."""
+    """Do with a text what a query does, until it makes SQL of it; None if it is unsupported."""
     try:
         lift, _ = lifted_of(text)
         if lift is None:
             return None
         check_lift(lift, bound.input_types, bound.state_type, bound.result_type)
         plan = Plan.of(lift.narrowed(bound.input_types))
-    except (RejectedError, Refused, ValueError):
+    except (RejectedError, Unsupported, ValueError):
         return None
     for aggregate in plan.aggregates:
         for case in aggregate.cases:
@@ -54,7 +54,7 @@ def check(text: str, bound: BoundFunction) -> Plan | None:
                 written = expression(one, lambda leaf: f"column_{leaf.parts[0]}", {})
                 assert "SELECT" not in written
                 assert "column_9" not in written
-    assert plan.unfinished is not None
+    assert plan.outcome_reason is not None
     return plan
 
 
@@ -151,7 +151,7 @@ def planned(text: str) -> Plan:
 )
 def test_what_is_not_of_the_call_is_refused(text: str, why: str) -> None:
     """Types, places, names, bounds and depths."""
-    with pytest.raises((RejectedError, ValueError, Refused), match=why):
+    with pytest.raises((RejectedError, ValueError, Unsupported), match=why):
         planned(text)
 
 

@@ -14,13 +14,12 @@ import pytest
 from foldflight import udaf
 from foldflight.compiler import Programs
 from foldflight.compiler.digest import digest_of
-from foldflight.compiler.kinds import Refused
 from foldflight.compiler.lookups import Lookups
 from foldflight.compiler.plan import plan_of
 from foldflight.compiler.program import Program
 from foldflight.compiler.store import LoopStore
 from foldflight.fold.aggregate.calls import bind_calls
-from foldflight.fold.mode import Mode
+from foldflight.fold.mode import Mode, Unsupported
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.udaf import function_of
 from tests.folds import open_fold
@@ -255,7 +254,7 @@ def test_kept_code_of_another_number_is_not_run(tmp_path: Path, monkeypatch: pyt
 
 
 def test_names_that_lead_on_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object that makes another one at each access is refused, not followed for ever."""
+    """An object that makes another one at each access is unsupported, not followed for ever."""
 
     class Endless:
         @property
@@ -264,5 +263,5 @@ def test_names_that_lead_on_without_end_are_refused(monkeypatch: pytest.MonkeyPa
 
     cls = written("value + frozen.limit", 1, monkeypatch)
     sys.modules["written"].__dict__["frozen"] = Endless()
-    with pytest.raises(Refused, match="more than 1000 objects"):
+    with pytest.raises(Unsupported, match="more than 1000 objects"):
         digest(cls)

@@ -217,7 +217,7 @@ def test_lookups_stay_short_however_numbers_lie(step: int) -> None:
     numbers = np.arange(4000, dtype=np.int64) * np.int64(step)
     table = NumberTable(KEY_LOOPS.compiled(), encoders._SEED, np.unique(numbers))
     taken = np.flatnonzero(table._cells)
-    begins = encoders._mixed(table._held[table._cells[taken].astype(np.int64) - 1].view(np.uint64))
+    begins = encoders._mixed(table._table_keys[table._cells[taken].astype(np.int64) - 1].view(np.uint64))
     assert int(((taken - begins.astype(np.int64)) % len(table._cells)).max()) < 64
 
 

@@ -20,12 +20,12 @@ from foldflight.cli.main import cli
 from foldflight.compiler import Programs
 from foldflight.compiler.compiled import Compiled
 from foldflight.compiler.kernels import Kernels
-from foldflight.compiler.kinds import Refused
 from foldflight.compiler.store import LoopStore
 from foldflight.exchange.frames import Open
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.interpreted import Interpreted
+from foldflight.fold.mode import Unsupported
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.udaf import function_of
 from foldflight.shipping.bundles import unpickled
@@ -272,7 +272,7 @@ def test_a_loop_that_cannot_be_compiled_is_tried_once(
     def refuse_nulls(kernels: Kernels, name: str, *arguments: Any) -> Any:
         tried.append(name)
         if name == "fold_nulls":
-            raise Refused("not today")
+            raise Unsupported("not today")
         return compiled(kernels, name, *arguments)
 
     monkeypatch.setattr(Kernels, "_compiled", refuse_nulls)
@@ -349,9 +349,9 @@ def test_the_listing_refuses_it(tmp_path: Path) -> None:
 def test_compile_true_of_open_types_fails_when_they_are_known() -> None:
     """With type variables a function is registered; `describe` refuses types that cannot be compiled."""
     transport = connect(MustBind).transport
-    for type_, refused in ((pa.int64(), False), (pa.string(), True)):
+    for type_, unsupported in ((pa.int64(), False), (pa.string(), True)):
         opening = Open(calls=(Call("must_bind", ("x",)),), columns=pa.schema([("slot", pa.int32()), ("x", type_)]))
-        if refused:
+        if unsupported:
             with pytest.raises(FoldflightError, match=r"must_bind is declared .*: \+ of int and text"):
                 transport.describe(opening)
         else:

@@ -133,8 +133,8 @@ def _read(
     file: Path, given: Sequence[AnyFunction], arguments: str | None, literals: tuple[str, ...], key: str | None
 ) -> Recording:
     from foldflight.cli.laws import literals_in
+    from foldflight.recording.dead_letters import read_letters
     from foldflight.recording.file import read_recording
-    from foldflight.recording.letters import read_letters
 
     if file.is_dir() or file.suffix == ".parquet":
         columns = None if arguments is None else [each.strip() for each in arguments.split(",")]

@@ -11,16 +11,17 @@ from typing import Any
 from numba.core import analysis, ir, ir_utils, types
 from numba.core.compiler_machinery import AnalysisPass, register_pass
 
-from foldflight.compiler.containers import EMPTIES, Held, put_whole
-from foldflight.compiler.kinds import Refused, kind_of
+from foldflight.compiler.containers import EMPTIES, ContainerType, put_whole
 from foldflight.compiler.records import Items, Reference
 from foldflight.compiler.structs import Struct
+from foldflight.compiler.value_types import kind_of
 from foldflight.fold.decimals import DECIMALS
+from foldflight.fold.mode import Unsupported
 
 
 @register_pass(mutates_CFG=False, analysis_only=True)
 class Check(AnalysisPass):
-    """The pass; it raises Refused."""
+    """The pass; it raises Unsupported."""
 
     _name = "foldflight_check"
 
@@ -32,8 +33,8 @@ class Check(AnalysisPass):
             for statement in block.body:
                 try:
                     _check_statement(statement, state)
-                except Refused as refused:
-                    raise refused.at(statement.loc) from None
+                except Unsupported as unsupported:
+                    raise unsupported.at(statement.loc) from None
         _check_replaced(state)
         return False
 
@@ -75,11 +76,13 @@ def _check_replaced(state: Any) -> None:
                     role.author.replacing.add(role.function)
                     is_own = isinstance(typemap[statement.value.func.name], types.Dispatcher)
                     other = None if is_own else _made_at(statement.value.args[1], state)
-                    held = sorted(name for name in live if _may_be(name, other, state))
-                    if held:
-                        shown = "a value" if held[0].startswith("$") else f"the variable {held[0].partition('.')[0]}"
-                        refused = Refused(f"it replaces a container of the accumulator while {shown} holds one")
-                        raise refused.at(statement.loc)
+                    holders = sorted(name for name in live if _may_be(name, other, state))
+                    if holders:
+                        shown = (
+                            "a value" if holders[0].startswith("$") else f"the variable {holders[0].partition('.')[0]}"
+                        )
+                        unsupported = Unsupported(f"it replaces a container of the accumulator while {shown} holds one")
+                        raise unsupported.at(statement.loc)
             live |= names
 
 
@@ -95,7 +98,7 @@ def _replaces(value: Any, typemap: dict[str, types.Type], role: Any) -> bool:
     if put_whole not in (getattr(function, "typing_key", None), getattr(function, "key", None)):
         return False
     other = typemap[value.args[1].name]
-    return isinstance(other, Held) and other.is_new
+    return isinstance(other, ContainerType) and other.is_new
 
 
 def _may_be(name: str, other: Any, state: Any) -> bool:
@@ -107,9 +110,9 @@ def _may_be(name: str, other: Any, state: Any) -> bool:
         state: The state of the compiler.
     """
     type_ = state.typemap[name]
-    if "Held(" not in str(type_) or isinstance(type_, types.Callable):
+    if "ContainerType(" not in str(type_) or isinstance(type_, types.Callable):
         return False
-    made = _made_at(name, state) if isinstance(type_, Held) and type_.is_new else None
+    made = _made_at(name, state) if isinstance(type_, ContainerType) and type_.is_new else None
     return made is None or other is None or made is other
 
 
@@ -131,7 +134,7 @@ def _check_assignment(statement: ir.Assign, typemap: dict[str, types.Type]) -> N
     sources = [statement.value] if isinstance(statement.value, ir.Var) else []
     if isinstance(statement.value, ir.Expr) and statement.value.op == "phi":
         if any(each is ir.UNDEFINED for each in statement.value.incoming_values):
-            raise Refused(f"the variable {name.partition('.')[0]} may have no value where it is used")
+            raise Unsupported(f"the variable {name.partition('.')[0]} may have no value where it is used")
         sources = [each for each in statement.value.incoming_values if isinstance(each, ir.Var)]
     if isinstance(statement.value, ir.Expr) and statement.value.op == "cast":
         sources = [statement.value.value]
@@ -160,7 +163,7 @@ def _check_same(what: str, wanted: types.Type, given: types.Type) -> None:
         if shown[0] == shown[1]:
             shown[1] = "None"
         remedy = "; write whole numbers as floats, such as 0.0" if {one, other} == {"int", "float"} else ""
-        raise Refused(f"{what} is {shown[0]} in one place and {shown[1]} in another{remedy}")
+        raise Unsupported(f"{what} is {shown[0]} in one place and {shown[1]} in another{remedy}")
 
 
 def _check_type(type_: types.Type) -> None:
@@ -180,12 +183,12 @@ def _check_type(type_: types.Type) -> None:
             types.ZipType,
             types.SliceType,
             types.Omitted,
-            Held,
+            ContainerType,
             Struct,
         ),
     ):
         return
-    if isinstance(type_, types.Optional) and isinstance(type_.type, (Held, Struct)):
+    if isinstance(type_, types.Optional) and isinstance(type_.type, (ContainerType, Struct)):
         return
     if isinstance(type_, types.BaseTuple):
         for each in type_:
@@ -195,4 +198,4 @@ def _check_type(type_: types.Type) -> None:
         _check_type(type_.first_type)
         _check_type(type_.second_type)
         return
-    raise Refused(f"it has a value of type {type_}")
+    raise Unsupported(f"it has a value of type {type_}")

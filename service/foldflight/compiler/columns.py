@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.compiler.heap import FORMATS, Holding
+from foldflight.compiler.arena import FORMATS, Contents
 from foldflight.fold.aggregate.records import filled
 from foldflight.fold.decimals import DECIMALS, to_words
 from foldflight.fold.moments import MOMENTS, to_numbers
@@ -31,7 +31,7 @@ class Members:
     kinds: tuple[str, ...]
 
 
-Kind: TypeAlias = str | Holding | Members
+Kind: TypeAlias = str | Contents | Members
 """The kind of an argument's values, or what the containers in it hold, or the fields of the structs in it."""
 _ENTRIES_MAX: Final = 64  # of a map, whose keys are searched one by one
 
@@ -61,7 +61,7 @@ def columns_of(
     for array, (dtype, kind) in zip(arrays, leaves_of(arguments), strict=True):
         if nulls:
             valid.append(array.is_valid().to_numpy(zero_copy_only=False))
-        converted, misfits = _containers(array, kind) if isinstance(kind, Holding) else _numbers(array, dtype, kind)
+        converted, misfits = _containers(array, kind) if isinstance(kind, Contents) else _numbers(array, dtype, kind)
         if converted is None:
             return None, (), None
         if misfits is not None:
@@ -70,9 +70,9 @@ def columns_of(
     return tuple(values), tuple(valid), unfit
 
 
-def leaves_of(arguments: Sequence[tuple[Any, Kind]]) -> list[tuple[Any, str | Holding]]:
+def leaves_of(arguments: Sequence[tuple[Any, Kind]]) -> list[tuple[Any, str | Contents]]:
     """Return the types and kinds of the columns. A struct has flags, whose NULLs are its own, and then its fields."""
-    leaves: list[tuple[Any, str | Holding]] = []
+    leaves: list[tuple[Any, str | Contents]] = []
     for dtype, kind in arguments:
         if isinstance(kind, Members):
             leaves += [(np.dtype(np.bool_), "bool"), *zip(kind.types, kind.kinds, strict=True)]
@@ -102,16 +102,16 @@ def _numbers(array: pa.Array, dtype: Any, kind: str) -> tuple[Any | None, Mask |
     return None if numbers is None else np.require(numbers, dtype, ["C", "A"]), unfit
 
 
-def _containers(array: pa.Array, holding: Holding) -> tuple[Any | None, Mask | None]:
+def _containers(array: pa.Array, contents: Contents) -> tuple[Any | None, Mask | None]:
     """Return the offsets and words of n arrays or maps, and which of them compiled code does not take."""
     offsets = np.asarray(array.offsets.to_numpy(), np.int64)
     first, last = offsets[[0, -1]].tolist()
     offsets = offsets - first
     columns, unfit = [], np.zeros(len(array), np.bool_)
-    if holding.value is None:
-        parts = [(holding.key, array.values)]
+    if contents.value is None:
+        parts = [(contents.key, array.values)]
     else:
-        parts = [(holding.key, array.keys), (holding.value, array.items)]
+        parts = [(contents.key, array.keys), (contents.value, array.items)]
         unfit = np.diff(offsets) > _ENTRIES_MAX
         if _is_twice(array.keys.slice(first, last - first), offsets):
             return None, None

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from foldflight.compiler.arena import CONTROLS, MARK, RAISED, Arena, Part, container_fields, room
 from foldflight.compiler.columns import columns_of
-from foldflight.compiler.heap import CONTROLS, MARK, RAISED, Heap, Part, held, room
-from foldflight.compiler.program import Program, Uncompiled
+from foldflight.compiler.program import NoProgram, Program
 from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, struct_of, taken
-from foldflight.fold.aggregate.states import Unfit
+from foldflight.fold.aggregate.states import UnconvertibleState
 from foldflight.fold.decimals import DECIMALS, from_words
 from foldflight.fold.mode import Mode
 from foldflight.fold.moments import from_numbers, moment_of
@@ -54,7 +54,7 @@ class Compiled(Accumulators):
         RejectedError: SIGNATURE, from `find`.
     """
 
-    def __init__(self, inner: Interpreted, find: Callable[[int], Program | Uncompiled | None]) -> None:
+    def __init__(self, inner: Interpreted, find: Callable[[int], Program | NoProgram | None]) -> None:
         self.inner = inner
         self._find = find
         self._program: Program | None = None
@@ -64,7 +64,7 @@ class Compiled(Accumulators):
         self._apart = np.zeros(0, np.bool_)  # the slots that the interpreter has; empty before the first one
         self._left: Program | None = None  # the compiled code, while the interpreter has all slots
         self._progress = np.zeros(CONTROLS, np.int64)  # the row and the heap's control words
-        self._heap = Heap(self._progress)
+        self._arena = Arena(self._progress)
         self._fresh = np.zeros(0, np.uint8)
         self._retained: list[pa.Array] = []
         self._retained_sizes: dict[int, int] = {}  # what the retained arrays are in: bytes by address
@@ -208,7 +208,7 @@ class Compiled(Accumulators):
         """
         assert self._program is not None
         accumulators, fields = self.inner.held(slots), self._program.layout.fields
-        if _shares(accumulators, [field for field in fields if field.length or field.held]):
+        if _shares(accumulators, [field for field in fields if field.length or field.contents]):
             return None  # records would make two of what is one list in Python
         if any(_is_changed(accumulator, fields) for accumulator in accumulators):
             return None
@@ -248,7 +248,7 @@ class Compiled(Accumulators):
         """Run a loop over the table; `merging` are other records that have containers."""
         assert self._program is not None
         own = (self._table, self._present, self._program.instance, self._progress)
-        self._heap.run(loop, (*own, *arguments), lambda: [self._rows, *merging], self._program.layout.fields)
+        self._arena.run(loop, (*own, *arguments), lambda: [self._rows, *merging], self._program.layout.fields)
 
     def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
         migrated = None if self._program is None else self.inner.migrated(slots, states, written)
@@ -361,16 +361,16 @@ class Compiled(Accumulators):
         self._program, self._left = program, None
         self._fresh = program.fresh
         self._progress[:] = 0  # no address of an arena that was left
-        self._progress[MARK] = -2 if held(program.layout.fields) else -1
-        self._heap = Heap(self._progress)
-        if held(program.layout.fields):
+        self._progress[MARK] = -2 if container_fields(program.layout.fields) else -1
+        self._arena = Arena(self._progress)
+        if container_fields(program.layout.fields):
             self._fresh = program.fresh.copy()
-            for field in held(program.layout.fields):
+            for field in container_fields(program.layout.fields):
                 self._fresh.view(program.dtype)[field.name][:, 0] = self._progress.ctypes.data
         if len(slots):
             records = self._taken_back(slots)
             if records is None:
-                self._program, self._left, self._heap = None, program, Heap(self._progress)
+                self._program, self._left, self._arena = None, program, Arena(self._progress)
                 return
             self._grow(slots)
             self._rows[slots] = records
@@ -384,7 +384,7 @@ class Compiled(Accumulators):
         slots = np.flatnonzero(self._present).astype(np.int32)
         if len(slots):
             self._hand_over(slots)
-        self._program, self._left, self._heap = None, self._program, Heap(self._progress)
+        self._program, self._left, self._arena = None, self._program, Arena(self._progress)
         self._table, self._present, self._apart = np.zeros(0, np.uint8), np.zeros(0, np.bool_), np.zeros(0, np.bool_)
         self._retained, self._retained_sizes = [], {}
         self._retained_bytes, self._retained_bytes_max = 0, _RETAINED_BYTES_MIN
@@ -403,39 +403,43 @@ class Compiled(Accumulators):
         assert self._program is not None
         states = self._column_states(slots, narrow=False)
         assert states is not None
-        certain = self._program.certain
-        if certain is None:
+        inferred = self._program.untyped_accumulators
+        if inferred is None:
             self.inner.merge(slots, states)
         else:
-            self.inner.load(slots, certain.accumulators(states))
+            self.inner.load(slots, inferred.accumulators(states))
 
     def _encoded(self, accumulators: pa.Array) -> pa.Array | None:
         """Return a column of accumulators as states; None if they cannot be pickled."""
         assert self._program is not None
-        certain = self._program.certain
-        if certain is None:
+        inferred = self._program.untyped_accumulators
+        if inferred is None:
             return accumulators
         try:
-            return self.inner.codec.encode(certain.accumulators(accumulators))
-        except Unfit:
+            return self.inner.codec.encode(inferred.accumulators(accumulators))
+        except UnconvertibleState:
             return None
 
     def _decoded(self, states: pa.Array) -> pa.Array | None:
         """Return states as a column of accumulators; None if these are not as compiled code has them."""
         assert self._program is not None
-        certain = self._program.certain
-        if certain is None:
+        inferred = self._program.untyped_accumulators
+        if inferred is None:
             return states
         try:
-            return certain.column(self.inner.codec.decode(states))
-        except Unfit:
+            return inferred.column(self.inner.codec.decode(states))
+        except UnconvertibleState:
             return None
 
     @property
     def _type(self) -> pa.DataType:
         """The type of accumulators as a column."""
         assert self._program is not None
-        return self.inner.codec.arrow if self._program.certain is None else self._program.certain.arrow
+        return (
+            self.inner.codec.arrow
+            if self._program.untyped_accumulators is None
+            else self._program.untyped_accumulators.arrow
+        )
 
     @property
     def _rows(self) -> Any:
@@ -461,10 +465,10 @@ class Compiled(Accumulators):
         columns = []
         for index, field in enumerate(self._program.layout.fields):
             wanted = type_.field(index).type if pa.types.is_struct(type_) else type_
-            if field.held is None:
+            if field.contents is None:
                 columns.append(column_of(records, field, wanted, narrow=narrow))
             else:
-                columns.append(self._heap.column(records[field.name], field.held, wanted, narrow=narrow))
+                columns.append(self._arena.column(records[field.name], field.contents, wanted, narrow=narrow))
         return struct_of(columns, type_, narrow=narrow)
 
     def _records(self, states: pa.Array, *, may_copy: bool = True) -> Any | None:
@@ -479,17 +483,17 @@ class Compiled(Accumulators):
         columns = [states.field(index) if pa.types.is_struct(states.type) else states for index in range(len(fields))]
         words = 0
         for field, column in zip(fields, columns, strict=True):
-            more = 0 if field.held is None else room(column, field.held)
+            more = 0 if field.contents is None else room(column, field.contents)
             if more is None:
                 return None
             words += more
-        offset = self._heap.reserve([self._rows], fields, words)
+        offset = self._arena.reserve([self._rows], fields, words)
         for field, column in zip(fields, columns, strict=True):
-            if field.held is None:
+            if field.contents is None:
                 if not fill_member(records, field, column):
                     return None
                 continue
-            filled_to = self._heap.fill(records[field.name], field.held, column, offset)
+            filled_to = self._arena.fill(records[field.name], field.contents, column, offset)
             if filled_to is None:
                 return None
             offset = filled_to
@@ -503,14 +507,14 @@ class Compiled(Accumulators):
             arrays: The arrays.
             may_copy: Whether texts may be copied: not in the middle of a chunk, whose later rows refer to them.
         """
-        made = self._heap.taken()
+        made = self._arena.taken()
         if not program.texts:
             return
         if may_copy and self._retained_bytes > self._retained_bytes_max:
             copies = []  # what was retained is read until all is copied
             slots = np.flatnonzero(self._present).astype(np.int32)
             for field in program.texts:
-                if field.held is not None:
+                if field.contents is not None:
                     copies.append(self._copied_texts(field, slots))
                     continue
                 type_ = pa.string() if field.kind == "text" else pa.binary()
@@ -530,17 +534,17 @@ class Compiled(Accumulators):
 
     def _copied_texts(self, field: RecordField, slots: Slots) -> pa.Array:
         """Copy containers with their texts, and return the column that has the texts now."""
-        assert field.held is not None
+        assert field.contents is not None
         assert self._program is not None
         headers = self._rows[field.name][slots]
         type_ = self._type
         names = [each.name for each in self._program.layout.fields]
         wanted = type_.field(names.index(field.name)).type if pa.types.is_struct(type_) else type_
-        column = self._heap.column(headers, field.held, wanted, narrow=False)
-        needed = None if column is None else room(column, field.held)
+        column = self._arena.column(headers, field.contents, wanted, narrow=False)
+        needed = None if column is None else room(column, field.contents)
         assert needed is not None
-        offset = self._heap.reserve([self._rows], self._program.layout.fields, needed)
-        written = self._heap.fill(headers, field.held, column, offset)
+        offset = self._arena.reserve([self._rows], self._program.layout.fields, needed)
+        written = self._arena.fill(headers, field.contents, column, offset)
         assert written is not None
         self._rows[field.name][slots] = headers
         return column
@@ -559,13 +563,13 @@ def _is_changed(accumulator: Any, fields: Sequence[RecordField]) -> bool:
     """Return whether a record would change an accumulator: an int where floats are, or a decimal that is -0."""
     for index, field in enumerate(fields):
         value = accumulator[index] if isinstance(accumulator, tuple) else getattr(accumulator, field.name, accumulator)
-        if field.held is None:
+        if field.contents is None:
             part = Part((field.kind,))
             given: list[tuple[Part, Any]] = [(part, value if field.length else (value,))]
-        elif field.held.value is None:
-            given = [(field.held.key, value)]
+        elif field.contents.value is None:
+            given = [(field.contents.key, value)]
         else:
-            given = [(field.held.key, value), (field.held.value, value.values())]
+            given = [(field.contents.key, value), (field.contents.value, value.values())]
         for part, values in given:
             if any(kind == "float" or kind in DECIMALS for kind in part.kinds) and any(
                 (kind == "float" and type(each) is int)

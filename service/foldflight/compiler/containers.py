@@ -17,57 +17,60 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable, register_model
 
 from foldflight.compiler import memory
+from foldflight.compiler.arena import HEADER, Contents, Part
 from foldflight.compiler.arithmetic import add_int, bound_of, index_of, sub_int
-from foldflight.compiler.control import load, store
+from foldflight.compiler.control_block import load, store
 from foldflight.compiler.generated import generated
-from foldflight.compiler.heap import HEADER, Holding, Part
-from foldflight.compiler.kinds import KINDS, Refused, as_number, inner_kind, kind_of, present, stand_in
+from foldflight.compiler.iterators import Walk, lower_walks
 from foldflight.compiler.memory import dict_operations, word_at
-from foldflight.compiler.texts import includes, size_of
-from foldflight.compiler.walks import Walk, lower_walks
+from foldflight.compiler.strings import includes, size_of
+from foldflight.compiler.value_types import KINDS, as_number, inner_kind, kind_of, present, stand_in
+from foldflight.fold.mode import Unsupported
 from foldflight.fold.texts import TEXTS
 
 
-class Held(types.IterableType):
+class ContainerType(types.IterableType):
     """The numba type of a pointer to the header of a container.
 
     Args:
-        holding: What it holds.
+        contents: What it holds.
         changeable: Whether code may change it. Parts of others, and what is sorted, cannot be changed.
         view: `keys`, `values` or `items` for the views of a dict; `entries` if its order does not matter; else empty.
         temporary: Whether code has made it, so that it is not an accumulator's.
     """
 
-    def __init__(self, holding: Holding, *, changeable: bool, view: str = "", temporary: bool = False) -> None:
-        self.holding = holding
+    def __init__(self, contents: Contents, *, changeable: bool, view: str = "", temporary: bool = False) -> None:
+        self.contents = contents
         self.changeable = changeable
         self.view = view
         self.is_new = temporary or not changeable
-        super().__init__(name=f"Held({holding}, {changeable}, {view}{', temporary' * temporary})")
+        super().__init__(name=f"ContainerType({contents}, {changeable}, {view}{', temporary' * temporary})")
 
     @property
     def iterator_type(self) -> types.Type:
-        if self.holding.shape == "set" and self.view != "entries":
-            raise Refused("it iterates over a set, whose order only Python knows; use update, |=, sorted, min or max")
+        if self.contents.shape == "set" and self.view != "entries":
+            raise Unsupported(
+                "it iterates over a set, whose order only Python knows; use update, |=, sorted, min or max"
+            )
         return Walk(self, self.yielded)
 
     @property
     def yielded(self) -> types.Type:
         """The type of what a loop over it yields."""
-        key = _type_of(self.holding.key)
+        key = _type_of(self.contents.key)
         if self.view in ("values", "items"):
-            assert self.holding.value is not None
-            value = _type_of(self.holding.value)
+            assert self.contents.value is not None
+            value = _type_of(self.contents.value)
             return value if self.view == "values" else types.Tuple([key, value])
         return key
 
     @property
     def part(self) -> Part | None:
         """What a loop over it yields, and functions sum or order; None for the items of a dict."""
-        return {"items": None, "values": self.holding.value}.get(self.view, self.holding.key)
+        return {"items": None, "values": self.contents.value}.get(self.view, self.contents.key)
 
 
-register_model(Held)(models.OpaqueModel)
+register_model(ContainerType)(models.OpaqueModel)
 
 
 def _type_of(part: Part) -> types.Type:
@@ -83,18 +86,18 @@ def _floats(part: Part) -> tuple[bool, ...]:
 
 
 @intrinsic
-def header_of(typing: Any, held: Any) -> Any:
+def header_of(typing: Any, container: Any) -> Any:
     """Return the address of a container's header."""
 
     def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
         return builder.ptrtoint(arguments[0], llvm.IntType(64))
 
-    return signature(types.int64, held), generate
+    return signature(types.int64, container), generate
 
 
-def container_at(held: Held) -> Any:
+def container_at(type_: ContainerType) -> Any:
     """Return the function that returns the container whose header is at an address."""
-    return generated(held, types.int64)(lambda context, builder, address: builder.inttoptr(address, cgutils.voidptr_t))
+    return generated(type_, types.int64)(lambda context, builder, address: builder.inttoptr(address, cgutils.voidptr_t))
 
 
 def _word(builder: Any, type_: types.Type, value: Any) -> Any:
@@ -124,7 +127,7 @@ def _words_of(part: Part, what: str) -> Any:
         if kinds != part.kinds or part.is_tuple != isinstance(value, types.BaseTuple):
             remedy = "; write 0.0" if kinds == ("int",) and part.kinds == ("float",) else ""
             shown = " and ".join(str(each) if kind == "None" else kind for each, kind in zip(given, kinds, strict=True))
-            raise Refused(f"{what} is {shown}, and {' and '.join(part.kinds)} is annotated{remedy}")
+            raise Unsupported(f"{what} is {shown}, and {' and '.join(part.kinds)} is annotated{remedy}")
 
         def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
             given = [arguments[0]]
@@ -166,11 +169,15 @@ def _seen(me: Any) -> tuple[int, int, int]:
     return load(header + memory.LIVE), load(header + memory.USED), load(header + memory.OFFSET)
 
 
-def _steps(held: Held) -> tuple[Any, Any]:
+def _steps(container: ContainerType) -> tuple[Any, Any]:
     """Return the next entry of a loop, and what the loop yields for an entry."""
-    holding = held.holding
-    is_list, may_change, seen_of = holding.shape == "list", holding.shape == "list" and holding.made is not deque, _seen
-    stride, ahead = holding.stride, len(holding.key.kinds)
+    contents = container.contents
+    is_list, may_change, seen_of = (
+        contents.shape == "list",
+        contents.shape == "list" and contents.made is not deque,
+        _seen,
+    )
+    stride, ahead = contents.stride, len(contents.key.kinds)
 
     def next_entry(me: Any, seen: Any, last: int) -> int:
         if not may_change and seen_of(me) != seen:
@@ -180,8 +187,8 @@ def _steps(held: Held) -> tuple[Any, Any]:
             return last + 1 if last + 1 < load(header_of(me) + memory.USED) else -1
         return memory.following(header_of(me), last + 1, stride)
 
-    key, value = _value_at(holding.key), _value_at(holding.value or holding.key)
-    takes_key, takes_value = held.view != "values", held.view in ("values", "items")
+    key, value = _value_at(contents.key), _value_at(contents.value or contents.key)
+    takes_key, takes_value = container.view != "values", container.view in ("values", "items")
 
     def entry(me: Any, position: int) -> Any:
         header = header_of(me)
@@ -193,13 +200,13 @@ def _steps(held: Held) -> tuple[Any, Any]:
     return next_entry, entry
 
 
-lower_walks(Held, _steps, _seen)
+lower_walks(ContainerType, _steps, _seen)
 
 
 @stand_in
 def _entries(me: Any) -> Any:
     """Return what a loop may walk over where the order does not matter."""
-    seen = container_at(Held(me.holding, changeable=False, view=me.view or "entries"))
+    seen = container_at(ContainerType(me.contents, changeable=False, view=me.view or "entries"))
     return lambda me: seen(header_of(me))
 
 
@@ -216,14 +223,14 @@ _DONE_WITH: Final[dict[type, tuple[str, ...]]] = {
 
 
 def _of(me: Any, shape: str, what: str, *, changes: bool = False) -> Any:
-    """Return the operations of a container of a shape (`list dict`) with keys. Raises Refused for anything else."""
-    if not isinstance(me, Held) or me.holding.shape not in shape.split() or me.view:
-        raise Refused(f"it uses {what} of {me}")
-    if me.holding.made is not None and what not in _DONE_WITH[me.holding.made]:
-        raise Refused(f"it uses {what} of a {me.holding.name}")
+    """Return the operations of a container of a shape (`list dict`) with keys. Raises Unsupported for anything else."""
+    if not isinstance(me, ContainerType) or me.contents.shape not in shape.split() or me.view:
+        raise Unsupported(f"it uses {what} of {me}")
+    if me.contents.made is not None and what not in _DONE_WITH[me.contents.made]:
+        raise Unsupported(f"it uses {what} of a {me.contents.name}")
     if changes and not me.changeable:
-        raise Refused(f"it changes a container by {what}, which is not the accumulator's, or in get_value")
-    return None if me.holding.shape == "list" else dict_operations(me.holding.key.kinds, me.holding.stride)
+        raise Unsupported(f"it changes a container by {what}, which is not the accumulator's, or in get_value")
+    return None if me.contents.shape == "list" else dict_operations(me.contents.key.kinds, me.contents.stride)
 
 
 def _is_given(argument: Any) -> bool:
@@ -234,18 +241,18 @@ def _whole(what: str, *given: Any) -> None:
     """Refuse indexes that are no integers."""
     for each in given:
         if str(kind_of(each)) not in ("int", "bool"):
-            raise Refused(f"{what} of {each}")
+            raise Unsupported(f"{what} of {each}")
 
 
 # --- methods ----------------------------------------------------------------------------------------------------------
 
 
 @functools.cache
-def _changed(holding: Holding, *, at_begin: bool = False) -> Any:
+def _changed(contents: Contents, *, at_begin: bool = False) -> Any:
     """Return what follows a change of a list, which may be one at its begin: only a deque has a limit, and counts."""
-    if holding.made is not deque:
+    if contents.made is not deque:
         return register_jitable(lambda header: None)
-    limit = -1 if holding.limit is None else holding.limit
+    limit = -1 if contents.limit is None else contents.limit
     start = limit if at_begin else 0
 
     @register_jitable
@@ -261,7 +268,7 @@ def _changed(holding: Holding, *, at_begin: bool = False) -> Any:
 def _append(me: Any, item: Any) -> Any:
     """Stand for `list.append`."""
     _of(me, "list", "append", changes=True)
-    words, changed = _words_of(me.holding.key, "the item of append"), _changed(me.holding)
+    words, changed = _words_of(me.contents.key, "the item of append"), _changed(me.contents)
 
     def at_end(me: Any, item: Any) -> None:
         memory.appended(header_of(me), words(item))
@@ -277,7 +284,7 @@ def _inserting(name: str, *, at_begin: bool) -> Any:
     def choose(me: Any, index: Any, item: Any) -> Any:
         _of(me, "list", name, changes=True)
         _whole(name, index)
-        words, changed = _words_of(me.holding.key, f"the item of {name}"), _changed(me.holding, at_begin=at_begin)
+        words, changed = _words_of(me.contents.key, f"the item of {name}"), _changed(me.contents, at_begin=at_begin)
 
         def put(me: Any, index: Any, item: Any) -> None:
             memory.inserted(header_of(me), bound_of(index, load(header_of(me) + memory.USED)), words(item))
@@ -299,9 +306,9 @@ def _append_left(me: Any, item: Any) -> Any:
 
 
 @functools.cache
-def _taken(holding: Holding) -> Any:
+def _taken(contents: Contents) -> Any:
     """Return the function that removes an item of a list, and returns it."""
-    value, stride, changed = _value_at(holding.key), holding.stride, _changed(holding)
+    value, stride, changed = _value_at(contents.key), contents.stride, _changed(contents)
 
     @register_jitable
     def taken(header, index):
@@ -318,7 +325,7 @@ def _taken(holding: Holding) -> Any:
 def _pop_left(me: Any) -> Any:
     """Stand for `deque.popleft`."""
     _of(me, "list", "popleft", changes=True)
-    taken = _taken(me.holding)
+    taken = _taken(me.contents)
     return lambda me: taken(header_of(me), 0)
 
 
@@ -326,7 +333,7 @@ def _pop_left(me: Any) -> Any:
 def _add(me: Any, key: Any) -> Any:
     """Stand for `set.add`."""
     made = _of(me, "set", "add", changes=True)
-    words, find, added = _words_of(me.holding.key, "the item of add"), made.find, made.added
+    words, find, added = _words_of(me.contents.key, "the item of add"), made.find, made.added
 
     def add_once(me: Any, key: Any) -> None:
         if find(header_of(me), words(key)) < 0:
@@ -341,9 +348,9 @@ def _deleting(name: str, shape: str, *, must_exist: bool) -> Any:
     @stand_in
     def choose(me: Any, key: Any) -> Any:
         made = _of(me, shape, name, changes=True)
-        words = _words_of(me.holding.key, f"the {'key' if shape == 'dict' else 'item'} of {name}")
-        find, stride = made.find, me.holding.stride
-        may_lack = not must_exist or me.holding.made is Counter
+        words = _words_of(me.contents.key, f"the {'key' if shape == 'dict' else 'item'} of {name}")
+        find, stride = made.find, me.contents.stride
+        may_lack = not must_exist or me.contents.made is Counter
 
         def delete(me: Any, key: Any) -> None:
             entry = find(header_of(me), words(key))
@@ -364,7 +371,7 @@ _delete_key: Final = _deleting("del", "dict", must_exist=True)
 def _clear(me: Any) -> Any:
     """Stand for `clear`."""
     _of(me, "list dict set", "clear", changes=True)
-    is_deque = me.holding.made is deque
+    is_deque = me.contents.made is deque
 
     def cleared(me: Any) -> None:
         changes = load(header_of(me) + memory.LIVE)
@@ -375,16 +382,16 @@ def _clear(me: Any) -> Any:
     return cleared
 
 
-def _otherwise(me: Held, default: Any, what: str) -> Any:
+def _otherwise(me: ContainerType, default: Any, what: str) -> Any:
     """Return the function that returns the default of a method."""
-    return _same_as(me.holding.value, what) if _is_given(default) else register_jitable(lambda default: None)
+    return _same_as(me.contents.value, what) if _is_given(default) else register_jitable(lambda default: None)
 
 
 @stand_in
 def _get(me: Any, key: Any, default: Any = None) -> Any:
     """Stand for `dict.get`."""
     made = _of(me, "dict", "get")
-    words, find, value = _words_of(me.holding.key, "the key of get"), made.find, _value_of(me.holding)
+    words, find, value = _words_of(me.contents.key, "the key of get"), made.find, _value_of(me.contents)
     otherwise = _otherwise(me, default, "the default of get")
 
     def got(me: Any, key: Any, default: Any = None) -> Any:
@@ -395,10 +402,10 @@ def _get(me: Any, key: Any, default: Any = None) -> Any:
 
 
 @functools.cache
-def _value_of(holding: Holding) -> Any:
+def _value_of(contents: Contents) -> Any:
     """Return the function that returns the value of an entry of a dict."""
-    assert holding.value is not None
-    value, stride, ahead = _value_at(holding.value), holding.stride, len(holding.key.kinds)
+    assert contents.value is not None
+    value, stride, ahead = _value_at(contents.value), contents.stride, len(contents.key.kinds)
     return register_jitable(lambda header, entry: value(memory.address_of(header, entry * stride + ahead)))
 
 
@@ -423,8 +430,8 @@ def _same_as(part: Part, what: str) -> Any:
 def _set_default(me: Any, key: Any, default: Any) -> Any:
     """Stand for `dict.setdefault`."""
     made = _of(me, "dict", "setdefault", changes=True)
-    words, find, added, value = _words_of(me.holding.key, "the key"), made.find, made.added, _value_of(me.holding)
-    given = _words_of(me.holding.value, "the default of setdefault")
+    words, find, added, value = _words_of(me.contents.key, "the key"), made.find, made.added, _value_of(me.contents)
+    given = _words_of(me.contents.value, "the default of setdefault")
 
     def get_or_add(me: Any, key: Any, default: Any) -> Any:
         entry = find(header_of(me), words(key))
@@ -439,15 +446,15 @@ def _set_default(me: Any, key: Any, default: Any) -> Any:
 def _pop(me: Any, key: Any = None, default: Any = None) -> Any:
     """Stand for `list.pop` and `dict.pop`."""
     made = _of(me, "list dict", "pop", changes=True)
-    if me.holding.shape == "list":
-        taken, is_last = _taken(me.holding), not _is_given(key)
+    if me.contents.shape == "list":
+        taken, is_last = _taken(me.contents), not _is_given(key)
         if not is_last:
             _whole("pop", key)
-        if not is_last and me.holding.made is deque:
-            raise Refused("it uses pop of a deque with an argument")
+        if not is_last and me.contents.made is deque:
+            raise Unsupported("it uses pop of a deque with an argument")
         return lambda me, key=None, default=None: taken(header_of(me), -1 if is_last else key)
-    words, find, stride = _words_of(me.holding.key, "the key of pop"), made.find, me.holding.stride
-    value, otherwise = _value_of(me.holding), _otherwise(me, default, "the default of pop")
+    words, find, stride = _words_of(me.contents.key, "the key of pop"), made.find, me.contents.stride
+    value, otherwise = _value_of(me.contents), _otherwise(me, default, "the default of pop")
 
     is_required = not _is_given(default) and not isinstance(default, types.NoneType)  # None may be given
 
@@ -464,9 +471,9 @@ def _pop(me: Any, key: Any = None, default: Any = None) -> Any:
     return popped
 
 
-def _check_same(me: Held, other: Any) -> None:
-    if not isinstance(other, Held) or other.holding != me.holding or other.view:
-        raise Refused(f"it extends a {me.holding.name} by {other}")
+def _check_same(me: ContainerType, other: Any) -> None:
+    if not isinstance(other, ContainerType) or other.contents != me.contents or other.view:
+        raise Unsupported(f"it extends a {me.contents.name} by {other}")
 
 
 def _appended(stride: int) -> Any:
@@ -483,16 +490,16 @@ def _extend(me: Any, other: Any) -> Any:
     """Stand for `list.extend`, and `set.update` and `dict.update` with another of the same type."""
     _of(me, "list set dict", "extend or update", changes=True)
     _check_same(me, other)
-    if me.holding.made is deque:
+    if me.contents.made is deque:
 
         def each(me: Any, other: Any) -> None:
             for item in other:  # raises if it is the same one
                 _append(me, item)
 
         return each
-    if me.holding.shape == "list":
-        return _appended(me.holding.stride)
-    merged = _merged(me.holding, add_int if me.holding.made is Counter else _last)
+    if me.contents.shape == "list":
+        return _appended(me.contents.stride)
+    merged = _merged(me.contents, add_int if me.contents.made is Counter else _last)
     return lambda me, other: merged(header_of(me), header_of(other))
 
 
@@ -501,7 +508,7 @@ def _subtract(me: Any, other: Any) -> Any:
     """Stand for `Counter.subtract`."""
     _of(me, "dict", "subtract", changes=True)
     _check_same(me, other)
-    merged = _merged(me.holding, sub_int)
+    merged = _merged(me.contents, sub_int)
     return lambda me, other: merged(header_of(me), header_of(other))
 
 
@@ -510,7 +517,7 @@ def _add_counts(me: Any, other: Any) -> Any:
     """Stand for `+=` of two Counters, which leaves positive counts only."""
     _of(me, "dict", "+=", changes=True)
     _check_same(me, other)
-    merged, count, stride = _merged(me.holding, add_int), _value_of(me.holding), me.holding.stride
+    merged, count, stride = _merged(me.contents, add_int), _value_of(me.contents), me.contents.stride
 
     def counted(me: Any, other: Any) -> Any:
         header = header_of(me)
@@ -529,14 +536,14 @@ _last: Final = register_jitable(lambda old, new: new)
 
 
 @functools.cache
-def _merged(holding: Holding, plus: Any) -> Any:
+def _merged(contents: Contents, plus: Any) -> Any:
     """Return `merged(header, other)`, which puts the entries of another dict or set of the same type into one.
 
     `plus` makes a word of a value from the one that is there, or 0, and the other's.
     """
-    keys, stride = len(holding.key.kinds), holding.stride
+    keys, stride = len(contents.key.kinds), contents.stride
     made, whole, key_of = (
-        dict_operations(holding.key.kinds, stride),
+        dict_operations(contents.key.kinds, stride),
         memory.words_tuple(stride),
         memory.words_tuple(keys),
     )
@@ -563,7 +570,7 @@ def _view(name: str) -> Any:
     @stand_in
     def view(me: Any) -> Any:
         _of(me, "dict", name)
-        seen = container_at(Held(me.holding, changeable=False, view=name))
+        seen = container_at(ContainerType(me.contents, changeable=False, view=name))
         return lambda me: seen(header_of(me))
 
     return view
@@ -573,7 +580,7 @@ def _view(name: str) -> Any:
 def _sort(me: Any) -> Any:
     """Stand for `list.sort`."""
     _of(me, "list", "sort", changes=True)
-    ordered, stride = _sorted_of(me), me.holding.stride
+    ordered, stride = _sorted_of(me), me.contents.stride
     whole = memory.words_tuple(stride)
 
     def done(me: Any) -> None:
@@ -584,7 +591,7 @@ def _sort(me: Any) -> Any:
     return done
 
 
-def _sorted_of(me: Held) -> Any:
+def _sorted_of(me: ContainerType) -> Any:
     """Return the function that returns the header of a sorted temporary list of a list, or of the keys or values."""
     part = me.part
     assert part is not None
@@ -608,7 +615,7 @@ def _sorted_of(me: Held) -> Any:
 def _check_order(part: Part) -> None:
     unordered = set(part.kinds) - _ORDERED
     if unordered:
-        raise Refused(f"it orders values of the kind {unordered.pop()}")
+        raise Unsupported(f"it orders values of the kind {unordered.pop()}")
 
 
 _ORDERED: Final = {"int", "float", "bool", "date", "timestamp", "time", "duration"}
@@ -636,9 +643,9 @@ METHODS: Final[dict[str, Any]] = {
 
 
 @functools.cache
-def empty_of(holding: Holding) -> Any:
+def empty_of(contents: Contents) -> Any:
     """Return the function that makes an empty container."""
-    seen = container_at(Held(holding, changeable=True, temporary=True))
+    seen = container_at(ContainerType(contents, changeable=True, temporary=True))
     made = numba.njit(nogil=True)(lambda: seen(memory.fresh_header()))
     EMPTIES.add(made)
     return made
@@ -657,21 +664,21 @@ def contains(me: Any, key: Any) -> Any:
     if inner_kind(me) in TEXTS:
         return lambda me, key: includes(me, key)
     made = _of(me, "list dict set", "in")
-    words = _words_of(me.holding.key, "the key of in")
-    if me.holding.shape == "list":
-        search = memory.search_of(me.holding.key.kinds)
+    words = _words_of(me.contents.key, "the key of in")
+    if me.contents.shape == "list":
+        search = memory.search_of(me.contents.key.kinds)
         return lambda me, key: search(header_of(me), words(key))
     find = made.find
     return lambda me, key: find(header_of(me), words(key)) >= 0
 
 
-def get_item(me: Held, index: Any) -> Any:
+def get_item(me: ContainerType, index: Any) -> Any:
     """Return the implementation of `me[index]`."""
     made = _of(me, "list dict", "[]")
-    if me.holding.shape == "dict":
-        words, find, value = _words_of(me.holding.key, "the key of []"), made.find, _value_of(me.holding)
-        is_counter = me.holding.made is Counter
-        added, adds = made.added, me.holding.made is defaultdict and me.changeable
+    if me.contents.shape == "dict":
+        words, find, value = _words_of(me.contents.key, "the key of []"), made.find, _value_of(me.contents)
+        is_counter = me.contents.made is Counter
+        added, adds = made.added, me.contents.made is defaultdict and me.changeable
 
         def at_key(me: Any, index: Any) -> Any:
             entry = find(header_of(me), words(index))
@@ -685,11 +692,11 @@ def get_item(me: Held, index: Any) -> Any:
 
         return at_key
     if isinstance(index, types.SliceType):
-        if me.holding.made is not None:
-            raise Refused(f"it takes a slice of a {me.holding.name}")
+        if me.contents.made is not None:
+            raise Unsupported(f"it takes a slice of a {me.contents.name}")
         return _slice(me, index)
     _whole("[]", index.type if isinstance(index, types.Optional) else index)
-    item, stride = _value_at(me.holding.key), me.holding.stride
+    item, stride = _value_at(me.contents.key), me.contents.stride
 
     def at_index(me: Any, index: Any) -> Any:
         header = header_of(me)
@@ -698,10 +705,10 @@ def get_item(me: Held, index: Any) -> Any:
     return at_index
 
 
-def _slice(me: Held, index: types.SliceType) -> Any:
+def _slice(me: ContainerType, index: types.SliceType) -> Any:
     if index.has_step:
-        raise Refused("it takes a slice with a step")
-    seen, stride = container_at(Held(me.holding, changeable=False)), me.holding.stride
+        raise Unsupported("it takes a slice with a step")
+    seen, stride = container_at(ContainerType(me.contents, changeable=False)), me.contents.stride
 
     def part(me: Any, index: Any) -> Any:
         header = header_of(me)
@@ -715,20 +722,20 @@ def _slice(me: Held, index: types.SliceType) -> Any:
     return part
 
 
-def set_item(me: Held, index: Any, value: Any) -> Any:
+def set_item(me: ContainerType, index: Any, value: Any) -> Any:
     """Return the implementation of `me[index] = value`."""
     made = _of(me, "list dict", "[] =", changes=True)
-    if me.holding.shape == "list":
+    if me.contents.shape == "list":
         _whole("[] =", index)
-        given = _words_of(me.holding.key, "the item")
+        given = _words_of(me.contents.key, "the item")
 
         def replaced(me: Any, index: Any, value: Any) -> None:
             header = header_of(me)
             memory.put(header, index_of(index, load(header + memory.USED)), given(value))
 
         return replaced
-    words, find, added = _words_of(me.holding.key, "the key of [] ="), made.find, made.added
-    given, keys, stride = _words_of(me.holding.value, "the value"), len(me.holding.key.kinds), me.holding.stride
+    words, find, added = _words_of(me.contents.key, "the key of [] ="), made.find, made.added
+    given, keys, stride = _words_of(me.contents.value, "the value"), len(me.contents.key.kinds), me.contents.stride
 
     def assigned(me: Any, index: Any, value: Any) -> None:
         header, key, new_words = header_of(me), words(index), given(value)
@@ -750,12 +757,12 @@ METHODS["__setitem__"] = stand_in(set_item)  # what a dict comprehension does wi
 def delete_item(me: Any, index: Any) -> Any:
     """Stand for `del me[index]`."""
     _of(me, "list dict", "del", changes=True)
-    if me.holding.shape == "dict":
+    if me.contents.shape == "dict":
         return lambda me, index: _delete_key(me, index)
-    stride = me.holding.stride
+    stride = me.contents.stride
     if isinstance(index, types.SliceType):
         if index.has_step:
-            raise Refused("it deletes a slice with a step")
+            raise Unsupported("it deletes a slice with a step")
 
         def cut_slice(me: Any, index: Any) -> None:
             used = load(header_of(me) + memory.USED)
@@ -776,8 +783,13 @@ def delete_item(me: Any, index: Any) -> Any:
 @stand_in
 def put_whole(me: Any, other: Any) -> Any:
     """Stand for the assignment of a container to the accumulator, or to its attribute."""
-    if not isinstance(me, Held) or not isinstance(other, Held) or other.view or me.holding != other.holding:
-        raise Refused(f"it replaces a container by {other}")
+    if (
+        not isinstance(me, ContainerType)
+        or not isinstance(other, ContainerType)
+        or other.view
+        or me.contents != other.contents
+    ):
+        raise Unsupported(f"it replaces a container by {other}")
     if not other.is_new:
 
         def same(me: Any, other: Any) -> None:
@@ -785,16 +797,16 @@ def put_whole(me: Any, other: Any) -> Any:
                 raise ValueError  # two attributes would be the same object
 
         return same
-    if other.changeable and me.holding.made is None:
+    if other.changeable and me.contents.made is None:
 
         def moved(me: Any, other: Any) -> None:
             for index in range(1, HEADER):
                 store(header_of(me) + 8 * index, load(header_of(other) + 8 * index))
 
         return moved
-    if me.holding.shape != "list":
-        raise Refused(f"it replaces a {me.holding.shape}")
-    appended = register_jitable(_appended(me.holding.stride))
+    if me.contents.shape != "list":
+        raise Unsupported(f"it replaces a {me.contents.shape}")
+    appended = register_jitable(_appended(me.contents.stride))
 
     def replaced(me: Any, other: Any) -> None:
         memory.emptied(header_of(me))
@@ -808,11 +820,11 @@ def in_place(plain: Any, shapes: str, *, plus: bool = False) -> Any:
 
     @stand_in
     def choose(me: Any, other: Any) -> Any:
-        if not isinstance(me, Held):
+        if not isinstance(me, ContainerType):
             return lambda me, other: plain(me, other)
-        if me.holding.made is Counter and plus:
+        if me.contents.made is Counter and plus:
             return lambda me, other: _add_counts(me, other)
-        _of(me, shapes, "extend or update" if me.holding.made is deque else "an operator in place", changes=True)
+        _of(me, shapes, "extend or update" if me.contents.made is deque else "an operator in place", changes=True)
 
         def extended(me: Any, other: Any) -> Any:
             _extend(me, other)
@@ -834,32 +846,32 @@ def length_of(me: Any) -> Any:
         return lambda me: count
     if inner_kind(me) in TEXTS:
         return lambda me: size_of(me)
-    if not isinstance(me, Held):
-        raise Refused(f"it calls len of {me}")
+    if not isinstance(me, ContainerType):
+        raise Unsupported(f"it calls len of {me}")
     return counting(me)
 
 
-def counting(me: Held) -> Any:
+def counting(me: ContainerType) -> Any:
     """Return the function that returns the number of entries of a container."""
-    at = memory.USED if me.holding.shape == "list" else memory.LIVE
+    at = memory.USED if me.contents.shape == "list" else memory.LIVE
     return lambda me: load(header_of(me) + at)
 
 
 @stand_in
 def _ordered_list(me: Any) -> Any:
     """Stand for `sorted`."""
-    part = me.part if isinstance(me, Held) else None
+    part = me.part if isinstance(me, ContainerType) else None
     if part is None:
-        raise Refused(f"it sorts {me}")
-    ordered, seen = _sorted_of(me), container_at(Held(Holding("list", part), changeable=False))
+        raise Unsupported(f"it sorts {me}")
+    ordered, seen = _sorted_of(me), container_at(ContainerType(Contents("list", part), changeable=False))
     return lambda me: seen(ordered(me))
 
 
 def _numbers_of(me: Any, name: str) -> str:
-    """Return the kind of the numbers of a list, set, or the keys or values of a dict. Raises Refused for others."""
-    part = me.part if isinstance(me, Held) else None
+    """Return the kind of the numbers of a list, set, or the keys or values of a dict. Raises Unsupported for others."""
+    part = me.part if isinstance(me, ContainerType) else None
     if part is None or part.is_tuple or part.kinds[0] not in ("int", "float"):
-        raise Refused(f"it calls {name} of {me}")
+        raise Unsupported(f"it calls {name} of {me}")
     return part.kinds[0]
 
 
@@ -892,8 +904,8 @@ _COMPENSATED: Final = sys.version_info >= (3, 12)  # since then Python sums floa
 def _total(me: Any) -> Any:
     """Stand for `sum`."""
     is_float = _numbers_of(me, "sum") == "float"
-    if is_float and (me.holding.shape == "set" or _COMPENSATED):
-        raise Refused("it calls sum of floats in a set, or in a Python that sums with a compensation (3.12)")
+    if is_float and (me.contents.shape == "set" or _COMPENSATED):
+        raise Unsupported("it calls sum of floats in a set, or in a Python that sums with a compensation (3.12)")
     plus, zero = (register_jitable(lambda one, other: one + other), 0.0) if is_float else (add_int, 0)
 
     def sum_of(me: Any) -> Any:
@@ -916,7 +928,7 @@ def _heap(name: str, pushes: bool, pops: bool) -> Any:
     @stand_in
     def choose(me: Any, item: Any = None) -> Any:
         _of(me, "list", name, changes=True)
-        part, taken = me.holding.key, _taken(me.holding)
+        part, taken = me.contents.key, _taken(me.contents)
         _check_order(part)
         down, up = _sifts(part)
         words: Any = _words_of(part, f"the item of {name}" if pushes else "an item")
@@ -988,9 +1000,9 @@ def _asking(*, stops_at: bool) -> Any:
 
     @stand_in
     def choose(me: Any) -> Any:
-        part = me.part if isinstance(me, Held) else None
+        part = me.part if isinstance(me, ContainerType) else None
         if part is None or part.is_tuple or part.kinds[0] not in ("bool", "int", "float", *TEXTS):
-            raise Refused(f"it calls any or all of {me}")
+            raise Unsupported(f"it calls any or all of {me}")
 
         def asked(me: Any) -> bool:
             for each in _entries(me):

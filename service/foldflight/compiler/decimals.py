@@ -180,8 +180,8 @@ def constant_of(value: Any) -> tuple[str, Any] | None:
     if type(value) is not Decimal or not value.is_finite() or (value.is_signed() and not value):
         return None
     scale = max(0, -int(value.as_tuple().exponent))
-    held = words_of(value, scale) if scale <= DIGITS_MAX else None
-    return None if held is None else (DECIMALS[scale], held)
+    words = words_of(value, scale) if scale <= DIGITS_MAX else None
+    return None if words is None else (DECIMALS[scale], words)
 
 
 @intrinsic(prefer_literal=True)
@@ -189,10 +189,10 @@ def constant(typing: Any, value: Any) -> Any:
     """Return a decimal that is written as a constant text."""
     if not isinstance(value, types.StringLiteral):
         return None
-    kind, held = constant_of(Decimal(value.literal_value)) or ("", None)
-    if held is None:
+    kind, words = constant_of(Decimal(value.literal_value)) or ("", None)
+    if words is None:
         return None
-    number = int.from_bytes(held.tobytes(), "little", signed=True)
+    number = int.from_bytes(words.tobytes(), "little", signed=True)
     return signature(Scaled(scale_of(kind)), value), lambda context, builder, made, arguments: _WIDE(number)
 
 

@@ -10,9 +10,9 @@ from types import CodeType, FunctionType, MethodWrapperType, WrapperDescriptorTy
 from typing import Any, Final
 
 from foldflight.compiler.kernels import Plan
-from foldflight.compiler.kinds import Refused
 from foldflight.compiler.lookups import MISSING, PLAIN, Lookups
 from foldflight.compiler.plan import LOOKED_AT
+from foldflight.fold.mode import Unsupported
 
 _REACHED_MAX: Final = 1000
 # Each access to their attribute `__init__` makes another object.
@@ -31,7 +31,7 @@ def digest_of(plan: Plan, lookups: Lookups) -> str:
         lookups: Records all lookups. While it holds, the digest, the plan and its start are valid.
 
     Raises:
-        Refused: More than 1000 objects are reached.
+        Unsupported: More than 1000 objects are reached.
     """
     seen: dict[int, Any] = {}
     parts = [repr((plan.accumulator, plan.instance, plan.arguments, plan.kinds, plan.result, plan.result_bits))]
@@ -80,7 +80,7 @@ def _reached(values: list[Any], names: tuple[str, ...], lookups: Lookups) -> lis
     """Return the values and the objects that code reaches from them by these names, as in `settings.windows.limit`.
 
     Raises:
-        Refused: More than 1000 objects are reached.
+        Unsupported: More than 1000 objects are reached.
     """
     reached = [each for each in values if each is not MISSING]
     known = {id(each) for each in reached}
@@ -94,7 +94,7 @@ def _reached(values: list[Any], names: tuple[str, ...], lookups: Lookups) -> lis
                 known.add(id(attribute))
                 reached.append(attribute)
         if len(reached) > _REACHED_MAX:
-            raise Refused(f"its code reaches more than {_REACHED_MAX} objects from its globals")
+            raise Unsupported(f"its code reaches more than {_REACHED_MAX} objects from its globals")
     return reached
 
 
@@ -121,5 +121,5 @@ def _shown(value: Any) -> str:
         return f"{{{', '.join(f'{_shown(key)}: {_shown(each)}' for key, each in value.items())}}}"
     if isinstance(value, (set, frozenset)):
         return f"{{{', '.join(sorted(map(_shown, value)))}}}"
-    # Classes and modules are represented by their names. Other objects are refused where they are used.
+    # Classes and modules are represented by their names. Other objects are unsupported where they are used.
     return f"{type(value).__name__} {getattr(value, '__qualname__', getattr(value, '__name__', ''))}"

@@ -21,10 +21,9 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
 from foldflight.compiler import containers, decimals, memory, operators
+from foldflight.compiler.arena import HEADER, Contents
 from foldflight.compiler.columns import Kind, Members, leaves_of
-from foldflight.compiler.control import address_of_array, enter
-from foldflight.compiler.heap import HEADER, Holding
-from foldflight.compiler.kinds import KINDS, KNOWN, Refused, as_number, kind_of, number_type, stand_in
+from foldflight.compiler.control_block import address_of_array, enter
 from foldflight.compiler.records import (
     Items,
     RecordField,
@@ -39,7 +38,9 @@ from foldflight.compiler.records import (
 )
 from foldflight.compiler.rewrite import ClassCompiler
 from foldflight.compiler.structs import Struct
+from foldflight.compiler.value_types import KINDS, KNOWN, as_number, kind_of, number_type, stand_in
 from foldflight.fold.decimals import DECIMALS
+from foldflight.fold.mode import Unsupported
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Plan:
     @property
     def holds(self) -> bool:
         """Whether the accumulator has growing lists, dicts or sets."""
-        return any(field.held is not None for field in self.accumulator.fields)
+        return any(field.contents is not None for field in self.accumulator.fields)
 
     @property
     def methods(self) -> dict[str, Any]:
@@ -120,7 +121,7 @@ class Kernels:
             compilation, because loops of one function may be compiled at different times.
 
     Raises:
-        Refused: All methods raise it for code that cannot be compiled.
+        Unsupported: All methods raise it for code that cannot be compiled.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class Kernels:
         self.compiled = 0  # number of loops that were compiled by this process, not loaded from the store
 
     def check(self) -> None:
-        """Raise Refused for code that cannot be compiled, as far as this is known without compiling it."""
+        """Raise Unsupported for code that cannot be compiled, as far as this is known without compiling it."""
         changed = _held_type(self.plan, self.accumulator)
         given: dict[str, tuple[types.Type, ...]] = {"merge": (changed, changed), "eval": ()}
         for method_name, function in self.plan.functions:
@@ -192,7 +193,9 @@ class Kernels:
                 if name not in self._made:  # another thread may have compiled it while this one waited
                     try:
                         if not self._is_current():
-                            raise Refused("objects that its code uses have changed since its other loops were compiled")
+                            raise Unsupported(
+                                "objects that its code uses have changed since its other loops were compiled"
+                            )
                         self._made[name] = self._compiled(name, *make())
                     except Exception as error:  # noqa: BLE001 - stored and raised again, since another attempt would take seconds
                         self._made[name] = error
@@ -212,9 +215,9 @@ class Kernels:
 
     def _step(self, method_name: str) -> Any:
         """Return `step(instance, record, arguments)`, which changes the record."""
-        call, held, put = self._method(method_name), _held(self.plan), _putting(self.plan)
+        call, accumulator_of, put = self._method(method_name), _accumulator_of(self.plan), _putting(self.plan)
         return register_jitable(
-            lambda instance, record, arguments: put(record, call(instance, held(record), arguments))
+            lambda instance, record, arguments: put(record, call(instance, accumulator_of(record), arguments))
         )
 
     def _one_row(self) -> Any:
@@ -236,7 +239,7 @@ class Kernels:
     def _columns(self, nulls: bool) -> tuple[types.Type, ...]:
         columns = [
             types.UniTuple(_WORDS, 2)
-            if isinstance(kind, Holding)
+            if isinstance(kind, Contents)
             else _vector(numba.from_dtype(dtype), readonly=True, pairs=kind in DECIMALS)
             for dtype, kind in leaves_of([*zip(self.plan.arguments, self.plan.kinds, strict=True)])
         ]
@@ -325,16 +328,16 @@ class Kernels:
         return merge, (*_TABLE, _PROGRESS, _SLOTS, _BYTES)
 
     def _step_merge(self) -> Any:
-        step, held = self._step("merge"), _held(self.plan)
-        return register_jitable(lambda me, record, state: step(me, record, (held(state),)))
+        step, accumulator_of = self._step("merge"), _accumulator_of(self.plan)
+        return register_jitable(lambda me, record, state: step(me, record, (accumulator_of(state),)))
 
     def _get_value(self) -> Any:
         """Return `get_value(instance, record)`, cast to the kind of the result."""
         if self.plan.unresolved:
-            raise Refused(self.plan.unresolved)
+            raise Unsupported(self.plan.unresolved)
         call = self._method("get_value", result=operators.result_of(self.plan.result, self.plan.result_bits))
-        held = _held(self.plan)
-        return register_jitable(lambda me, record: call(me, held(record), ()))
+        accumulator_of = _accumulator_of(self.plan)
+        return register_jitable(lambda me, record: call(me, accumulator_of(record), ()))
 
     def _values(self) -> tuple[Any, tuple[types.Type, ...]]:
         at, at_instance, get_value = reference_at(self.shown), self._at_instance, self._get_value()
@@ -390,9 +393,9 @@ class Kernels:
 _PAIR: Final = (lambda pairs, index: pairs[index, 0], lambda pairs, index: pairs[index, 1])
 
 
-def _view_of(holding: Holding) -> Any:
+def _view_of(contents: Contents) -> Any:
     """Return `view(header, column, row)`, which writes the header of one row's array or map."""
-    stride = holding.stride
+    stride = contents.stride
 
     def view(header: int, column: Any, row: int) -> None:
         offsets, words = column
@@ -417,7 +420,7 @@ def _row_of(kinds: tuple[Kind, ...]) -> Any:
             if isinstance(kind, Members):
                 inner = Struct(dict(zip(kind.names, map(type_of, kind.kinds), strict=True)))
             else:
-                inner = containers.Held(kind, changeable=False) if isinstance(kind, Holding) else KINDS[kind]
+                inner = containers.ContainerType(kind, changeable=False) if isinstance(kind, Contents) else KINDS[kind]
             return types.Optional(inner) if nulls else inner
 
         result = types.Tuple([type_of(kind) for kind in kinds])
@@ -443,7 +446,7 @@ def _row_of(kinds: tuple[Kind, ...]) -> Any:
 
             def leaf(position: int) -> Any:
                 column, kind = columns[position], leaves[position]
-                if isinstance(kind, Holding):
+                if isinstance(kind, Contents):
                     value = cgutils.alloca_once(builder, llvm.ArrayType(llvm.IntType(64), HEADER))
                     given = [builder.extract_value(arguments[0], position), where]
                     of_header = signature(types.void, types.int64, column, types.intp)
@@ -474,7 +477,7 @@ def _row_of(kinds: tuple[Kind, ...]) -> Any:
     return row_of
 
 
-def _held(plan: Plan) -> Any:
+def _accumulator_of(plan: Plan) -> Any:
     """Return the function that returns the author's accumulator, given its record."""
     if plan.accumulator_class is not None:
         return register_jitable(lambda record: record)
@@ -488,7 +491,7 @@ def _held_type(plan: Plan, record: Reference) -> types.Type:
     if plan.is_tuple:
         return types.Tuple([record.type_of(name) for name in record.fields])
     field = record.fields["value"]
-    return record.type_of("value") if field.length or field.held is not None else KINDS[field.kind]
+    return record.type_of("value") if field.length or field.contents is not None else KINDS[field.kind]
 
 
 def _putting(plan: Plan) -> Any:
@@ -512,7 +515,9 @@ def _put_members(record: Any, returned: Any) -> Any:
     given = [str(kind_of(each)) for each in returned] if isinstance(returned, types.BaseTuple) else []
     if len(given) != len(members) or not all(map(_fits, given, members)):
         wanted = ", ".join(each.kind for each in members)
-        raise Refused(f"accumulate, retract or merge returns {returned}, and the accumulator is a tuple of {wanted}")
+        raise Unsupported(
+            f"accumulate, retract or merge returns {returned}, and the accumulator is a tuple of {wanted}"
+        )
     return lambda record, returned: store_members(record, returned)
 
 
@@ -523,22 +528,22 @@ def _put_object(record: Any, returned: Any) -> Any:
         return lambda record, returned: copy(record, returned)
     if isinstance(returned, types.NoneType):
         return lambda record, returned: None
-    raise Refused(f"accumulate, retract or merge returns {returned}, not the accumulator or None")
+    raise Unsupported(f"accumulate, retract or merge returns {returned}, not the accumulator or None")
 
 
 @stand_in
 def _put(record: Any, returned: Any) -> Any:
     """Write back what accumulate, retract or merge returned. Containers and lists are there already if it is None."""
     wanted = record.fields["value"]
-    if isinstance(returned, types.NoneType) and (wanted.length or wanted.held is not None):
+    if isinstance(returned, types.NoneType) and (wanted.length or wanted.contents is not None):
         return lambda record, returned: None
-    if wanted.held is not None:
+    if wanted.contents is not None:
         return lambda record, returned: containers.put_whole(record.value, returned)
     if wanted.length and isinstance(returned, Items):
         return lambda record, returned: copy(record.value, returned)
     if wanted.length or not _fits(str(kind_of(returned)), wanted):
         shown = f"{'a list of ' * (wanted.length > 0)}{wanted.kind}"
-        raise Refused(f"accumulate, retract or merge returns {returned}, and the accumulator is {shown}")
+        raise Unsupported(f"accumulate, retract or merge returns {returned}, and the accumulator is {shown}")
 
     def put(record: Any, returned: Any) -> None:
         record.value = returned  # raises for None where the accumulator cannot be None

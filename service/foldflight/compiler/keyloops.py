@@ -98,23 +98,23 @@ def _hashed(data, start, size, seed):
 
 
 @numba.njit(inline="always")
-def _is_same(data, start, held, begin, size):
+def _is_same(data, start, table_keys, begin, size):
     at, other = np.uint64(start), np.uint64(begin)
     if size < 8:
-        return _short(data, at, size) == _short(held, other, size)
+        return _short(data, at, size) == _short(table_keys, other, size)
     last = np.uint64(start + size - 8)
     while at < last:
-        if _word(data, at) != _word(held, other):
+        if _word(data, at) != _word(table_keys, other):
             return False
         at += np.uint64(8)
         other += np.uint64(8)
-    return _word(data, last) == _word(held, np.uint64(begin + size - 8))
+    return _word(data, last) == _word(table_keys, np.uint64(begin + size - 8))
 
 
-def _dense(values, base, by_number, ids, firsts, held, count):
+def _dense(values, base, by_number, ids, firsts, table_keys, count):
     """Find or add n numbers in an array of ids whose first cell is that of `base`. Return the number of ids then.
 
-    The array has a cell for each of the numbers, and `held` has room for all of them.
+    The array has a cell for each of the numbers, and `table_keys` has room for all of them.
     """
     known = count
     for row in range(len(values)):
@@ -123,14 +123,14 @@ def _dense(values, base, by_number, ids, firsts, held, count):
         if number < 0:
             number = np.int32(count)
             by_number[cell] = number
-            held[count] = values[np.uint64(row)]
+            table_keys[count] = values[np.uint64(row)]
             firsts[count - known] = row
             count += 1
         ids[np.uint64(row)] = number
     return count
 
 
-def _numbers(values, ids, firsts, cells, held, state, seed):
+def _numbers(values, ids, firsts, cells, table_keys, state, seed):
     """Find or add n numbers. Return whether all are done; `firsts` receives the row of each new number."""
     count, new, last = state[0], state[2], np.uint64(len(cells) - 1)
     starts, entries = np.empty(_AHEAD, np.uint64), np.empty(_AHEAD, np.uint32)
@@ -144,7 +144,7 @@ def _numbers(values, ids, firsts, cells, held, state, seed):
         if count > _LARGE:
             for row in range(rows):
                 entry = entries[np.uint64(row)]
-                ahead[np.uint64(row)] = held[np.uint64(entry) - np.uint64(entry != 0)]
+                ahead[np.uint64(row)] = table_keys[np.uint64(entry) - np.uint64(entry != 0)]
         for row in range(rows):
             value, at = values[np.uint64(begin + row)], starts[np.uint64(row)]
             entry = np.uint64(entries[np.uint64(row)])
@@ -152,17 +152,17 @@ def _numbers(values, ids, firsts, cells, held, state, seed):
                 if entry == 0:
                     entry = np.uint64(cells[at])  # an earlier row may have taken it
                 if entry == 0:
-                    if count == len(held):
+                    if count == len(table_keys):
                         state[0], state[1], state[2] = count, begin + row, new
                         return False
-                    held[count] = value
+                    table_keys[count] = value
                     firsts[new] = begin + row
                     count += 1
                     new += 1
                     entry = np.uint64(count)
                     cells[at] = entry
                     break
-                if held[entry - np.uint64(1)] == value:
+                if table_keys[entry - np.uint64(1)] == value:
                     break
                 at = (at + np.uint64(1)) & last
                 entry = np.uint64(cells[at])
@@ -171,20 +171,20 @@ def _numbers(values, ids, firsts, cells, held, state, seed):
     return True
 
 
-def _insert_numbers(cells, held, count, seed):
+def _insert_numbers(cells, table_keys, count, seed):
     """Enter existing numbers into an empty table."""
     last = np.uint64(len(cells) - 1)
     for number in range(count):
-        at = _mixed(np.uint64(held[number]), seed) & last
+        at = _mixed(np.uint64(table_keys[number]), seed) & last
         while cells[at] != 0:
             at = (at + np.uint64(1)) & last
         cells[at] = number + 1
 
 
-def _texts(offsets, data, ids, firsts, cells, hashes, ends, held, state, seed):
+def _texts(offsets, data, ids, firsts, cells, hashes, ends, table_keys, state, seed):
     """Find or add n texts. Return whether all are done.
 
-    Text i ends at `ends[i + 1]` in `held`, which has at least eight bytes behind the last text.
+    Text i ends at `ends[i + 1]` in `table_keys`, which has at least eight bytes behind the last text.
     """
     count, new, last, total = state[0], state[2], np.uint64(len(cells) - 1), len(offsets) - 1
     mixes, entries, ahead = np.empty(_AHEAD, np.uint64), np.empty(_AHEAD, np.uint64), np.empty(_AHEAD, np.uint8)
@@ -199,7 +199,7 @@ def _texts(offsets, data, ids, firsts, cells, hashes, ends, held, state, seed):
         if count > _LARGE:
             for row in range(rows):
                 ordinal = entries[np.uint64(row)] & np.uint64(0xFFFFFFFF)
-                ahead[np.uint64(row)] = held[np.uint64(ends[ordinal - np.uint64(ordinal != 0)])]
+                ahead[np.uint64(row)] = table_keys[np.uint64(ends[ordinal - np.uint64(ordinal != 0)])]
         for row in range(rows):
             start, mixed, entry = offsets[np.uint64(begin + row)], mixes[np.uint64(row)], entries[np.uint64(row)]
             size, at, tag = offsets[np.uint64(begin + row + 1)] - start, mixed & last, mixed >> np.uint64(32)
@@ -208,12 +208,12 @@ def _texts(offsets, data, ids, firsts, cells, hashes, ends, held, state, seed):
                     entry = cells[at]  # an earlier row may have taken it
                 if entry == 0:
                     other = ends[count]
-                    if count == len(hashes) or other + size + 8 > len(held):
+                    if count == len(hashes) or other + size + 8 > len(table_keys):
                         state[0], state[1], state[2] = count, begin + row, new
                         return False
                     hashes[count] = mixed
                     for offset in range(size):
-                        held[np.uint64(other + offset)] = data[np.uint64(start + offset)]
+                        table_keys[np.uint64(other + offset)] = data[np.uint64(start + offset)]
                     firsts[new] = begin + row
                     count += 1
                     new += 1
@@ -223,7 +223,7 @@ def _texts(offsets, data, ids, firsts, cells, hashes, ends, held, state, seed):
                 if entry >> np.uint64(32) == tag:
                     ordinal = entry & np.uint64(0xFFFFFFFF)
                     other = ends[ordinal - np.uint64(1)]
-                    if ends[ordinal] - other == size and _is_same(data, start, held, other, size):
+                    if ends[ordinal] - other == size and _is_same(data, start, table_keys, other, size):
                         break
                 at = (at + np.uint64(1)) & last
                 entry = cells[at]

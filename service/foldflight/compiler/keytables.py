@@ -80,40 +80,40 @@ class NumberTable:
     Args:
         loops: The loops.
         seed: Seed of the hash.
-        held: n different numbers, which get the ids 0 to n - 1.
+        table_keys: n different numbers, which get the ids 0 to n - 1.
     """
 
-    def __init__(self, loops: Mapping[str, Any], seed: np.uint64, held: npt.NDArray[np.int64]) -> None:
+    def __init__(self, loops: Mapping[str, Any], seed: np.uint64, table_keys: npt.NDArray[np.int64]) -> None:
         self._loops = loops
         self._seed = seed
-        self._count = len(held)
-        self._held = np.zeros(_room(self._count), np.int64)
-        self._held[: self._count] = held
+        self._count = len(table_keys)
+        self._table_keys = np.zeros(_room(self._count), np.int64)
+        self._table_keys[: self._count] = table_keys
         self._rebuild()
 
     def __len__(self) -> int:
         return self._count
 
     @property
-    def held(self) -> npt.NDArray[np.int64]:
+    def keys(self) -> npt.NDArray[np.int64]:
         """The numbers, by id."""
-        return self._held[: self._count]
+        return self._table_keys[: self._count]
 
     def ids(self, values: npt.NDArray[np.int64]) -> tuple[Ids, Rows]:
         """Return the ids of n numbers, and the rows in which new numbers appear first, ascending."""
         ids, firsts = np.empty(len(values), np.int32), np.empty(len(values), np.intp)
         state = np.array([self._count, 0, 0], np.int64)
         values = np.ascontiguousarray(values)
-        while not self._loops["numbers"](values, ids, firsts, self._cells, self._held, state, self._seed):
+        while not self._loops["numbers"](values, ids, firsts, self._cells, self._table_keys, state, self._seed):
             self._count = int(state[0])
-            self._held = _grown(self._held, _room(self._count))
+            self._table_keys = _grown(self._table_keys, _room(self._count))
             self._rebuild()
         self._count = int(state[0])
         return ids, firsts[: state[2]].copy()
 
     def _rebuild(self) -> None:
-        self._cells = np.zeros(_CELLS_PER_KEY * len(self._held), np.uint32)
-        self._loops["insert_numbers"](self._cells, self._held, self._count, self._seed)
+        self._cells = np.zeros(_CELLS_PER_KEY * len(self._table_keys), np.uint32)
+        self._loops["insert_numbers"](self._cells, self._table_keys, self._count, self._seed)
 
 
 class TextTable:
@@ -129,7 +129,7 @@ class TextTable:
         self._seed = seed
         self._count = 0
         self._hashes, self._ends = np.zeros(_ROOM, np.uint64), np.zeros(_ROOM + 1, np.int64)
-        self._held = np.zeros(_BYTES, np.uint8)
+        self._table_keys = np.zeros(_BYTES, np.uint8)
         self._rebuild()
 
     def __len__(self) -> int:
@@ -147,7 +147,7 @@ class TextTable:
         state = np.array([self._count, 0, 0], np.int64)
         data = data if len(data) else _NO_BYTES
         while not self._loops["texts"](
-            offsets, data, ids, firsts, self._cells, self._hashes, self._ends, self._held, state, self._seed
+            offsets, data, ids, firsts, self._cells, self._hashes, self._ends, self._table_keys, state, self._seed
         ):
             self._count = int(state[0])
             self._grow(int(offsets[state[1] + 1] - offsets[state[1]]))
@@ -157,8 +157,8 @@ class TextTable:
     def _grow(self, size: int) -> None:
         """Make room for one more text of `size` bytes, and for more."""
         used = int(self._ends[self._count])
-        if used + size + _BEHIND > len(self._held):
-            self._held = _grown(self._held, max(2 * len(self._held), used + size + _BEHIND))
+        if used + size + _BEHIND > len(self._table_keys):
+            self._table_keys = _grown(self._table_keys, max(2 * len(self._table_keys), used + size + _BEHIND))
         if self._count == len(self._hashes):
             self._hashes = _grown(self._hashes, 2 * self._count)
             self._ends = _grown(self._ends, 2 * self._count + 1)

@@ -71,7 +71,7 @@ def is_same(one: Any, other: Any) -> bool:
 def _attribute(holder: Any, name: str) -> Any:
     try:
         return getattr(holder, name)
-    except Exception:  # noqa: BLE001 - the access raises again where the attribute is used, and is refused there
+    except Exception:  # noqa: BLE001 - the access raises again where the attribute is used, and is unsupported there
         return MISSING
 
 

@@ -9,9 +9,10 @@ The region of a list has an item after the other. The region of a dict or set ha
 (the words of the key, then those of the value), a bit for each deleted entry, and, from nine entries on, an index of
 32-bit ordinals of entries, which count from one, by open addressing. The index is made when a key is first looked up.
 
-`control` is the address of the words that the loops have as `progress` (`Heap`). A row may be given up at any point: at
-an exception, or because the arena is full. So words that the last row left are only written after their old values were
-recorded in the journal, regions are never freed, and headers are in the copy of the record, which is thrown away.
+`control` is the address of the control words, the loops' argument `progress` (`Arena`). A row may be abandoned at any
+point: at an exception, or because the arena is full. So a word of an earlier row is overwritten only after its old
+value has been written to the journal, regions are never freed, and headers are in the copy of the record, which an
+abandoned row discards.
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ from llvmlite import ir as llvm
 from numba.core import types
 from numba.extending import register_jitable
 
-from foldflight.compiler import heap
-from foldflight.compiler.control import current, load, load_byte, load_short, store, store_short
+from foldflight.compiler import arena
+from foldflight.compiler.control_block import current, load, load_byte, load_short, store, store_short
 from foldflight.compiler.generated import generated
-from foldflight.compiler.texts import COMPARISONS
+from foldflight.compiler.strings import COMPARISONS
 from foldflight.fold.texts import ADDRESS_BITS, TEXTS
 
-# Offsets in bytes of the words that `heap.py` numbers.
+# Offsets in bytes of the words that `arena.py` numbers.
 OFFSET, USED, CAPACITY, LIVE, INDEXED = (
-    8 * word for word in (heap.OFFSET, heap.USED, heap.CAPACITY, heap.LIVE, heap.INDEXED)
+    8 * word for word in (arena.OFFSET, arena.USED, arena.CAPACITY, arena.LIVE, arena.INDEXED)
 )
 _CHANGES, _CHANGES_MAX, _JOURNAL, _TOP, _SIZE, _ARENA, _NEEDED = (
-    8 * word for word in (heap.CHANGES, heap.CHANGES_MAX, heap.JOURNAL, heap.TOP, heap.SIZE, heap.ARENA, heap.NEEDED)
+    8 * word
+    for word in (arena.CHANGES, arena.CHANGES_MAX, arena.JOURNAL, arena.TOP, arena.SIZE, arena.ARENA, arena.NEEDED)
 )
-_ROW, _MARK = 8 * heap.ROW, 8 * heap.MARK
+_ROW, _MARK = 8 * arena.ROW, 8 * arena.MARK
 
 
 _as_float: Final = generated(types.float64, types.int64)(
@@ -104,7 +106,7 @@ def _copied(into: int, source: int, words: int) -> None:
 @register_jitable
 def emptied(header: int) -> None:
     """Empty a container."""
-    for index in range(1, heap.HEADER):
+    for index in range(1, arena.HEADER):
         store(header + 8 * index, 0)
 
 
@@ -115,7 +117,7 @@ def _header_made(control: int) -> int:
         store(control + _MARK, load(control + _ROW))
         store(control + _TOP, 0)
         store(control + _CHANGES, 0)
-    made = load(control + _ARENA) + 8 * _allocate(control, heap.HEADER)
+    made = load(control + _ARENA) + 8 * _allocate(control, arena.HEADER)
     store(made, control)
     emptied(made)
     return made
@@ -351,7 +353,7 @@ def search_of(kinds: tuple[str, ...]) -> Any:
 @register_jitable
 def _size_of(capacity: int, stride: int) -> int:
     """Return the number of words of a region."""
-    return capacity * stride + (capacity + 63) // 64 + (capacity if capacity > heap.SMALL else 0)
+    return capacity * stride + (capacity + 63) // 64 + (capacity if capacity > arena.SMALL else 0)
 
 
 @register_jitable
@@ -432,7 +434,7 @@ def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
         """Return the entry of a key, or -1. Raises ValueError for NaN."""
         check(words)
         used = load(header + USED)
-        if load(header + CAPACITY) <= heap.SMALL:
+        if load(header + CAPACITY) <= arena.SMALL:
             for entry in range(used):
                 if is_same(address_of(header, entry * stride), words) and not _is_deleted(header, entry, stride):
                     return entry
@@ -460,7 +462,7 @@ def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
             store(address + 8 * index, words[index])
         store(header + USED, entry + 1)
         store(header + LIVE, load(header + LIVE) + 1)
-        if load(header + CAPACITY) > heap.SMALL and load(header + INDEXED) == entry:
+        if load(header + CAPACITY) > arena.SMALL and load(header + INDEXED) == entry:
             put_in_index(header, entry)
         return entry
 

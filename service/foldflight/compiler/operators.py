@@ -11,21 +11,12 @@ from typing import Any, Final
 from numba.core import types
 from numba.extending import register_jitable
 
-from foldflight.compiler import arithmetic, containers, decimals, moments, texts, writing
-from foldflight.compiler.kinds import (
-    ENCODED,
-    KNOWN,
-    Refused,
-    as_kind,
-    as_number,
-    inner_kind,
-    kind_of,
-    present,
-    stand_in,
-)
+from foldflight.compiler import arithmetic, containers, datetimes, decimals, string_ops, strings
 from foldflight.compiler.records import Items, load_item, store_item
 from foldflight.compiler.structs import Struct
+from foldflight.compiler.value_types import ENCODED, KNOWN, as_kind, as_number, inner_kind, kind_of, present, stand_in
 from foldflight.fold.decimals import DECIMALS, scale_of
+from foldflight.fold.mode import Unsupported
 from foldflight.fold.moments import MOMENTS
 from foldflight.fold.texts import TEXTS
 from foldflight.functions.types.ranking import rank
@@ -40,27 +31,29 @@ _int, _float, _bool = KNOWN["int"], KNOWN["float"], KNOWN["bool"]
 
 
 def _kinds(name: str, *given: Any, compares: bool = False) -> list[str]:
-    """Return the kinds of operands. Moments are refused unless the operator `compares` them with their own kind."""
+    """Return the kinds of operands. Moments are unsupported unless the operator `compares` them with their own kind."""
     kinds = [kind_of(each) for each in given]
     if any(kind is None or kind == "none" for kind in kinds):
-        raise Refused(f"{name} of {' and '.join(map(str, given))}")
+        raise Unsupported(f"{name} of {' and '.join(map(str, given))}")
     inner_kinds = [str(kind).removesuffix("?") for kind in kinds]
     if not {*ENCODED, *DECIMALS}.isdisjoint(inner_kinds) and not (compares and len(set(inner_kinds)) == 1):
-        raise Refused(f"{name} of {' and '.join(inner_kinds)}, which Python does not have, or which is not compiled")
+        raise Unsupported(
+            f"{name} of {' and '.join(inner_kinds)}, which Python does not have, or which is not compiled"
+        )
     return inner_kinds
 
 
-_ENCODED_OPERATORS: Final = {**moments.ARITHMETIC, **texts.COMPARISONS}
+_ENCODED_OPERATORS: Final = {**datetimes.ARITHMETIC, **strings.COMPARISONS}
 
 
 def _of_decimals(name: str, one: str, other: str) -> Any:
-    """Return the implementation of a binary operator for decimals, or one and a whole number. Raises Refused."""
+    """Return the implementation of a binary operator for decimals, or one and a whole number. Raises Unsupported."""
     given = [kind if kind in DECIMALS else "decimal0" for kind in (one, other)]
     scales = [scale_of(kind) for kind in given]
     wide = DECIMALS[max(scales)]
     if not {one, other}.issubset(("int", "bool", *DECIMALS)) or name not in _OF_DECIMALS:
         remedy = ", whose result may have any number of digits; divide in get_value" if name == "/" else ""
-        raise Refused(f"{name} of {one} and {other}{remedy}")
+        raise Unsupported(f"{name} of {one} and {other}{remedy}")
     raw, scale, function = decimals.as_scale, max(scales), _OF_DECIMALS[name]
     if name == "*":
         as_one, as_other = KNOWN[given[0]], KNOWN[given[1]]
@@ -101,7 +94,7 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
     Args:
         name: The operator, for reasons.
         ints: The function for two ints.
-        floats: The function for two floats; None: refused.
+        floats: The function for two floats; None: unsupported.
         bools: The function for two bools; None: `ints`.
         compares: Whether it compares, so that an int is not converted to a float.
     """
@@ -126,7 +119,7 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
         else:
             chosen, as_one, as_other = ints, _int, _int
         if chosen is None:
-            raise Refused(f"{name} of {a} and {b}")
+            raise Unsupported(f"{name} of {a} and {b}")
         return lambda a, b: chosen(as_one(a), as_other(b))
 
     return choose
@@ -135,7 +128,7 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
 def _unary(
     name: str, ints: Any = None, floats: Any = None, bools: Any = None, durations: Any = None, of_decimals: Any = None
 ) -> Any:
-    """Return the stand-in of a function of one value. Without a function for the kind of the value it is refused.
+    """Return the stand-in of a function of one value. Without a function for the kind of the value it is unsupported.
 
     `of_decimals` takes the number of a decimal and its scale; it returns a number of that scale, or an int or float.
     """
@@ -154,7 +147,7 @@ def _unary(
         (kind,) = _kinds(name, a)
         chosen = {"int": ints, "float": floats, "bool": bools or ints}[kind]
         if chosen is None:
-            raise Refused(f"{name} of {a}")
+            raise Unsupported(f"{name} of {a}")
         given = _bool if kind == "bool" and bools else KNOWN["int" if kind == "bool" else kind]
         return lambda a: chosen(given(a))
 
@@ -174,12 +167,12 @@ def truth(a: Any) -> Any:
     if isinstance(a, (types.BaseTuple, Struct)):
         full = isinstance(a, Struct) or len(a) > 0
         return lambda a: full
-    if isinstance(a, containers.Held):
+    if isinstance(a, containers.ContainerType):
         return lambda a: containers.length_of(a) > 0
     if kind == "none":
         return lambda a: False
     if kind is None:
-        raise Refused(f"it uses {a} as a condition")
+        raise Unsupported(f"it uses {a} as a condition")
     inner = inner_kind(a)
     given = KNOWN[inner]
     if inner in DECIMALS:
@@ -198,8 +191,8 @@ not_true: Final = register_jitable(lambda a: not truth(a))
 @stand_in
 def is_none(a: Any) -> Any:
     """Stand for `a is None`."""
-    if kind_of(a) is None and not isinstance(a, (containers.Held, Struct, types.Optional)):
-        raise Refused(f"{a} is compared with None")
+    if kind_of(a) is None and not isinstance(a, (containers.ContainerType, Struct, types.Optional)):
+        raise Unsupported(f"{a} is compared with None")
     return lambda a: a is None
 
 
@@ -212,7 +205,7 @@ def is_instance(a: Any, mask: Any) -> Any:
     """Stand for `isinstance`; the mask has a bit for each of the classes."""
     kind = inner_kind(a)
     if kind not in _CLASSES:
-        raise Refused(f"isinstance of {a}")
+        raise Unsupported(f"isinstance of {a}")
     bit, of_none = list(_CLASSES).index(kind), list(_CLASSES).index("none")
     return lambda a, mask: (mask >> (of_none if a is None else bit)) & 1 == 1
 
@@ -225,7 +218,7 @@ def mask_of(classes: tuple[type, ...]) -> int:
 def _picking(name: str, wins: Any) -> Any:
     """Return the stand-in of `min` or `max` of two values of one kind."""
     pick = register_jitable(lambda a, b: b if wins(as_number(b), as_number(a)) else a)
-    wins_text = texts.COMPARISONS["<" if name == "min" else ">", "text", "text"][0]
+    wins_text = strings.COMPARISONS["<" if name == "min" else ">", "text", "text"][0]
     wins_decimal, raw = decimals.COMPARISONS["<" if name == "min" else ">"], decimals.as_scale
     pick_decimal = register_jitable(lambda a, b: b if wins_decimal(raw(b, 0), raw(a, 0)) else a)
     pick_text = register_jitable(lambda a, b: b if wins_text(as_number(b), as_number(a)) else a)
@@ -238,7 +231,7 @@ def _picking(name: str, wins: Any) -> Any:
             return lambda a, b: pick_decimal(exact(a), exact(b))
         kinds = _kinds(name, a, b, compares=True)
         if kinds[0] != kinds[1]:
-            raise Refused(f"{name} of {' and '.join(kinds)}, whose result may be of either kind")
+            raise Unsupported(f"{name} of {' and '.join(kinds)}, whose result may be of either kind")
         given, picks = KNOWN[kinds[0]], pick_text if kinds[0] in TEXTS else pick
         return lambda a, b: picks(given(a), given(b))
 
@@ -302,7 +295,7 @@ def _decimal_of(a: Any) -> Any:
     """Stand for `Decimal(a)` of a decimal or a whole number."""
     kind = inner_kind(a)
     if kind not in ("int", "bool", *DECIMALS):
-        raise Refused(f"Decimal() of {kind}")
+        raise Unsupported(f"Decimal() of {kind}")
     known = KNOWN[kind if kind in DECIMALS else "decimal0"]
     return lambda a: known(a)
 
@@ -314,7 +307,7 @@ _sum: Final = _binary("+", arithmetic.add_int, _plain(operator.add))
 def _plus(a: Any, b: Any) -> Any:
     """Stand for `a + b`."""
     if inner_kind(a) in TEXTS and inner_kind(b) in TEXTS:
-        return lambda a, b: writing.joined(a, b)
+        return lambda a, b: string_ops.joined(a, b)
     return lambda a, b: _sum(a, b)
 
 
@@ -325,7 +318,7 @@ _whole: Final = _unary("int()", _same, arithmetic.int_of_float, of_decimals=deci
 def _int_of(a: Any) -> Any:
     """Stand for `int(a)`."""
     if inner_kind(a) in TEXTS:
-        return lambda a: writing.number_of(a)
+        return lambda a: string_ops.number_of(a)
     return lambda a: _whole(a)
 
 
@@ -352,7 +345,7 @@ OPERATORS: Final[dict[Any, Any]] = {
         "-",
         arithmetic.neg_int,
         register_jitable(lambda a: -a),
-        durations=moments.negated,
+        durations=datetimes.negated,
         of_decimals=register_jitable(lambda a, scale: decimals.negated(a)),
     ),
     operator.pos: _unary("+", _same, _same, durations=_same, of_decimals=register_jitable(lambda a, scale: a)),
@@ -370,7 +363,7 @@ CALLS: Final[dict[Any, Any]] = {
     **containers.CALLS,
     bool: truth,
     int: _int_of,
-    bytes: writing.bytes_of,
+    bytes: string_ops.bytes_of,
     float: _unary("float()", register_jitable(lambda a: builtins.float(a)), _same, of_decimals=decimals.to_float),
     abs: _unary(
         "abs()",
@@ -413,7 +406,7 @@ def _of_one(name: str, of_container: Any, of_several: Any) -> Any:
             return lambda a: of_several(a[0], a[1])
         if len(a) == 3:
             return lambda a: of_several(of_several(a[0], a[1]), a[2])
-        raise Refused(f"it calls {name} of a tuple of {len(a)}")
+        raise Unsupported(f"it calls {name} of a tuple of {len(a)}")
 
     return choose
 
@@ -434,7 +427,7 @@ def check_lengths(a: Any, b: Any) -> None:
 METHODS: Final[dict[str, Any]] = {
     "bit_length": _unary("bit_length", arithmetic.bit_length),
     "bit_count": _unary("bit_count", arithmetic.bit_count),
-    "count": writing.count_of,
+    "count": string_ops.count_of,
 }
 
 
@@ -452,16 +445,16 @@ def _byte(value: Any) -> int:
 @stand_in
 def get_item(items: Any, index: Any) -> Any:
     """Stand for `items[index]`."""
-    if isinstance(items, containers.Held):
+    if isinstance(items, containers.ContainerType):
         return containers.get_item(items, index)
     if inner_kind(items) in TEXTS:
         if isinstance(index, types.SliceType):
             if index.has_step:
-                raise Refused("it takes a part of a text with a step")
-            return lambda items, index: texts.part_of(items, index.start, index.stop)
-        return lambda items, index: texts.item_of(items, index)
+                raise Unsupported("it takes a part of a text with a step")
+            return lambda items, index: strings.part_of(items, index.start, index.stop)
+        return lambda items, index: strings.item_of(items, index)
     if not isinstance(items, Items) or _kinds("[]", index)[0] == "float":
-        raise Refused(f"it takes an item of {items} by {index}")
+        raise Unsupported(f"it takes an item of {items} by {index}")
     length = items.length
     return lambda items, index: load_item(items, arithmetic.index_of(_int(index), length))
 
@@ -469,13 +462,13 @@ def get_item(items: Any, index: Any) -> Any:
 @stand_in
 def set_item(items: Any, index: Any, value: Any) -> Any:
     """Stand for `items[index] = value`."""
-    if isinstance(items, containers.Held):
+    if isinstance(items, containers.ContainerType):
         return containers.set_item(items, index, value)
     if not isinstance(items, Items) or not items.changeable or _kinds("[]", index)[0] == "float":
-        raise Refused(f"it puts an item into {items} by {index}")
+        raise Unsupported(f"it puts an item into {items} by {index}")
     inner = inner_kind(value)
     if inner != (wanted := "int" if items.kind == "byte" else items.kind):
-        raise Refused(f"it puts a {inner} into a list of {items.kind}")
+        raise Unsupported(f"it puts a {inner} into a list of {items.kind}")
     length, given = items.length, _byte if items.kind == "byte" else KNOWN[wanted]
     return lambda items, index, value: store_item(items, arithmetic.index_of(_int(index), length), given(value))
 
@@ -504,7 +497,7 @@ def result_of(kind: str, bits: int) -> Any:
         bits: The width of an integer result, or the digits of a decimal.
 
     Raises:
-        Refused: When it is compiled for a type that cannot be cast.
+        Unsupported: When it is compiled for a type that cannot be cast.
     """
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
@@ -518,14 +511,14 @@ def result_of(kind: str, bits: int) -> Any:
     def choose(a: Any) -> Any:
         returned = kind_of(a)
         if returned is None:
-            raise Refused(f"get_value returns {a}")
+            raise Unsupported(f"get_value returns {a}")
         if returned == "none":
             return lambda a: None
         inner = returned.removesuffix("?")
         if kind in DECIMALS and inner in ("int", *DECIMALS):
             one = _as_result(kind, bits, inner)
         elif kind != inner and not {"int", "float"}.issuperset((kind, inner)):
-            raise Refused(f"get_value returns {inner}, but the result type is {kind}")
+            raise Unsupported(f"get_value returns {inner}, but the result type is {kind}")
         elif kind == "int":
             one = register_jitable(lambda a: whole(arithmetic.int_of_float(a))) if inner == "float" else whole
         else:

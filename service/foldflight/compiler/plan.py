@@ -18,16 +18,23 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from foldflight.compiler.certain import CONTAINERS, Certain, certain_of, class_named, why_untyped
+from foldflight.compiler.arena import Contents, Part
 from foldflight.compiler.columns import Kind, Members
+from foldflight.compiler.datetimes import number_of
 from foldflight.compiler.decimals import constant_of
-from foldflight.compiler.heap import Holding, Part
 from foldflight.compiler.kernels import Plan
-from foldflight.compiler.kinds import ENCODED, KINDS, Refused
-from foldflight.compiler.moments import number_of
 from foldflight.compiler.records import RecordField, RecordLayout
-from foldflight.compiler.texts import address_of
+from foldflight.compiler.strings import address_of
+from foldflight.compiler.untyped_accumulators import (
+    CONTAINERS,
+    UntypedAccumulators,
+    class_named,
+    inferred_types,
+    why_untyped,
+)
+from foldflight.compiler.value_types import ENCODED, KINDS
 from foldflight.fold.decimals import DECIMALS, decimal_of, scale_of, words_of
+from foldflight.fold.mode import Unsupported
 from foldflight.fold.moments import moment_of
 from foldflight.fold.texts import text_of
 from foldflight.functions.author.scalar import BoundScalar, ScalarMethods
@@ -55,24 +62,24 @@ LOOKED_AT: Final = ("create_accumulator", "eval", *_METHODS, *_MAKERS, *_HOOKS)
 class Start(typing.NamedTuple):
     """A fresh accumulator, and the attributes of the author's instance, as records of uint8.
 
-    `certain` has the types of accumulators that are pickled; None if states are typed.
+    `untyped_accumulators` has the types of accumulators that are pickled; None if states are typed.
     """
 
     fresh: Any
     instance: Any
-    certain: Certain | None = None
+    untyped_accumulators: UntypedAccumulators | None = None
 
 
 def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
-    """Return the plan of a function and the records that it starts with. Raises Refused if it cannot be compiled."""
+    """Return the plan of a function and the records that it starts with. Raises Unsupported."""
     function = bound.function
     if function.adapter:
-        raise Refused(f"its class is adapted from {function.adapter}")
+        raise Unsupported(f"its class is adapted from {function.adapter}")
     if function.bundled:
-        raise Refused("its fold_bundle gets the rows of many groups at once; it is called once for each chunk")
+        raise Unsupported("its fold_bundle gets the rows of many groups at once; it is called once for each chunk")
     untyped = "" if bound.serializer is not None else why_untyped(function)
     if untyped and function.capabilities.codec != "pickle":
-        raise Refused(untyped)
+        raise Unsupported(untyped)
     separate = hasattr(function.cls, "create_accumulator")
     functions, with_self = _functions(function.cls, separate=separate)
     parameters, instance = _attributes(methods, function.cls, functions)
@@ -92,18 +99,18 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     for what, maker in makers.items():
         try:
             _check_pure(what, maker, {function.cls, cls})
-        except Refused as refused:
-            raise Refused("; ".join(filter(None, (untyped, refused.reason)))) from None
+        except Unsupported as unsupported:
+            raise Unsupported("; ".join(filter(None, (untyped, unsupported.reason)))) from None
     accumulators = _fresh(methods, cls)
     if cls is None and has_members and type(accumulators[0]) is not tuple:
-        raise Refused("its accumulator is neither a tuple nor an object with annotated attributes")
-    certain = certain_of(cls, accumulators[0], untyped, function.accumulator_hints) if untyped else None
-    layout = _layout(bound, cls, accumulators[0]) if certain is None else certain.layout
+        raise Unsupported("its accumulator is neither a tuple nor an object with annotated attributes")
+    inferred = inferred_types(cls, accumulators[0], untyped, function.accumulator_hints) if untyped else None
+    layout = _layout(bound, cls, accumulators[0]) if inferred is None else inferred.layout
     fresh = _fresh_record(layout, cls, accumulators)
     try:
         (kind, bits), unresolved = _result_kind(bound.result_type), ""
-    except Refused as refused:  # get_value is interpreted, and all other methods are compiled
-        (kind, bits), unresolved = ("", 0), refused.reason
+    except Unsupported as unsupported:  # get_value is interpreted, and all other methods are compiled
+        (kind, bits), unresolved = ("", 0), unsupported.reason
     arguments = [_argument_kind(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
     plan = Plan(
         functions=tuple(functions.items()),
@@ -119,7 +126,7 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
         result_bits=bits,
         unresolved=unresolved,
     )
-    return plan, Start(fresh, instance, certain)
+    return plan, Start(fresh, instance, inferred)
 
 
 def own_attributes(methods: Methods | ScalarMethods) -> dict[str, Any]:
@@ -133,7 +140,7 @@ class _Function:
 
 
 def scalar_plan_of(bound: BoundScalar, methods: ScalarMethods) -> tuple[Plan, Any]:
-    """Return the plan of a scalar function and the attributes of its instance. Raises Refused with the reason."""
+    """Return the plan of a scalar function and the attributes of its instance. Raises Unsupported with the reason."""
     target = bound.function.target
     cls = target if isinstance(target, type) else _Function
     method = inspect.getattr_static(target, "eval") if isinstance(target, type) else target
@@ -141,9 +148,9 @@ def scalar_plan_of(bound: BoundScalar, methods: ScalarMethods) -> tuple[Plan, An
     _check_hooks(cls)
     function = method.__func__ if isinstance(method, staticmethod) else method
     if not isinstance(function, FunctionType):
-        raise Refused("eval is not a plain method")
+        raise Unsupported("eval is not a plain method")
     if not bound.input_types:
-        raise Refused("it has no arguments")
+        raise Unsupported("it has no arguments")
     kinds = [_argument_kind(*each) for each in zip(bound.function.input_names, bound.input_types, strict=False)]
     result, bits = _result_kind(bound.result_type)
     plan = Plan(
@@ -169,7 +176,7 @@ def _attributes(methods: Methods | ScalarMethods, cls: type, functions: Collecti
     # Compiled code would use the attribute of the class instead.
     hiding = [name for name in own if name in functions or (name not in plain and hasattr(cls, name))]
     if hiding:
-        raise Refused(f"its instance attribute {hiding[0]} hides the class attribute of that name")
+        raise Unsupported(f"its instance attribute {hiding[0]} hides the class attribute of that name")
     layout = RecordLayout(tuple(RecordField(name, str(plain_kind(value))) for name, value in plain.items()))
     return layout, _record(layout, plain)
 
@@ -177,7 +184,7 @@ def _attributes(methods: Methods | ScalarMethods, cls: type, functions: Collecti
 def _check_hooks(cls: type) -> None:
     hooks = [name for name in _HOOKS if getattr(cls, name, None) not in (None, getattr(object, name, None))]
     if hooks:
-        raise Refused(f"{cls.__name__} has {hooks[0]}")
+        raise Unsupported(f"{cls.__name__} has {hooks[0]}")
 
 
 def _functions(cls: type, *, separate: bool) -> tuple[dict[str, Any], frozenset[str]]:
@@ -191,7 +198,7 @@ def _functions(cls: type, *, separate: bool) -> tuple[dict[str, Any], frozenset[
         elif separate:
             with_self.add(method_name)
         if not isinstance(method, FunctionType):
-            raise Refused(f"{method_name} is not a plain method")
+            raise Unsupported(f"{method_name} is not a plain method")
         functions[method_name] = method
     return functions, frozenset(with_self)
 
@@ -202,7 +209,7 @@ def _names(bound: BoundFunction) -> list[str]:
 
 
 def _argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], Kind]:
-    """Return the NumPy type of an argument's column, or of its words, and the kind of its values. Raises Refused."""
+    """Return the NumPy type of an argument's column or words, and the kind of its values. Raises Unsupported."""
     moment = moment_of(type_)
     if moment is not None:
         return np.dtype(np.int64), moment
@@ -220,20 +227,20 @@ def _argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], Kind]:
         items = [str(_argument_kind(name, each)[1]) for each in given]
         if all(each in KINDS and each not in DECIMALS for each in items):
             key, *value = (Part((each,)) for each in items)
-            return np.dtype(np.int64), Holding("dict" if value else "list", key, value[0] if value else None)
+            return np.dtype(np.int64), Contents("dict" if value else "list", key, value[0] if value else None)
     names = [field.name for field in type_] if pa.types.is_struct(type_) else []
     fields = [_argument_kind(f"{name}.{field.name}", field.type) for field in type_] if names else []
     if names and len(set(names)) == len(names) and all(isinstance(kind, str) for _, kind in fields):
         kinds = tuple(str(kind) for _, kind in fields)
         return np.dtype(np.bool_), Members(tuple(names), tuple(dtype for dtype, _ in fields), kinds)
-    raise Refused(f"its argument {name} has the type {sql_name(type_)}")
+    raise Unsupported(f"its argument {name} has the type {sql_name(type_)}")
 
 
 def _result_kind(type_: pa.DataType) -> tuple[str, int]:
-    """Return the kind of a result, and the width of a whole number or the digits of a decimal. Raises Refused."""
+    """Return the kind of a result, and the width of a whole number or the digits of a decimal. Raises Unsupported."""
     kind = _stored_kind(type_)
     if kind is None:
-        raise Refused(f"its result has the type {sql_name(type_)}")
+        raise Unsupported(f"its result has the type {sql_name(type_)}")
     return kind, type_.precision if kind in DECIMALS else type_.bit_width if kind == "int" else 64
 
 
@@ -256,7 +263,7 @@ def _kind(name: str, type_: pa.DataType) -> str:
     if pa.types.is_list(type_):
         remedy = f"; lists are compiled if create_accumulator makes them with up to {_COPIED_MAX} items, whose number "
         remedy += "does not change, or if they are Annotated[list[...], n]"
-    raise Refused(f"its state has the type {sql_name(type_)}" + (f" in {name}" if name else "") + remedy)
+    raise Unsupported(f"its state has the type {sql_name(type_)}" + (f" in {name}" if name else "") + remedy)
 
 
 def _stored_moment(type_: pa.DataType) -> str | None:
@@ -291,7 +298,7 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
     try:
         bound.serializer.to_arrow([fresh])
     except CastError as error:
-        raise Refused(f"its state: {error}") from None
+        raise Unsupported(f"its state: {error}") from None
     hints = bound.function.accumulator_hints
     if cls is None and isinstance(fresh, tuple):
         optional = [may_be_none(hints.get(f.name)) or each is None for f, each in zip(arrow, fresh, strict=True)]
@@ -304,7 +311,7 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
     fields = []
     for member in arrow:
         if inspect.isdatadescriptor(getattr(cls, member.name, None)) and not hasattr(cls, "__slots__"):
-            raise Refused(f"{cls.__name__}.{member.name} is a property")
+            raise Unsupported(f"{cls.__name__}.{member.name} is a property")
         hint, value = hints.get(member.name), getattr(fresh, member.name)
         fields.append(_field(member.name, member.name, member.type, hint, value, may_be_none(hint) or value is None))
     return RecordLayout(tuple(fields))
@@ -312,25 +319,25 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
 
 def _field(name: str, shown: str, type_: pa.DataType, hint: Any, value: Any, may_be_null: bool) -> RecordField:
     """Return the field of a member of an accumulator, `shown` in reasons, or of an accumulator itself."""
-    holding = None if may_be_null else _holding(shown or "its accumulator", type_, value)
-    if holding is not None:
-        return RecordField(name, holding.shape, held=holding)
+    contents = None if may_be_null else _holding(shown or "its accumulator", type_, value)
+    if contents is not None:
+        return RecordField(name, contents.shape, contents=contents)
     length = 0 if may_be_null and shown else _length(hint) or _initial_length(value)
     is_list = length > 0 and pa.types.is_list(type_)
     kind = _item_kind(shown, type_.value_type) if is_list else _kind(shown, type_)
     return RecordField(name, kind, may_be_null, length)
 
 
-def _holding(what: str, type_: pa.DataType, fresh: Any) -> Holding | None:
-    """Return what an empty list, dict or set of these states holds; None for anything else. Raises Refused."""
+def _holding(what: str, type_: pa.DataType, fresh: Any) -> Contents | None:
+    """Return what an empty list, dict or set of these states holds; None for anything else. Raises Unsupported."""
     if type(fresh) not in (list, dict, set) or (type(fresh) is list and fresh):
         return None
     if fresh:
-        raise Refused(f"{what} is a {type(fresh).__name__} that is not empty at first")
+        raise Unsupported(f"{what} is a {type(fresh).__name__} that is not empty at first")
     if pa.types.is_map(type_) and type(fresh) is dict:
-        return Holding("dict", _part(what, type_.key_type), _part(what, type_.item_type))
+        return Contents("dict", _part(what, type_.key_type), _part(what, type_.item_type))
     if pa.types.is_list(type_) and type(fresh) is not dict:
-        return Holding(type(fresh).__name__, _part(what, type_.value_type))
+        return Contents(type(fresh).__name__, _part(what, type_.value_type))
     return None
 
 
@@ -339,16 +346,16 @@ def _part(what: str, type_: pa.DataType) -> Part:
     if not pa.types.is_struct(type_):
         return Part((_item_kind(what, type_),))
     if [field.name for field in type_] != [f"f{index}" for index in range(type_.num_fields)]:
-        raise Refused(f"{what} holds objects; tuples of numbers are compiled")
+        raise Unsupported(f"{what} holds objects; tuples of numbers are compiled")
     return Part(tuple(_item_kind(what, field.type) for field in type_), is_tuple=True)
 
 
 def _item_kind(what: str, type_: pa.DataType) -> str:
-    """Return the kind of what a list, dict or set holds. Raises Refused."""
+    """Return the kind of what a list, dict or set holds. Raises Unsupported."""
     kind = _kind(what, type_)
     if kind in DECIMALS:
         remedy = "attributes that are decimals are compiled, and containers of whole numbers"
-        raise Refused(f"{what or 'its accumulator'} holds decimals; {remedy}")
+        raise Unsupported(f"{what or 'its accumulator'} holds decimals; {remedy}")
     return kind
 
 
@@ -382,7 +389,7 @@ def _record(layout: RecordLayout, members: dict[str, Any]) -> Any:
             record[field.valid] = member is not None
             if member is None:
                 continue
-        if field.held is not None:
+        if field.contents is not None:
             continue
         if field.length:
             record[field.name] = _items(field, member)
@@ -390,20 +397,20 @@ def _record(layout: RecordLayout, members: dict[str, Any]) -> Any:
         if field.kind in DECIMALS and constant_of(member) is not None:
             words = words_of(member, scale_of(field.kind))
             if words is None:
-                raise Refused(f"the initial value of {field.name} is {member!r}, which its type cannot hold")
+                raise Unsupported(f"the initial value of {field.name} is {member!r}, which its type cannot hold")
             record[field.name] = words.view("V16")[0]
             continue
         if field.kind in ENCODED:
             encoded = _encoded(member)
             if encoded is None or encoded[0] != field.kind:
-                raise Refused(f"the initial value of {field.name} is {member!r}, not a {field.kind}")
+                raise Unsupported(f"the initial value of {field.name} is {member!r}, not a {field.kind}")
             record[field.name] = encoded[1]
             continue
         if type(member) is not _KINDS.get(field.kind) or not _is_plain_number(member):
             what = "its accumulator" if field.name == "value" else field.name
             remedy = f"; write {float(member)}" if type(member) is int and field.kind == "float" else ""
             remedy = f"; write Decimal({member})" if type(member) is int and field.kind in DECIMALS else remedy
-            raise Refused(f"the initial value of {what} is {member!r}, but its annotation is {field.kind}{remedy}")
+            raise Unsupported(f"the initial value of {what} is {member!r}, but its annotation is {field.kind}{remedy}")
         record[field.name] = member
     return record.view(np.uint8)
 
@@ -411,7 +418,9 @@ def _record(layout: RecordLayout, members: dict[str, Any]) -> Any:
 def _items(field: RecordField, value: Any) -> list[Any]:
     kind = _KINDS.get(field.kind)
     if len(value) != field.length or not all(type(each) is kind and _is_plain_number(each) for each in value):
-        raise Refused(f"the initial value of {field.name} is not a list of {field.length} items of type {field.kind}")
+        raise Unsupported(
+            f"the initial value of {field.name} is not a list of {field.length} items of type {field.kind}"
+        )
     return list(value)
 
 
@@ -438,38 +447,38 @@ def _fresh(methods: Methods, accumulator_class: type | None) -> tuple[Any, Any]:
     try:
         one, other = methods.create_accumulator(), methods.create_accumulator()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter raises it again, with its slot
-        raise Refused(f"create_accumulator raises {type(error).__name__}") from None
+        raise Unsupported(f"create_accumulator raises {type(error).__name__}") from None
     if one is other and accumulator_class is not None:
-        raise Refused("create_accumulator returns the same object each time")
+        raise Unsupported("create_accumulator returns the same object each time")
     return one, other
 
 
 def _fresh_record(layout: RecordLayout, cls: type | None, accumulators: tuple[Any, Any]) -> Any:
-    """Return the record of two fresh accumulators. Raises Refused if they are not equal, or share what they hold."""
+    """Return the record of two fresh accumulators. Raises Unsupported if they differ, or share objects."""
     one, other = (_members(layout, cls, each) for each in accumulators)
     record = _record(layout, one)
-    names = [field.name for field in layout.fields if field.length or field.held is not None]
+    names = [field.name for field in layout.fields if field.length or field.contents is not None]
     for name in names:
         if one[name] is other[name]:
-            raise Refused(f"all its accumulators share the {type(one[name]).__name__} {name}")
+            raise Unsupported(f"all its accumulators share the {type(one[name]).__name__} {name}")
     if len({id(one[name]) for name in names}) < len(names):
-        raise Refused("two attributes of its accumulator are the same object")
+        raise Unsupported("two attributes of its accumulator are the same object")
     if record.tobytes() != _record(layout, other).tobytes():
-        raise Refused("create_accumulator does not always return equal accumulators")
+        raise Unsupported("create_accumulator does not always return equal accumulators")
     return record
 
 
 def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
     """Refuse code that may have side effects, because compiled folds call it once for all slots."""
     if not isinstance(function, FunctionType):
-        raise Refused(f"{what} is not a plain method")
+        raise Unsupported(f"{what} is not a plain method")
     for effect, name in _effects(inspect.unwrap(function).__code__):
         if effect == "uses":
             value = function.__globals__.get(name, getattr(builtins, name, None))
             if not (plain_kind(value) is not None or any(value is each for each in (*classes, *_HARMLESS))):
-                raise Refused(f"{what} uses {name}")
+                raise Unsupported(f"{what} uses {name}")
         elif effect == "calls or changes" or what == "create_accumulator":
-            raise Refused(f"{what} {effect} {name}")
+            raise Unsupported(f"{what} {effect} {name}")
 
 
 @functools.lru_cache(maxsize=1024)

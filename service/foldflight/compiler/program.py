@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from foldflight.compiler.heap import FORMATS
+from foldflight.compiler.arena import FORMATS
 from foldflight.fold.decimals import DECIMALS
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Uncompiled:
+class NoProgram:
     """The answer that a function cannot be compiled.
 
     Args:
@@ -41,7 +41,7 @@ class Uncompiled:
     reason: str
 
 
-NO_NUMBA: Final = Uncompiled("numba is not installed here")
+NO_NUMBA: Final = NoProgram("numba is not installed here")
 _STORES: Final = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_GLOBAL", "DELETE_", "CALL_FUNCTION_EX")
 _CHANGING: Final = frozenset(
     name
@@ -120,7 +120,7 @@ class Loops:
         on_refused: Called with the name, the circumstances in which the function is interpreted, and the reason.
 
     Raises:
-        Refused: For code that cannot be compiled.
+        Unsupported: For code that cannot be compiled.
 
     Attributes:
         interprets: Why get_value is interpreted; empty if it is compiled.
@@ -161,7 +161,7 @@ class Loops:
             return loop(nulls=nulls)
         except Exception as error:  # noqa: BLE001 - the interpreter folds what cannot be compiled
             where = "for chunks with a NULL argument" if nulls else "for outputs after each row"
-            self._on_refused(self._name, where, why_not(error))
+            self._on_refused(self._name, where, reason_of(error))
             return None
 
     def room(self, count: int) -> tuple[Any, Any]:
@@ -180,21 +180,21 @@ class Program(Loops):
         on_refused: Called with the name of the class, the circumstances in which it is interpreted, and the reason.
 
     Raises:
-        Refused: For code that cannot be compiled.
+        Unsupported: For code that cannot be compiled.
 
     Attributes:
-        certain: The types of accumulators that are pickled; None if states are typed.
+        untyped_accumulators: The types of accumulators that are pickled; None if states are typed.
         texts: The fields that refer to texts or bytes, or hold them.
         values: The loop that makes results; None if get_value is interpreted.
         changes: Whether an interpreted get_value may change accumulators.
     """
 
     def __init__(self, kernels: Kernels, start: Start, on_refused: Callable[[str, str, str], None]) -> None:
-        from foldflight.compiler.kinds import Refused
+        from foldflight.fold.mode import Unsupported
 
         super().__init__(kernels.plan.cls.__name__, kernels, kernels.fold, start.instance, on_refused)
         self.fresh = start.fresh
-        self.certain = start.certain
+        self.untyped_accumulators = start.untyped_accumulators
         self.layout = kernels.plan.accumulator
         self.dtype = self.layout.dtype
         self.texts = [each for each in self.layout.fields if each.refers_to_texts]
@@ -203,12 +203,14 @@ class Program(Loops):
         try:
             self.values = kernels.values()
         except Exception as error:  # noqa: BLE001 - the interpreter makes the results that cannot be compiled
-            self.interprets = f"get_value is interpreted: {why_not(error)}"
+            self.interprets = f"get_value is interpreted: {reason_of(error)}"
             if _shows_order(kernels.plan):
-                raise Refused(f"{self.interprets}, and may show the order of a set, which only Python knows") from None
+                raise Unsupported(
+                    f"{self.interprets}, and may show the order of a set, which only Python knows"
+                ) from None
             if _shows_zeros(kernels.plan):
                 why = "may show the zeros that a decimal is written with, which only Python knows"
-                raise Refused(f"{self.interprets}, and {why}") from None
+                raise Unsupported(f"{self.interprets}, and {why}") from None
         # What an interpreted get_value changes is taken over.
         self.changes = bool(self.interprets) and may_change(kernels.plan)
 
@@ -220,7 +222,9 @@ class Program(Loops):
 def may_change(plan: Plan) -> bool:
     """Return whether get_value may change its accumulator, as far as its code tells. False is certain."""
     function, classes = plan.methods["get_value"], [plan.cls, plan.accumulator_class]
-    if any(each.held is not None and each.held.made is collections.defaultdict for each in plan.accumulator.fields):
+    if any(
+        each.contents is not None and each.contents.made is collections.defaultdict for each in plan.accumulator.fields
+    ):
         return True  # reading a key adds it
     codes = (function.__code__, *_inner(function.__code__))
     for step in (each for code in codes for each in dis.get_instructions(code)):
@@ -261,7 +265,7 @@ def _shows_order(plan: Plan) -> bool:
     """
     function = plan.methods["get_value"]
     fields = {field.name for field in plan.accumulator.fields}
-    sets = {field.name for field in plan.accumulator.fields if field.held is not None and field.kind == "set"}
+    sets = {field.name for field in plan.accumulator.fields if field.contents is not None and field.kind == "set"}
     if not sets:
         return False
     code = function.__code__
@@ -362,13 +366,13 @@ def _inner(code: CodeType) -> Iterator[CodeType]:
             yield from _inner(each)
 
 
-def why_not(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Return the reason why something was not compiled, and the author's line, from the compiler's exception."""
-    from foldflight.compiler.kinds import Refused
+    from foldflight.fold.mode import Unsupported
 
     location = _location_of(error)
     seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, Refused):
+    while seen is not None and not isinstance(seen, Unsupported):
         seen = seen.__cause__ or seen.__context__
     if seen is None:
         mixed = list(_MIXED.finditer(str(error)))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from foldflight.compiler.compiled import Compiled
-from foldflight.compiler.program import NO_NUMBA, Loops, Program, Uncompiled, lacks_numba, why_not
+from foldflight.compiler.program import NO_NUMBA, Loops, NoProgram, Program, lacks_numba, reason_of
 from foldflight.compiler.scalar import CompiledScalar
 from foldflight.errors import RejectedError
 from foldflight.fold.accelerator import Accelerator
@@ -114,7 +114,7 @@ class Programs(Accelerator):
         """
         if bound.function.compile is True and not _opens(bound.function):
             methods = _methods(bound)
-            if not isinstance(methods, Uncompiled):
+            if not isinstance(methods, NoProgram):
                 self.demanded(bound, methods)
 
     def demand_all(self, registered: Iterable[AnyFunction]) -> None:
@@ -131,7 +131,7 @@ class Programs(Accelerator):
             RejectedError: SIGNATURE, with the reason why it cannot be compiled.
         """
         program = self.program(bound, methods, complete=True)
-        if isinstance(program, Uncompiled):
+        if isinstance(program, NoProgram):
             raise RejectedError(
                 "SIGNATURE",
                 f"{bound.function.name} is declared compile=True and cannot be compiled: {program.reason}; "
@@ -155,7 +155,7 @@ class Programs(Accelerator):
         key = _key_of(bound)
         known = self._decided.get(key)
         if known is not None and known.mode is Mode.INTERPRETED:
-            return Uncompiled(known.reason)
+            return NoProgram(known.reason)
         so_far = self._rows.get(key, 0) + rows
         _remember(self._rows, key, so_far)
         if known is None and so_far < self._hot_rows:
@@ -164,7 +164,7 @@ class Programs(Accelerator):
         self._decide(bound, program)
         return program
 
-    def program(self, bound: _Bound, methods: _Methods, *, complete: bool = False) -> Loops | Uncompiled:
+    def program(self, bound: _Bound, methods: _Methods, *, complete: bool = False) -> Loops | NoProgram:
         """Return the compiled code of a function, or the reason why there is none.
 
         Args:
@@ -183,7 +183,7 @@ class Programs(Accelerator):
             if complete and not bound.function.skip_nulls:
                 program.demand_nulls()
         except Exception as error:  # noqa: BLE001 - the interpreter folds what cannot be compiled
-            return Uncompiled(why_not(error))
+            return NoProgram(reason_of(error))
         return program
 
     def _made(self, bound: _Bound, methods: _Methods) -> Loops:
@@ -230,8 +230,8 @@ class Programs(Accelerator):
         if bound is None:
             return folding
         methods = _methods(bound)
-        program = methods if isinstance(methods, Uncompiled) else self.program(bound, methods)
-        if not isinstance(program, Uncompiled) and not function.skip_nulls:
+        program = methods if isinstance(methods, NoProgram) else self.program(bound, methods)
+        if not isinstance(program, NoProgram) and not function.skip_nulls:
             program.rows(nulls=True)
         return self._decide(bound, program)
 
@@ -269,15 +269,15 @@ class Programs(Accelerator):
         if known is not None:
             return known
         if key not in self._prechecked:
-            refused = _precheck(bound)
-            if refused is not None:
-                return self._decide(bound, refused)
+            unsupported = _precheck(bound)
+            if unsupported is not None:
+                return self._decide(bound, unsupported)
             _remember(self._prechecked, key, None)
         return Folding(Mode.COMPILED_WHEN_HOT)
 
-    def _decide(self, bound: _Bound, program: Loops | Uncompiled) -> Folding:
+    def _decide(self, bound: _Bound, program: Loops | NoProgram) -> Folding:
         """Remember how a function is folded, and log it the first time."""
-        if isinstance(program, Uncompiled):
+        if isinstance(program, NoProgram):
             folding = Folding(Mode.INTERPRETED, program.reason)
             text = f"is interpreted, not compiled: {program.reason}"
         else:
@@ -297,12 +297,12 @@ class Programs(Accelerator):
             _logger.info("%s %s", name, text)
 
 
-def _precheck(bound: _Bound) -> Uncompiled | None:
+def _precheck(bound: _Bound) -> NoProgram | None:
     """Return why a function cannot be compiled, as far as this is known without compiling it; None if it may be."""
     if lacks_numba():
         return NO_NUMBA
     methods = _methods(bound)
-    if isinstance(methods, Uncompiled):
+    if isinstance(methods, NoProgram):
         return methods
     try:
         from foldflight.compiler.kernels import Kernels
@@ -310,7 +310,7 @@ def _precheck(bound: _Bound) -> Uncompiled | None:
         plan, _ = _plan_of(bound, methods)
         Kernels(plan).check()
     except Exception as error:  # noqa: BLE001 - as in `program`
-        return Uncompiled(why_not(error))
+        return NoProgram(reason_of(error))
     return None
 
 
@@ -354,11 +354,11 @@ def _opens(function: AnyFunction) -> bool:
     return isinstance(function.source, type) and getattr(function.source, "open", None) is not None
 
 
-def _methods(bound: _Bound) -> _Methods | Uncompiled:
+def _methods(bound: _Bound) -> _Methods | NoProgram:
     try:
         return bound.instantiate()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter raises it again, as an error of the function
-        return Uncompiled(f"__init__ raises {type(error).__name__}")
+        return NoProgram(f"__init__ raises {type(error).__name__}")
 
 
 def _key_of(bound: _Bound) -> _Key:

@@ -17,12 +17,13 @@ from numba.core.typing import signature
 from numba.core.typing.templates import AttributeTemplate
 from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, lower_setattr_generic, register_model
 
-from foldflight.compiler.containers import Held
+from foldflight.compiler.arena import FORMATS, HEADER, Contents
+from foldflight.compiler.containers import ContainerType
 from foldflight.compiler.generated import generated
-from foldflight.compiler.heap import FORMATS, HEADER, Holding
-from foldflight.compiler.kinds import KINDS, Refused, exactly
-from foldflight.compiler.walks import Walk, lower_walks
+from foldflight.compiler.iterators import Walk, lower_walks
+from foldflight.compiler.value_types import KINDS, exactly
 from foldflight.fold.aggregate.records import record_dtype
+from foldflight.fold.mode import Unsupported
 from foldflight.fold.texts import TEXTS
 
 _number: Final = itertools.count()
@@ -37,24 +38,24 @@ class RecordField:
         kind: The kind of its value, or of the items of a list of fixed length.
         optional: Whether it may be None.
         length: The length of a list of fixed length; else 0.
-        held: What a growing list, a dict or a set holds; its kind is then the shape.
+        contents: What a growing list, a dict or a set holds; its kind is then the shape.
     """
 
     name: str
     kind: str
     optional: bool = False
     length: int = 0
-    held: Holding | None = None
+    contents: Contents | None = None
 
     @property
     def refers_to_texts(self) -> bool:
         """Whether it is, or holds, texts or bytes, which are where the rows have them."""
-        return self.kind in TEXTS if self.held is None else self.held.has_texts
+        return self.kind in TEXTS if self.contents is None else self.contents.has_texts
 
     @property
     def format(self) -> str | tuple[str, int]:
         """The NumPy format of the attribute in a record."""
-        if self.held is not None:
+        if self.contents is not None:
             return "i8", HEADER
         return (FORMATS[self.kind], self.length) if self.length else FORMATS[self.kind]
 
@@ -105,19 +106,19 @@ class Reference(types.Type):
         super().__init__(name=f"Reference({cls.__qualname__}, {next(_number)})")
 
     def static(self, attribute: str) -> Any:
-        """Return the attribute of the class, unbound. Raises Refused if it does not exist."""
+        """Return the attribute of the class, unbound. Raises Unsupported if it does not exist."""
         try:
             return inspect.getattr_static(self.cls, attribute)
         except AttributeError:
-            raise Refused(f"it uses {self.cls.__name__}.{attribute}, which is not a number or a method") from None
+            raise Unsupported(f"it uses {self.cls.__name__}.{attribute}, which is not a number or a method") from None
 
     def type_of(self, attribute: str) -> types.Type | None:
         """Return the type of an attribute in the record; None if the record does not have it."""
         field = self.fields.get(attribute)
         if field is None:
             return None
-        if field.held is not None:
-            return Held(field.held, changeable=self.changeable)
+        if field.contents is not None:
+            return ContainerType(field.contents, changeable=self.changeable)
         if field.length:
             return Items(field.kind, field.length, changeable=self.changeable)
         return types.Optional(KINDS[field.kind]) if field.optional else KINDS[field.kind]
@@ -207,7 +208,7 @@ def _member(builder: Any, pointer: Any, layout: RecordLayout, member: str, width
 @lower_getattr_generic(Reference)
 def _loaded(context: Any, builder: Any, reference: Reference, pointer: Any, attribute: str) -> Any:
     field = reference.fields[attribute]
-    if field.length or field.held is not None:
+    if field.length or field.contents is not None:
         return _member(builder, pointer, reference.layout, field.name, llvm.IntType(8))
     width = context.get_data_type(KINDS[field.kind])
     value = context.data_model_manager[KINDS[field.kind]].from_data(

@@ -23,11 +23,12 @@ from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.typed_passes import NopythonTypeInference
 from numba.core.untyped_passes import IRProcessing
 
-from foldflight.compiler import containers, decimals, moments, operators, structs, texts, writing
+from foldflight.compiler import containers, datetimes, decimals, operators, string_ops, strings, structs
 from foldflight.compiler.check import Check
-from foldflight.compiler.kinds import Refused, as_kind, kind_of, present, takes
-from foldflight.compiler.making import EMPTY, Fill, inline_comprehensions
+from foldflight.compiler.literals import EMPTY, Fill, inline_comprehensions
 from foldflight.compiler.records import EXACTLY, Items, Reference
+from foldflight.compiler.value_types import as_kind, kind_of, present, takes
+from foldflight.fold.mode import Unsupported
 
 _CONSTANTS: Final = (int, float, bool, type(None))
 # Classes and functions that are called with constants when code is compiled.
@@ -38,7 +39,7 @@ _ALLOWED: Final = (
 )
 _CHAINED_MAX: Final = 8  # so many numbers are compared one by one
 # The methods of texts, bytes, numbers, dates and times.
-_OF_VALUES: Final = {**moments.METHODS, **texts.METHODS, **writing.METHODS, **operators.METHODS}
+_OF_VALUES: Final = {**datetimes.METHODS, **strings.METHODS, **string_ops.METHODS, **operators.METHODS}
 _BUILT_IN: Final = python.BuiltinMethodType
 # What takes containers that are None. All else raises for them, and the interpreter folds the row.
 _TAKING_NONE: Final = (present, operators.is_none, operators.is_some, operators.truth, operators.not_true)
@@ -51,7 +52,7 @@ class ClassCompiler:
 
     Args:
         known: The dispatchers by function and result cast.
-        calls: The functions that each function calls. Recursion is refused, because it could exhaust the stack.
+        calls: The functions that each function calls. Recursion is unsupported, because it could exhaust the stack.
         replacing: The functions that replace a list of an accumulator.
     """
 
@@ -60,9 +61,9 @@ class ClassCompiler:
     replacing: set[Any] = field(default_factory=set)
 
     def compiled(self, function: Any, result: Any = None) -> Any:
-        """Return the dispatcher of a function that applies `result` to its return value. Raises Refused."""
+        """Return the dispatcher of a function that applies `result` to its return value. Raises Unsupported."""
         if not isinstance(function, python.FunctionType):
-            raise Refused(f"{function!r} is not a plain function")
+            raise Unsupported(f"{function!r} is not a plain function")
         key = (function, result)
         if key not in self.known:
             _check_code(function)
@@ -72,7 +73,7 @@ class ClassCompiler:
         return self.known[key]
 
     def check(self, function: Any, arguments: tuple[types.Type, ...]) -> None:
-        """Run the pass only, with the types of the first arguments; the others are unknown. Raises Refused."""
+        """Run the pass only, with the types of the first arguments; the others are unknown. Raises Unsupported."""
         _check_code(function)
         code = run_frontend(_without_cleanup(function))
         inline_comprehensions(code)
@@ -83,7 +84,7 @@ class ClassCompiler:
         """Return the dispatcher of a function that another one calls."""
         self.calls.setdefault(caller, set()).add(function)
         if self._reaches(function, caller, set()):
-            raise Refused(f"{function.__name__} calls itself")
+            raise Unsupported(f"{function.__name__} calls itself")
         return self.compiled(function)
 
     def _reaches(self, start: Any, goal: Any, seen: set[Any]) -> bool:
@@ -112,14 +113,14 @@ def _check_code(function: Any) -> None:
             )
         if why:
             line = step.positions.lineno if step.positions is not None else None
-            raise Refused(f"{function.__name__} {why}").at(ir.Loc(code.co_filename, line or code.co_firstlineno))
+            raise Unsupported(f"{function.__name__} {why}").at(ir.Loc(code.co_filename, line or code.co_firstlineno))
         before = step.opname
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         why = f"{function.__name__} is a generator or coroutine"
     elif code.co_kwonlyargcount or code.co_flags & inspect.CO_VARKEYWORDS:
         why = f"{function.__name__} has keyword-only parameters"
     if why:
-        raise Refused(why).at(ir.Loc(code.co_filename, code.co_firstlineno))
+        raise Unsupported(why).at(ir.Loc(code.co_filename, code.co_firstlineno))
 
 
 def _without_cleanup(function: Any) -> Any:
@@ -186,8 +187,8 @@ class _Rewriter:
             for statement in block.body:
                 try:
                     self.statement(statement)
-                except Refused as refused:
-                    raise refused.at(statement.loc) from None
+                except Unsupported as unsupported:
+                    raise unsupported.at(statement.loc) from None
             block.body = self.made
         for label in ir_utils.compute_cfg_from_blocks(self.code.blocks).dead_nodes():
             del self.code.blocks[label]
@@ -213,9 +214,9 @@ class _Rewriter:
         for block in self.code.blocks.values():
             if isinstance(block.terminator, ir.Return):
                 (cast,) = definitions[block.terminator.value.name]
-                held = getattr(cast, "value", None)
-                if isinstance(held, ir.Var) and held.name.startswith("$") and len(definitions[held.name]) > 1:
-                    self.returned.add(held.name)
+                operand = getattr(cast, "value", None)
+                if isinstance(operand, ir.Var) and operand.name.startswith("$") and len(definitions[operand.name]) > 1:
+                    self.returned.add(operand.name)
                     self.returned.add(block.terminator.value.name)
 
     def check_leftovers(self) -> None:
@@ -227,7 +228,7 @@ class _Rewriter:
                 for var in statement.list_vars():
                     own = isinstance(statement, ir.Assign) and var == statement.target
                     if not own and (var.name in self.methods or self.is_opaque(var.name)):
-                        raise Refused(f"it uses {self.shown(var.name)} as a value")
+                        raise Unsupported(f"it uses {self.shown(var.name)} as a value")
 
     def is_opaque(self, name: str) -> bool:
         return name in self.constants and self.is_opaque_object(self.constants[name])
@@ -238,12 +239,12 @@ class _Rewriter:
             return False
         if type(value) is decimal.Decimal:
             return decimals.constant_of(value) is None
-        return type(value) not in (*_CONSTANTS, str, bytes) and moments.number_of(value) is None
+        return type(value) not in (*_CONSTANTS, str, bytes) and datetimes.number_of(value) is None
 
     def is_true(self, var: ir.Var) -> bool:
-        """Return whether a constant number is true. Other objects, such as lists, are refused: they may change."""
+        """Return whether a constant number is true. Other objects, such as lists, are unsupported: they may change."""
         if self.is_opaque(var.name):
-            raise Refused(f"it uses {self.shown(var.name)} as a condition")
+            raise Unsupported(f"it uses {self.shown(var.name)} as a condition")
         return bool(self.constants[var.name])
 
     def shown(self, name: str) -> str:
@@ -265,12 +266,14 @@ class _Rewriter:
             case ir.SetAttr():
                 reference = self.reference(statement.target)
                 if reference is None or not reference.changeable:
-                    raise Refused(f"it assigns {statement.attr} to self or in get_value, where only reading is allowed")
+                    raise Unsupported(
+                        f"it assigns {statement.attr} to self or in get_value, where only reading is allowed"
+                    )
                 if statement.attr not in reference.fields:
-                    raise Refused(f"it assigns {statement.attr}, which the accumulator's class does not annotate")
+                    raise Unsupported(f"it assigns {statement.attr}, which the accumulator's class does not annotate")
                 if reference.fields[statement.attr].length:
-                    raise Refused(f"it replaces the list {statement.attr}; only its items can be assigned")
-                if reference.fields[statement.attr].held is not None:
+                    raise Unsupported(f"it replaces the list {statement.attr}; only its items can be assigned")
+                if reference.fields[statement.attr].contents is not None:
                     mine = self.fresh(statement.loc)
                     read = ir.Expr.getattr(statement.target, statement.attr, statement.loc)
                     self.made.append(ir.Assign(read, mine, statement.loc))
@@ -291,7 +294,7 @@ class _Rewriter:
             case ir.Return() | ir.Branch() | ir.Jump() | ir.Del() | ir.StaticRaise():
                 self.made.append(statement)
             case _:
-                raise Refused(f"it has a statement that cannot be compiled: {type(statement).__name__}")
+                raise Unsupported(f"it has a statement that cannot be compiled: {type(statement).__name__}")
 
     def assign(self, statement: ir.Assign) -> None:
         value, target = statement.value, statement.target
@@ -302,7 +305,7 @@ class _Rewriter:
                 self.expression(statement, value)
             case ir.Var():
                 if value.name in self.methods or self.is_opaque(value.name):
-                    raise Refused(f"it assigns {self.shown(value.name)} to a variable")
+                    raise Unsupported(f"it assigns {self.shown(value.name)} to a variable")
                 if target.name in self.returned:
                     value = self.call(self.role.result, (value,), statement.loc)
                 self.made.append(ir.Assign(value, target, statement.loc))
@@ -315,18 +318,18 @@ class _Rewriter:
             self.constants[statement.target.name] = value
         elif self.is_opaque_object(value):
             # A variable that is assigned in several places has this value in one of them only.
-            raise Refused(f"it assigns {getattr(value, '__name__', value)} to a variable")
+            raise Unsupported(f"it assigns {getattr(value, '__name__', value)} to a variable")
         if type(value) is int and not -(1 << 63) <= value < 1 << 63:
-            raise Refused(f"it uses the number {value}, which exceeds 64 bits")
+            raise Unsupported(f"it uses the number {value}, which exceeds 64 bits")
         if type(value) in _CONSTANTS:
             self.made.append(ir.Assign(ir.Const(value, statement.loc), statement.target, statement.loc))
         elif type(value) in (str, bytes):
-            function, written = texts.constant_of(value)
+            function, written = strings.constant_of(value)
             self.emit_call(statement.target, function, (self.constant(written, statement.loc),), statement.loc)
         elif decimals.constant_of(value) is not None:
             written = self.constant(str(value), statement.loc)
             self.emit_call(statement.target, decimals.constant, (written,), statement.loc)
-        elif (moment := moments.number_of(value)) is not None:
+        elif (moment := datetimes.number_of(value)) is not None:
             number = self.constant(moment[1], statement.loc)
             self.emit_call(statement.target, as_kind(moment[0]), (number,), statement.loc)
 
@@ -367,7 +370,7 @@ class _Rewriter:
         elif expr.op in _ALLOWED:
             self.made.append(statement)
         else:
-            raise Refused(f"it creates {_NAMES.get(expr.op, expr.op)}")
+            raise Unsupported(f"it creates {_NAMES.get(expr.op, expr.op)}")
 
     def container(self, statement: ir.Assign, shape: str, items: list[Any]) -> None:
         """Replace a list, dict or set by an empty one into which the items are put."""
@@ -383,7 +386,7 @@ class _Rewriter:
             if self.constants.get(value.name, "") is None:
                 value, other = other, value
             if self.constants.get(other.name, "") is not None:
-                raise Refused("it uses `is` with something other than None")
+                raise Unsupported("it uses `is` with something other than None")
             asks = operators.is_none if function is operator.is_ else operators.is_some
             self.emit_call(statement.target, asks, (value,), statement.loc)
             return
@@ -406,21 +409,21 @@ class _Rewriter:
                 answers[0] = self.call(operators.OPERATORS[operator.or_], (answers[0], answer), loc)
             self.made.append(ir.Assign(answers[0], statement.target, statement.loc))
             return True
-        find = texts.table_of(tuple(known), (True,) * len(known))
+        find = strings.table_of(tuple(known), (True,) * len(known))
         self.emit_call(statement.target, find, (item, self.constant(False, statement.loc)), statement.loc)
         return True
 
     def table(self, statement: ir.Assign, expr: ir.Expr, known: dict[Any, Any]) -> None:
         """Replace `known.get(key, default)` of a dict of constants."""
         if len(expr.args) != 2 or expr.kws:
-            raise Refused("it calls get of a dict without a default")
+            raise Unsupported("it calls get of a dict without a default")
         self.emit_call(
-            statement.target, texts.table_of(tuple(known), tuple(known.values())), tuple(expr.args), expr.loc
+            statement.target, strings.table_of(tuple(known), tuple(known.values())), tuple(expr.args), expr.loc
         )
 
     def stand_in(self, function: Any) -> Any:
         if function not in operators.OPERATORS:
-            raise Refused(f"it uses the operator {getattr(function, '__name__', function)}")
+            raise Unsupported(f"it uses the operator {getattr(function, '__name__', function)}")
         return operators.OPERATORS[function]
 
     def attribute(self, statement: ir.Assign, expr: ir.Expr) -> None:
@@ -431,7 +434,7 @@ class _Rewriter:
                 self.methods[statement.target.name] = _Method(_OF_VALUES[expr.attr], expr.value)
                 return
             if not hasattr(known, expr.attr):
-                raise Refused(f"{self.shown(base)} has no attribute {expr.attr}")
+                raise Unsupported(f"{self.shown(base)} has no attribute {expr.attr}")
             self.object(statement, getattr(known, expr.attr))
             return
         reference = self.reference(expr.value)
@@ -459,20 +462,20 @@ class _Rewriter:
         elif type(attribute) in (*_CONSTANTS, decimal.Decimal):
             self.object(statement, attribute)
         else:
-            raise Refused(f"it uses {reference.cls.__name__}.{expr.attr}, a {type(attribute).__name__}")
+            raise Unsupported(f"it uses {reference.cls.__name__}.{expr.attr}, a {type(attribute).__name__}")
 
     def attribute_of_value(self, statement: ir.Assign, expr: ir.Expr) -> None:
-        if expr.attr in moments.ATTRIBUTES:
-            self.emit_call(statement.target, moments.ATTRIBUTES[expr.attr], (expr.value,), statement.loc)
+        if expr.attr in datetimes.ATTRIBUTES:
+            self.emit_call(statement.target, datetimes.ATTRIBUTES[expr.attr], (expr.value,), statement.loc)
         elif expr.attr in _OF_VALUES:
             receiver = self.snapshot(expr.value, statement.loc)
             self.methods[statement.target.name] = _Method(_OF_VALUES[expr.attr], receiver)
         elif expr.attr == "replace":
             self.methods[statement.target.name] = _Method(
-                moments.replaced, self.snapshot(expr.value, statement.loc), moments.REPLACED
+                datetimes.replaced, self.snapshot(expr.value, statement.loc), datetimes.REPLACED
             )
         else:
-            raise Refused(f"it uses the attribute {expr.attr} of a value")
+            raise Unsupported(f"it uses the attribute {expr.attr} of a value")
 
     def compiled(self, function: Any) -> Any:
         return self.role.author.called(self.role.function, function)
@@ -492,7 +495,7 @@ class _Rewriter:
             self.emit_call(statement.target, method.dispatcher, given, statement.loc, expr)
             return
         if name not in self.constants:
-            raise Refused("it calls a function that is not known when it is compiled")
+            raise Unsupported("it calls a function that is not known when it is compiled")
         function = self.constants[name]
         if isinstance(function, _BUILT_IN) and type(function.__self__) is dict and function.__name__ == "get":
             self.table(statement, expr, function.__self__)
@@ -505,8 +508,8 @@ class _Rewriter:
         elif function in (list, dict, set) and not arguments and not expr.kws and expr.vararg is None:
             self.container(statement, function.__name__, [])
         elif function is datetime.timedelta:
-            given = self.by_name(statement, expr, tuple(moments.DURATION), 0)
-            self.emit_call(statement.target, moments.duration_of, given, statement.loc)
+            given = self.by_name(statement, expr, tuple(datetimes.DURATION), 0)
+            self.emit_call(statement.target, datetimes.duration_of, given, statement.loc)
         elif function is zip and len(arguments) > 1 and [name for name, _ in expr.kws] == ["strict"]:
             if self.is_true(expr.kws[0][1]):
                 for each in arguments[1:]:
@@ -514,7 +517,7 @@ class _Rewriter:
             self.emit_call(statement.target, zip, arguments, statement.loc)
         elif _is_known(function):
             if expr.kws or expr.vararg:
-                raise Refused(f"it calls {function.__name__} with named or starred arguments")
+                raise Unsupported(f"it calls {function.__name__} with named or starred arguments")
             if function in (min, max) and len(arguments) == 1:
                 self.emit_call(statement.target, operators.EXTREMES[function], arguments, statement.loc)
                 return
@@ -523,12 +526,12 @@ class _Rewriter:
                 arguments = (self.call(made, arguments[:2], statement.loc), *arguments[2:])
             if not takes(made, len(arguments)):
                 remedy = "; round in get_value" if function is round else ""
-                raise Refused(f"it calls {function.__name__} with {len(arguments)} arguments{remedy}")
+                raise Unsupported(f"it calls {function.__name__} with {len(arguments)} arguments{remedy}")
             self.emit_call(statement.target, made, arguments, statement.loc)
         elif isinstance(function, python.FunctionType):
             self.emit_call(statement.target, self.compiled(function), arguments, statement.loc, expr)
         else:
-            raise Refused(f"it calls {getattr(function, '__qualname__', type(function).__name__)}")
+            raise Unsupported(f"it calls {getattr(function, '__qualname__', type(function).__name__)}")
 
     def are_known(self, expr: ir.Expr) -> bool:
         """Return whether all arguments of a call are constants."""
@@ -542,7 +545,7 @@ class _Rewriter:
         try:
             return function(*given, **by_name)
         except (ArithmeticError, TypeError, ValueError) as error:
-            raise Refused(f"it calls {function.__name__}, which raises {type(error).__name__}") from None
+            raise Unsupported(f"it calls {function.__name__}, which raises {type(error).__name__}") from None
 
     def by_name(
         self, statement: ir.Assign, expr: ir.Expr, parameters: tuple[str, ...], default: int | None
@@ -551,13 +554,13 @@ class _Rewriter:
         named = dict(expr.kws)
         ordered = [*expr.args, *(named.pop(name, None) for name in parameters[len(expr.args) :])]
         if named or expr.vararg is not None or len(ordered) > len(parameters):
-            raise Refused("it calls a function of datetime with unknown arguments")
+            raise Unsupported("it calls a function of datetime with unknown arguments")
         return tuple(self.constant(default, statement.loc) if each is None else each for each in ordered)
 
     def is_instance(self, statement: ir.Assign, value: ir.Var, classes: Any) -> None:
         given = classes if isinstance(classes, tuple) else (classes,)
         if not all(isinstance(each, type) for each in given):
-            raise Refused("it calls isinstance with something that is not a class")
+            raise Unsupported("it calls isinstance with something that is not a class")
         type_ = self.type_of(value)
         kind = None if type_ is None else kind_of(type_)
         if kind in ("int", "float", "bool"):
@@ -595,7 +598,7 @@ class _Rewriter:
         """Replace the use of a field of a struct, which is an argument. The field exists, so a default is not used."""
         known = self.struct(struct)
         if known is None or name not in known.fields:
-            raise Refused(f"it uses {name!r} of a struct, which is not the name of one of its fields")
+            raise Unsupported(f"it uses {name!r} of a struct, which is not the name of one of its fields")
         self.emit_call(statement.target, structs.field_of, (struct, self.constant(name, statement.loc)), statement.loc)
 
     def reference(self, var: ir.Var) -> Reference | None:
@@ -612,7 +615,7 @@ class _Rewriter:
         root = self.root(var)
         is_made = isinstance(root, ir.Expr) and root.op in ("call", "getitem", "static_getitem")
         type_ = self.type_of(var)
-        return is_made or isinstance(getattr(type_, "type", type_), (Items, containers.Held))
+        return is_made or isinstance(getattr(type_, "type", type_), (Items, containers.ContainerType))
 
     def fresh(self, loc: Any) -> ir.Var:
         return next(iter(self.code.blocks.values())).scope.redefine("$foldflight", loc)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from foldflight.compiler.arena import CONTROLS, MARK, RAISED, Arena
 from foldflight.compiler.columns import columns_of
 from foldflight.compiler.compiled import results_of
-from foldflight.compiler.heap import CONTROLS, MARK, RAISED, Heap
-from foldflight.compiler.program import Loops, Uncompiled
+from foldflight.compiler.program import Loops, NoProgram
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Rows
 from foldflight.fold.scalar.evaluation import Scalar, null_rows
@@ -34,14 +34,14 @@ class CompiledScalar(Scalar):
         RejectedError: The errors of `find`.
     """
 
-    def __init__(self, inner: InterpretedScalar, find: Callable[[int], Loops | Uncompiled | None]) -> None:
+    def __init__(self, inner: InterpretedScalar, find: Callable[[int], Loops | NoProgram | None]) -> None:
         self.inner = inner
         self.bound = inner.bound
         self._find = find
-        self._program: Loops | Uncompiled | None = find(0)
+        self._program: Loops | NoProgram | None = find(0)
         self._progress = np.zeros(CONTROLS, np.int64)
         self._progress[MARK] = -1
-        self._heap = Heap(self._progress)
+        self._arena = Arena(self._progress)
 
     @property
     def kind(self) -> Mode:
@@ -65,8 +65,8 @@ class CompiledScalar(Scalar):
         values, known = program.room(len(rows))
         self._progress[0] = 0
         try:
-            self._heap.taken()
-            self._heap.run(loop, (program.instance, self._progress, columns, valid, values, known), list, ())
+            self._arena.taken()
+            self._arena.run(loop, (program.instance, self._progress, columns, valid, values, known), list, ())
         except RAISED:
             done = int(self._progress[0])
             rest = self.inner.values(rows.part(done))

@@ -1,9 +1,11 @@
-"""The modes in which calls are folded, as shown in listings, metrics and logs."""
+"""The modes in which calls are evaluated, as shown in listings, metrics and logs, and the reasons for them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
 
 class Mode(StrEnum):
@@ -53,3 +55,25 @@ class Folding:
         name, _, reason = text.partition(": ")
         mode = Mode.from_text(name)
         return None if mode is None else cls(mode, reason)
+
+
+class Unsupported(Exception):  # noqa: N818 - the caller evaluates the function in another mode, and reports the reason
+    """An accelerator cannot evaluate the author's code.
+
+    Args:
+        reason: The reason, as a clause about the function. It is an attribute as well, because numba changes the
+            messages of exceptions that pass through it.
+
+    Attributes:
+        location: The author's file and line; empty if they are not known.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.location = ""
+
+    def at(self, loc: Any) -> Unsupported:
+        """Return this exception with a location, which has `filename` and `line`, unless it already has one."""
+        self.location = self.location or f"{Path(loc.filename).name}:{loc.line}"
+        return self

@@ -3,7 +3,7 @@
 The runs of `accumulate` (and `retract`) are sorted by what they ask about the row. For the rows of one such case, each
 field must change in the same way whatever the accumulator holds: it grows by a number, becomes a constant, or becomes
 the least or greatest value. For the last one, the conditions that compare the row with the field are tried for each
-possible relation of the two. Everything else is refused, because its result could depend on the order of rows.
+possible relation of the two. Everything else is unsupported, because its result could depend on the order of rows.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from foldflight.fold.mode import Unsupported
 from foldflight.functions.author.spec import AccumulatorForm, BoundFunction, ClassForm, Methods
 from foldflight.functions.types.exact import EXACT
 from foldflight.functions.types.serializer import Nullable, views_in
@@ -22,7 +23,6 @@ from foldflight.lift.checks import check_outcome, fits, holds_whole, member_type
 from foldflight.lift.evaluate import evaluate
 from foldflight.lift.execution import Known, Raised, Record, Run, Tuple, runs
 from foldflight.lift.polynomials import same_sum
-from foldflight.lift.source import Refused
 from foldflight.lift.tree import (
     NONE,
     TRUE,
@@ -54,7 +54,7 @@ def lift_of(bound: BoundFunction) -> Lift:
         bound: The function, with the types and direct arguments of a call.
 
     Raises:
-        Refused: The function is not lifted, with the reason.
+        Unsupported: The function is not lifted, with the reason.
     """
     methods = _methods(bound)
     subject = _Subject(bound, methods)
@@ -64,35 +64,35 @@ def lift_of(bound: BoundFunction) -> Lift:
         return replace(lifted, unretractable="it has no retract")
     try:
         both = subject.lift(retracts=True)
-    except Refused as refused:
-        return replace(lifted, unretractable=str(refused))
+    except Unsupported as unsupported:
+        return replace(lifted, unretractable=str(unsupported))
     if {each.when for each in both.failures} != {each.when for each in lifted.failures}:
         return replace(lifted, unretractable="retract raises for other rows than accumulate")
     return lifted
 
 
 def _methods(bound: BoundFunction) -> Methods:
-    """Return the methods of an instance. Raises Refused if the function is not of the form that can be lifted."""
+    """Return the methods of an instance. Raises Unsupported if the function is not of the form that can be lifted."""
     function = bound.function
     capabilities = function.capabilities
     if function.language == "java":
-        raise Refused("its class is written in Java")
+        raise Unsupported("its class is written in Java")
     if function.adapter:
-        raise Refused(f"its class is adapted from {function.adapter}")
+        raise Unsupported(f"its class is adapted from {function.adapter}")
     if not isinstance(function.instantiate, (ClassForm, AccumulatorForm)):
-        raise Refused("it has fold_bundle in the place of accumulate")
+        raise Unsupported("it has fold_bundle in the place of accumulate")
     if views_in(bound.serializer):
-        raise Refused("its accumulator has views")
+        raise Unsupported("its accumulator has views")
     if capabilities.codec != "typed":
-        raise Refused(f"its states are not typed: {capabilities.codec_reason}")
+        raise Unsupported(f"its states are not typed: {capabilities.codec_reason}")
     if not capabilities.deterministic:
-        raise Refused("it is declared deterministic=False")
+        raise Unsupported("it is declared deterministic=False")
     if getattr(function.cls, "open", None) is not None:
-        raise Refused("it has open, which may depend on the context")
+        raise Unsupported("it has open, which may depend on the context")
     try:
         return bound.instantiate()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter raises it again, as an error of the function
-        raise Refused(f"__init__ raises {type(error).__name__}") from None
+        raise Unsupported(f"__init__ raises {type(error).__name__}") from None
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,13 @@ class _Subject:
         self.types = member_types(bound.state_type)
         for name, type_ in self.types.items():
             if type_ == EXACT:
-                raise Refused(f"{_named(name)} is an exact sum of floats, and the engine's sums of floats are rounded")
+                raise Unsupported(
+                    f"{_named(name)} is an exact sum of floats, and the engine's sums of floats are rounded"
+                )
             if kind_of(type_) is None or type_ == pa.float32():
-                raise Refused(f"{_named(name)} is {type_}, and only numbers, texts, truth values and times are lifted")
+                raise Unsupported(
+                    f"{_named(name)} is {type_}, and only numbers, texts, truth values and times are lifted"
+                )
         self.arguments = [arg(index, type_) for index, type_ in enumerate(bound.input_types)]
         self.decimals: set[str] = set()  # fields that start as Decimals
         self.starts = self._starts()
@@ -168,21 +172,23 @@ class _Subject:
         """Return the fields of a new accumulator, which must be constants."""
         outcomes = list(runs(lambda run: self._values(run, self._create(run)), lambda _: False))
         if len(outcomes) != 1 or isinstance(outcomes[0][1], Raised):
-            raise Refused("create_accumulator raises, or depends on something")
+            raise Unsupported("create_accumulator raises, or depends on something")
         starts: dict[str, Any] = {}
         for name, value in outcomes[0][1].items():
             if isinstance(value, Known):
                 starts[name] = self._zero(name, value.of)
                 continue
             if not isinstance(value, Expr) or not value.is_const:
-                raise Refused(f"{_named(name)} of a new accumulator is not a constant")
+                raise Unsupported(f"{_named(name)} of a new accumulator is not a constant")
             kinds = kind_of(self.types[name])
             kind = None if kinds is None else kinds[0]
             is_whole = value.kind == "int" and (holds_whole(self.types[name]) or self._adds_decimals(name, value.value))
             if value != NONE and value.kind != kind and not is_whole:
-                raise Refused(f"{_named(name)} starts as {value.value!r}, which is not of its type {self.types[name]}")
+                raise Unsupported(
+                    f"{_named(name)} starts as {value.value!r}, which is not of its type {self.types[name]}"
+                )
             if not fits(value.value, self.types[name]):
-                raise Refused(f"{_named(name)} starts as {_shown(value)}, which does not fit {self.types[name]}")
+                raise Unsupported(f"{_named(name)} starts as {_shown(value)}, which does not fit {self.types[name]}")
             starts[name] = value.value
         return starts
 
@@ -194,7 +200,7 @@ class _Subject:
             or not self._adds_decimals(name, 0)
             or -start.as_tuple().exponent > scale_of(str(self.types[name]))
         ):
-            raise Refused(f"{_named(name)} starts as {start!r}; a Decimal may only be the 0 of a sum of its scale")
+            raise Unsupported(f"{_named(name)} starts as {start!r}; a Decimal may only be the 0 of a sum of its scale")
         self.decimals.add(name)
         return 0
 
@@ -238,13 +244,13 @@ class _Subject:
             missing = [name for name in names if name not in accumulator.attributes]
             values = {name: run.attribute_of(accumulator, name) for name in missing} | accumulator.attributes
             if set(values) != set(names):
-                raise Refused("its accumulator has attributes that are not annotated, or has no plain attributes")
+                raise Unsupported("its accumulator has attributes that are not annotated, or has no plain attributes")
             return {name: values[name] for name in names}
         if isinstance(accumulator, Tuple) and len(accumulator.items) == len(names):
             return dict(zip(names, accumulator.items, strict=True))
         if isinstance(accumulator, Expr) and len(names) == 1 and self._is_one_value:
             return {names[0]: accumulator}
-        raise Refused("its accumulator is neither a value, nor an object or tuple of values")
+        raise Unsupported("its accumulator is neither a value, nor an object or tuple of values")
 
     @property
     def _is_one_value(self) -> bool:
@@ -268,7 +274,7 @@ class _Subject:
     def _settled(self, run: Run, name: str, value: Any) -> Expr:
         """Return the value of a field with everything decided that the run can decide."""
         if not isinstance(value, Expr):
-            raise Refused(f"{_named(name)} becomes an object")
+            raise Unsupported(f"{_named(name)} becomes an object")
         if value == self.fields[name]:
             return const(run.facts[value]) if value in run.facts else value
         if value.op in ("arg", "field") and run.decide(null(value)):
@@ -297,8 +303,8 @@ class _Subject:
         try:
             symbols = {each.name: self._finished(each) for each in fields}
             return self._outcome(symbols)
-        except Refused as refused:
-            return Outcome(why_not=str(refused))
+        except Unsupported as unsupported:
+            return Outcome(reason=str(unsupported))
 
     def _finished(self, one: Field) -> Expr:
         """Return a field of a finished accumulator, which its type holds."""
@@ -306,19 +312,19 @@ class _Subject:
             return const(one.start)
         type_ = self.types[one.name]
         if one.adds_decimals:
-            raise Refused(f"{_named(one.name)} is a sum of DECIMALs")
+            raise Unsupported(f"{_named(one.name)} is a sum of DECIMALs")
         known = kind_of(type_)
         assert known is not None
         kind, low, high = known
         if self.fields[one.name].kind != kind:
-            raise Refused(f"{_named(one.name)} is a {self.fields[one.name].kind} in a field of the type {type_}")
+            raise Unsupported(f"{_named(one.name)} is a {self.fields[one.name].kind} in a field of the type {type_}")
         return Expr("field", (one.name,), kind, low, high)
 
     def _outcome(self, symbols: Mapping[str, Expr]) -> Outcome:
         def execute(run: Run) -> Expr:
             value = run.call(self.methods.get_value, [self._accumulator(run, symbols)])
             if not isinstance(value, Expr):
-                raise Refused("get_value returns an object")
+                raise Unsupported("get_value returns an object")
             return NONE if run.is_null(value) else value
 
         parts: list[Part] = []
@@ -364,10 +370,10 @@ class _Subject:
         for name, one in fields.items():
             if one is None:
                 if self._adds_decimals(name, self.starts[name]):
-                    raise Refused(f"{_named(name)} starts as 0 and is not a sum of DECIMALs")
+                    raise Unsupported(f"{_named(name)} starts as 0 and is not a sum of DECIMALs")
                 try:
                     held[name], fields[name] = self._compared(name, cases, fields)
-                except Refused:
+                except Unsupported:
                     for case in cases if self.fields[name].kind == "bool" else ():
                         self._voted(name, case)  # raises the reason of truth values
                     raise
@@ -378,7 +384,7 @@ class _Subject:
         first = _Held(self, name, cases, others, guarded=self.starts[name] is None)
         try:
             return first, first.field()
-        except Refused:
+        except Unsupported:
             guarded = _Held(self, name, cases, others, guarded=True)
             if first.guarded or not guarded.guards:
                 raise
@@ -394,7 +400,7 @@ class _Subject:
             if before.kind == "bool":
                 try:
                     outcome = self._voted(name, case)
-                except Refused:
+                except Unsupported:
                     return None
                 if outcome is not None:
                     put.append(Part(case.when, const(outcome)))
@@ -410,16 +416,16 @@ class _Subject:
             else:
                 return None
         if added and put:
-            raise Refused(f"{_named(name)} is both added to and set, so it depends on the order of rows")
+            raise Unsupported(f"{_named(name)} is both added to and set, so it depends on the order of rows")
         if added:
             self._check_sum(name, added)
             return Field(name, "sum", self.starts[name], tuple(added))
         if not put:
             if name in self.decimals:
-                raise Refused(f"{_named(name)} is a Decimal that no row changes")
+                raise Unsupported(f"{_named(name)} is a Decimal that no row changes")
             return Field(name, "keep", self.starts[name])
         if any(part.value != put[0].value for part in put):
-            raise Refused(f"{_named(name)} is set to different values, so it depends on the order of rows")
+            raise Unsupported(f"{_named(name)} is set to different values, so it depends on the order of rows")
         self._check_constant(name, put[0].value)
         return Field(name, "set", self.starts[name], tuple(put))
 
@@ -427,18 +433,18 @@ class _Subject:
         """Refuse a constant that the state does not hold as it is."""
         wanted = kind_of(self.types[name])
         if wanted is None or value.kind != wanted[0] or not fits(value.value, self.types[name]):
-            raise Refused(f"{_named(name)} is set to {_shown(value)}, which is not of its type {self.types[name]}")
+            raise Unsupported(f"{_named(name)} is set to {_shown(value)}, which is not of its type {self.types[name]}")
 
     def _check_sum(self, name: str, parts: Sequence[Part]) -> None:
         start = self.starts[name]
         if all(is_decimal(part.value.kind) for part in parts) and self._adds_decimals(name, start):
             if any(each.op == "add" for part in parts for each in part.value.walk()):
-                raise Refused(f"{_named(name)} grows by several DECIMALs at once, whose sum an engine may round")
+                raise Unsupported(f"{_named(name)} grows by several DECIMALs at once, whose sum an engine may round")
             return
         if any(part.value.kind != "int" for part in parts) or type(start) is not int:
-            raise Refused(f"{_named(name)} is a sum of floats, which depends on the order of rows")
+            raise Unsupported(f"{_named(name)} is a sum of floats, which depends on the order of rows")
         if not holds_whole(self.types[name]):
-            raise Refused(f"{_named(name)} is a sum of integers in a field of the type {self.types[name]}")
+            raise Unsupported(f"{_named(name)} is a sum of integers in a field of the type {self.types[name]}")
 
     def _voted(self, name: str, case: _Case) -> bool | None:
         """Return what a truth value becomes for the rows of a case; None if it does not change."""
@@ -450,39 +456,39 @@ class _Subject:
             for held in (True, False):
                 if effect.facts.get(before, held) is held:
                     if after != before and not after.is_const:
-                        raise Refused(f"{_named(name)} depends on other fields")
+                        raise Unsupported(f"{_named(name)} depends on other fields")
                     if after.kind != "bool":
-                        raise Refused(f"{_named(name)} is a truth value and becomes {_shown(after)}")
+                        raise Unsupported(f"{_named(name)} is a truth value and becomes {_shown(after)}")
                     results[held].add(held if after == before else bool(after.value))
         if results == {True: {True}, False: {False}}:
             return None
         if results[True] == results[False] and len(results[True]) == 1:
             return next(iter(results[True]))
-        raise Refused(f"{_named(name)} changes by what other fields hold, so it depends on the order of rows")
+        raise Unsupported(f"{_named(name)} changes by what other fields hold, so it depends on the order of rows")
 
     def _check_inverse(self, fields: Mapping[str, Field], cases: Sequence[_Case], failed: Sequence[_Effect]) -> None:
         """Refuse a `retract` that is not the exact inverse of `accumulate`."""
         for name, one in fields.items():
             if one.monoid not in ("sum", "keep"):
-                raise Refused(f"{_named(name)} is {_MONOIDS[one.monoid]}, which cannot be retracted")
+                raise Unsupported(f"{_named(name)} is {_MONOIDS[one.monoid]}, which cannot be retracted")
             before = self.fields[name]
             for case in cases:
                 for effect in case.effects:
                     assert effect.values is not None
                     there, back = (_amount(before, effect.values[key]) for key in (name, f"-{name}"))
                     if there is None or back is None or not same_sum(add(there, back), const(0), case.facts):
-                        raise Refused(f"retract is not the inverse of accumulate for {_named(name)}")
+                        raise Unsupported(f"retract is not the inverse of accumulate for {_named(name)}")
         for each in failed:
             if any(fact.uses("field") for fact in each.facts):
-                raise Refused("retract raises for some accumulators")
+                raise Unsupported("retract raises for some accumulators")
 
     def _failure(self, effect: _Effect) -> Failure:
-        """Return the rows for which a run raises. Raises Refused if this depends on the accumulator."""
+        """Return the rows for which a run raises. Raises Unsupported if this depends on the accumulator."""
         for fact in effect.facts:
             if fact.uses("field"):
                 fields = {each.parts[0] or "the accumulator" for each in fact.walk() if each.op == "field"}
                 names = ", ".join(sorted(fields))
-                raise Refused(f"it raises, depending on {names}: {effect.error}")
+                raise Unsupported(f"it raises, depending on {names}: {effect.error}")
         given = [not_(null(each)) for each in self.arguments if self.bound.function.skip_nulls]
         return Failure(all_of([*given, _Case(effect.facts, ()).when]), effect.error, effect.by_null)
 
@@ -571,8 +577,8 @@ class _Held:
             for index, value in self.values.items()
         )
 
-    def _refused(self, why: str) -> Refused:
-        return Refused(f"{_named(self.name)} {why}, so it depends on the order of rows")
+    def _unsupported(self, why: str) -> Unsupported:
+        return Unsupported(f"{_named(self.name)} {why}, so it depends on the order of rows")
 
     def _candidate(self, case: _Case) -> Expr | None:
         """Return the value that the rows of a case may put into the field."""
@@ -580,7 +586,7 @@ class _Held:
         if not candidates:
             return None
         if len(candidates) > 1 or next(iter(candidates)).uses("field") or NONE in candidates:
-            raise self._refused("is computed from itself or other fields, or set to several values")
+            raise self._unsupported("is computed from itself or other fields, or set to several values")
         return next(iter(candidates))
 
     def _put(self, effect: _Effect) -> Expr:
@@ -630,7 +636,7 @@ class _Held:
         names = {each.parts[0] for each in fact.walk() if each.op == "field"}
         if names <= set(self.guards):
             if len(names) > 1:
-                raise self._refused("depends on other fields")
+                raise self._unsupported("depends on other fields")
             (name,) = names
             return self._of_guard(fact, name, relation)
         if names != {self.name}:
@@ -650,7 +656,7 @@ class _Held:
                 return equal
             first = less if fact.parts[0] == value else greater
             return first or (equal and fact.op == "le")
-        raise self._refused("is compared with something other than the value that it takes")
+        raise self._unsupported("is compared with something other than the value that it takes")
 
     def _of_truth(self, one: Expr, known: Mapping[Expr, bool]) -> int:
         """Return the value of an expression over truth values that are known."""
@@ -661,7 +667,7 @@ class _Held:
         if one.op in ("int", "not", "lt", "le", "eq"):
             values = [self._of_truth(each, known) for each in one.parts]
             return evaluate(replace(one, parts=tuple(map(const, values))), ())
-        raise self._refused("is compared with something other than the value that it takes")
+        raise self._unsupported("is compared with something other than the value that it takes")
 
     def _of_guard(self, fact: Expr, name: str, relation: Relation) -> bool | None:
         """Return whether a fact holds about a field that leaves its start with the first value."""
@@ -679,7 +685,7 @@ class _Held:
         }
         if fact in known:
             return known[fact]
-        raise self._refused(f"depends on {_named(name)}")
+        raise self._unsupported(f"depends on {_named(name)}")
 
     def takes(self, case: _Case, value: Expr, relation: Relation) -> bool:
         """Return whether a row's value replaces the held one."""
@@ -689,7 +695,7 @@ class _Held:
             if all(answer is None or answer is effect.facts[fact] for fact, answer in answers.items()):
                 outcomes.add(self._put(effect) == value)
         if len(outcomes) != 1:
-            raise self._refused("is chosen by more than a comparison with it")
+            raise self._unsupported("is chosen by more than a comparison with it")
         return outcomes.pop()
 
     def field(self) -> Field:
@@ -705,7 +711,7 @@ class _Held:
                 monoids.add(monoid)
             parts.append(Part(case.when, value))
         if len(monoids) != 1:
-            raise self._refused("is the least and the greatest value at once, or any of them")
+            raise self._unsupported("is the least and the greatest value at once, or any of them")
         (monoid,) = monoids
         self._check_types(parts)
         return Field(self.name, monoid, self.start, tuple(parts), competes=not self.guarded)
@@ -714,9 +720,9 @@ class _Held:
         """Return whether the rows of a case are compared for the least or the greatest value; None if both fit."""
         takes = {relation: self.takes(case, value, relation) for relation in self.relations(case, value)}
         if not self.guarded and self.start == 0.0 and value.kind == "float" and takes.get("equal"):
-            raise self._refused(f"starts as {self.start} and takes an equal value, 0.0 or -0.0")
+            raise self._unsupported(f"starts as {self.start} and takes an equal value, 0.0 or -0.0")
         if takes.get("empty") is False:
-            raise self._refused("does not take the first value")
+            raise self._unsupported("does not take the first value")
         fitting: list[Monoid] = []
         for monoid, wanted in (
             ("min", {"less": True, "greater": False, "value is NaN": False, "held is NaN": True}),
@@ -725,12 +731,12 @@ class _Held:
             if all(takes.get(relation, taken) is taken for relation, taken in wanted.items()):  # type: ignore[call-overload]
                 fitting.append(monoid)  # type: ignore[arg-type]
         if not fitting and value.kind == "float":
-            raise self._refused(
+            raise self._unsupported(
                 "may hold NaN, with which no comparison is true; leave NaN out (`if value == value`), or treat it as "
                 "the greatest number"
             )
         if not fitting:
-            raise self._refused("is neither the least nor the greatest value")
+            raise self._unsupported("is neither the least nor the greatest value")
         return fitting[0] if len(fitting) == 1 else None
 
     def _check_types(self, parts: Sequence[Part]) -> None:
@@ -739,7 +745,9 @@ class _Held:
         for part in parts:
             given = part.value.kind
             if given != wanted[0] or (part.value.is_const and part.value.value is None):
-                raise Refused(f"{_named(self.name)} is of the type {self.subject.types[self.name]} and takes a {given}")
+                raise Unsupported(
+                    f"{_named(self.name)} is of the type {self.subject.types[self.name]} and takes a {given}"
+                )
 
     def excludes(self, effect: _Effect) -> bool:
         """Return whether a run cannot occur, whatever this field holds."""

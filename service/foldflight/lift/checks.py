@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from foldflight.fold.mode import Unsupported
 from foldflight.functions.types.exact import EXACT
-from foldflight.lift.source import Refused
 from foldflight.lift.tree import Expr, Field, Lift, arg, const, is_decimal, kind_of, scale_of
 
 _ONE_VALUE: Final = ""
@@ -43,14 +43,14 @@ def fits(value: Any, type_: pa.DataType) -> bool:
 def check_outcome(kinds: set[str], type_: pa.DataType) -> None:
     """Refuse values that an engine may not write as the type of the result exactly as Python does."""
     if len(kinds) != 1:
-        raise Refused(f"get_value returns {' and '.join(sorted(kinds)) or 'nothing'}")
+        raise Unsupported(f"get_value returns {' and '.join(sorted(kinds)) or 'nothing'}")
     (kind,) = kinds
     is_number = pa.types.is_signed_integer(type_) or type_ == pa.float64()
     if kind in ("int", "float") and is_number:
         return
     is_plain = type_ in (pa.bool_(), pa.string(), pa.binary()) or pa.types.is_decimal(type_)
     if not is_plain or kind_of(type_) != (kind, 0, 0):
-        raise Refused(f"get_value returns a {kind} for a result of the type {type_}")
+        raise Unsupported(f"get_value returns a {kind} for a result of the type {type_}")
 
 
 def check_lift(lift: Lift, inputs: Sequence[pa.DataType], state: pa.DataType, result: pa.DataType) -> None:
@@ -76,7 +76,7 @@ def check_lift(lift: Lift, inputs: Sequence[pa.DataType], state: pa.DataType, re
         _check_field(one, [_kind(part.value, arguments) for part in one.parts], members[one.name])
     for failure in lift.failures:
         _check_condition(failure.when, arguments)
-    if lift.outcome.why_not:
+    if lift.outcome.reason:
         return
     finished: dict[Any, Expr] = {}
     for one in lift.fields:
@@ -91,8 +91,8 @@ def check_lift(lift: Lift, inputs: Sequence[pa.DataType], state: pa.DataType, re
         _check_condition(failure.when, finished)
     try:
         check_outcome(kinds - {"none"}, result)
-    except Refused as refused:
-        raise ValueError(str(refused)) from None
+    except Unsupported as unsupported:
+        raise ValueError(str(unsupported)) from None
 
 
 def _check_field(one: Field, kinds: Sequence[str], type_: pa.DataType) -> None:

@@ -1,7 +1,7 @@
 """Executes authors' methods with symbols in place of rows: one run for each way through their branches.
 
 A run has a list of facts: the conditions that it met and how they were decided. Everything that is not understood is
-refused, so a run that ends has the effect of the method on every row for which its facts hold.
+unsupported, so a run that ends has the effect of the method on every row for which its facts hold.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from dataclasses import field as dataclass_field
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final, cast
 
-from foldflight.lift.source import Refused, Source, source_of
+from foldflight.fold.mode import Unsupported
+from foldflight.lift.source import Source, source_of
 from foldflight.lift.tree import (
     FALSE,
     NONE,
@@ -173,12 +174,12 @@ class Run:
         return self.facts[condition]
 
     def call(self, function: Any, arguments: Sequence[Any]) -> Any:
-        """Return the result of a function or method of the author. Raises Raised, Refused."""
+        """Return the result of a function or method of the author. Raises Raised, Unsupported."""
         if isinstance(function, MethodType) and isinstance(function.__func__, FunctionType):
             return _StackFrame(self, function.__func__, [Instance(function.__self__), *arguments], {}, 0).run()
         if isinstance(function, FunctionType):
             return _StackFrame(self, function, list(arguments), {}, 0).run()
-        raise Refused(f"{getattr(function, '__name__', function)!s} is not a plain method")
+        raise Unsupported(f"{getattr(function, '__name__', function)!s} is not a plain method")
 
     def create(self, cls: type, named: Mapping[str, Any]) -> Record:
         """Return a new instance of a class with direct arguments."""
@@ -196,23 +197,23 @@ class Run:
         return isinstance(value, Expr) and self.decide(null(value))
 
     def step(self) -> None:
-        """Count a step. Raises Refused after too many."""
+        """Count a step. Raises Unsupported after too many."""
         self._steps += 1
         if self._steps > _STEPS_MAX:
-            raise Refused("it takes too many steps for one row")
+            raise Unsupported("it takes too many steps for one row")
 
 
 def runs(
     execute: Callable[[Run], Any], nullable: Callable[[Expr], bool], *, divides: bool = False
 ) -> Iterator[tuple[Run, Any]]:
-    """Yield each run of `execute` with its result, or with the Raised that ended it. Raises Refused."""
+    """Yield each run of `execute` with its result, or with the Raised that ended it. Raises Unsupported."""
     pending: list[list[bool]] = [[]]
     made = 0
     while pending:
         trail = pending.pop()
         made += 1
         if made > _RUNS_MAX:
-            raise Refused(f"it has more than {_RUNS_MAX} ways through its conditions")
+            raise Unsupported(f"it has more than {_RUNS_MAX} ways through its conditions")
         run = Run(trail, nullable, divides=divides)
         try:
             result: Any = execute(run)
@@ -249,15 +250,15 @@ class _StackFrame:
     def run(self) -> Any:
         """Return the result of the call."""
         if self.depth > _DEPTH_MAX:
-            raise Refused(f"{self.function.__name__} calls others too deeply, or itself")
+            raise Unsupported(f"{self.function.__name__} calls others too deeply, or itself")
         self.source = source_of(self.function)
         code = self.function.__code__
         self.line = code.co_firstlineno
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-            raise self.refused("it is a generator or coroutine")
+            raise self.unsupported("it is a generator or coroutine")
         private = next((each for each in map(_private, ast.walk(self.source.node)) if each), "")
         if private:
-            raise self.refused(f"it uses {private}, a name that Python changes within a class")
+            raise self.unsupported(f"it uses {private}, a name that Python changes within a class")
         self.bind()
         try:
             self.block(self.source.node.body)
@@ -268,14 +269,14 @@ class _StackFrame:
     def bind(self) -> None:
         """Bind the arguments to the parameters."""
         if "__signature__" in vars(self.function):
-            raise self.refused("it has a __signature__, which may not be that of its code")
+            raise self.unsupported("it has a __signature__, which may not be that of its code")
         try:
             bound = inspect.signature(self.function, follow_wrapped=False).bind(*self.arguments, **self.named)
         except TypeError as error:
             raise Raised(f"TypeError: {error}") from None
         for name, parameter in bound.signature.parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
-                raise self.refused("it takes **keywords")
+                raise self.unsupported("it takes **keywords")
             if parameter.kind is parameter.VAR_POSITIONAL:
                 self.locals[name] = Tuple(tuple(bound.arguments.get(name, ())))
             elif name in bound.arguments:
@@ -283,9 +284,9 @@ class _StackFrame:
             else:
                 self.locals[name] = self.constant(parameter.default, f"the default of {name}")
 
-    def refused(self, why: str) -> Refused:
+    def unsupported(self, why: str) -> Unsupported:
         """Return the refusal of the function, with the line that is executed."""
-        return Refused(f"{why} ({self.where})")
+        return Unsupported(f"{why} ({self.where})")
 
     @property
     def where(self) -> str:
@@ -301,7 +302,7 @@ class _StackFrame:
             return Tuple(tuple(self.constant(each, what) for each in value))
         if type(value) is decimal.Decimal:
             return Known(value)
-        raise self.refused(f"{what} is {type(value).__name__}, not a number, text, truth value or None")
+        raise self.unsupported(f"{what} is {type(value).__name__}, not a number, text, truth value or None")
 
     # --- statements -----------------------------------------------------------------------------------------------
 
@@ -325,7 +326,7 @@ class _StackFrame:
                 self.assign(target, self.value(value))
             case ast.AugAssign(target=target, op=op, value=value):
                 if any(isinstance(each, ast.Call) for each in ast.walk(target)):
-                    raise self.refused(f"it assigns {ast.unparse(target)}, the result of a call")
+                    raise self.unsupported(f"it assigns {ast.unparse(target)}, the result of a call")
                 before = self.value(_loaded(target))
                 self.assign(target, self.binary(op, before, self.value(value), statement))
             case ast.If(test=test, body=then, orelse=otherwise):
@@ -339,7 +340,7 @@ class _StackFrame:
                     raise Raised(f"{ast.unparse(statement)} ({self.where})")
             case _:
                 name = type(statement).__name__.lower()
-                raise self.refused(f"it uses `{name}`, and only conditions, assignments and calls are lifted")
+                raise self.unsupported(f"it uses `{name}`, and only conditions, assignments and calls are lifted")
 
     def assign(self, target: ast.expr, value: Any) -> None:
         match target:
@@ -348,20 +349,20 @@ class _StackFrame:
             case ast.Attribute(value=owner, attr=name):
                 held = self.value(owner)
                 if not isinstance(held, Record):
-                    raise self.refused(
+                    raise self.unsupported(
                         f"it assigns {ast.unparse(target)}, and only fields of the accumulator may change"
                     )
                 attribute = inspect.getattr_static(held.cls, name, None)
                 if hasattr(type(attribute), "__set__") and not inspect.ismemberdescriptor(attribute):
-                    raise self.refused(f"{held.cls.__name__}.{name} is a property")
+                    raise self.unsupported(f"{held.cls.__name__}.{name} is a property")
                 if any("__setattr__" in vars(base) for base in held.cls.__mro__[:-1]):
-                    raise self.refused(f"{held.cls.__name__} decides itself what is assigned to it")
+                    raise self.unsupported(f"{held.cls.__name__} decides itself what is assigned to it")
                 held.attributes[name] = value
             case ast.Tuple(elts=targets) if isinstance(value, Tuple) and len(targets) == len(value.items):
                 for each, item in zip(targets, value.items, strict=True):
                     self.assign(each, item)
             case _:
-                raise self.refused(f"it assigns {ast.unparse(target)}")
+                raise self.unsupported(f"it assigns {ast.unparse(target)}")
 
     # --- expressions ----------------------------------------------------------------------------------------------
 
@@ -395,18 +396,18 @@ class _StackFrame:
                 held = self.value(owner)
                 if isinstance(held, Tuple) and -len(held.items) <= index < len(held.items):
                     return held.items[index]
-                raise self.refused(f"it reads {ast.unparse(node)}, an item of something other than a tuple")
+                raise self.unsupported(f"it reads {ast.unparse(node)}, an item of something other than a tuple")
             case ast.Call(func=function, args=arguments, keywords=named):
                 return self.called(function, arguments, named, node)
             case _:
-                raise self.refused(f"it uses {ast.unparse(node)!r}")
+                raise self.unsupported(f"it uses {ast.unparse(node)!r}")
 
     def name(self, name: str) -> Any:
         code = self.function.__code__
         if name in self.locals:
             return self.locals[name]
         if name in code.co_freevars or name in code.co_cellvars:
-            raise self.refused(f"it uses {name} of an enclosing function")
+            raise self.unsupported(f"it uses {name} of an enclosing function")
         if name in code.co_varnames:
             raise Raised(f"UnboundLocalError: {name} ({self.where})")
         if name in self.function.__globals__:
@@ -442,7 +443,7 @@ class _StackFrame:
         except (ValueError, TypeError):
             same = False
         if len(stores) != 1 or not same:
-            raise self.refused(f"it reads the global {name}, which is not one constant of its module")
+            raise self.unsupported(f"it reads the global {name}, which is not one constant of its module")
 
     def attribute(self, owner: Any, name: str) -> Any:
         if isinstance(owner, Record):
@@ -460,7 +461,7 @@ class _StackFrame:
                 return self.constant(attribute, f"math.{name}")
             if isinstance(attribute, FunctionType) or inspect.isbuiltin(attribute) or attribute is decimal.Decimal:
                 return Known(attribute)
-        raise self.refused(f"it uses the attribute {name} of something other than the accumulator and self")
+        raise self.unsupported(f"it uses the attribute {name} of something other than the accumulator and self")
 
     def of_class(self, owner: Any, cls: type, name: str) -> Any:
         """Return what an attribute that an object does not have itself is in its class."""
@@ -473,7 +474,7 @@ class _StackFrame:
             each for base in cls.__mro__ for each in vars(base)
         }:
             return self.constant(attribute, name)
-        raise self.refused(f"{cls.__name__}.{name} is neither a plain method nor a constant")
+        raise self.unsupported(f"{cls.__name__}.{name} is neither a plain method nor a constant")
 
     def of_instance(self, owner: Instance, name: str) -> Any:
         """Return an attribute of the instance that holds the direct arguments."""
@@ -483,12 +484,12 @@ class _StackFrame:
         if name not in held and type(inspect.getattr_static(cls, name, None)) not in _CONSTANTS:
             return self.of_class(owner, cls, name)
         if hasattr(type(inspect.getattr_static(cls, name, None)), "__set__"):
-            raise self.refused(f"{cls.__name__}.{name} is a property")
+            raise self.unsupported(f"{cls.__name__}.{name} is a property")
         for base in cls.__mro__[:-1]:
             for method, function in vars(base).items():
                 plain = getattr(function, "__func__", function)
                 if isinstance(plain, FunctionType) and method != "__init__" and _may_assign(plain, name):
-                    raise self.refused(f"self.{name} is assigned in {method}, so it is not the same for all rows")
+                    raise self.unsupported(f"self.{name} is assigned in {method}, so it is not the same for all rows")
         return self.constant(held[name], f"self.{name}") if name in held else self.of_class(owner, cls, name)
 
     # --- operators ------------------------------------------------------------------------------------------------
@@ -496,7 +497,7 @@ class _StackFrame:
     def present(self, value: Any, node: ast.AST) -> Expr:
         """Return a value, which is not None in this run."""
         if not isinstance(value, Expr):
-            raise self.refused(f"it computes {ast.unparse(node)!r} with something other than numbers")
+            raise self.unsupported(f"it computes {ast.unparse(node)!r} with something other than numbers")
         if self.running.is_null(value):
             raise Raised(f"TypeError: {ast.unparse(node)} with None, a NULL value ({self.where})", by_null=True)
         return value
@@ -508,16 +509,16 @@ class _StackFrame:
             known = self.running.facts.get(value)
             return as_int(value) if known is None else const(int(known))
         if value.kind not in ("int", "float"):
-            raise self.refused(f"it computes {ast.unparse(node)!r} with values of the type {value.kind}")
+            raise self.unsupported(f"it computes {ast.unparse(node)!r} with values of the type {value.kind}")
         return value
 
     def floating(self, value: Expr, node: ast.AST, end: int = _WHOLE_MAX) -> Expr:
-        """Return a number as a float. Integers beyond `end` are refused."""
+        """Return a number as a float. Integers beyond `end` are unsupported."""
         if value.kind == "float":
             return value
         if not -end <= value.low <= value.high <= end:
             power = end.bit_length() - 1
-            raise self.refused(f"{ast.unparse(node)!r} mixes floats with integers that may exceed 2**{power}")
+            raise self.unsupported(f"{ast.unparse(node)!r} mixes floats with integers that may exceed 2**{power}")
         return as_float(value)
 
     def divided(self, one: Expr, other: Expr, node: ast.AST) -> Expr:
@@ -534,7 +535,7 @@ class _StackFrame:
 
     def binary(self, op: ast.operator, left: Any, right: Any, node: ast.AST) -> Expr:
         if type(op) in _OPERATORS:
-            raise self.refused(f"it uses the operator {_OPERATORS[type(op)]} in {ast.unparse(node)!r}")
+            raise self.unsupported(f"it uses the operator {_OPERATORS[type(op)]} in {ast.unparse(node)!r}")
         if any(isinstance(each, Expr) and is_decimal(each.kind) for each in (left, right)):
             return self.decimal(op, self.present(left, node), self.present(right, node), node)
         one, other = self.number(left, node), self.number(right, node)
@@ -550,7 +551,7 @@ class _StackFrame:
             case ast.Mult():
                 return multiply(one, other)
             case _:
-                raise self.refused(f"it uses {ast.unparse(node)!r}")
+                raise self.unsupported(f"it uses {ast.unparse(node)!r}")
 
     def decimal(self, op: ast.operator, one: Expr, other: Expr, node: ast.AST) -> Expr:
         """Return a field plus a DECIMAL of its scale, or a DECIMAL with a sign. Only these are exact in engines."""
@@ -564,20 +565,22 @@ class _StackFrame:
         grows = one.uses("field") and not any(other.uses(each) for each in ("field", "add"))
         if are_alike and grows and isinstance(op, (ast.Add, ast.Sub)):
             return add(one, other if isinstance(op, ast.Add) else self.negated(other, node))
-        raise self.refused(f"it computes {ast.unparse(node)!r} with DECIMALs, of which only a field's sum is lifted")
+        raise self.unsupported(
+            f"it computes {ast.unparse(node)!r} with DECIMALs, of which only a field's sum is lifted"
+        )
 
     def negated(self, value: Expr, node: ast.AST) -> Expr:
         """Return a DECIMAL with the other sign."""
         if digits_of(value.kind) > _NEGATED_DIGITS_MAX:
             why = f"a DECIMAL of more than {_NEGATED_DIGITS_MAX} digits, which Spark rounds when it changes the sign"
-            raise self.refused(f"it subtracts {why}, in {ast.unparse(node)!r}")
+            raise self.unsupported(f"it subtracts {why}, in {ast.unparse(node)!r}")
         return negate(value)
 
     def unary(self, op: ast.unaryop, value: Any, node: ast.AST) -> Expr:
         if isinstance(op, ast.Not):
             return const(not self.truth(value)) if not _is_condition(value) else not_(value)
         if isinstance(op, ast.Invert):
-            raise self.refused(f"it uses the operator ~ in {ast.unparse(node)!r}")
+            raise self.unsupported(f"it uses the operator ~ in {ast.unparse(node)!r}")
         number = self.number(value, node)
         return negate(number) if isinstance(op, ast.USub) else number
 
@@ -586,7 +589,7 @@ class _StackFrame:
         if isinstance(value, Tuple):
             return bool(value.items)
         if not isinstance(value, Expr):
-            raise self.refused("it uses an object as a condition")
+            raise self.unsupported("it uses an object as a condition")
         if self.running.is_null(value):
             return False
         match value.kind:
@@ -601,7 +604,7 @@ class _StackFrame:
             case "string":
                 return not self.running.decide(compare("eq", value, const("")))
             case kind:
-                raise self.refused(f"it uses a value of the type {kind} as a condition")
+                raise self.unsupported(f"it uses a value of the type {kind} as a condition")
 
     def chain(self, left: Any, ops: Sequence[ast.cmpop], others: Sequence[ast.expr], node: ast.AST) -> Expr:
         holds: Expr = TRUE
@@ -619,13 +622,15 @@ class _StackFrame:
                 if left == NONE:
                     left, right = right, left
                 if right != NONE or isinstance(left, Known):
-                    raise self.refused(f"it uses `is` with something other than None in {ast.unparse(node)!r}")
+                    raise self.unsupported(f"it uses `is` with something other than None in {ast.unparse(node)!r}")
                 return const(self.running.is_null(left) is isinstance(op, ast.Is))
             case ast.In() | ast.NotIn():
                 if not isinstance(right, Tuple):
-                    raise self.refused(f"it looks into something other than a tuple in {ast.unparse(node)!r}")
+                    raise self.unsupported(f"it looks into something other than a tuple in {ast.unparse(node)!r}")
                 if any(each == left and isinstance(each, Expr) and each.kind == "float" for each in right.items):
-                    raise self.refused(f"it looks for a float, which may be NaN, in itself in {ast.unparse(node)!r}")
+                    raise self.unsupported(
+                        f"it looks for a float, which may be NaN, in itself in {ast.unparse(node)!r}"
+                    )
                 is_in = any(self.running.decide(self.equal(left, each, node)) for each in right.items)
                 return const(is_in is isinstance(op, ast.In))
             case ast.Eq():
@@ -641,11 +646,11 @@ class _StackFrame:
             case ast.GtE():
                 return self.ordered("le", right, left, node)
             case _:
-                raise self.refused(f"it uses {ast.unparse(node)!r}")
+                raise self.unsupported(f"it uses {ast.unparse(node)!r}")
 
     def equal(self, left: Any, right: Any, node: ast.AST) -> Expr:
         if not isinstance(left, Expr) or not isinstance(right, Expr):
-            raise self.refused(f"it compares objects in {ast.unparse(node)!r}")
+            raise self.unsupported(f"it compares objects in {ast.unparse(node)!r}")
         one, other = self.running.is_null(left), self.running.is_null(right)
         if one or other:
             return const(one and other)
@@ -653,7 +658,7 @@ class _StackFrame:
 
     def ordered(self, op: str, left: Any, right: Any, node: ast.AST) -> Expr:
         if not isinstance(left, Expr) or not isinstance(right, Expr):
-            raise self.refused(f"it compares objects in {ast.unparse(node)!r}")
+            raise self.unsupported(f"it compares objects in {ast.unparse(node)!r}")
         if self.running.is_null(left) or self.running.is_null(right):
             raise Raised(f"TypeError: {ast.unparse(node)} with None, a NULL value ({self.where})", by_null=True)
         return compare(op, *self.comparable(left, right, node))
@@ -669,9 +674,11 @@ class _StackFrame:
                 return self.floating(one, node), self.floating(other, node)
             return one, other
         if len(kinds) > 1 or kinds & {"other", "none"}:
-            raise self.refused(f"it compares values of the types {left.kind} and {right.kind} in {ast.unparse(node)!r}")
+            raise self.unsupported(
+                f"it compares values of the types {left.kind} and {right.kind} in {ast.unparse(node)!r}"
+            )
         if left.uses("add") or right.uses("add"):
-            raise self.refused(f"it compares a sum of DECIMALs in {ast.unparse(node)!r}")
+            raise self.unsupported(f"it compares a sum of DECIMALs in {ast.unparse(node)!r}")
         return left, right
 
     # --- calls ----------------------------------------------------------------------------------------------------
@@ -685,17 +692,17 @@ class _StackFrame:
             if isinstance(each, ast.Starred):
                 held = self.value(each.value)
                 if not isinstance(held, Tuple):
-                    raise self.refused(f"it passes *arguments in {ast.unparse(node)!r}")
+                    raise self.unsupported(f"it passes *arguments in {ast.unparse(node)!r}")
                 given += held.items
             else:
                 given.append(self.value(each))
         if any(each.arg is None for each in named):
-            raise self.refused(f"it passes **keywords in {ast.unparse(node)!r}")
+            raise self.unsupported(f"it passes **keywords in {ast.unparse(node)!r}")
         by_name = {str(each.arg): self.value(each.value) for each in named}
         if isinstance(target, _Bound):
             return self.inner(target.function, [target.receiver, *given], by_name)
         if not isinstance(target, Known):
-            raise self.refused(f"it calls {ast.unparse(function)}, which is not a plain function or method")
+            raise self.unsupported(f"it calls {ast.unparse(function)}, which is not a plain function or method")
         known = target.of
         if isinstance(known, FunctionType):
             return self.inner(known, given, by_name)
@@ -704,11 +711,11 @@ class _StackFrame:
             return built_in(self, given, node)
         if isinstance(known, type) and known.__module__ != "builtins":
             return self.create(known, given, by_name)
-        raise self.refused(f"it calls {ast.unparse(function)}, of which the engine has no exact equal")
+        raise self.unsupported(f"it calls {ast.unparse(function)}, of which the engine has no exact equal")
 
     def inner(self, function: FunctionType, arguments: list[Any], named: dict[str, Any]) -> Any:
         if function.__code__.co_freevars:
-            raise self.refused(f"it calls {function.__name__}, which uses names of an enclosing function")
+            raise self.unsupported(f"it calls {function.__name__}, which uses names of an enclosing function")
         return _StackFrame(self.running, function, arguments, named, self.depth + 1).run()
 
     def create(self, cls: type, arguments: list[Any], named: dict[str, Any]) -> Any:
@@ -725,7 +732,7 @@ class _StackFrame:
         bases = [base for base in cls.__mro__ if base is not object]
         is_special = type(cls) not in (type, abc.ABCMeta) or any("__new__" in vars(base) for base in bases)
         if is_special or any(base.__module__ == "builtins" for base in bases):
-            raise self.refused(f"it creates a {cls.__name__}, which is not a plain class")
+            raise self.unsupported(f"it creates a {cls.__name__}, which is not a plain class")
         made = Record(cls)
         _plain_attributes(cls, self)
         init = inspect.getattr_static(cls, "__init__")
@@ -740,11 +747,11 @@ class _StackFrame:
     def fill(self, made: Record, arguments: list[Any], named: dict[str, Any]) -> None:
         """Set the attributes of a new dataclass."""
         if hasattr(made.cls, "__post_init__"):
-            raise self.refused(f"{made.cls.__name__} has __post_init__")
+            raise self.unsupported(f"{made.cls.__name__} has __post_init__")
         given = list(arguments)
         for each in dataclasses.fields(made.cls):
             if not each.init or each.kw_only or each.default_factory is not dataclasses.MISSING:
-                raise self.refused(f"{made.cls.__name__}.{each.name} is not a plain field")
+                raise self.unsupported(f"{made.cls.__name__}.{each.name} is not a plain field")
             if given:
                 made.attributes[each.name] = given.pop(0)
             elif each.name in named:
@@ -797,7 +804,7 @@ def _plain_attributes(cls: type, caller: _StackFrame) -> None:
         own = {"__getattribute__", "__getattr__", "__setattr__", "__bool__", "__len__"} & vars(base).keys()
         params = getattr(base, "__dataclass_params__", None)
         if own and not (params is not None and params.frozen):
-            raise caller.refused(f"{base.__name__} defines {', '.join(sorted(own))}")
+            raise caller.unsupported(f"{base.__name__} defines {', '.join(sorted(own))}")
 
 
 _INDIRECT: Final = frozenset({"setattr", "__dict__", "vars", "__setattr__", "delattr"})
@@ -830,7 +837,7 @@ def _instructions(code: Any) -> Iterator[tuple[str, Any]]:
 def _extreme(op: str) -> Callable[[_StackFrame, list[Any], ast.AST], Any]:
     def choose(caller: _StackFrame, given: list[Any], node: ast.AST) -> Any:
         if len(given) < 2:
-            raise caller.refused(f"it uses {ast.unparse(node)!r}; {op} takes two or more values here")
+            raise caller.unsupported(f"it uses {ast.unparse(node)!r}; {op} takes two or more values here")
         best = given[0]
         for each in given[1:]:
             pair = (each, best) if op == "min" else (best, each)
@@ -843,14 +850,14 @@ def _extreme(op: str) -> Callable[[_StackFrame, list[Any], ast.AST], Any]:
 
 def _one(caller: _StackFrame, given: list[Any], node: ast.AST) -> Any:
     if len(given) != 1:
-        raise caller.refused(f"it uses {ast.unparse(node)!r}")
+        raise caller.unsupported(f"it uses {ast.unparse(node)!r}")
     return given[0]
 
 
 def _abs(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
     number = caller.number(_one(caller, given, node), node)
     if number.kind == "float":
-        raise caller.refused(f"it uses {ast.unparse(node)!r} of a float")
+        raise caller.unsupported(f"it uses {ast.unparse(node)!r} of a float")
     return negate(number) if caller.running.decide(compare("lt", number, const(0))) else number
 
 
@@ -862,7 +869,7 @@ def _bool(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
 def _int(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
     number = caller.number(_one(caller, given, node), node)
     if number.kind == "float":
-        raise caller.refused(f"it cuts off a fraction in {ast.unparse(node)!r}")
+        raise caller.unsupported(f"it cuts off a fraction in {ast.unparse(node)!r}")
     return number
 
 
@@ -873,7 +880,7 @@ def _float(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
 def _decimal(caller: _StackFrame, given: list[Any], node: ast.AST) -> Known:
     value = _one(caller, given, node)
     if not isinstance(value, Expr) or not value.is_const or value.kind not in ("int", "string"):
-        raise caller.refused(f"it makes a Decimal of something other than a constant in {ast.unparse(node)!r}")
+        raise caller.unsupported(f"it makes a Decimal of something other than a constant in {ast.unparse(node)!r}")
     try:
         return Known(decimal.Decimal(value.value))
     except decimal.InvalidOperation:
@@ -907,18 +914,18 @@ def _type_of(kind: str) -> type:
 
 def _isinstance(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
     if len(given) != 2 or not isinstance(given[0], Expr):
-        raise caller.refused(f"it uses {ast.unparse(node)!r}")
+        raise caller.unsupported(f"it uses {ast.unparse(node)!r}")
     value, asked = given
     members = asked.items if isinstance(asked, Tuple) else (asked,)
     classes = [each.of for each in members if isinstance(each, Known)]
     if len(classes) < len(members) or not all(isinstance(each, type) for each in classes):
-        raise caller.refused(f"it asks for something other than types in {ast.unparse(node)!r}")
+        raise caller.unsupported(f"it asks for something other than types in {ast.unparse(node)!r}")
     if any(type(each) is not type for each in classes):
-        raise caller.refused(f"it asks for a type that decides itself what belongs to it in {ast.unparse(node)!r}")
+        raise caller.unsupported(f"it asks for a type that decides itself what belongs to it in {ast.unparse(node)!r}")
     if caller.running.is_null(value) or value.kind == "none":
         return FALSE
     if value.kind == "other":
-        raise caller.refused(f"it asks for the type of a struct, array or map in {ast.unparse(node)!r}")
+        raise caller.unsupported(f"it asks for the type of a struct, array or map in {ast.unparse(node)!r}")
     own = _TYPES.get(value.kind) or _type_of(value.kind)
     return const(any(issubclass(own, each) for each in classes))
 

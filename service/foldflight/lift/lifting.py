@@ -8,11 +8,12 @@ from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from foldflight.errors import RejectedError
+from foldflight.fold.mode import Unsupported
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import BoundFunction, ClassForm, Function
 from foldflight.lift.analysis import lift_of
 from foldflight.lift.plan import Plan
-from foldflight.lift.source import Refused, codes_in
+from foldflight.lift.source import codes_in
 from foldflight.lift.tree import DEPTH_MAX, TEXT_MAX, Lift
 
 _UNKNOWN: Final = "the server does not tell; it is of an older version"
@@ -114,12 +115,12 @@ def _text(bound: BoundFunction) -> str:
     try:
         lift = lift_of(bound)
         if lift.depth > DEPTH_MAX:
-            raise Refused("its expressions are nested too deeply")
+            raise Unsupported("its expressions are nested too deeply")
         Plan.of(lift)
         if not lift.unretractable:
             Plan.of(lift, has_kinds=True)
-    except Refused as refused:
-        return json.dumps({"reason": str(refused)})
+    except Unsupported as unsupported:
+        return json.dumps({"reason": str(unsupported)})
     except RecursionError:
         return json.dumps({"reason": "its methods are nested too deeply"})
     text = lift.to_json()

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from foldflight.fold.mode import Unsupported
 from foldflight.lift.evaluate import evaluate
-from foldflight.lift.source import Refused
 from foldflight.lift.tree import (
     SIGN,
     TRUE,
@@ -54,7 +54,7 @@ _EXACT: Final = decimal.Context(prec=76)
 _FAST_MAX: Final = float(1 << 61)
 
 
-class Overflowed(Exception):  # noqa: N818 - the caller knows the group and makes an error of it
+class SumOverflow(Exception):  # noqa: N818 - the caller knows the group and makes an error of it
     """The sum of a limb left 64 bits.
 
     Args:
@@ -66,7 +66,7 @@ class Overflowed(Exception):  # noqa: N818 - the caller knows the group and make
         self.index = index
 
 
-class Unfit(Exception):  # noqa: N818 - as above
+class FieldOverflow(Exception):  # noqa: N818 - as above
     """The value of a field does not fit its type.
 
     Args:
@@ -160,10 +160,10 @@ class Plan:
     limbs: tuple[tuple[_Limb, ...], ...]
 
     @property
-    def unfinished(self) -> str:
+    def outcome_reason(self) -> str:
         """Why states and results are put together in Python; empty if expressions of an engine can do it."""
-        if self.lift.outcome.why_not:
-            return self.lift.outcome.why_not
+        if self.lift.outcome.reason:
+            return self.lift.outcome.reason
         if any(each.shift > 2 * _LIMB or abs(each.factor) >> _LIMB for limbs in self.limbs for each in limbs):
             return "a sum may exceed 38 digits"
         if self.lift.failures and not any(each.sums for each in self.aggregates):
@@ -175,7 +175,7 @@ class Plan:
             for part in outcome.parts:
                 _check(part.when)
                 _check(part.value)
-        except Refused:
+        except Unsupported:
             return "get_value computes integers that may exceed 64 bits"
         used = [each.when for each in outcome.failures]
         used += [each for part in outcome.parts for each in (part.when, part.value)]
@@ -193,10 +193,10 @@ class Plan:
             has_kinds: Whether rows may be retracted.
 
         Raises:
-            Refused: An expression could leave 64 bits where it cannot be cut.
+            Unsupported: An expression could leave 64 bits where it cannot be cut.
         """
         if has_kinds and lift.unretractable:
-            raise Refused(lift.unretractable)
+            raise Unsupported(lift.unretractable)
         aggregates: dict[Aggregate, int] = {}
         limbs = []
         for each in lift.fields:
@@ -210,7 +210,7 @@ class Plan:
         for failure in lift.failures:
             _check(failure.when)
         if not aggregates:
-            raise Refused("no row changes its accumulator")
+            raise Unsupported("no row changes its accumulator")
         failing = [each.when for each in lift.failures]
         return cls(lift, tuple(_with_rest(each, failing) for each in aggregates), tuple(limbs))
 
@@ -245,8 +245,8 @@ class Plan:
             count: The number n.
 
         Raises:
-            Overflowed: A sum is NULL.
-            Unfit: A number does not fit its field.
+            SumOverflow: A sum is NULL.
+            FieldOverflow: A number does not fit its field.
         """
         names = [each.name for each in self.lift.fields]
         if names == [""]:
@@ -288,7 +288,7 @@ def _totals(start: int, limbs: Sequence[_Limb], columns: Sequence[pa.Array]) -> 
     """Return n sums: an int64 array if they fit, otherwise a list of integers."""
     for column in columns:
         if column.null_count:
-            raise Overflowed(column.is_null().to_pylist().index(True))
+            raise SumOverflow(column.is_null().to_pylist().index(True))
     arrays = [column.to_numpy() for column in columns]
     factors = [each.factor << each.shift for each in limbs]
     bound = np.abs(float(start)) + sum(
@@ -308,9 +308,9 @@ def _totals(start: int, limbs: Sequence[_Limb], columns: Sequence[pa.Array]) -> 
 
 
 def _decimals(name: str, totals: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return n sums of DECIMALs in the type of their field. Raises Overflowed, Unfit."""
+    """Return n sums of DECIMALs in the type of their field. Raises SumOverflow, FieldOverflow."""
     if totals.null_count:
-        raise Overflowed(totals.is_null().to_pylist().index(True))
+        raise SumOverflow(totals.is_null().to_pylist().index(True))
     try:
         return totals.cast(type_)
     except pa.ArrowException:
@@ -318,12 +318,12 @@ def _decimals(name: str, totals: pa.Array, type_: pa.DataType) -> pa.Array:
     end = decimal.Decimal(10) ** (type_.precision - type_.scale)
     for index, value in enumerate(totals.to_pylist()):
         if abs(value) >= end:
-            raise Unfit(index, f"{f'{name}: ' if name else ''}{value} (Decimal) does not fit {type_}")
-    raise Unfit(0, f"{name}: the values do not fit {type_} together")
+            raise FieldOverflow(index, f"{f'{name}: ' if name else ''}{value} (Decimal) does not fit {type_}")
+    raise FieldOverflow(0, f"{name}: the values do not fit {type_} together")
 
 
 def _whole(name: str, totals: Any, type_: pa.DataType) -> pa.Array:
-    """Return n integers in the type of their field. Raises Unfit."""
+    """Return n integers in the type of their field. Raises FieldOverflow."""
     if isinstance(totals, pa.Array):
         try:
             return totals.cast(pa.decimal128(19, 0)).cast(type_) if pa.types.is_decimal(type_) else totals.cast(type_)
@@ -338,8 +338,10 @@ def _whole(name: str, totals: Any, type_: pa.DataType) -> pa.Array:
         try:
             pa.array([value], type_)
         except (pa.ArrowException, OverflowError):
-            raise Unfit(index, f"{f'{name}: ' if name else ''}{totals[index]} (int) does not fit {type_}") from None
-    raise Unfit(0, f"{name}: the values do not fit {type_} together")
+            raise FieldOverflow(
+                index, f"{f'{name}: ' if name else ''}{totals[index]} (int) does not fit {type_}"
+            ) from None
+    raise FieldOverflow(0, f"{name}: the values do not fit {type_} together")
 
 
 def _aggregates(field: Field, *, has_kinds: bool) -> list[tuple[Aggregate, int, int]]:
@@ -356,7 +358,7 @@ def _aggregates(field: Field, *, has_kinds: bool) -> list[tuple[Aggregate, int, 
         return [(Aggregate("decimal sum", signed), 0, 1)]
     amounts = {each.value for each in field.parts}
     if any(max(-each.low, each.high) >= _AMOUNT_END for each in amounts):
-        raise Refused("it adds integers that may exceed 192 bits")
+        raise Unsupported("it adds integers that may exceed 192 bits")
     if not has_kinds and len(amounts) == 1 and (amount := next(iter(amounts))).is_const:
         return [(Aggregate("count", tuple(Part(each.when, const(1)) for each in field.parts)), 0, amount.value)]
     cases: dict[int, list[Part]] = {}
@@ -418,7 +420,7 @@ def _fits(one: Expr) -> bool:
 def _check(one: Expr) -> None:
     """Refuse an expression that could leave 64 bits."""
     if not all(_fits(each) for each in one.walk() if each.kind == "int"):
-        raise Refused("it compares integers that may exceed 64 bits")
+        raise Unsupported("it compares integers that may exceed 64 bits")
 
 
 def _is_limb(one: Expr) -> bool:
@@ -473,10 +475,10 @@ def _terms(one: Expr) -> list[tuple[int, Expr]]:
         case "mul", left, right:
             pairs = [(one_, other) for one_ in _terms(left) for other in _terms(right)]
             if len(pairs) > _PAIRS_MAX:
-                raise Refused("it multiplies sums of too many integers")
+                raise Unsupported("it multiplies sums of too many integers")
             return [product for one_, other in pairs for product in _product([one_], [other])]
         case _:
-            raise Refused("it adds integers that may exceed 64 bits and cannot be cut")
+            raise Unsupported("it adds integers that may exceed 64 bits and cannot be cut")
 
 
 def _negated(shift: int, term: Expr) -> list[tuple[int, Expr]]:

@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 
+from foldflight.fold.mode import Unsupported
+
 _CACHED_MAX = 256
-
-
-class Refused(Exception):  # noqa: N818 - not a failure: the function is folded as always, with this reason
-    """A function is not lifted, for a reason that is text for its author."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +36,14 @@ def source_of(function: FunctionType) -> Source:
     is not taken for it.
 
     Raises:
-        Refused: There is no source, or it is not that of the code.
+        Unsupported: There is no source, or it is not that of the code.
     """
     code = function.__code__
     text = "".join(linecache.getlines(code.co_filename, function.__globals__))
     source = _source_in(text, code) if text else None
     if source is None:
         why = "has changed since it was imported" if text else "cannot be read here"
-        raise Refused(f"the source of {function.__name__} ({_short(code.co_filename)}) {why}")
+        raise Unsupported(f"the source of {function.__name__} ({_short(code.co_filename)}) {why}")
     return source
 
 

@@ -385,19 +385,19 @@ class Outcome:
     Args:
         parts: Values and when they are returned; one part applies to each accumulator that does not fail.
         failures: Accumulators for which it raises.
-        why_not: Why it is not known, so that Python has to call it; empty if it is known.
+        reason: Why it is not known, so that Python has to call it; empty if it is known.
     """
 
     parts: tuple[Part, ...] = ()
     failures: tuple[Failure, ...] = ()
-    why_not: str = ""
+    reason: str = ""
 
     def to_data(self) -> dict[str, Any]:
         """Return it as plain values."""
         return {
             "parts": [[part.when.to_data(), part.value.to_data()] for part in self.parts],
             "fails": [[each.when.to_data(), each.text] for each in self.failures],
-            "reason": self.why_not,
+            "reason": self.reason,
         }
 
     @classmethod
@@ -410,7 +410,7 @@ class Outcome:
         )
 
 
-_UNKNOWN_OUTCOME: Final = Outcome(why_not="the server does not tell; it is of an older version")
+_UNKNOWN_OUTCOME: Final = Outcome(reason="the server does not tell; it is of an older version")
 
 
 @dataclass(frozen=True)

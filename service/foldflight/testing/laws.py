@@ -34,7 +34,7 @@ from foldflight.functions.types.serializer import views_in
 from foldflight.functions.types.values import CastError, cast_results
 from foldflight.lift.evaluate import evaluate
 from foldflight.lift.lifting import lift_text, lifted_of
-from foldflight.lift.plan import Overflowed, Plan, Unfit
+from foldflight.lift.plan import FieldOverflow, Plan, SumOverflow
 from foldflight.shipping.pickling import unpickled_copy
 from foldflight.testing.scalarlaws import SCALAR_LAWS, Law, ScalarSubject, argument_types
 from foldflight.testing.views import CachedViews
@@ -596,9 +596,9 @@ def _lifted_rows(subject: _Subject, plan: Plan, rows: Rows, signs: list[int]) ->
     columns = [pa.array([result], plan.type_of(index, subject.types)) for index, result in enumerate(results)]
     try:
         state = plan.states(columns, subject.calls[0].bound.state_type, 1)[0].as_py()
-    except Overflowed:
+    except SumOverflow:
         return None, True  # an error that names the fold, and no wrong state
-    except Unfit as unfit:
+    except FieldOverflow as unfit:
         if isinstance(expected, FoldflightError) and expected.code == "OVERFLOW":
             return None, True
         return f"the lifted form overflows: {unfit}, and the interpreter has {expected!r}", False
@@ -613,7 +613,7 @@ def _lifted_rows(subject: _Subject, plan: Plan, rows: Rows, signs: list[int]) ->
 def _finished(subject: _Subject, plan: Plan, state: Any, output: Callable[[], Any]) -> str | None:
     """Compare the interpreter's output with what the lifted form makes of the state."""
     outcome = plan.lift.outcome
-    if outcome.why_not:
+    if outcome.reason:
         return None
     fields = {"": state} if [each.name for each in plan.lift.fields] == [""] else state
     try:
@@ -625,7 +625,7 @@ def _finished(subject: _Subject, plan: Plan, state: Any, output: Callable[[], An
         raised = [each.text for each in outcome.failures if evaluate(each.when, fields)]
         values = [evaluate(each.value, fields) for each in outcome.parts if evaluate(each.when, fields)]
     except OverflowError as error:
-        return None if plan.unfinished else f"the lifted get_value overflows for the state {state!r}: {error}"
+        return None if plan.outcome_reason else f"the lifted get_value overflows for the state {state!r}: {error}"
     if len(raised) + len(values) != 1:
         return f"the lifted get_value has {values} and raises {raised} for the state {state!r}"
     try:

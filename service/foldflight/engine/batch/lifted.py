@@ -12,7 +12,7 @@ from foldflight.engine.batch.tasks import FinalFold, Folding
 from foldflight.engine.query.blocks import gather
 from foldflight.engine.query.layout import LIVE
 from foldflight.errors import FunctionError
-from foldflight.lift.plan import Overflowed, Plan, Unfit
+from foldflight.lift.plan import FieldOverflow, Plan, SumOverflow
 
 ROWS: Final = "rows"
 """The number of rows of the one group of a query without keys, which may have none."""
@@ -76,7 +76,7 @@ class LiftedFold(FinalFold):
         for index, plan in enumerate(self.plans):
             try:
                 states.append(self._states(index, plan, block))
-            except (Overflowed, Unfit) as error:
+            except (SumOverflow, FieldOverflow) as error:
                 function = self.query.opening.calls[index].function
                 group = folding.groups.name(int(slots[error.index]))
                 raise _overflow(function, error, group) from None
@@ -90,6 +90,6 @@ class LiftedFold(FinalFold):
         return plan.states(results, type_, block.num_rows)
 
 
-def _overflow(function: str, error: Overflowed | Unfit, group: dict[str, Any]) -> FunctionError:
-    text = f"its accumulator does not fit its state: {error}" if isinstance(error, Unfit) else OVERFLOWED
+def _overflow(function: str, error: SumOverflow | FieldOverflow, group: dict[str, Any]) -> FunctionError:
+    text = f"its accumulator does not fit its state: {error}" if isinstance(error, FieldOverflow) else OVERFLOWED
     return FunctionError("OVERFLOW", text, function=function, group=group)

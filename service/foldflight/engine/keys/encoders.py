@@ -109,7 +109,7 @@ class Numbers:
         """The numbers, by id."""
         if self._few is not None:
             return np.array(list(self._few), np.int64)
-        return self._held.values if self._compiled is None else self._compiled.held
+        return self._held.values if self._compiled is None else self._compiled.keys
 
     def ids(self, values: Codes) -> tuple[Ids, Rows]:
         if self._few is not None:

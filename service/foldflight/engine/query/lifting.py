@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
+from foldflight.fold.mode import Unsupported
 from foldflight.functions import Call
 from foldflight.functions.types.sql import has_floats
 from foldflight.lift.checks import check_lift
 from foldflight.lift.lifting import lifted_of
 from foldflight.lift.plan import Plan
-from foldflight.lift.source import Refused
 from foldflight.lift.tree import Expr, Lift
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Lifting:
             try:
                 lift, reason = _described(call, opened.lift)
                 if lift is None:
-                    raise Refused(reason)
+                    raise Unsupported(reason)
                 try:
                     check_lift(lift, opened.input_types, layout.states.types[index], layout.outputs.types[index])
                 except ValueError as error:
@@ -77,27 +77,27 @@ class Lifting:
                 given = [types[name] for name in call.arguments]
                 _check_casts(given, opened.input_types)
                 if layout.has_kinds and not (len(layout.keys) or opened.is_invertible):
-                    raise Refused("it is not invertible, and without keys a retraction may come without its row")
+                    raise Unsupported("it is not invertible, and without keys a retraction may come without its row")
                 plan = Plan.of(lift.narrowed(given), has_kinds=layout.has_kinds)
                 if query.lifts_integers_only:
                     _check_integers(plan, layout.keys)
                 plans.append(plan)
-            except Refused as refused:
-                return cls((), f"{call.function} is not lifted: {refused}")
+            except Unsupported as unsupported:
+                return cls((), f"{call.function} is not lifted: {unsupported}")
         return cls(tuple(plans))
 
 
 def _check_integers(plan: Plan, keys: pa.Schema) -> None:
     """Refuse a plan that a host may compute otherwise whose integers alone are known to be like those of Spark."""
     if any(has_floats(field.type) for field in keys):
-        raise Refused("a key has floats, and this host groups -0.0 and NaNs by their bits")
+        raise Unsupported("a key has floats, and this host groups -0.0 and NaNs by their bits")
     cases = [case for aggregate in plan.aggregates for case in aggregate.cases]
     parts = [part for case in cases for part in (case.when, case.value)]
     if any(map(_has_floats, [*parts, *(each.when for each in plan.lift.failures)])):
-        raise Refused("it computes with floats, for whose NaNs and -0.0 this host has other rules")
+        raise Unsupported("it computes with floats, for whose NaNs and -0.0 this host has other rules")
     for case in cases:
         if case.value.kind not in {"int", "bool"}:
-            raise Refused("it keeps values that are no integers, which this host may compare otherwise")
+            raise Unsupported("it keeps values that are no integers, which this host may compare otherwise")
 
 
 def _has_floats(one: Expr) -> bool:
@@ -128,4 +128,4 @@ def _check_casts(given: Sequence[pa.DataType], wanted: Sequence[pa.DataType]) ->
     for one, other in zip(given, wanted, strict=True):
         integers = pa.types.is_signed_integer(one) and pa.types.is_signed_integer(other)
         if one != other and not integers and (one, other) != (pa.float32(), pa.float64()):
-            raise Refused(f"an argument of the type {one} is cast to {other}")
+            raise Unsupported(f"an argument of the type {one} is cast to {other}")

@@ -261,8 +261,8 @@ class Query:
         if self.lifts_integers_only:
             return Choice(taken=False, why="divisions and decimals of this host may differ from those of Spark")
         for call, plan in zip(self.opening.calls, self.lifting.plans, strict=True):
-            if plan.unfinished:
-                return Choice(taken=False, why=f"{call.function}: {plan.unfinished}")
+            if plan.outcome_reason:
+                return Choice(taken=False, why=f"{call.function}: {plan.outcome_reason}")
         return Choice(taken=True, why="get_value of every call is lifted")
 
     @property

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge, cannot_retract
-from foldflight.fold.aggregate.states import Unfit
+from foldflight.fold.aggregate.states import UnconvertibleState
 from foldflight.fold.failures import user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots
@@ -162,7 +162,7 @@ class Bundled(Interpreted):
         """Return the accumulators of some segments as states, and the segments without them."""
         try:
             states = self.codec.encode([each for segment in segments for each in segment.accumulators])
-        except Unfit:
+        except UnconvertibleState:
             return None
         changeable = any(exact_types(type_) is None for type_ in self.bound.input_types)
         return states, [

@@ -16,7 +16,7 @@ import pyarrow as pa
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.migration import StateOrigin
-from foldflight.fold.aggregate.states import Unfit, state_codec
+from foldflight.fold.aggregate.states import UnconvertibleState, state_codec
 from foldflight.fold.failures import Failures, call_if_written, user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, capacity_for
@@ -306,7 +306,7 @@ class Interpreted(Accumulators):
     def merge(self, slots: Slots, states: pa.Array) -> None:
         try:
             accumulators = self.codec.decode(states)
-        except Unfit as unfit:
+        except UnconvertibleState as unfit:
             unfit.error.slot = int(slots[unfit.index])
             if not self.failures.take(unfit.error):
                 raise unfit.error from unfit.__cause__
@@ -339,7 +339,7 @@ class Interpreted(Accumulators):
         slots_in_use = self.occupied()
         try:
             return slots_in_use, self.codec.encode([self._held[slot] for slot in slots_in_use.tolist()])
-        except Unfit:  # a number beyond its type, which later rows may bring back into range
+        except UnconvertibleState:  # a number beyond its type, which later rows may bring back into range
             return None
         finally:
             self.forget(slots_in_use)
@@ -399,7 +399,7 @@ class Interpreted(Accumulators):
         held = self._held
         try:
             return self.codec.encode([held[slot] for slot in slots.tolist()])
-        except Unfit as unfit:
+        except UnconvertibleState as unfit:
             unfit.error.slot = int(slots[unfit.index])
             raise unfit.error from unfit.__cause__
 

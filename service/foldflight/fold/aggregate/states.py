@@ -31,7 +31,7 @@ _PICKLE: Final = b"FFP1"
 _HEADER_BYTES: Final = 12
 
 
-class Unfit(Exception):  # noqa: N818 - the caller, which knows the slot, raises its FunctionError
+class UnconvertibleState(Exception):  # noqa: N818 - the caller, which knows the slot, raises its FunctionError
     """The accumulator or state at `index` cannot be converted, because of `error`."""
 
     def __init__(self, index: int, error: FunctionError) -> None:
@@ -47,13 +47,14 @@ class StateCodec(ABC):
 
     @abstractmethod
     def encode(self, accumulators: Sequence[Any]) -> pa.Array:
-        """Return n accumulators as n states. Raises Unfit for the first that cannot be converted."""
+        """Return n accumulators as n states. Raises UnconvertibleState for the first that cannot be converted."""
 
     @abstractmethod
     def decode(self, states: pa.Array) -> list[Any]:
-        """Return n states, none of them NULL, as n accumulators. Raises Unfit for the first that `deserialize` refuses.
+        """Return n states, none of them NULL, as n accumulators.
 
         Raises:
+            UnconvertibleState: `deserialize` raises for a state; the first of these is named.
             RejectedError: STATE_MISMATCH, for a state of another function, version, schema or key.
             CorruptError: STATE_CHECKSUM, for damaged bytes.
         """
@@ -79,7 +80,7 @@ class Typed(StateCodec):
         except CastError as error:
             remedy = f"; {_WIDER}" if error.code == "OVERFLOW" else ""
             message = f"its accumulator does not fit its state: {error}{remedy}"
-            raise Unfit(error.index, FunctionError(error.code, message, function=self.function)) from None
+            raise UnconvertibleState(error.index, FunctionError(error.code, message, function=self.function)) from None
 
     def decode(self, states: pa.Array) -> list[Any]:
         return typed_values(self.function, self.serializer, states)
@@ -112,7 +113,7 @@ class _Enveloped(StateCodec):
             try:
                 packed.append(self.pack(accumulator))
             except FunctionError as error:
-                raise Unfit(index, error) from error.__cause__
+                raise UnconvertibleState(index, error) from error.__cause__
         return pa.array(packed, pa.binary())
 
     def decode(self, states: pa.Array) -> list[Any]:
@@ -121,7 +122,7 @@ class _Enveloped(StateCodec):
             try:
                 accumulators.append(self.unpack(state))
             except FunctionError as error:
-                raise Unfit(index, error) from error.__cause__
+                raise UnconvertibleState(index, error) from error.__cause__
         return accumulators
 
     @abstractmethod
@@ -266,7 +267,7 @@ class Pickled(_Enveloped):
                 f"its accumulator has the view {view}, but is pickled as a whole ({self.reason}); annotate the "
                 "accumulator, as in `def create_accumulator(self) -> State`, and the attributes of its class"
             )
-            raise Unfit(0, FunctionError("RESULT_TYPE", message, function=self.function))
+            raise UnconvertibleState(0, FunctionError("RESULT_TYPE", message, function=self.function))
         return super().encode(accumulators)
 
     def pack(self, accumulator: Any) -> bytes:

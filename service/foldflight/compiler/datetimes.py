@@ -13,7 +13,8 @@ from typing import Any, Final
 from numba.extending import register_jitable
 
 from foldflight.compiler import arithmetic
-from foldflight.compiler.kinds import KNOWN, Refused, as_kind, as_number, inner_kind, kind_of, stand_in
+from foldflight.compiler.value_types import KNOWN, as_kind, as_number, inner_kind, kind_of, stand_in
+from foldflight.fold.mode import Unsupported
 from foldflight.fold.moments import MOMENTS
 
 _DAY: Final = 86_400_000_000
@@ -94,7 +95,7 @@ def _of_kinds(name: str, **functions: tuple[Any, str]) -> Any:
     def choose(a: Any) -> Any:
         kind = inner_kind(a)
         if kind not in functions:
-            raise Refused(f"it uses the attribute {name} of a value")
+            raise Unsupported(f"it uses the attribute {name} of a value")
         function, result = functions[kind]
         known, made = KNOWN[kind], as_kind(result)
         return lambda a: made(function(as_number(known(a))))
@@ -215,7 +216,7 @@ def duration_of(
     """Stand for `timedelta(...)` of whole numbers."""
     given = (days, seconds, microseconds, milliseconds, minutes, hours, weeks)
     if any(kind_of(each) != "int" for each in given):
-        raise Refused("it calls timedelta with something other than whole numbers")
+        raise Unsupported("it calls timedelta with something other than whole numbers")
     made = as_kind("duration")
     factors = tuple(DURATION.values())
 
@@ -245,9 +246,9 @@ def replaced(a: Any, year: Any, month: Any, day: Any, hour: Any, minute: Any, se
     kind = inner_kind(a)
     parts = (year, month, day, hour, minute, second, microsecond)
     if kind not in ("date", "timestamp", "instant") or any(kind_of(each) not in ("int", "none") for each in parts):
-        raise Refused("it uses the attribute replace of a value")
+        raise Unsupported("it uses the attribute replace of a value")
     if kind == "date" and any(kind_of(each) == "int" for each in parts[3:]):
-        raise Refused("it replaces the time of a date")
+        raise Unsupported("it replaces the time of a date")
     known, made, is_date = KNOWN[kind], as_kind(kind), kind == "date"
 
     def replace(a, year, month, day, hour, minute, second, microsecond):

@@ -44,7 +44,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Holding:
+class Contents:
     """What a container holds.
 
     Args:
@@ -92,7 +92,7 @@ class _Member:
     valid: str = ""
 
 
-class Heap:
+class Arena:
     """The arena and the journal of a call's containers.
 
     Args:
@@ -104,14 +104,14 @@ class Heap:
 
     def __init__(self, control: npt.NDArray[np.int64]) -> None:
         self.control = control
-        self._arena = np.zeros(0, np.int64)
+        self._words = np.zeros(0, np.int64)
         self._journal = np.zeros(0, np.int64)
         self.texts: list[pa.Array] = []
         self._resize(np.zeros(_WORDS_MIN, np.int64), 0)
         self._record(_CHANGES_MIN)
 
     def _resize(self, arena: npt.NDArray[np.int64], top: int) -> None:
-        self._arena = arena
+        self._words = arena
         self.control[[TOP, SIZE, ARENA]] = top, len(arena), arena.ctypes.data
 
     def _record(self, changes: int) -> None:
@@ -148,7 +148,7 @@ class Heap:
         """Undo what a row has changed that was given up."""
         count = int(self.control[CHANGES])
         for address, word in self._journal[: 2 * count].reshape(-1, 2)[::-1].tolist():
-            self._arena[(address - self._arena.ctypes.data) // 8] = word
+            self._words[(address - self._words.ctypes.data) // 8] = word
         self.control[CHANGES] = 0
 
     def _grow(self, tables: Sequence[Any], fields: Sequence[RecordField], *, again: bool = False) -> None:
@@ -189,7 +189,9 @@ class Heap:
     def _compact(self, tables: Sequence[Any], fields: Sequence[RecordField], more: int) -> None:
         """Move all regions to the beginning of a new arena."""
         headers = [
-            (table[field.name], _size(table[field.name], field.held)) for table in tables for field in held(fields)
+            (table[field.name], _size(table[field.name], field.contents))
+            for table in tables
+            for field in container_fields(fields)
         ]
         # A word for each header, too, since all of them are read, however few rows the room is for.
         live = sum(int(sizes.sum()) + len(sizes) for _, sizes in headers)
@@ -197,40 +199,40 @@ class Heap:
         top = 0
         for header, sizes in headers:
             words, offsets = _entry_offsets(header[:, OFFSET], sizes)
-            arena[top : top + len(words)] = self._arena[words]
+            arena[top : top + len(words)] = self._words[words]
             header[:, OFFSET] = top + offsets
             top += len(words)
         self._resize(arena, top)
         self.control[CHANGES] = 0  # its addresses are those of the old arena
 
-    def column(self, headers: Any, holding: Holding, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
+    def column(self, headers: Any, contents: Contents, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
         """Return n containers as a column of lists or maps; None if a number does not fit its type.
 
         Args:
             headers: Their headers, int64, shape (n, 6).
-            holding: What they hold.
+            contents: What they hold.
             type_: The type of the column.
             narrow: Whether integers have the width of their type, instead of 64 bits.
         """
         counts = headers[:, USED]
-        entries, starts = _entry_offsets(headers[:, OFFSET], counts, holding.stride)
-        if holding.shape != "list" and (headers[:, LIVE] != counts).any():
+        entries, starts = _entry_offsets(headers[:, OFFSET], counts, contents.stride)
+        if contents.shape != "list" and (headers[:, LIVE] != counts).any():
             owners = np.repeat(np.arange(len(headers)), counts)
             positions = np.arange(len(entries)) - starts[owners]
-            bits = headers[owners, OFFSET] + headers[owners, CAPACITY] * holding.stride + positions // 64
-            live = (self._arena[bits] >> (positions % 64)) & 1 == 0
+            bits = headers[owners, OFFSET] + headers[owners, CAPACITY] * contents.stride + positions // 64
+            live = (self._words[bits] >> (positions % 64)) & 1 == 0
             entries, counts = entries[live], headers[:, LIVE]
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
         if pa.types.is_map(type_):
-            assert holding.value is not None
-            keys = self._part(entries, holding.key, type_.key_type, narrow=narrow)
-            ahead = entries + len(holding.key.kinds)
-            items = self._part(ahead, holding.value, type_.item_type, narrow=narrow)
+            assert contents.value is not None
+            keys = self._part(entries, contents.key, type_.key_type, narrow=narrow)
+            ahead = entries + len(contents.key.kinds)
+            items = self._part(ahead, contents.value, type_.item_type, narrow=narrow)
             if keys is None or items is None:
                 return None
             made = pa.MapArray.from_arrays(offsets, keys, items)
             return made.cast(type_) if narrow else made
-        items = self._part(entries, holding.key, type_.value_type, narrow=narrow)
+        items = self._part(entries, contents.key, type_.value_type, narrow=narrow)
         if items is None:
             return None
         return (
@@ -242,7 +244,7 @@ class Heap:
         for number, kind in enumerate(part.kinds):
             member = _Member("value", FORMATS[kind])
             records = np.zeros(len(offsets), record_dtype((member,)))
-            words = self._arena[offsets + number]
+            words = self._words[offsets + number]
             records["value"] = words.view(np.float64) if member.format == "f8" else words
             wanted = type_.field(number).type if part.is_tuple else type_
             columns.append(column_of(records, member, wanted, narrow=narrow))
@@ -254,12 +256,12 @@ class Heap:
             return pa.StructArray.from_arrays(columns, fields=list(type_))
         return pa.StructArray.from_arrays(columns, names=[field.name for field in type_])
 
-    def fill(self, headers: Any, holding: Holding, column: pa.Array, offset: int) -> int | None:
+    def fill(self, headers: Any, contents: Contents, column: pa.Array, offset: int) -> int | None:
         """Write a column of n containers into the arena, and their headers; None if one does not fit.
 
         Args:
             headers: int64, shape (n, 6), which are written.
-            holding: What the containers hold.
+            contents: What the containers hold.
             column: The lists or maps.
             offset: The first of the words that `room` has asked for.
 
@@ -270,20 +272,20 @@ class Heap:
         if counts is None:
             return None
         entries = column.flatten() if not pa.types.is_map(column.type) else None
-        parts: list[tuple[Part, Any]] = [(holding.key, entries)]
+        parts: list[tuple[Part, Any]] = [(contents.key, entries)]
         if entries is None:
-            assert holding.value is not None
+            assert contents.value is not None
             first, last = column.offsets[0].as_py(), column.offsets[len(column)].as_py()
-            parts = [(holding.key, column.keys.slice(first, last - first))]
-            parts.append((holding.value, column.items.slice(first, last - first)))
+            parts = [(contents.key, column.keys.slice(first, last - first))]
+            parts.append((contents.value, column.items.slice(first, last - first)))
         headers[:, CONTROL] = self.control.ctypes.data
         headers[:, USED] = headers[:, LIVE] = counts
         headers[:, CAPACITY] = _capacity(counts)
         headers[:, INDEXED] = 0
-        sizes = _size(headers, holding)
+        sizes = _size(headers, contents)
         headers[:, OFFSET] = offset + np.cumsum(sizes) - sizes
-        self._arena[offset : offset + int(sizes.sum())] = 0
-        offsets, _ = _entry_offsets(headers[:, OFFSET], counts, holding.stride)
+        self._words[offset : offset + int(sizes.sum())] = 0
+        offsets, _ = _entry_offsets(headers[:, OFFSET], counts, contents.stride)
         ahead = 0
         for part, values in parts:
             for number, kind in enumerate(part.kinds):
@@ -293,7 +295,7 @@ class Heap:
                 if values.null_count or not fill_member(records, member, whole):
                     return None
                 words = records["value"].astype(np.int64) if member.format == "?" else records["value"].view(np.int64)
-                self._arena[offsets + ahead] = words
+                self._words[offsets + ahead] = words
                 ahead += 1
         return offset + int(sizes.sum())
 
@@ -305,19 +307,19 @@ FORMATS: Final = {
 """The NumPy formats of the kinds of values."""
 
 
-def held(fields: Sequence[RecordField]) -> list[RecordField]:
+def container_fields(fields: Sequence[RecordField]) -> list[RecordField]:
     """Return the fields that are containers."""
-    return [field for field in fields if field.held is not None]
+    return [field for field in fields if field.contents is not None]
 
 
-def room(column: pa.Array, holding: Holding) -> int | None:
+def room(column: pa.Array, contents: Contents) -> int | None:
     """Return the number of words that `fill` needs for a column; None if one is NULL."""
     counts = _lengths_of(column)
     if counts is None:
         return None
     headers = np.zeros((len(counts), HEADER), np.int64)
     headers[:, CAPACITY] = _capacity(counts)
-    return int(_size(headers, holding).sum())
+    return int(_size(headers, contents).sum())
 
 
 def _lengths_of(column: pa.Array) -> npt.NDArray[np.int64] | None:
@@ -333,13 +335,13 @@ def _capacity(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.where(counts == 0, 0, np.where(wide < counts, 2 * wide, wide))
 
 
-def _size(headers: Any, holding: Holding | None) -> npt.NDArray[np.int64]:
+def _size(headers: Any, contents: Contents | None) -> npt.NDArray[np.int64]:
     """Return the number of words of each container's region."""
-    assert holding is not None
+    assert contents is not None
     capacity = headers[:, CAPACITY]
-    if holding.shape == "list":
-        return np.asarray(capacity * holding.stride)
-    return np.asarray(capacity * holding.stride + (capacity + 63) // 64 + np.where(capacity > SMALL, capacity, 0))
+    if contents.shape == "list":
+        return np.asarray(capacity * contents.stride)
+    return np.asarray(capacity * contents.stride + (capacity + 63) // 64 + np.where(capacity > SMALL, capacity, 0))
 
 
 def _entry_offsets(offsets: Any, counts: Any, stride: int = 1) -> tuple[Any, Any]:

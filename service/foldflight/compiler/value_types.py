@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 from llvmlite import ir as llvm
@@ -18,8 +17,9 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_model
 
 from foldflight.compiler.decimals import Scaled
-from foldflight.compiler.walks import Walk
+from foldflight.compiler.iterators import Walk
 from foldflight.fold.decimals import DECIMALS, scale_of
+from foldflight.fold.mode import Unsupported
 from foldflight.fold.moments import MOMENTS
 from foldflight.fold.texts import TEXTS
 
@@ -34,7 +34,7 @@ class Moment(types.IterableType):
     @property
     def iterator_type(self) -> types.Type:
         if self.kind not in TEXTS:
-            raise Refused(f"it iterates over a {self.kind}")
+            raise Unsupported(f"it iterates over a {self.kind}")
         return Walk(self, self if self.kind == "text" else types.int64)
 
 
@@ -116,28 +116,6 @@ def as_kind(kind: str) -> Callable[..., Any]:
     return _AS_KIND[kind]
 
 
-class Refused(Exception):  # noqa: N818 - the reason why code is interpreted is an answer, not a failure
-    """Raised for code that cannot be compiled.
-
-    Args:
-        reason: The reason, as a clause about the function. It is an attribute, because numba adds text of its own to
-            the messages of exceptions.
-
-    Attributes:
-        location: The author's file and line; empty if they are not known.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.location = ""
-
-    def at(self, loc: Any) -> Refused:
-        """Return this reason with the location that it is about, as numba has it, unless it has one."""
-        self.location = self.location or f"{Path(loc.filename).name}:{loc.line}"
-        return self
-
-
 def kind_of(type_: types.Type) -> str | None:
     """Return the kind of a numba type: int, none, a moment, a decimal and so on, or "int?" for Optional; else None."""
     if isinstance(type_, types.Omitted):
@@ -166,7 +144,7 @@ def stand_in(choose: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function for compiled code to call.
 
     Args:
-        choose: Returns the implementation for the types of its arguments, or raises Refused.
+        choose: Returns the implementation for the types of its arguments, or raises Unsupported.
     """
 
     def called(*_: Any) -> Any:
@@ -193,7 +171,7 @@ def exactly(kind: str, reason: str) -> Callable[..., Any]:
 
     Args:
         kind: The kind.
-        reason: Why a value of another kind is refused, with `{given}` and `{kind}` for the two.
+        reason: Why a value of another kind is unsupported, with `{given}` and `{kind}` for the two.
     """
     known = KNOWN[kind]
 
@@ -201,7 +179,7 @@ def exactly(kind: str, reason: str) -> Callable[..., Any]:
     def choose(value: Any) -> Any:
         given = inner_kind(value)
         if given != kind:
-            raise Refused(reason.format(given=given, kind=kind))
+            raise Unsupported(reason.format(given=given, kind=kind))
         return lambda value: known(value)
 
     return choose

@@ -1,4 +1,4 @@
-"""Words and bytes of memory, and the control words of the loop that a thread runs (`heap.py`)."""
+"""Words and bytes of memory, and the control words of the loop that a thread runs (`arena.py`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numba.core import types
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
-from foldflight.compiler import heap
+from foldflight.compiler import arena
 from foldflight.compiler.generated import generated
 
 
@@ -82,9 +82,9 @@ def current() -> int:
 def text_room(length: int) -> int:
     """Return the address of memory for a text of so many bytes. Raises MemoryError if there is none left."""
     control = current()
-    address = load(control + 8 * heap.TEXT)
-    if address + length > load(control + 8 * heap.TEXT_END):
-        store(control + 8 * heap.NEEDED, -length)
+    address = load(control + 8 * arena.TEXT)
+    if address + length > load(control + 8 * arena.TEXT_END):
+        store(control + 8 * arena.NEEDED, -length)
         raise MemoryError
-    store(control + 8 * heap.TEXT, address + length)
+    store(control + 8 * arena.TEXT, address + length)
     return address

@@ -11,13 +11,14 @@ from numba.core import types
 from numba.extending import register_jitable
 
 from foldflight.compiler import memory
-from foldflight.compiler.containers import Held, container_at, counting
-from foldflight.compiler.control import store_byte, text_room
-from foldflight.compiler.heap import Holding, Part
-from foldflight.compiler.kinds import KNOWN, Moment, Refused, as_kind, as_number, kind_of, stand_in
+from foldflight.compiler.arena import Contents, Part
+from foldflight.compiler.containers import ContainerType, container_at, counting
+from foldflight.compiler.control_block import store_byte, text_room
+from foldflight.compiler.iterators import lower_walks
 from foldflight.compiler.records import Items
-from foldflight.compiler.texts import asking, byte_at, cut, includes_at, length_of, text_kind
-from foldflight.compiler.walks import lower_walks
+from foldflight.compiler.strings import asking, byte_at, cut, includes_at, length_of, text_kind
+from foldflight.compiler.value_types import KNOWN, Moment, as_kind, as_number, kind_of, stand_in
+from foldflight.fold.mode import Unsupported
 from foldflight.fold.texts import ADDRESS_BITS, LENGTH_MAX
 
 _ADDRESS: Final = (1 << ADDRESS_BITS) - 1
@@ -147,7 +148,7 @@ def number_of(a: Any) -> Any:
     """Stand for `int(a)` of a text: up to 18 digits of ASCII. The interpreter reads all others, or raises."""
     known = KNOWN[text_kind("int()", a)]
     if kind_of(a) != "text":
-        raise Refused(f"int() of {kind_of(a)}")
+        raise Unsupported(f"int() of {kind_of(a)}")
 
     def number(a: Any) -> int:
         text = as_number(known(a))
@@ -183,8 +184,8 @@ def number_of(a: Any) -> Any:
 def _split(a: Any, b: Any = None) -> Any:
     """Stand for `a.split()` and `a.split(b)`."""
     kind = text_kind("split", a)
-    held = Held(Holding("list", Part((kind,))), changeable=True, temporary=True)
-    seen, known, is_text = container_at(held), KNOWN[kind], kind == "text"
+    result = ContainerType(Contents("list", Part((kind,))), changeable=True, temporary=True)
+    seen, known, is_text = container_at(result), KNOWN[kind], kind == "text"
     at_spaces = b is None or isinstance(b, (types.Omitted, types.NoneType))
     if not at_spaces:
         text_kind("split", a, b)
@@ -216,8 +217,8 @@ def _split(a: Any, b: Any = None) -> Any:
 def _join(a: Any, parts: Any) -> Any:
     """Stand for `a.join(parts)` of a list."""
     kind = text_kind("join", a)
-    if not isinstance(parts, Held) or parts.holding.shape != "list" or parts.holding.key != Part((kind,)):
-        raise Refused(f"it joins {parts}; lists of texts are compiled")
+    if not isinstance(parts, ContainerType) or parts.contents.shape != "list" or parts.contents.key != Part((kind,)):
+        raise Unsupported(f"it joins {parts}; lists of texts are compiled")
     known, made = KNOWN[kind], as_kind(kind)
 
     def whole(a: Any, parts: Any) -> Any:
@@ -280,9 +281,9 @@ def bytes_of(a: Any) -> Any:
     made = as_kind("bytes")
     if kind_of(a) == "bytes":
         return lambda a: a
-    is_list = isinstance(a, Held) and a.holding.shape == "list" and a.holding.key == Part(("int",))
+    is_list = isinstance(a, ContainerType) and a.contents.shape == "list" and a.contents.key == Part(("int",))
     if not is_list and not (isinstance(a, Items) and a.kind == "byte"):
-        raise Refused(f"it calls bytes of {a}")
+        raise Unsupported(f"it calls bytes of {a}")
     size_of = register_jitable(counting(a)) if is_list else register_jitable(lambda a, size=a.length: size)
 
     def of_list(a: Any) -> Any:

@@ -15,9 +15,10 @@ from numba.core.inline_closurecall import inline_closure_call
 from numba.core.typed_passes import type_inference_stage
 
 from foldflight.compiler import containers, operators
-from foldflight.compiler.heap import Holding, Part
-from foldflight.compiler.kinds import KINDS, Refused, inner_kind, stand_in
+from foldflight.compiler.arena import Contents, Part
+from foldflight.compiler.value_types import KINDS, inner_kind, stand_in
 from foldflight.fold.decimals import DECIMALS
+from foldflight.fold.mode import Unsupported
 
 _RUNS_IN_PLACE: Final = "LOAD_FAST_AND_CLEAR" in dis.opmap  # since Python 3.12
 # They take all that a generator yields, unlike `any` and `all`, so it does not matter when that is calculated.
@@ -134,7 +135,7 @@ def _inline(code: ir.FunctionIR, block: ir.Block, index: int, made: ir.Expr) -> 
     statement = block.body[index]
     is_generator = bool(made.code.co_flags & inspect.CO_GENERATOR)
     if is_generator and not _is_taken_at_once(code, block, index):
-        raise Refused("it makes a generator that is not an argument of sum, sorted or the like").at(statement.loc)
+        raise Unsupported("it makes a generator that is not an argument of sum, sorted or the like").at(statement.loc)
     result, scope, loc = statement.target, block.scope, statement.loc
     known = set(code.blocks)
     with warnings.catch_warnings():
@@ -193,7 +194,7 @@ def _called_closures(code: ir.FunctionIR) -> Iterator[tuple[ir.Block, int, ir.Ex
 
 @register_pass(mutates_CFG=False, analysis_only=False)
 class Fill(FunctionPass):
-    """The pass that finds out what new containers hold. Raises Refused for those of which it is not known."""
+    """The pass that finds out what new containers hold. Raises Unsupported for those of which it is not known."""
 
     _name = "foldflight_fill"
 
@@ -214,13 +215,15 @@ class Fill(FunctionPass):
             typemap = type_inference_stage(
                 state.typingctx, state.targetctx, code, state.args, None, raise_errors=False
             ).typemap
-            known = {name: holding for name in waiting if (holding := _held_by(code, typemap, name, waiting[name][1]))}
+            known = {
+                name: contents for name in waiting if (contents := _contents_of(code, typemap, name, waiting[name][1]))
+            }
             if not known:
                 shape, loc = next((shape, callee.loc) for callee, shape in waiting.values())
                 what = f"it makes a {shape} of which is not certain what it will hold"
-                raise Refused(f"{what}; put values of one type into it in the same function").at(loc)
-            for name, holding in known.items():
-                waiting.pop(name)[0].value = containers.empty_of(holding)
+                raise Unsupported(f"{what}; put values of one type into it in the same function").at(loc)
+            for name, contents in known.items():
+                waiting.pop(name)[0].value = containers.empty_of(contents)
         return changed
 
 
@@ -229,28 +232,28 @@ def _calls_of_stand_ins(code: ir.FunctionIR) -> Iterator[tuple[ir.Assign, ir.Glo
     return ((block.body[index], callee) for block, index, callee in _calls(code) if isinstance(callee, ir.Global))
 
 
-def _held_by(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str, shape: str) -> Holding | None:
+def _contents_of(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str, shape: str) -> Contents | None:
     """Return what a new container holds, by the types of what is put into it; None as long as they are not known."""
     names = _aliases(code, name)
     for statement, callee in _calls_of_stand_ins(code):
         arguments = statement.value.args
         if callee.value is containers.put_whole and arguments[1].name in names:
             replaced = typemap.get(arguments[0].name)
-            if isinstance(replaced, containers.Held) and replaced.holding.shape == shape:
-                return replaced.holding
+            if isinstance(replaced, containers.ContainerType) and replaced.contents.shape == shape:
+                return replaced.contents
         if not arguments or arguments[0].name not in names:
             continue
         if callee.value in _EXTENDING:
             other = typemap.get(arguments[1].name)
-            if isinstance(other, containers.Held) and other.holding.shape == shape and not other.view:
-                return other.holding
+            if isinstance(other, containers.ContainerType) and other.contents.shape == shape and not other.view:
+                return other.contents
         if callee.value not in _PUTTING:
             continue
         positions = _PUTTING[callee.value][-1 if shape == "list" else 0 :]
         put = [arguments[position] for position in positions if position < len(arguments)]
         parts = [part for each in put if (part := _part_of(typemap.get(each.name))) is not None]
         if len(parts) == (2 if shape == "dict" else 1):
-            return Holding(shape, parts[0], parts[1] if shape == "dict" else None)
+            return Contents(shape, parts[0], parts[1] if shape == "dict" else None)
     return None
 
 

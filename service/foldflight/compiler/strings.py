@@ -18,7 +18,8 @@ from numba.extending import intrinsic, register_jitable
 
 from foldflight.compiler.arithmetic import bound_of, index_of
 from foldflight.compiler.generated import generated
-from foldflight.compiler.kinds import KINDS, KNOWN, Refused, as_kind, as_number, exactly, inner_kind, kind_of, stand_in
+from foldflight.compiler.value_types import KINDS, KNOWN, as_kind, as_number, exactly, inner_kind, kind_of, stand_in
+from foldflight.fold.mode import Unsupported
 from foldflight.fold.texts import ADDRESS_BITS, LENGTH_MAX, TEXTS
 
 _ADDRESS: Final = (1 << ADDRESS_BITS) - 1
@@ -29,7 +30,7 @@ def address_of(value: str | bytes) -> int | None:
     """Return the integer of a text or bytes that exists as long as this process; None if it is too long."""
     try:
         content = _content(value)
-    except Refused:
+    except Unsupported:
         return None
     if not content:
         return 0
@@ -46,9 +47,9 @@ def _content(value: str | bytes) -> bytes:
     try:
         content = value.encode() if isinstance(value, str) else value
     except UnicodeEncodeError:
-        raise Refused(f"it uses the text {value!r}, which is no UTF-8") from None
+        raise Unsupported(f"it uses the text {value!r}, which is no UTF-8") from None
     if len(content) > LENGTH_MAX:
-        raise Refused(f"it uses a text of more than {LENGTH_MAX} bytes")
+        raise Unsupported(f"it uses a text of more than {LENGTH_MAX} bytes")
     return content
 
 
@@ -76,7 +77,7 @@ _CONSTANTS: Final = {kind: _constant(kind) for kind in TEXTS}
 
 
 def constant_of(value: str | bytes) -> tuple[Any, str]:
-    """Return the function for compiled code that returns a constant, and the text to call it with. Raises Refused."""
+    """Return a function for compiled code that returns a constant, and its argument. Raises Unsupported."""
     _content(value)
     return (_CONSTANTS["text"], value) if isinstance(value, str) else (_CONSTANTS["bytes"], value.decode("latin-1"))
 
@@ -178,10 +179,10 @@ COMPARISONS: Final = {(name, kind, kind): (each, "bool") for kind in TEXTS for n
 
 
 def text_kind(name: str, *given: Any) -> str:
-    """Return the one kind of operands that are texts or bytes. Raises Refused for others."""
+    """Return the one kind of operands that are texts or bytes. Raises Unsupported for others."""
     kinds = {inner_kind(each) for each in given}
     if len(kinds) != 1 or not kinds.issubset(TEXTS):
-        raise Refused(f"{name} of {' and '.join(map(str, given))}")
+        raise Unsupported(f"{name} of {' and '.join(map(str, given))}")
     return kinds.pop()
 
 
@@ -214,7 +215,7 @@ def item_of(a: Any, index: Any) -> Any:
     """Stand for `a[index]` of a text or bytes."""
     kind = text_kind("[]", a)
     if kind_of(index) != "int":
-        raise Refused(f"[] of {kind} and {index}")
+        raise Unsupported(f"[] of {kind} and {index}")
     known, made, is_text, size = KNOWN[kind], as_kind(kind), kind == "text", _count if kind == "text" else length_of
 
     def item(a, index):
@@ -232,7 +233,7 @@ def part_of(a: Any, start: Any, stop: Any) -> Any:
     """Stand for `a[start:stop]` of a text or bytes."""
     kind = text_kind("[:]", a)
     if any(kind_of(each) not in ("int", "none") for each in (start, stop)):
-        raise Refused(f"it takes a part of a {kind} from {start} to {stop}")
+        raise Unsupported(f"it takes a part of a {kind} from {start} to {stop}")
     known, made, size = KNOWN[kind], as_kind(kind), _count if kind == "text" else length_of
     begin = _begin if kind == "text" else register_jitable(lambda a, index: index)
 
@@ -253,7 +254,7 @@ _EXACTLY: Final = {
 
 
 def table_of(keys: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
-    """Return `find(key, default)` of a dict or another collection of constants. Raises Refused.
+    """Return `find(key, default)` of a dict or another collection of constants. Raises Unsupported.
 
     Args:
         keys: Texts, bytes or ints, all of one type.
@@ -262,12 +263,12 @@ def table_of(keys: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
     kinds = {str: "text", bytes: "bytes", int: "int", float: "float", bool: "bool"}
     distinct = [{kinds.get(type(each)) for each in given} for given in (keys, values)]
     if any(len(each) != 1 for each in distinct) or len(keys) > _ITEMS_MAX:
-        raise Refused(
+        raise Unsupported(
             f"it uses a collection that is empty, has more than {_ITEMS_MAX} items, or items of several types"
         )
     key, value = distinct[0].pop(), distinct[1].pop()
     if key not in ("text", "bytes", "int") or value not in ("int", "float", "bool"):
-        raise Refused(f"it uses a collection of {type(keys[0]).__name__} and {type(values[0]).__name__}")
+        raise Unsupported(f"it uses a collection of {type(keys[0]).__name__} and {type(values[0]).__name__}")
     names: dict[str, Any] = {"number": as_number, "key_of": _EXACTLY[key], "value_of": _EXACTLY[value]}
     lines = ["def find(key, default):", "    key = number(key_of(key))"]
     for index, each in enumerate(keys):

@@ -1,7 +1,7 @@
-"""Accumulators whose states are pickles and whose types are certain, by fresh ones or annotations of containers.
+"""Compile accumulators whose classes have no annotations: types are inferred from a new accumulator.
 
-Their states stay what they are without a compiler: pickles of the accumulators. Compiled code has records, from which
-objects are made where states are written, and the code may only store values of the types of the first ones.
+The states stay pickles of the accumulators, as without a compiler. Compiled code works on records, from which objects
+are created when states are written. It may only store values of the types that the new accumulator has.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from foldflight.compiler.heap import Holding, Part
-from foldflight.compiler.kinds import Refused
+from foldflight.compiler.arena import Contents, Part
 from foldflight.compiler.records import RecordField, RecordLayout
+from foldflight.fold.mode import Unsupported
 from foldflight.functions.author.spec import Function
 
 _TYPES: Final[dict[str, pa.DataType]] = {
@@ -36,7 +36,7 @@ _HEAP_TYPE: Final = 1 << 9  # a class that is defined in Python
 
 
 @dataclass(frozen=True)
-class Certain:
+class UntypedAccumulators:
     """The types of an accumulator.
 
     Args:
@@ -101,50 +101,50 @@ class Certain:
 
 def _arrow(field: RecordField) -> pa.DataType:
     """Return the type of a field as a column."""
-    if field.held is None:
+    if field.contents is None:
         return pa.list_(_TYPES[field.kind]) if field.length else _TYPES[field.kind]
-    key = _TYPES[field.held.key.kinds[0]]
-    return pa.list_(key) if field.held.value is None else pa.map_(key, _TYPES[field.held.value.kinds[0]])
+    key = _TYPES[field.contents.key.kinds[0]]
+    return pa.list_(key) if field.contents.value is None else pa.map_(key, _TYPES[field.contents.value.kinds[0]])
 
 
 def _fits(field: RecordField, value: Any) -> bool:
     """Return whether a value is exactly what compiled code makes of its record."""
-    if field.held is None and not field.length:
+    if field.contents is None and not field.length:
         return type(value) is _CLASSES[field.kind]
-    if field.held is None:
+    if field.contents is None:
         made: Any = bytearray if field.kind == "byte" else list
         return type(value) is made and len(value) == field.length and {*map(type, value)} == {_CLASSES[field.kind]}
-    held = field.held
-    cls: Any = held.made or {"list": list, "dict": dict}[held.shape]
-    if type(value) is not cls or getattr(value, "__dict__", None) or getattr(value, "maxlen", None) != held.limit:
+    contents = field.contents
+    cls: Any = contents.made or {"list": list, "dict": dict}[contents.shape]
+    if type(value) is not cls or getattr(value, "__dict__", None) or getattr(value, "maxlen", None) != contents.limit:
         return False
-    if held.value is None:
-        return {*map(type, value)} <= {_CLASSES[held.key.kinds[0]]}
-    made_by = _CLASSES[held.value.kinds[0]]
-    if held.made is defaultdict and value.default_factory is not made_by:
+    if contents.value is None:
+        return {*map(type, value)} <= {_CLASSES[contents.key.kinds[0]]}
+    made_by = _CLASSES[contents.value.kinds[0]]
+    if contents.made is defaultdict and value.default_factory is not made_by:
         return False
-    return {*map(type, value)} <= {_CLASSES[held.key.kinds[0]]} and {*map(type, value.values())} <= {made_by}
+    return {*map(type, value)} <= {_CLASSES[contents.key.kinds[0]]} and {*map(type, value.values())} <= {made_by}
 
 
 def _items(field: RecordField, value: Any) -> Any:
     """Return the value of a field as Arrow takes it."""
-    if field.held is not None and field.held.value is not None:
+    if field.contents is not None and field.contents.value is not None:
         return list(value.items())
     return value if type(value) in _NUMBERS else list(value)
 
 
 def _made(field: RecordField, value: Any) -> Any:
     """Return the value of a field, given what Arrow returns."""
-    if field.held is None:
+    if field.contents is None:
         return bytearray(value) if field.kind == "byte" else value
-    if field.held.made is deque:
-        return deque(value, field.held.limit)
-    if field.held.made is Counter:
+    if field.contents.made is deque:
+        return deque(value, field.contents.limit)
+    if field.contents.made is Counter:
         return Counter(dict(value))
-    if field.held.made is defaultdict:
-        assert field.held.value is not None
-        return defaultdict(_CLASSES[field.held.value.kinds[0]], value)
-    return value if field.held.value is None else dict(value)
+    if field.contents.made is defaultdict:
+        assert field.contents.value is not None
+        return defaultdict(_CLASSES[field.contents.value.kinds[0]], value)
+    return value if field.contents.value is None else dict(value)
 
 
 def why_untyped(function: Function) -> str:
@@ -156,7 +156,7 @@ def class_named(function: Function, create_accumulator: Any) -> type | None:
     """Return the class of accumulators, as far as it is known without making one; None if there is none.
 
     Raises:
-        Refused: The class is not defined in Python.
+        Unsupported: The class is not defined in Python.
     """
     cls = function.cls if create_accumulator is None else function.accumulator_class
     if cls is None and "value" in function.accumulator_hints:
@@ -168,11 +168,11 @@ def class_named(function: Function, create_accumulator: Any) -> type | None:
     if cls in CONTAINERS:
         return None
     if cls is not None and not all(each.__flags__ & _HEAP_TYPE for each in cls.__mro__[:-1]):
-        raise Refused(why_untyped(function))
+        raise Unsupported(why_untyped(function))
     return cls
 
 
-def certain_of(cls: type | None, fresh: Any, untyped: str, hints: typing.Mapping[str, Any]) -> Certain:
+def inferred_types(cls: type | None, fresh: Any, untyped: str, hints: typing.Mapping[str, Any]) -> UntypedAccumulators:
     """Return the types of a fresh accumulator.
 
     Args:
@@ -182,32 +182,32 @@ def certain_of(cls: type | None, fresh: Any, untyped: str, hints: typing.Mapping
         hints: The annotations of its attributes, or that of a container as `value`.
 
     Raises:
-        Refused: One of the types is not certain.
+        Unsupported: One of the types is not certain.
     """
     if cls is None:
         is_tuple = type(fresh) is tuple and len(fresh) > 0
         members = {f"f{index}": each for index, each in enumerate(fresh)} if is_tuple else {"value": fresh}
         if is_tuple and not all(type(each) in _NUMBERS for each in fresh):
-            raise Refused(untyped)
-        return Certain(
+            raise Unsupported(untyped)
+        return UntypedAccumulators(
             None, tuple(_field(name, each, hints.get(name), "it", untyped) for name, each in members.items())
         )
     if type(fresh) is not cls or any("__slots__" in vars(each) for each in cls.__mro__[:-1]):
-        raise Refused(untyped)
+        raise Unsupported(untyped)
     if any(getattr(cls, name, None) is not getattr(object, name, None) for name in _PICKLED_BY):
-        raise Refused(f"{untyped}; {cls.__name__} defines how it is pickled")
+        raise Unsupported(f"{untyped}; {cls.__name__} defines how it is pickled")
     if not hints:
         hints = _hints(cls)
     for name in vars(fresh):
         if inspect.isdatadescriptor(inspect.getattr_static(cls, name, None)):
-            raise Refused(f"{untyped}; {cls.__name__}.{name} is a property")
+            raise Unsupported(f"{untyped}; {cls.__name__}.{name} is a property")
     fields = [
         _field(name, each, hints.get(name), f"{cls.__name__}.{name}", untyped) for name, each in vars(fresh).items()
     ]
     # Texts that two objects of an accumulator share are pickled once: only Python knows which these are.
     if any(each.refers_to_texts for each in fields):
-        raise Refused(f"{untyped}; keys of attributes that are texts are compiled only where states are typed")
-    return Certain(cls, tuple(fields))
+        raise Unsupported(f"{untyped}; keys of attributes that are texts are compiled only where states are typed")
+    return UntypedAccumulators(cls, tuple(fields))
 
 
 _AS_IN: Final[dict[type, str]] = {
@@ -225,7 +225,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _field(name: str, value: Any, hint: Any, shown: str, untyped: str) -> RecordField:
-    """Return the field of a member of a fresh accumulator. Raises Refused if its type is not certain."""
+    """Return the field of a member of a fresh accumulator. Raises Unsupported if its type is not certain."""
     if type(value) in _NUMBERS:
         return RecordField(name, _NUMBERS[type(value)])
     if type(value) is bytearray and 0 < len(value) <= _BYTES_MAX:
@@ -233,8 +233,8 @@ def _field(name: str, value: Any, hint: Any, shown: str, untyped: str) -> Record
     kinds = {_NUMBERS.get(type(each)) for each in value} if type(value) is list else set()
     if len(kinds) == 1 and None not in kinds and len(value) <= _ITEMS_MAX:
         return RecordField(name, str(kinds.pop()), length=len(value))
-    holding = None if value or type(value) not in _SHAPES else _holding(value, hint)
-    if holding is None:
+    contents = None if value or type(value) not in _SHAPES else _holding(value, hint)
+    if contents is None:
         remedy = f"{shown} is a {type(value).__name__} at first; annotate it"
         remedy += ", as in Counter[str], defaultdict[str, int] or deque[float]" if type(value) in CONTAINERS else ""
         remedy += _AS_IN.get(type(value), "")
@@ -242,11 +242,11 @@ def _field(name: str, value: Any, hint: Any, shown: str, untyped: str) -> Record
             remedy = (
                 f"{shown} is a list of several types at first; make it a class with an annotated attribute for each"
             )
-        raise Refused(f"{untyped}; {remedy}" if value is not None or shown != "it" else untyped)
-    return RecordField(name, holding.shape, held=holding)
+        raise Unsupported(f"{untyped}; {remedy}" if value is not None or shown != "it" else untyped)
+    return RecordField(name, contents.shape, contents=contents)
 
 
-def _holding(value: Any, hint: Any) -> Holding | None:
+def _holding(value: Any, hint: Any) -> Contents | None:
     """Return what an empty container holds by its annotation; None if that does not tell it."""
     kinds: list[str | None] = [{**_NUMBERS, str: "text"}.get(each) for each in typing.get_args(hint)]
     made: Any = type(value)
@@ -260,4 +260,4 @@ def _holding(value: Any, hint: Any) -> Holding | None:
         return None
     parts = [Part((str(each),)) for each in kinds]
     special = made if made in CONTAINERS else None
-    return Holding(_SHAPES[made], parts[0], None if is_list else parts[1], special, getattr(value, "maxlen", None))
+    return Contents(_SHAPES[made], parts[0], None if is_list else parts[1], special, getattr(value, "maxlen", None))

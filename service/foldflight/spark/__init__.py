@@ -22,6 +22,7 @@ from foldflight.spark.scalar import with_columns
 from foldflight.spark.settings import configure
 from foldflight.spark.stored import check_checkpoint, state_table
 from foldflight.spark.tables import Target, write_table
+from foldflight.spark.upserts import upserts
 from foldflight.spark.versions.states import upgrade_checkpoint
 from foldflight.spark.windows import PROCESSING_TIME, Window, cumulate, hop, session, tumble
 
@@ -56,6 +57,7 @@ __all__ = [
     "state_table",
     "tumble",
     "upgrade_checkpoint",
+    "upserts",
     "with_columns",
     "write_table",
 ]

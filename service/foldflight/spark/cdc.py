@@ -12,9 +12,8 @@ accumulates the new one, so each update is converted into two rows: `-U` and `+U
 | Delta's change data feed | `group_by(df, ..., row_kind="_change_type", row_kinds=DELTA_CHANGES)` |
 | Flink, Paimon (`+I`), Iceberg's changelog view (`UPDATE_BEFORE`) | `group_by(df, ..., row_kind="_change_type")` |
 
-Events that hold only new rows (such as the files that AWS DMS writes to S3) have no reader. An update must retract the
-old row, and a reader that looks at one event at a time cannot know it. To find it takes a table of the last row of each
-primary key, which is state that this module does not keep.
+Events that hold only new rows, such as the files that AWS DMS writes to S3, are read by `foldflight.spark.upserts`,
+which keeps the last row of each primary key: an update must retract the old row, which these events do not hold.
 """
 
 from __future__ import annotations

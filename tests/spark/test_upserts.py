@@ -1,0 +1,214 @@
+"""Upsert streams as rows with row kinds: repeated, late and reordered changes, deleted keys, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from foldflight import RejectedError
+from foldflight.client import Functions
+from foldflight.spark import group_by, upserts, write_table
+from foldflight.spark.errors import error_of
+from tests.spark.test_stream import Stream
+
+Change = dict[str, Any]
+DDL = "id BIGINT, customer STRING, amount DOUBLE, tags ARRAY<STRING>, op STRING, lsn BIGINT"
+VALUES = ("id", "customer", "amount", "tags")
+
+
+class Changes(Stream):
+    """A stream of changes of orders."""
+
+    ddl = DDL
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("customer", pa.string()),
+            ("amount", pa.float64()),
+            ("tags", pa.list_(pa.string())),
+            ("op", pa.string()),
+            ("lsn", pa.int64()),
+        ]
+    )
+
+
+def change(id_: int, lsn: int, customer: str | None = "ann", amount: float | None = 1.0, op: str = "c") -> Change:
+    return {"id": id_, "customer": customer, "amount": amount, "tags": None, "op": op, "lsn": lsn}
+
+
+class Orders:
+    """A table that is changed at random, and the changes as a connector sends them: again, late and reordered."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.log: list[Change] = []
+
+    def more(self, count: int) -> list[Change]:
+        """Return new changes in a random order, some twice, and some of before."""
+        draw = self.random
+        new = []
+        for _ in range(count):
+            amount = draw.choice([None, 0.5, 2.0, -7.25, math.nan])
+            one = change(draw.randrange(6), len(self.log) + len(new), draw.choice(["ann", "bob", None]), amount)
+            one["tags"] = draw.choice([None, [], ["x", None]])
+            if draw.random() < 0.3:
+                one |= {"op": "d", "customer": None, "amount": None, "tags": None}
+            new.append(one)
+        self.log += new
+        draw.shuffle(new)
+        late = [one for one in new if draw.random() < 0.2]  # only in the next epoch
+        sent = [one for one in new if one not in late] + draw.choices(self.log, k=4)
+        return sent + draw.sample(late, len(late))
+
+    def rows(self, sent: Sequence[Change]) -> list[Change]:
+        """Return the last row of each key among the changes that were sent, without deleted keys."""
+        last: dict[int, Change] = {}
+        for one in sent:
+            if one["id"] not in last or last[one["id"]]["lsn"] < one["lsn"]:
+                last[one["id"]] = one
+        return [one for one in last.values() if one["op"] != "d"]
+
+
+def shown(rows: Sequence[Any], names: Sequence[str] = VALUES) -> Counter[str]:
+    """Return rows by their texts, in which NaN equals itself."""
+    return Counter(repr([row[name] for name in names]) for row in rows)
+
+
+def live(df: DataFrame) -> DataFrame:
+    return upserts(df, keys="id", sequence_by="lsn", deleted="op = 'd'", **({"buckets": 3} if df.isStreaming else {}))
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+def test_a_stream_has_the_last_row_of_each_key(classic: Any, tmp_path: Path, seed: int) -> None:
+    """After each epoch the changes sum up to the table, whatever came again, late or in another order."""
+    orders = Orders(seed)
+    stream = Changes(classic, tmp_path, live)
+    sent: list[Change] = []
+    table: Counter[str] = Counter()
+    for _ in range(3):
+        sent += (changes := orders.more(20))
+        stream.write(changes)
+        for epoch in stream.run():  # each run continues from the checkpoint
+            for row in epoch:
+                assert row["row_kind"] in ("+I", "-D")
+                table[repr([row[name] for name in VALUES])] += 1 if row["row_kind"] == "+I" else -1
+        assert min(table.values()) >= 0
+        assert +table == shown(orders.rows(sent))
+    batch = live(classic.createDataFrame([tuple(one.values()) for one in sent], DDL)).collect()
+    assert shown(batch) == +table
+    assert {row["row_kind"] for row in batch} == {"+I"}
+
+
+def test_an_older_row_does_not_revive_a_deleted_key(classic: Any, tmp_path: Path) -> None:
+    """The state keeps the sequence of a deletion, and a deletion of an unknown key is kept as well."""
+    stream = Changes(classic, tmp_path, live)
+    seen = []
+    for changes in (
+        [change(1, 1), change(2, 9, None, None, "d")],
+        [change(1, 5, None, None, "d")],
+        [change(1, 3, "bob"), change(2, 8, "bob"), change(1, 5, None, None, "d")],
+        [change(1, 6, "cid")],
+    ):
+        stream.write(changes)
+        seen.append([(row["row_kind"], row["id"], row["customer"]) for epoch in stream.run() for row in epoch])
+    assert seen == [[("+I", 1, "ann")], [("-D", 1, "ann")], [], [("+I", 1, "cid")]]
+
+
+def test_totals_and_a_copy_of_the_table(classic: Any, embedded: Functions, tmp_path: Path) -> None:
+    """Upserts lead to totals that equal those of the table, in one query; and to a table with one row for each key."""
+    orders, sent = Orders(7), []
+    (tmp_path / "totals").mkdir()
+    (tmp_path / "copy").mkdir()
+    totals = Changes(
+        classic,
+        tmp_path / "totals",
+        lambda df: group_by(live(df), "customer", row_kind="row_kind", buckets=2).agg(n=embedded["count"]()),
+    )
+    copy = Changes(classic, tmp_path / "copy", live)
+    counts: dict[str | None, int] = {}
+    target = f"duckdb:///{tmp_path}/copy.duckdb?table=orders"
+    for _ in range(2):
+        sent += (changes := orders.more(15))
+        for stream in (totals, copy):
+            stream.write(changes)
+        for row in (row for epoch in totals.run() for row in epoch):
+            counts[row["customer"]] = 0 if row["row_kind"] == "-D" else row["n"]
+        expected = orders.rows(sent)
+        assert {name: count for name, count in counts.items() if count} == Counter(row["customer"] for row in expected)
+        query = write_table(
+            live(copy.input()),
+            target,
+            keys=["id"],
+            checkpoint=tmp_path / "copy" / "checkpoint",
+            trigger="available now",
+            create=True,
+        )
+        assert query.awaitTermination(600)
+        with duckdb.connect(tmp_path / "copy.duckdb") as connection:
+            names = [*VALUES, "op", "lsn"]
+            found = connection.sql("SELECT id, customer, amount, tags, op, lsn FROM orders").fetchall()
+            assert shown([dict(zip(names, row, strict=True)) for row in found], names) == shown(expected, names)
+
+
+def test_several_sequences_are_compared_one_after_the_other(spark: Any) -> None:
+    """A new generation begins a new order; names of keys and columns are free."""
+    df = spark.createDataFrame(
+        [(1, 1, 9, "old"), (1, 2, 3, "new"), (1, 2, 1, "middle")], "`the id` int, g int, l int, `a.b` string"
+    )
+    (row,) = upserts(df, keys=["the id"], sequence_by=["g", sf.col("l") + 1]).collect()
+    assert (row["row_kind"], row["the id"], row["g"], row["l"], row["a.b"]) == ("+I", 1, 2, 3, "new")
+    assert list(row.asDict()) == ["row_kind", "the id", "g", "l", "a.b"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "code", "said"),
+    [
+        (("id", "lsn", "customer"), "USER_CODE", "two different rows of this key have the sequence 7"),
+        (
+            ("id", "nullif(lsn, 7) AS lsn"),
+            "SCHEMA_MISMATCH",
+            "the sequence lsn of an upsert is NULL; leave such rows out",
+        ),
+        (("nullif(id, 1) AS id", "lsn"), "SCHEMA_MISMATCH", "the key id of an upsert is NULL; leave such rows out"),
+    ],
+)
+def test_what_has_no_order_fails_the_query(spark: Any, columns: tuple[str, ...], code: str, said: str) -> None:
+    """Which row is the last must be known."""
+    df = spark.createDataFrame([(1, 7, "ann"), (1, 7, "bob"), (2, 3, "cid")], "id int, lsn bigint, customer string")
+    with pytest.raises(PySparkException) as caught:
+        upserts(df.selectExpr(*columns), keys="id", sequence_by="lsn").collect()
+    error = error_of(caught.value)
+    assert error is not None
+    assert error.code == code
+    assert said in error.message
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ({"keys": "ident"}, "SCHEMA_MISMATCH", "the key 'ident' is not one column among id, lsn"),
+        ({"keys": []}, "SIGNATURE", "keys is empty"),
+        ({"sequence_by": []}, "SIGNATURE", "sequence_by is empty"),
+        ({"sequence_by": "position"}, "SCHEMA_MISMATCH", "position"),
+        ({"deleted": "op = 'd'"}, "SCHEMA_MISMATCH", "op"),
+    ],
+)
+def test_mistakes_are_refused_at_once(spark: Any, options: dict[str, Any], code: str, said: str) -> None:
+    """Before the query starts."""
+    df = spark.createDataFrame([(1, 7)], "id int, lsn bigint")
+    with pytest.raises(RejectedError, match=said) as caught:
+        upserts(df, **{"keys": "id", "sequence_by": "lsn", **options})
+    assert caught.value.code == code
+    with pytest.raises(RejectedError, match="there is a column row_kind already"):
+        upserts(df.withColumn("Row_Kind", sf.lit("+I")), keys="id", sequence_by="lsn")

@@ -11,6 +11,13 @@ def test_servers_take_turns() -> None:
     assert [circuits.choose(URLS, 0.0) for _ in range(4)] == ["b", "c", "a", "b"]
 
 
+def test_the_rotation_begins_where_it_is_told() -> None:
+    """A task continues the rotation at its number."""
+    circuits = Circuits(lambda: 0.5, first_turn=1)
+    circuits.begin(5)
+    assert [circuits.choose(URLS, 0.0) for _ in range(2)] == ["c", "a"]
+
+
 def test_a_server_that_failed_rests() -> None:
     """A server that failed is avoided for a while, and comes last in `turn`."""
     circuits = Circuits(lambda: 0.5)

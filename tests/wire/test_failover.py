@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from foldflight import connect
-from foldflight.client import EmbeddedTransport, FlightTransport, Functions, OpenExchange, close_connections
+from foldflight.client import EmbeddedTransport, FlightTransport, Functions, OpenExchange, close_connections, flight
 from foldflight.client.failover import SurvivingExchange
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
@@ -21,6 +23,7 @@ from foldflight.fold.mode import Mode
 from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import EXIT_DRAINED, serving
+from foldflight.spark.attempts import attempt
 from foldflight.testing import run_over, run_over_epochs
 from tests.ports import free_port
 from tests.watched import Seen, watched
@@ -311,6 +314,23 @@ def test_the_error_tells_the_story(fork: Fork, caplog: pytest.LogCaptureFixture)
         with pytest.raises(RetryableError, match="UNREACHABLE") as caught:
             ask()
         assert all(each.url in caught.value.message for each in servers)
+
+
+def test_tasks_that_start_together_spread_over_servers(fork: Fork, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks run in processes of their own; the tasks of a query use all servers alike, successive ones by turns."""
+    urls = [fork().url for _ in range(2)]
+    used: list[str] = []
+    for step in ("one query", "another query"):
+        transport = pickle.dumps(FlightTransport(urls, deadline_s=DEADLINE_S))
+        for number in range(5):
+            monkeypatch.setattr(flight, "_connections", {})  # as in a process that has just begun
+            task = SimpleNamespace(partitionId=lambda n=number: n, attemptNumber=int, stageId=lambda: 1)
+            monkeypatch.setattr("pyspark.TaskContext.get", lambda task=task: task)
+            with attempt(step), pickle.loads(transport).open(opening(*CALLS)) as exchange:
+                used.append(exchange.opened.server_id)
+            close_connections()
+    assert used[0] == used[2] == used[4] != used[1] == used[3]
+    assert used[5] == used[7] == used[9] != used[6] == used[8]
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

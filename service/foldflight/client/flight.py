@@ -25,6 +25,7 @@ from foldflight.client.edge import translated
 from foldflight.client.exchange import OpenExchange
 from foldflight.client.failover import SurvivingExchange
 from foldflight.client.patience import Patience
+from foldflight.client.process import take_first_turn
 from foldflight.client.watchdog import Guard
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, encode_open
@@ -184,6 +185,8 @@ class FlightTransport:
         check_resolve(open, resolve)
         opening = self._complete(open)
         circuits, clock = _connections_of_this_process().circuits, _Clock()
+        if (turn := take_first_turn()) is not None:
+            circuits.begin(turn)
         coordinator = Coordinator(opening, self.urls, circuits, bounds=self._bounds, now_s=clock.now_s)
         dial: Callable[[str, Open], Connection] = functools.partial(self._dial, resolve=resolve)
         if self.otlp_endpoint is not None:

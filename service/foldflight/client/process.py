@@ -1,4 +1,4 @@
-"""What all transports and engines of a process share: compiled functions and loops, and the folder that keeps them."""
+"""What transports and engines of a process share: compiled code, the folder that keeps it, and the task that runs."""
 
 from __future__ import annotations
 
@@ -15,3 +15,19 @@ PROGRAMS_AT_ONCE: Final = Programs(_STORE, hot_rows=0)
 """Compiles at the first row, for checks of compiled code."""
 KEY_LOOPS: Final = KeyLoops(_STORE)
 """Compiled loops with which engines find keys."""
+
+_first_turns: Final[list[int]] = []
+
+
+def begin_task(number: int) -> None:
+    """Choose servers by the number of a task, from its next exchange on.
+
+    The tasks of an engine begin together, in processes that do not know of each other. By successive numbers they
+    spread over all servers; by random ones, two tasks would share one of two servers half the time.
+    """
+    _first_turns[:] = [number]
+
+
+def take_first_turn() -> int | None:
+    """Return the number of the task that has begun, once; None if it is known already or there is no task."""
+    return _first_turns.pop() if _first_turns else None

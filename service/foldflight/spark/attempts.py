@@ -17,8 +17,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 from foldflight import errors
+from foldflight.client.process import begin_task
 from foldflight.engine.state.hostcache import private_folder
 from foldflight.errors import FoldflightError
 from foldflight.spark.worker import hide_traceback
@@ -47,6 +49,8 @@ def attempt(step: str) -> Iterator[None]:
     if context is None:
         yield
         return
+    # The first of a query's tasks begins at any server, the others at those after it, and a repeated task at the next.
+    begin_task(crc32(step.encode()) + context.partitionId() + context.attemptNumber())
     folder = private_folder()
     path = folder and folder / f"{step}-{context.stageId()}-{context.partitionId()}{_SUFFIX}"
     try:

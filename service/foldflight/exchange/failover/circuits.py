@@ -50,6 +50,10 @@ class Circuits:
         self._turns = first_turn
         self._circuits: dict[str, _Circuit] = {}
 
+    def begin(self, turn: int) -> None:
+        """Continue the rotation over servers at this number."""
+        self._turns = turn
+
     def turn(self, urls: Sequence[str], now_s: float) -> list[str]:
         """Return all servers in round-robin order; resting servers come last."""
         first = self._turns % len(urls)

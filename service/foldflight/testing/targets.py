@@ -91,7 +91,8 @@ class _Trial:
         return ""
 
     def empty(self) -> str:
-        return self._apply("one", []) or self._apply("one")
+        nothing = [(DELETE, "nobody", 1, None, None)]
+        return self._apply("one", []) or self._apply("one", nothing) or self._apply("one")
 
     def failed(self) -> str:
         def breaking() -> Iterator[pa.Table]:

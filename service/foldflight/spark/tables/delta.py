@@ -88,7 +88,8 @@ class DeltaTable:
             )
             if parts:
                 self._merge(table, pa.concat_tables(parts), commit)
-            else:
+            # delta-rs makes no commit for a merge that changes no row, and the epoch would be lost with it.
+            if table.transaction_version(_APPLICATION + query) != epoch:
                 table.create_write_transaction([], "append", table.schema(), commit_properties=commit)
 
     def _merge(self, table: Any, changes: pa.Table, commit: Any) -> None:

@@ -347,6 +347,23 @@ def test_a_user_who_may_not_log_in(database: PostgresDatabase) -> None:
     }
     for login, base, code in cases.values():
         found, message = said(login, base)
+def test_tables_are_updated_where_all_tables_are_published(postgres: str) -> None:
+    """A table that we create has a replica identity, which logical replication needs for updates and deletes."""
+    name = f"d{uuid.uuid4().hex}"
+    with psycopg.connect(postgres, autocommit=True) as connection:  # a publication concerns its whole database
+        connection.execute(f"CREATE DATABASE {name}")
+    database = PostgresDatabase(f"{postgres.rpartition('/')[0]}/{name}", "public")
+    database.run("CREATE PUBLICATION everything FOR ALL TABLES")
+    target = database.opened("t", PAIRS, ["key"])
+    for epoch in range(2):
+        target.apply("q", epoch, [changes_of([{"key": each, "value": epoch} for each in ("a", None)], PAIRS)])
+    target.apply("q", 2, [changes_of([{"row_kind": "-D", "key": None}], PAIRS)])
+    assert database.rows("t") == [{"key": "a", "value": 1}]
+    database.run("ALTER TABLE t REPLICA IDENTITY DEFAULT")  # as of a table that others made
+    with pytest.raises(RejectedError, match=r"table public.t: .*replica identity.*ALTER TABLE"):
+        target.apply("q", 3, [changes_of([{"key": "a", "value": 3}], PAIRS)])
+
+
         assert found == code
         user = login.partition(":")[0]
         assert f"the user {user} " in message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import math
 import os
 import shutil
 from collections.abc import Iterable
@@ -337,6 +338,12 @@ def test_merging_into_a_table_of_the_catalogue(classic: Any) -> None:
             table = connection.sql("FROM totals").fetchall()
             kept = {("a", 1, 5, 2, "kept"), (None, 1, 9, 9, ""), (None, 2, None, 1, None)}
             assert (len(table), set(table)) == (3, kept)
+    floats = "double('NaN'), -0D, sqrt(-1D)"  # the second NaN has other bits
+    odd_keys = classic.sql(f"SELECT '+U' row_kind, explode(array({floats})) k, 1 v")
+    with pytest.raises(Exception, match="several new rows with the same key"):
+        netted(odd_keys, ["k"], "totals").collect()
+    zero = netted(odd_keys.where("k = 0"), ["k"], "totals").toArrow()["k"].to_pylist()
+    assert [math.copysign(1, each) for each in zero] == [1]
     names = ["new", "last", "`"]
     odd = classic.createDataFrame([("+U", "a", "b", "c"), ("-D", "d", "e", None)], ["row_kind", *names])
     assert netted(odd, names, "odd").columns == odd.columns

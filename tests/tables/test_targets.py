@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import psycopg
 import pyarrow as pa
 import pytest
@@ -197,6 +198,42 @@ def test_a_table_of_keys_alone(kind: Kind) -> None:
     assert sorted(kind.rows("Keys"), key=repr) == sorted(rows, key=repr)
 
 
+def test_an_epoch_that_changes_no_row_is_stored(kind: Kind) -> None:
+    """Also rows that a table of keys alone has already, and deletes of keys that it does not have."""
+    columns = pa.schema([("key", pa.string())])
+    target = kind.opened("keys", columns, ["key"])
+    epochs = [["ann", "bob"], ["ann"], ["-cid"], ["cid"], ["-cid", "ann"], ["-cid"]]
+    for epoch, keys in enumerate(epochs):
+        rows = [{"row_kind": "-D" if key.startswith("-") else "+I", "key": key.lstrip("-")} for key in keys]
+        target.apply("q", epoch, [changes_of(rows, columns)], 100 + epoch)
+        assert (target.last_epoch("q"), target.last_epoch(offsets_name("q"))) == (epoch, 100 + epoch)
+    assert sorted(row["key"] for row in kind.rows("keys")) == ["ann", "bob"]
+
+
+NANS = [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in (0x7FF8 << 48, 0xFFF8 << 48, (0x7FF8 << 48) + 1)]
+
+
+@pytest.mark.parametrize("width", [32, 64])
+def test_a_key_may_be_any_nan(kind: Kind, width: int) -> None:
+    """NaN is one key, whatever its bits are: `inf - inf` has others than `nan`. And -0.0 is 0.0."""
+    columns = pa.schema([("key", pa.float32() if width == 32 else pa.float64()), ("value", pa.int64())])
+    target = kind.opened("floats", columns, ["key"])
+    keys = np.array([*NANS, 0.0, -0.0])
+    for epoch in range(6):
+        nan, zero = keys[epoch % 3], keys[3 + epoch % 2]
+        key = pa.array(np.array([nan, zero, 1.5]), pa.float64()).cast(columns.field(0).type)
+        target.apply("q", epoch, [pa.table([["+U"] * 3, key, [epoch] * 3], names=["row_kind", *columns.names])])
+        rows = sorted((str(row["key"] + 0.0), row["value"]) for row in kind.rows("floats"))
+        assert rows == [("0.0", epoch), ("1.5", epoch), ("nan", epoch)]
+    key = pa.array(keys[1:2], pa.float64()).cast(columns.field(0).type)
+    target.apply(
+        "q",
+        6,
+        [pa.table([["-D"], key, [None]], names=["row_kind", *columns.names]).cast(changes_of([], columns).schema)],
+    )
+    assert len(kind.rows("floats")) == 2
+
+
 def test_there_is_no_table(kind: Kind) -> None:
     """A table is created only if that was asked for."""
     with pytest.raises(RejectedError, match=r"there is no table .*create it, or give create=True"):
@@ -310,6 +347,23 @@ def test_a_url_with_a_password_is_not_shown(url: str) -> None:
     assert "cret" not in shown
 
 
+def test_tables_are_updated_where_all_tables_are_published(postgres: str) -> None:
+    """A table that we create has a replica identity, which logical replication needs for updates and deletes."""
+    name = f"d{uuid.uuid4().hex}"
+    with psycopg.connect(postgres, autocommit=True) as connection:  # a publication concerns its whole database
+        connection.execute(f"CREATE DATABASE {name}")
+    database = PostgresDatabase(f"{postgres.rpartition('/')[0]}/{name}", "public")
+    database.run("CREATE PUBLICATION everything FOR ALL TABLES")
+    target = database.opened("t", PAIRS, ["key"])
+    for epoch in range(2):
+        target.apply("q", epoch, [changes_of([{"key": each, "value": epoch} for each in ("a", None)], PAIRS)])
+    target.apply("q", 2, [changes_of([{"row_kind": "-D", "key": None}], PAIRS)])
+    assert database.rows("t") == [{"key": "a", "value": 1}]
+    database.run("ALTER TABLE t REPLICA IDENTITY DEFAULT")  # as of a table that others made
+    with pytest.raises(RejectedError, match=r"table public.t: .*replica identity.*ALTER TABLE"):
+        target.apply("q", 3, [changes_of([{"key": "a", "value": 3}], PAIRS)])
+
+
 def test_a_user_who_cannot_create_tables(database: PostgresDatabase) -> None:
     """Tables that exist are enough."""
     database.opened("t", PAIRS, ["key"])
@@ -347,23 +401,6 @@ def test_a_user_who_may_not_log_in(database: PostgresDatabase) -> None:
     }
     for login, base, code in cases.values():
         found, message = said(login, base)
-def test_tables_are_updated_where_all_tables_are_published(postgres: str) -> None:
-    """A table that we create has a replica identity, which logical replication needs for updates and deletes."""
-    name = f"d{uuid.uuid4().hex}"
-    with psycopg.connect(postgres, autocommit=True) as connection:  # a publication concerns its whole database
-        connection.execute(f"CREATE DATABASE {name}")
-    database = PostgresDatabase(f"{postgres.rpartition('/')[0]}/{name}", "public")
-    database.run("CREATE PUBLICATION everything FOR ALL TABLES")
-    target = database.opened("t", PAIRS, ["key"])
-    for epoch in range(2):
-        target.apply("q", epoch, [changes_of([{"key": each, "value": epoch} for each in ("a", None)], PAIRS)])
-    target.apply("q", 2, [changes_of([{"row_kind": "-D", "key": None}], PAIRS)])
-    assert database.rows("t") == [{"key": "a", "value": 1}]
-    database.run("ALTER TABLE t REPLICA IDENTITY DEFAULT")  # as of a table that others made
-    with pytest.raises(RejectedError, match=r"table public.t: .*replica identity.*ALTER TABLE"):
-        target.apply("q", 3, [changes_of([{"key": "a", "value": 3}], PAIRS)])
-
-
         assert found == code
         user = login.partition(":")[0]
         assert f"the user {user} " in message

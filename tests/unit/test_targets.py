@@ -6,6 +6,7 @@ import itertools
 import re
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -65,6 +66,23 @@ def test_keys_have_any_name() -> None:
     with pytest.raises(RejectedError, match="2 new rows") as caught:
         netted(pa.Table.from_pylist([rows[0]] * 2), names, "t")
     assert caught.value.group == dict.fromkeys(names, "a")
+
+
+def test_floats_are_canonical_keys() -> None:
+    """NaN is one key, whatever its bits are, and -0.0 is 0.0."""
+    schema = pa.schema([("row_kind", pa.string()), ("k", pa.float64()), ("v", pa.int64())])
+    bits = [0x7FF8 << 48, 0xFFF8 << 48, (0x7FF8 << 48) + 1, 0, 1 << 63]
+    keys = pa.array(np.array(bits, np.uint64).view(np.float64))
+    rows = pa.table([["-U", "+U", "-D", "-U", "+U"], keys, list(range(5))], schema=schema)
+    found = netted(rows, ["k"], "t")
+    assert found["v"].to_pylist() == [1, 4]
+    assert found["k"].combine_chunks().to_numpy().view(np.uint64).tolist() == [bits[0], 0]
+    with pytest.raises(RejectedError, match="2 new rows with the same key"):
+        netted(
+            rows.filter(pa.array([True, True, False, False, False])).set_column(0, "row_kind", [["+I", "+I"]]),
+            ["k"],
+            "t",
+        )
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from foldflight.engine.keys.index import canonical
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
@@ -71,15 +72,20 @@ def netted(changes: pa.Table, keys: Sequence[str], table: str) -> pa.Table:
     """Return one row for each key: the row that sets its values, or `-D` if there is none.
 
     The order of the rows does not matter: an old row that is taken back and a new one of the same key are an update.
+    NULL is equal to NULL, NaN to NaN of any bits, and -0.0 to 0.0: the result has one NaN and 0.0.
 
     Args:
         changes: All rows of these keys in an epoch: `row_kind`, then the columns of the table.
-        keys: The columns that identify a row. NULL is equal to NULL.
+        keys: The columns that identify a row.
         table: The name of the table, for errors.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, if a row has no row kind, or a key has several new rows.
     """
+    for key in keys:
+        if types.is_floating(changes.schema.field(key).type):
+            at = changes.schema.get_field_index(key)
+            changes = changes.set_column(at, changes.schema.field(at), canonical(changes[key]))
     kinds = changes[ROW_KIND]
     setting = pc.is_in(kinds, value_set=pa.array(_SETS))
     taking = pc.is_in(kinds, value_set=pa.array(_TAKES))

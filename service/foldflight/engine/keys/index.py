@@ -25,7 +25,7 @@ from foldflight.functions.types.arrow import with_members
 from foldflight.functions.types.sql import check_plain, has_floats, sql_name
 from foldflight.functions.types.values import to_python
 
-__all__ = ["KeyIndex", "key_values"]
+__all__ = ["KeyIndex", "canonical", "key_values"]
 
 Codes = npt.NDArray[np.int64]
 
@@ -114,7 +114,7 @@ class KeyIndex:
                     "SCHEMA_MISMATCH", f"the key {field.name} is {field.type}, and this column is {column.type}"
                 )
         return [
-            column if kind.is_canonical and isinstance(column, pa.Array) else _canonical(column)
+            column if kind.is_canonical and isinstance(column, pa.Array) else canonical(column)
             for kind, column in zip(self._columns, columns, strict=True)
         ]
 
@@ -167,10 +167,10 @@ def _storage(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-def _canonical(array: pa.Array) -> pa.Array:
+def canonical(array: pa.Array) -> pa.Array:
     """Return the same keys in their storage type, with one NaN and no negative zero."""
     if isinstance(array, pa.ExtensionArray):
-        return _canonical(array.storage)
+        return canonical(array.storage)
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if pa.types.is_floating(array.type):
@@ -178,7 +178,7 @@ def _canonical(array: pa.Array) -> pa.Array:
         values[np.isnan(values)] = np.nan
         return pa.array(values, array.type, mask=array.is_null().to_numpy(zero_copy_only=False))
     # A table of states hashes and stores structs, lists and maps in this form.
-    return with_members(array, _canonical) if has_floats(array.type) else array
+    return with_members(array, canonical) if has_floats(array.type) else array
 
 
 def _encoder(type_: pa.DataType, loops: KeyLoops) -> KeyEncoder:

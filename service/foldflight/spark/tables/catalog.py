@@ -81,5 +81,10 @@ def netted(changes: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
     new, last = sf.col(f"{ROW_KIND}.new"), f"{ROW_KIND}.last"
     checked = grouped.where(sf.when(new > 1, several.isNull()).otherwise(sf.lit(True)))
     kind = sf.when(new > 0, sf.col(f"{last}.{ROW_KIND}")).otherwise(sf.lit(DELETE)).alias(ROW_KIND)
-    others = [sf.col(f"{last}.{quoted(name, '`')}") for name in changes.columns if name != ROW_KIND]
+    # Keys are those of the group, which has one NaN and no -0.0, and not those of one of its rows.
+    others = [
+        sf.col(quoted(name, "`") if name in keys else f"{last}.{quoted(name, '`')}")
+        for name in changes.columns
+        if name != ROW_KIND
+    ]
     return checked.select(kind, *others)

@@ -97,7 +97,9 @@ class DeltaTable:
         merged = table.merge(
             changes,
             # In delta-rs, AND binds more tightly than IS NOT DISTINCT FROM.
-            " AND ".join(f"(kept.{quoted(key)} IS NOT DISTINCT FROM new.{quoted(key)})" for key in self._keys),
+            " AND ".join(
+                f"({self._key('kept', key)} IS NOT DISTINCT FROM {self._key('new', key)})" for key in self._keys
+            ),
             source_alias="new",
             target_alias="kept",
             commit_properties=commit,
@@ -106,6 +108,12 @@ class DeltaTable:
         if sets:
             merged = merged.when_matched_update(sets)
         merged.when_not_matched_insert(values, f"new.{ROW_KIND} <> '{DELETE}'").execute()
+
+    def _key(self, side: str, key: str) -> str:
+        """Return a key in SQL. For delta-rs, NaNs of different bits are different, and before 1.6 also -0.0 and 0.0."""
+        column = f"{side}.{quoted(key)}"
+        is_float = types.is_floating(self._columns.field(key).type)
+        return f"nanvl({column}, CAST('NaN' AS DOUBLE)) + CAST(0 AS DOUBLE)" if is_float else column
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as sf
 
-from foldflight import RejectedError
+from foldflight import RejectedError, connect
 from foldflight.client import Functions
-from foldflight.spark import group_by, tumble
+from foldflight.spark import cumulate, group_by, hop, session, tumble
 from foldflight.spark.arrow import step_name
 from tests.spark.test_stream import Stream
 
@@ -142,3 +142,28 @@ def test_the_names_of_many_functions_are_cut_short() -> None:
     assert step_name("fold", ["sum", "count", "sum"]) == "fold[sum, count]"
     assert step_name("fold", names).startswith("fold[function_0, function_1,")
     assert len(step_name("fold", names)) < 120
+
+
+@pytest.mark.parametrize(
+    ("window", "rows"),
+    [
+        (tumble("at", "1 hour"), 1),
+        (hop("at", "1 hour", "2 hours"), 2),
+        (cumulate("at", "1 hour", "2 hours"), 2),
+        (session("at", "1 hour"), 1),
+    ],
+    ids=str,
+)
+def test_windows_over_a_join_with_two_columns_of_one_name(classic: Any, window: Any, rows: int) -> None:
+    """Columns that a query does not use may have one name. A time that has two columns is refused by its name."""
+    times = classic.sql("SELECT 1 AS id, TIMESTAMP'2024-01-01 00:10:00' AS at, 5L AS v")
+    others = classic.sql("SELECT 1 AS id, 7L AS w")
+    joined = times.join(others, times["id"] == others["id"])
+    total = connect("embedded:")["sum"]
+    result = group_by(joined, "w", window=window).agg(total=total("v"))
+    assert sorted(result.columns) == ["total", "w", "window_end", "window_start"]
+    assert [(row.w, row.total) for row in result.collect()] == [(7, 5)] * rows
+    for again in (joined["at"], sf.expr("TIMESTAMP'2024-01-01 00:20:00' AS AT")):
+        with pytest.raises(RejectedError, match="the window's column 'at'") as raised:
+            group_by(joined.select("*", again), window=window).agg(total=total("v"))
+        assert raised.value.code == "SCHEMA_MISMATCH"

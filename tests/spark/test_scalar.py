@@ -309,3 +309,14 @@ def test_a_udf_with_several_types_keeps_its_exchanges(monkeypatch: pytest.Monkey
     assert len(opened) == 2
     for _, exchange in scalar._open_calls.values():
         exchange.close()
+
+
+def test_mapped_rows_with_two_columns_of_one_name(classic: Any, embedded: Any) -> None:
+    """`with_columns` and `join_lateral` keep both columns with their values, as Spark's `withColumn` does."""
+    left, right = classic.sql("SELECT 1 AS k, 2L AS v"), classic.sql("SELECT 3 AS k, 5L AS w, 'a b' AS text")
+    joined = left.join(right)
+    mapped = with_columns(joined, product=embedded["multiply"]("v", "w"))
+    assert mapped.columns == ["k", "v", "k", "w", "text", "product"]
+    assert [tuple(row) for row in mapped.collect()] == [(1, 2, 3, 5, "a b", 10)]
+    lateral = join_lateral(joined, embedded["split"]("text"))
+    assert [tuple(row)[:5] for row in lateral.collect()] == [(1, 2, 3, 5, "a b")] * 2

@@ -40,7 +40,7 @@ from foldflight.functions.types.sql import sql_name
 from foldflight.spark.arrow import arrow_function, step_name
 from foldflight.spark.attempts import attempt
 from foldflight.spark.carrier import SPARK, result_types
-from foldflight.spark.columns import Columns, column_named, spark_name, text_of
+from foldflight.spark.columns import Columns, spark_name, text_of
 from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.types import arrow_fields, check_udf
@@ -242,9 +242,10 @@ def rows_with(
         added: The same, as columns of Spark.
         name: The name of the step.
     """
-    inputs = [column_named(each).alias(f"input_{index}") for index, each in enumerate(df.columns)]
-    given = [each.alias(f"column_{index}") for index, each in enumerate(columns.expressions)] or [sf.lit(True)]
-    rows = as_months(df.select(*inputs, *given))
+    inputs = [f"input_{index}" for index in range(len(df.columns))]
+    given = list(columns.expressions) or [sf.lit(True)]
+    # The columns of the DataFrame are not named: a join may have two of one name.
+    rows = as_months(df.select("*", *given).toDF(*inputs, *(f"column_{index}" for index in range(len(given)))))
     roles = [*(f"the column {each!r}" for each in df.columns), *(columns.roles() or ["a constant"])]
     arrow = arrow_fields(rows.schema, roles)
     sent = carriers([nullable(each.dataType) for each in df.schema], arrow.types[: len(inputs)])

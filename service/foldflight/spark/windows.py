@@ -115,11 +115,9 @@ class Window:
         with rejecting("SIGNATURE", f"Spark cannot read the lengths of the window {str(self)!r}"):
             window = sf.window(time, self.size, self.slide) if self.slide else sf.window(time, self.size)
             windowed = known.select("*", window.alias(_WINDOW))
-            chosen = windowed.select(
-                *(column_named(name) for name in df.columns),
-                sf.col(f"`{_WINDOW}`.start").alias(WINDOW_START),
-                sf.col(f"`{_WINDOW}`.end").alias(WINDOW_END),
-            )
+            # Other columns are not named: a join may have two of one name.
+            ends = {WINDOW_START: sf.col(f"`{_WINDOW}`.start"), WINDOW_END: sf.col(f"`{_WINDOW}`.end")}
+            chosen = windowed.withColumns(ends).drop(_WINDOW)
             chosen.schema  # noqa: B018 - resolves the intervals now
         return self._cumulated(chosen) if self.step else chosen
 
@@ -176,12 +174,17 @@ class Window:
             raise RejectedError(
                 "SCHEMA_MISMATCH", f"there is no column {self.time!r} for the window among {', '.join(df.columns)}"
             )
+        if df.columns.count(self.time) > 1:
+            raise RejectedError(
+                "SCHEMA_MISMATCH", f"the window's column {self.time!r} is the name of two columns; rename one of them"
+            )
         for name in df.columns:
             if name.casefold() in (WINDOW_START, WINDOW_END):  # Spark compares names without case
                 raise RejectedError(
                     "SCHEMA_MISMATCH", f"the input already has a column {name}, which the window adds; rename it"
                 )
-        type_ = df.schema[self.time].dataType
+        with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve the window's column {self.time!r}"):
+            type_ = df.select(column_named(self.time)).schema[0].dataType
         if not isinstance(type_, _TIMES):
             raise RejectedError(
                 "SCHEMA_MISMATCH",

@@ -58,6 +58,10 @@ TIMESTAMP_NTZ they are naive. Each other `datetime` in the annotations of the ac
 the same kind. One call has one kind: cast a column in the query if two arguments differ. A class that names the type
 (`Annotated[datetime, "TIMESTAMPTZ"]`, or `input_types`) takes this type only.
 
+*Nanoseconds.* Python's `time`, `datetime` and `timedelta` have microseconds. A value with nanoseconds, as of TIME(9) or
+of an Arrow column in `ns`, can be a key and be counted. As an argument that becomes a Python value it is the error
+[SCHEMA_MISMATCH](errors.md); cast it in the query, as in `CAST(t AS TIME(6))`. Nothing is cut off.
+
 Python does not compare naive and aware datetimes: begin an accumulator with None, not with `datetime.min`.
 
 ## NULL and NaN

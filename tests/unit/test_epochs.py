@@ -6,6 +6,8 @@ import datetime
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from foldflight import FunctionError, RejectedError, connect, udaf
@@ -222,3 +224,52 @@ def test_an_error_of_a_row_without_arguments_names_no_chunk() -> None:
         run_epochs({"n": connect(Rows)["rows"]()}, [[{"k": 1}, {"k": 1}]], keys=["k"])
     assert caught.value.row == "without arguments"
     assert "chunk" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "type_"),
+    [
+        (pa.scalar(10**9 + 1, pa.time64("ns")), pa.time64("ns")),
+        (np.datetime64(10**9 + 1, "ns"), pa.timestamp("ns")),
+        (np.timedelta64(10**9 + 1, "ns"), pa.duration("ns")),
+        (pd.Timestamp(10**9 + 1), pa.timestamp("us")),
+        ([pd.Timedelta(10**9 + 1)], pa.list_(pa.duration("us"))),
+    ],
+)
+def test_nanoseconds_are_refused_by_name(value: Any, type_: pa.DataType) -> None:
+    """As arguments, as keys and over OVER: each would be shown as another value."""
+    count, rows = FUNCTIONS["count"], [{"k": 1, "v": value}]
+    for keys, calls in ((["k"], {"m": FUNCTIONS["max"]("v")}), (["v"], {"n": count()})):
+        with pytest.raises(RejectedError, match="of v, in row 1 of its epoch, has nanoseconds") as raised:
+            run_epochs(calls, [rows], keys=keys, types={"v": type_})
+        assert raised.value.code == "SCHEMA_MISMATCH"
+        with pytest.raises(RejectedError, match="has nanoseconds"):
+            run_over(calls, rows, keys=keys, types={"v": type_})
+
+
+@pytest.mark.parametrize("value", [datetime.datetime(2024, 1, 1), datetime.timedelta(1), [datetime.timedelta(1)]])
+def test_columns_of_nanoseconds_give_values_of_python(value: Any) -> None:
+    """Results, keys and states are those of the standard library, also where pandas is installed."""
+    type_ = pa.timestamp("ns") if isinstance(value, datetime.datetime) else pa.duration("ns")
+    type_ = pa.list_(type_) if isinstance(value, list) else type_
+    (epoch,) = run_epochs({"m": FUNCTIONS["max"]("v")}, [[{"v": value}]], keys=["v"], types={"v": type_})
+    assert repr(epoch.changelog) == repr([("+I", {"v": value, "m": value})])
+    key = tuple(value) if isinstance(value, list) else value
+    assert repr(epoch.states) == repr({(key,): {"m": {"value": value, "seen": True}}})
+
+
+def test_floats_of_16_bits() -> None:
+    """They are keys, arguments and results, and NaN is equal to itself."""
+    nan = np.float16("nan")
+    rows = [{"v": np.float16(1.5)}, {"v": None}, {"v": nan}]
+    calls = {"first": FUNCTIONS["first"]("v"), "most": FUNCTIONS["max"]("v"), "n": FUNCTIONS["count"]("v").distinct()}
+    types = {"v": pa.float16()}
+    _, one, other = run_epochs(calls, [[], rows, rows[:1]], types=types)
+    shown = "{'first': 1.5, 'most': nan, 'n': 2}"
+    assert repr(one.changelog[-1]) == f"('+U', {shown})"
+    assert other.changelog == []
+    first, second = run_epochs({"n": FUNCTIONS["count"]()}, [rows, [*rows, rows[2]]], keys=["v"], types=types)
+    assert (
+        repr(first.changelog) == "[('+I', {'v': 1.5, 'n': 1}), ('+I', {'v': None, 'n': 1}), ('+I', {'v': nan, 'n': 1})]"
+    )
+    assert [row["n"] for kind, row in second.changelog if kind == "+U"] == [2, 2, 3]

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import RejectedError
-from foldflight.functions.types.arrow import JSON, to_pylist
+from foldflight.functions.types.arrow import JSON, in_microseconds, to_pylist
+from foldflight.functions.types.serializer import serializer_of_type
 from foldflight.functions.types.sql import parse_type
 from foldflight.functions.types.values import CastError, cast_arguments, cast_results, to_python
 from tests.effort import examples
@@ -432,3 +433,41 @@ def test_integers_and_decimals_as_decimals_of_any_type(data: st.DataObject) -> N
     assert found.to_pylist() == [each if fit else None for each, fit in zip(array, fits, strict=True)]
     assert (misfits is None) == all(fits)
     assert misfits is None or misfits.tolist() == [not fit for fit in fits]
+
+
+# One nanosecond after a second, in each type that has them, and at depth.
+FINER: list[pa.Array] = [
+    pa.array([10**9, 10**9 + 1], pa.time64("ns")),
+    pa.array([10**9, 10**9 + 1], pa.timestamp("ns")),
+    pa.array([10**9, 10**9 + 1], pa.timestamp("ns", "UTC")),
+    pa.array([10**9, 10**9 + 1], pa.duration("ns")),
+    pa.array([[10**9], [10**9 + 1]], pa.list_(pa.time64("ns"))),
+    pa.array([[10**9], [10**9 + 1]], pa.list_(pa.duration("ns"), 1)),
+    pa.array([{"at": 10**9}, {"at": 10**9 + 1}], pa.struct([("at", pa.timestamp("ns"))])),
+    pa.array([[("at", 10**9)], [("at", 10**9 + 1)]], pa.map_(pa.string(), pa.time64("ns"))),
+]
+
+
+@pytest.mark.parametrize("array", FINER, ids=lambda array: str(array.type))
+def test_nanoseconds_are_refused_and_never_cut_off(array: pa.Array) -> None:
+    """A value with nanoseconds has no Python value. All others are those of the standard library, not of pandas."""
+    for convert in (to_python, to_pylist):
+        assert convert(array[:1]) == to_python(in_microseconds(array[:1]))
+        assert "Timestamp(" not in repr(convert(array[:1]))
+        assert "Timedelta(" not in repr(convert(array[:1]))
+        with pytest.raises(ValueError, match=r"has nanoseconds, .* TIME\(6\)"):
+            convert(array)
+
+
+@pytest.mark.parametrize(
+    ("value", "type_"),
+    [(pd.Timestamp(10**9 + 1), pa.timestamp("us")), (pd.Timedelta(10**9 + 1), pa.duration("us"))],
+)
+def test_results_and_states_of_pandas_with_nanoseconds_are_errors(value: Any, type_: pa.DataType) -> None:
+    """Arrow would cut them off. In lists, too."""
+    for result, wanted in ((value, type_), ([value], pa.list_(type_))):
+        with pytest.raises(CastError, match="nanoseconds") as raised:
+            cast_results([result], wanted)
+        assert raised.value.code == "RESULT_TYPE"
+    with pytest.raises(CastError, match="nanoseconds"):
+        serializer_of_type(type_).to_arrow([value])

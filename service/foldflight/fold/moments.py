@@ -36,11 +36,14 @@ def moment_of(type_: pa.DataType) -> str | None:
 
 
 def to_numbers(array: pa.Array, moment: str) -> Any | None:
-    """Return n values as int64, with 0 for NULL, or None if a value is outside the range of Python's type."""
+    """Return n values as int64, with 0 for NULL, or None if a value is not one of Python's type."""
     if moment == "date":
         array = array.cast(pa.int32())
     elif moment in ("timestamp", "instant"):
-        array = array.cast(pa.timestamp("us", array.type.tz), safe=False)
+        try:
+            array = array.cast(pa.timestamp("us", array.type.tz))
+        except pa.ArrowInvalid:  # nanoseconds, or more microseconds than 64 bits hold
+            return None
     numbers = pc.fill_null(array.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     low, high = MOMENTS[moment]
     return numbers if not len(numbers) or (numbers.min() >= low and numbers.max() <= high) else None

@@ -167,11 +167,19 @@ class Rows:
         for column in self.arguments:
             given = None if column.misfits is None else column.misfits[index].as_py()
             # A method may have changed the lists and dicts that it was given.
-            value = column.values[index] if column.array is None else to_python(column.array.slice(index, 1))[0]
-            text = repr(value) if given is None else str(given)
+            text = _text(column, index) if given is None else str(given)
             shown.append(f"{column.name}={text if len(text) <= 200 else text[:200] + '...'}")
         # Readers know the values of their rows. How rows came into chunks is the engine's matter.
         return ", ".join(shown) or "without arguments"
+
+
+def _text(column: Column, index: int) -> str:
+    if column.array is None:
+        return repr(column.values[index])
+    try:
+        return repr(to_python(column.array.slice(index, 1))[0])
+    except _NO_VALUE:
+        return str(column.array.slice(index, 1))
 
 
 def frozen(value: Any) -> Any:

@@ -44,8 +44,9 @@ from foldflight.engine.state.viewtable import ViewTable, table_of
 from foldflight.engine.stream.epoch import BucketEpoch
 from foldflight.errors import RejectedError
 from foldflight.functions import Call, Order, RowKind, parse_type
-from foldflight.functions.types.arrow import to_pylist
+from foldflight.functions.types.arrow import in_microseconds, to_pylist
 from foldflight.functions.types.sql import sql_name
+from foldflight.functions.types.values import has_nanoseconds
 from foldflight.functions.types.views import normal_key
 
 _UNFIT = (pa.ArrowException, OverflowError, ValueError, TypeError)
@@ -118,7 +119,7 @@ class _Stream:
         """Return the states and the numbers of live rows of all groups."""
         states: dict[tuple[Any, ...], dict[str, Any]] = {}
         live: dict[tuple[Any, ...], int] = {}
-        for batch in self._table.scan(lambda rows: np.ones(rows.num_rows, np.bool_)):
+        for batch in map(in_microseconds, self._table.scan(lambda rows: np.ones(rows.num_rows, np.bool_))):
             keys = batch.select(self._layout.keys.names).to_pylist() if self._has_keys else [{}] * batch.num_rows
             columns = [batch.column(name).to_pylist() for name in self._layout.states.names]
             for index, (row, rows) in enumerate(zip(keys, batch.column(LIVE).to_pylist(), strict=True)):
@@ -135,7 +136,7 @@ class _Stream:
         outputs = self._layout.outputs.names
         for index, view in enumerate(table.views):
             entries_of: dict[tuple[Any, ...], dict[Any, Any]] = {key: {} for key in states}
-            for batch in table.all_entries(index):
+            for batch in map(in_microseconds, table.all_entries(index)):
                 keys = batch.select(self._layout.keys.names).to_pylist() if self._has_keys else [{}] * batch.num_rows
                 pairs = [batch.column(name).to_pylist() for name in (ENTRY, VALUE)]
                 for row, entry, value in zip(keys, *pairs, strict=True):
@@ -244,7 +245,25 @@ def column_of(name: str, values: list[Any], type_: pa.DataType) -> pa.Array:
         raise _misfit(name, values, type_, error) from None
     if pa.types.is_integer(type_) or pa.types.is_date(type_):  # Arrow cuts off a fraction, and the time of a day
         _refuse_cut(name, values, type_)
+    for index, value in enumerate(values):
+        if _has_nanoseconds(value, array[index : index + 1]):
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"the value {value!r:.100} of {name}, in row {index + 1} of its epoch, has nanoseconds, and Python's "
+                "types have microseconds; round it",
+            )
     return array
+
+
+def _has_nanoseconds(value: Any, stored: pa.Array) -> bool:
+    """Return whether a value, or the same one in Arrow, has a time that is not one of Python."""
+    if has_nanoseconds(value):
+        return True
+    try:
+        in_microseconds(stored)
+    except ValueError:
+        return True
+    return False
 
 
 def _refuse_cut(name: str, values: list[Any], type_: pa.DataType) -> None:

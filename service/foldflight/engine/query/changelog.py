@@ -70,6 +70,8 @@ def _equal_column(old: pa.Array, new: pa.Array) -> Mask:
     if pa.types.is_nested(old.type) or pa.types.is_interval(old.type):
         # Arrow cannot compare nested arrays. Scalars are compared by value, with NaN unequal to itself.
         return np.fromiter(map(_same, old, new), np.bool_, len(old))
+    if pa.types.is_float16(old.type):  # Arrow does not compare these
+        old, new = old.cast(pa.float32()), new.cast(pa.float32())
     same = pc.equal(old, new)
     result: Mask
     if same.null_count:

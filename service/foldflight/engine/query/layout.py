@@ -14,6 +14,7 @@ import pyarrow as pa
 from foldflight.engine.query.blocks import convert
 from foldflight.fold.failures import ERROR, ERROR_TYPE
 from foldflight.functions import RowKind
+from foldflight.functions.types.arrow import in_microseconds
 from foldflight.functions.types.views import ViewSpec
 
 BUCKET, FOLDED, HASH, KIND, LIVE, REAL, SLOT = "bucket", "folded", "hash", "kind", "live", "real", "slot"
@@ -119,7 +120,7 @@ class QueryLayout:
 
     def group(self, keys: pa.RecordBatch) -> dict[str, Any]:
         """Return the single key of a batch by the user's names, for errors. Texts that are not UTF-8 become bytes."""
-        return {name: _shown(column[0]) for name, column in zip(self.names, keys.columns, strict=False)}
+        return {name: _shown(column[:1]) for name, column in zip(self.names, keys.columns, strict=False)}
 
     @property
     def partial(self) -> pa.Schema:
@@ -162,13 +163,14 @@ def retracts(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     return np.isin(rows.column(KIND).to_numpy(zero_copy_only=False), RETRACTING)
 
 
-def _shown(value: pa.Scalar) -> Any:
+def _shown(key: pa.Array) -> Any:
+    """Return a key, which is the only value of an array, as a Python value or a text."""
     try:
-        return value.as_py()
+        return in_microseconds(key)[0].as_py()
     except UnicodeDecodeError:
-        return value.cast(pa.binary()).as_py()
-    except (OverflowError, ValueError):  # a date beyond the year 9999
-        return value.cast(pa.string()).as_py()
+        return key[0].cast(pa.binary()).as_py()
+    except (OverflowError, ValueError):  # a date beyond the year 9999, nanoseconds
+        return str(key) if pa.types.is_nested(key.type) else key[0].cast(pa.string()).as_py()
 
 
 def _named(fields: pa.Schema, names: Sequence[str]) -> list[pa.Field]:

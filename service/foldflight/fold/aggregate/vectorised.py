@@ -25,6 +25,7 @@ from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots, capacity_for
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.columns import number_format
+from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.values import CastError, cast_results, narrowed, to_python
 
 _logger: Final = logging.getLogger(__name__)
@@ -329,4 +330,9 @@ def _results(values: Any, count: int, bound: BoundFunction) -> pa.Array:
         narrow = narrowed(array, bound.result_type)
         if narrow is not None:
             return narrow
-    return cast_results(to_python(array), bound.result_type)
+    try:
+        plain = to_python(array)
+    except (ValueError, OverflowError) as error:
+        message = f"get_values returned {array.type}, which cannot be read as {sql_name(bound.result_type)}: {error}"
+        raise FunctionError("RESULT_TYPE", message, function=bound.function.name) from None
+    return cast_results(plain, bound.result_type)

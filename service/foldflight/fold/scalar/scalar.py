@@ -15,6 +15,7 @@ from foldflight.fold.failures import user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Rows
 from foldflight.fold.scalar.evaluation import Instance, Scalar, cast, null_rows
+from foldflight.functions.types.arrow import in_microseconds
 from foldflight.functions.types.columns import number_format
 from foldflight.functions.types.sql import can_widen, sql_name
 from foldflight.functions.types.values import cast_arguments, to_python
@@ -152,6 +153,8 @@ def _column(array: pa.Array | None, form: str | None) -> Any:
     assert array is not None
     if form == "arrow":
         return array
+    if pa.types.is_time(array.type) or pa.types.is_nested(array.type):
+        array = in_microseconds(array)  # their values are those of Python
     if form == "pandas":
         return array.to_pandas(types_mapper=_nullable_integers().get)
     if number_format(array.type) is None or pa.types.is_decimal(array.type):

@@ -6,6 +6,7 @@ The functions here do what methods of newer versions do, in the same way on each
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -101,12 +102,59 @@ def to_pylist(values: pa.Array | pa.RecordBatch) -> list[Any]:
 
     Raises:
         KeyError: if a map has a key twice.
+        ValueError: if a time has nanoseconds.
     """
+    values = in_microseconds(values)
     if _KNOWS_DICTS:
         return values.to_pylist(maps_as_pydicts="strict")
     if isinstance(values, pa.RecordBatch):
         return to_pylist(values.to_struct_array())
     return [_with_dicts(value, values.type) for value in values.to_pylist()]
+
+
+def in_microseconds(values: Any) -> Any:
+    """Return an array or a batch whose times, timestamps and durations at any depth are in no smaller unit.
+
+    Python's types have microseconds. Arrow would cut off nanoseconds, or return pandas' types if it finds pandas.
+
+    Raises:
+        ValueError: if one has nanoseconds, or its microseconds do not fit the type.
+    """
+    if isinstance(values, pa.RecordBatch):
+        columns = [in_microseconds(column) for column in values.columns]
+        return pa.RecordBatch.from_arrays(columns, names=values.schema.names)
+    type_ = _in_microseconds(values.type)
+    if type_ == values.type:
+        return values
+    if pa.types.is_nested(type_):  # Arrow would cast the items outside of a slice, too
+        values = values.take(pa.array(range(len(values)), pa.int64()))
+    try:
+        return values.cast(type_)
+    except pa.ArrowInvalid as error:
+        raise ValueError(
+            f"it has nanoseconds, and Python's types have microseconds ({error}); cast it in the query, a TIME to "
+            "TIME(6)"
+        ) from None
+
+
+@lru_cache(maxsize=1024)
+def _in_microseconds(type_: pa.DataType) -> pa.DataType:
+    kinds = pa.types
+    if kinds.is_timestamp(type_) and type_.unit == "ns":
+        return pa.timestamp("us", type_.tz)
+    if type_ in (pa.time64("ns"), pa.duration("ns")):
+        return pa.time64("us") if kinds.is_time(type_) else pa.duration("us")
+    if kinds.is_struct(type_):
+        return pa.struct([field.with_type(_in_microseconds(field.type)) for field in type_])
+    if kinds.is_map(type_):
+        key, item = (field.with_type(_in_microseconds(field.type)) for field in (type_.key_field, type_.item_field))
+        return pa.map_(key, item, keys_sorted=type_.keys_sorted)
+    if not (kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_)):
+        return type_
+    value = type_.value_field.with_type(_in_microseconds(type_.value_type))
+    if kinds.is_fixed_size_list(type_):
+        return pa.list_(value, type_.list_size)
+    return pa.large_list(value) if kinds.is_large_list(type_) else pa.list_(value)
 
 
 def _with_dicts(value: Any, type_: pa.DataType) -> Any:

@@ -29,7 +29,15 @@ from foldflight.functions.types.columns import AttributeColumn, number_format
 from foldflight.functions.types.exact import EXACT, ExactSum, ExactSums
 from foldflight.functions.types.lists import Lists
 from foldflight.functions.types.sql import parse_type
-from foldflight.functions.types.values import CastError, cast_results, dicts_in, exact_types, lists_in, to_python
+from foldflight.functions.types.values import (
+    CastError,
+    cast_results,
+    dicts_in,
+    exact_types,
+    has_nanoseconds,
+    lists_in,
+    to_python,
+)
 from foldflight.functions.types.views import LIST_KEY, ListView, MapView, PlainMap, ViewPart, normal_key, view_type
 
 
@@ -107,6 +115,8 @@ class _Scalar(StateSerializer):
         if isinstance(value, np.generic):
             value = value.item()
         assert self.exact is not None
+        if has_nanoseconds(value):
+            raise CastError(index, "RESULT_TYPE", f"{_shown(value)} has nanoseconds, which {self.arrow} would lose")
         if type(value) in self.exact:
             return value
         if pa.types.is_floating(self.arrow) and isinstance(value, int):

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import RejectedError
-from foldflight.functions.types.arrow import NESTS_QUICKLY, is_json, to_pylist
+from foldflight.functions.types.arrow import NESTS_QUICKLY, in_microseconds, is_json, to_pylist
 from foldflight.functions.types.sql import sql_name
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "cast_results",
     "dicts_in",
     "exact_types",
+    "has_nanoseconds",
     "lists_in",
     "narrowed",
     "to_python",
@@ -67,6 +68,7 @@ def to_python(array: pa.Array) -> list[Any]:
 
     Raises:
         KeyError: A map has a key twice.
+        ValueError: A time, timestamp or duration has nanoseconds.
     """
     if is_json(array.type):
         return [None if text is None else json.loads(text) for text in _values(array)]
@@ -123,11 +125,9 @@ _FIRST, _LAST = np.datetime64("0001-01-01"), np.datetime64("9999-12-31T23:59:59.
 
 
 def _datetimes(array: pa.Array) -> list[Any] | None:
-    """Return the values of dates or timestamps; nanoseconds are cut off. None if one is no datetime of Python."""
-    type_ = array.type
-    zone = type_.tz if pa.types.is_timestamp(type_) else None
-    if pa.types.is_timestamp(type_) and type_.unit == "ns":
-        array = array.cast(pa.timestamp("us", type_.tz), safe=False)
+    """Return the values of dates or timestamps. None if one is no datetime of Python."""
+    array = in_microseconds(array)
+    zone = array.type.tz if pa.types.is_timestamp(array.type) else None
     instants = array.to_numpy(zero_copy_only=False)
     known = instants[~np.isnat(instants)]
     if len(known) < len(array) - array.null_count or (len(known) and (known.min() < _FIRST or known.max() > _LAST)):
@@ -143,13 +143,12 @@ def _datetimes(array: pa.Array) -> list[Any] | None:
 
 
 def _durations(array: pa.Array) -> list[Any]:
-    """Return the values of durations; nanoseconds are cut off."""
-    whole = array.cast(pa.duration("us"), safe=False).cast(pa.int64()).fill_null(0).to_numpy()
+    whole = in_microseconds(array).cast(pa.duration("us"), safe=False).cast(pa.int64()).fill_null(0).to_numpy()
     return _with_nulls(whole.view("timedelta64[us]").tolist(), array)
 
 
 def _times(array: pa.Array) -> list[Any]:
-    """Return the values of times; nanoseconds are cut off."""
+    array = in_microseconds(array)
     unit = array.type.unit
     ticks = array.cast(pa.int32() if array.type.bit_width == 32 else pa.int64()).fill_null(0).to_numpy()
     instants = ticks.astype(np.int64).view(f"datetime64[{unit}]").astype("datetime64[us]")
@@ -636,7 +635,16 @@ def _to_time(value: Any, type_: pa.DataType) -> time:
     return value
 
 
+def has_nanoseconds(value: Any) -> bool:
+    """Return whether a value is or has a time of pandas with nanoseconds, which Arrow would cut off."""
+    if isinstance(value, (list, tuple, dict)):
+        return any(map(has_nanoseconds, value.values() if isinstance(value, dict) else value))
+    return bool(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
+
+
 def _to_timestamp(value: Any, type_: pa.DataType) -> datetime:
+    if has_nanoseconds(value):
+        raise ValueError(f"{_misfit(value, type_)}: it has nanoseconds; round it to microseconds")
     if isinstance(value, datetime):
         # If only one side has a zone, UTC is assumed: it leaves the digits unchanged.
         instant = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
@@ -658,6 +666,8 @@ def _to_timestamp(value: Any, type_: pa.DataType) -> datetime:
 def _to_duration(value: Any, type_: pa.DataType) -> timedelta:
     if not isinstance(value, timedelta):
         raise TypeError(_misfit(value, type_))
+    if has_nanoseconds(value):
+        raise ValueError(f"{_misfit(value, type_)}: it has nanoseconds; round it to microseconds")
     _check_ticks(value, value, type_)
     return value
 

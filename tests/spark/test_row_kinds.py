@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter, defaultdict
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from foldflight import RejectedError
+from foldflight import RejectedError, connect
 from foldflight.spark import group_by
 from foldflight.spark.errors import error_of
+from tests.spark_sessions import SPARK
 
 
 def changelog(seed: int) -> tuple[list[tuple[str, int, int]], dict[int, Counter[int]]]:
@@ -70,6 +72,106 @@ def test_what_never_came_is_not_taken_back(classic: Any, embedded: Any) -> None:
     df = classic.createDataFrame(rows, "kind string, k int, v bigint")
     result = group_by(df, "k", row_kind="kind").agg(o=embedded["median"]("v"))
     assert [tuple(row) for row in result.collect()] == [(2, 7)]
+
+
+@pytest.mark.parametrize("plan", ["fold", "lifted"])
+def test_a_changelog_from_its_middle(spark: Any, functions: Any, plan: str) -> None:
+    """A retraction counts only if an equal row is accumulated: in one phase, in two, and where Spark aggregates."""
+    rows = [("-U", "ann", 10, 1.0), ("+U", "ann", 40, 1.0)]  # the old row never came
+    rows += [("+I", "bob", 1, None), ("+I", "bob", 2, 0.0), ("-D", "bob", 7, 0.0), ("-D", "bob", 2, -0.0)]
+    rows += [("-D", "cid", 5, math.nan), ("+I", "cid", 5, math.nan), ("-D", "cid", 5, math.nan)]
+    df = spark.createDataFrame(rows, "kind string, k string, v bigint, x double").repartition(3)
+    uses = {"total": functions["sum"]("v"), "n": functions["count"]("x")}
+    if plan == "fold":
+        uses["top"] = functions["median"]("v")
+    result = group_by(df, "k", row_kind="kind", plan=plan).agg(**uses)
+    expected = [("ann", 40, 1, 40), ("bob", 1, 0, 1)]
+    assert sorted(map(tuple, result.collect())) == [each if plan == "fold" else each[:3] for each in expected]
+    if plan == "fold":
+        del uses["top"]  # whose rows are folded in one phase
+        assert sorted(map(tuple, group_by(df, "k", row_kind="kind", plan=plan).agg(**uses).collect())) == [
+            each[:3] for each in expected
+        ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_random_changelogs_from_their_middle(classic: Any, embedded: Any, seed: int) -> None:
+    """Groups have the rows that are left of a multiset, in each plan."""
+    chosen = random.Random(seed)
+    kinds = ["+I", "+I", "+U", "-U", "-D"]
+    made = [(chosen.choice(kinds), chosen.randrange(40), chosen.choice([None, 1, 2, 3])) for _ in range(400)]
+    left: Counter[Any] = Counter()
+    for kind, *row in sorted(made, key=lambda each: each[0][0]):  # `+` comes before `-`
+        left[tuple(row)] = left[tuple(row)] + 1 if kind[0] == "+" else max(left[tuple(row)] - 1, 0)
+    expected: dict[int, list[Any]] = defaultdict(list)
+    for (key, value), times in left.items():
+        expected[key] += [value] * times
+    df = classic.createDataFrame(made, "kind string, k int, v bigint").repartition(5)
+    uses = {"n": embedded["count"](), "total": embedded["sum"]("v")}
+    for plan in ("lifted", "fold"):
+        found = {
+            row.k: (row.n, row.total) for row in group_by(df, "k", row_kind="kind", plan=plan).agg(**uses).collect()
+        }
+        assert found == {
+            key: (len(values), sum(filled) if (filled := [each for each in values if each is not None]) else None)
+            for key, values in expected.items()
+            if values
+        }
+    uses["median"] = embedded["median"]("v")
+    kept = {row.k: row.n for row in group_by(df, "k", row_kind="kind").agg(**uses).collect()}
+    assert kept == {key: len(values) for key, values in expected.items() if values}
+    (whole,) = group_by(df, row_kind="kind").agg(n=embedded["count"](), d=embedded["count"]("v").distinct()).collect()
+    # Without keys, rows are equal whatever their group was.
+    values = Counter({value: 0 for *_, value in made})
+    for kind, _, value in sorted(made, key=lambda each: each[0][0]):
+        values[value] = values[value] + 1 if kind[0] == "+" else max(values[value] - 1, 0)
+    assert tuple(whole) == (values.total(), sum(value is not None and times > 0 for value, times in values.items()))
+
+
+def test_strict_batches_refuse_a_retraction_without_a_row(classic: Any, embedded: Any) -> None:
+    """The error names the group; a changelog without such rows has its result."""
+    rows = [("+I", "ann", 1), ("-D", "bob", 2), ("+I", "bob", 2)]
+    ddl = "kind string, k string, v bigint"
+    for plan in ("fold", "lifted"):
+        calls = {"total": embedded["sum"]("v")}
+        sound = group_by(classic.createDataFrame(rows, ddl), "k", row_kind="kind", strict=True, plan=plan)
+        assert [tuple(row) for row in sound.agg(**calls).collect()] == [("ann", 1)]
+        other = classic.createDataFrame([*rows, ("-U", "ann", 2)], ddl)
+        with pytest.raises(PySparkException) as caught:
+            group_by(other, "k", row_kind="kind", strict=True, plan=plan).agg(**calls).collect()
+        error = error_of(caught.value)
+        assert isinstance(error, RejectedError)
+        assert error.code == "CANNOT_RETRACT"
+        assert "a row is retracted and no equal row is accumulated" in error.message
+        assert "group: k=ann" in error.message
+
+
+@pytest.mark.slow
+def test_rows_of_any_type_are_compared(classic: Any) -> None:
+    """Also those that Spark cannot compare itself, and texts by their bytes and not by their collation."""
+    values = {
+        "MAP<STRING, DOUBLE>": ("map('a', 1D)", "map('a', 2D)"),
+        "STRUCT<m: MAP<INT, INT>>": ("named_struct('m', map(1, 2))", "named_struct('m', map(1, 3))"),
+        "ARRAY<DOUBLE>": ("array(0D, double('NaN'))", "array(1D)"),
+        "BINARY": ("X'00'", "X'01'"),
+    }
+    if SPARK >= (4, 0):
+        values["VARIANT"] = ("parse_json('{\"a\": 1}')", "parse_json('{\"a\": 2}')")
+        values["STRING COLLATE UTF8_LCASE"] = ("'A'", "'a'")
+    if SPARK >= (4, 1):
+        points = (f"st_geomfromwkb(X'0101000000000000000000{each}3f0000000000000040')" for each in ("f0", "f8"))
+        values["GEOMETRY(0)"] = tuple(points)
+    count = connect("embedded:")["count"]
+    for type_, (one, other) in values.items():
+        typed = [f"CAST({value} AS {type_})" for value in (one, one, other)]
+        rows = zip(("'+I'", "'-U'", "'-U'"), typed, strict=True)
+        union = " UNION ALL ".join(f"SELECT {kind} AS kind, {value} AS v" for kind, value in rows)
+        found = group_by(classic.sql(union), row_kind="kind").agg(n=count("v"))
+        assert [row.n for row in found.collect()] == [0], type_
+        alone = classic.sql(f"SELECT '+I' AS kind, {typed[0]} AS v UNION ALL SELECT '-U', {typed[2]}")
+        found = group_by(alone, row_kind="kind").agg(n=count("v"))
+        assert [row.n for row in found.collect()] == [1], type_
 
 
 def test_append_only_functions_are_refused(classic: Any, embedded: Any) -> None:

@@ -10,12 +10,17 @@ states that grow, are sorted by the hash of their keys, so that a task holds one
 groups its partition has (see `engine.batch.tasks`). If rows have kinds, the sort also puts the inserts of a group
 before its retractions.
 
+Rows with kinds first pass a filter of Spark: no group has rows before the batch, so a retraction counts only if an
+equal row is accumulated. No later step could tell: sums and states, which Spark or a partial fold makes, have netted
+the rows.
+
 Without keys there is one partition and one group. A seed row ensures that the group exists for an empty input too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -23,20 +28,30 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.engine.batch.tasks import FinalFold, PartialFold
-from foldflight.engine.query.layout import HASH, KIND, REAL, RETRACTING
+from foldflight.engine.query.layout import HASH, KIND, LIVE, REAL, RETRACTING
 from foldflight.engine.query.query import Query
 from foldflight.spark.arrow import arrow_function, hash_of, spark_schema, step_of, together
+from foldflight.spark.expressions import SIGN, error_text, text
 from foldflight.spark.lifted import lifted_result
+from foldflight.spark.types import equal_by
+
+_NO_ROW: Final = (
+    "a row is retracted and no equal row is accumulated (strict mode); correct the input, or disable "
+    "strict mode to ignore such rows"
+)
 
 
-def batch_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
+def batch_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType], *, strict: bool = False) -> DataFrame:
     """Return the result of a batch query.
 
     Args:
         query: The query.
         rows: The input rows: keys, the row kind (if rows have kinds), arguments and filters.
         outputs: Spark's types of the outputs.
+        strict: Whether a retraction without a row is an error.
     """
+    if query.layout.has_kinds:
+        rows = _with_their_rows(query, rows, strict=strict)
     if query.lifted.taken:
         return lifted_result(query, rows, outputs)
     merges = query.folds_before_shuffle.taken
@@ -51,6 +66,21 @@ def batch_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) 
     return parted.mapInArrow(
         arrow_function(final, step, query.traced), spark_schema(query, rows, query.layout.results, outputs)
     )
+
+
+def _with_their_rows(query: Query, rows: DataFrame, *, strict: bool) -> DataFrame:
+    """Return rows without the retractions that have no equal row, in keys and all columns of the query."""
+    equal = [equal_by(column) for column in rows.schema if column.name != KIND]
+    among = f"PARTITION BY {', '.join(equal)} " if equal else ""
+    # Accumulated rows come first, so the number of rows that are left is negative for exactly these retractions.
+    left = f"sum({SIGN}) OVER ({among}ORDER BY {SIGN} DESC ROWS UNBOUNDED PRECEDING) AS {LIVE}"
+    has_row = f"{LIVE} >= 0"
+    if strict:
+        keys = dict(zip(query.layout.keys.names, query.layout.names, strict=True))
+        function = ", ".join(call.function for call in query.opening.calls)
+        error = error_text("CANNOT_RETRACT", text(_NO_ROW), function, keys, group=list(keys))
+        has_row = f"CASE WHEN {has_row} THEN true ELSE CAST(raise_error({error}) AS BOOLEAN) END"
+    return rows.selectExpr("*", left).where(has_row).drop(LIVE)
 
 
 def _by_key(query: Query, arrived: DataFrame, final: FinalFold) -> DataFrame:

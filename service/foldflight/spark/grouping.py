@@ -73,8 +73,9 @@ def group_by(
             one). `append` emits each group of a window once, when the window closes.
         allowed_lateness_s: For streams: how much longer a window stays open, in seconds.
         buckets: For streams: the number of parts of the state. It is fixed for the life of a checkpoint.
-        strict: For streams: fail the query at a retraction without a row, instead of counting it: its group has no row
-            left, or it had none before the epoch and accumulates no equal one.
+        strict: Fail the query at a retraction without a row. In a batch, no equal row is accumulated; in a stream, its
+            group has no row left, or it had none before the epoch and accumulates no equal one. Default: such
+            retractions are ignored; a stream counts them.
         on_error: What happens if a function raises, or returns a value that does not fit. `fail`: the query fails.
             `isolate`: other groups continue, the failed group keeps its state from before the epoch (in a batch, it has
             no result), and its rows of the epoch become dead letters in a column `dead_letter`. Use `results` and
@@ -123,6 +124,7 @@ def group_by(
         isolates=is_isolated(on_error),
         plan=plan,
         groups=None if groups is None else Groups(groups, "groups="),
+        strict=strict,
     )
 
 
@@ -210,6 +212,7 @@ class GroupedFrame:
     isolates: bool = False
     plan: BatchPlan = "auto"
     groups: Groups | None = None
+    strict: bool = False
 
     def __repr__(self) -> str:
         return f"<{self.df!r} grouped by {', '.join(self.names) or 'nothing'}; call agg(...)>"
@@ -294,7 +297,8 @@ class GroupedFrame:
         uses = [(each.function, each.columns) for each in aggregates.values()]
         results = columns.result_types(uses, given, query.layout.outputs.types)
         wanted = {name: field.dataType for name, field in zip(self.names, given, strict=False)}
-        return Planned(query, columns, given, wanted | dict(zip(query.layout.outputs.names, results, strict=True)))
+        types = wanted | dict(zip(query.layout.outputs.names, results, strict=True))
+        return Planned(query, columns, given, types, self.strict)
 
     def _estimated(self, columns: Columns) -> Groups | None:
         """Return what the statistics of tables tell about the number of groups, if Spark keeps them."""
@@ -335,12 +339,14 @@ class Planned:
         columns: The columns of its input.
         given: Spark's types of these.
         types: Spark's types of the keys and outputs, by name.
+        strict: Whether a retraction without a row is an error, in a batch.
     """
 
     query: Query
     columns: Columns
     given: st.StructType
     types: Mapping[str, st.DataType]
+    strict: bool
 
     @property
     def _outputs(self) -> list[st.DataType]:
@@ -362,7 +368,7 @@ class Planned:
         if not self._is_without_python:
             check_workers(session)
         if query.stream is None:
-            result = batch_result(query, rows, self._outputs)
+            result = batch_result(query, rows, self._outputs, strict=self.strict)
         else:
             check_provider(self.columns.df)
             result = stream_result(query, rows, self._outputs)

@@ -158,6 +158,25 @@ def is_collated(type_: st.DataType) -> bool:
     return any(map(is_collated, _inner(type_)))
 
 
+def equal_by(column: st.StructField) -> str:
+    """Return the SQL of what is equal for exactly the equal values of a column, and may partition a window.
+
+    NULL equals NULL, all NaN values are equal, and -0.0 equals 0.0; texts are compared by their bytes.
+    """
+    name, type_ = column.name, column.dataType
+    if isinstance(type_, (st.FloatType, st.DoubleType)):
+        # Sail does not do it by itself.
+        sql = type_.simpleString()
+        return f"nanvl({name}, CAST('NaN' AS {sql})) + CAST(0 AS {sql})"
+    if isinstance(type_, st.StringType) and is_collated(type_):
+        return f"{name} COLLATE UTF8_BINARY"
+    if type_.typeName() in ("geometry", "geography"):
+        return f"st_asbinary({name})"
+    if _contains(type_, UNCOMPARABLE) or is_collated(type_):
+        return f"to_json(struct({name}))"
+    return name
+
+
 def result_type(info: FunctionInfo, given: Iterable[st.DataType], type_: pa.DataType) -> st.DataType:
     """Return Spark's type of a result.
 

@@ -1,5 +1,6 @@
 """Registration of a class, and the mistakes that it detects."""
 
+import sys
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Annotated, Any, Literal
@@ -628,3 +629,23 @@ def test_a_class_is_given_by_keyword() -> None:
 
     assert registered(udaf(cls=Own, name="by_keyword")).name == "by_keyword"
     assert function_of(udf(target=twice)) is not None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="Python evaluates annotations where they are written")
+def test_a_class_names_itself_in_annotations_that_are_evaluated_late() -> None:
+    """Python evaluates them when they are asked for, which is before the class's own name has a value."""
+
+    @udaf
+    class Summed:
+        class Kept:
+            total: int
+
+        def create_accumulator(self) -> Summed.Kept:  # noqa: F821 - from Python 3.14 on
+            return Summed.Kept()
+
+        def accumulate(self, accumulator: Summed.Kept, value: int) -> None: ...  # noqa: F821
+
+        def get_value(self, accumulator: Summed.Kept) -> list[int]:  # noqa: F821
+            return [accumulator.total]
+
+    assert registered(Summed).capabilities.codec == "typed"

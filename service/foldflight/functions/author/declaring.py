@@ -17,6 +17,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions.author.scalar import ScalarFunction
 from foldflight.functions.author.spec import Declared, Function, Parameter
 from foldflight.functions.query.literals import names_values
+from foldflight.functions.types.annotations import annotations_of
 from foldflight.functions.types.serializer import StateSerializer, Untyped, serializer_of_annotation
 from foldflight.functions.types.sql import is_spark_type, parse_type, type_variables
 
@@ -88,6 +89,11 @@ class SignatureBuilder(ABC):
         self.name = name
         self.is_zoned = False
         self.has_datetimes = False
+
+    @property
+    def own_class(self) -> type | None:
+        """The class, whose name may have no value while its annotations are read; None for a function."""
+        return self.cls if isinstance(self.cls, type) else None
 
     @abstractmethod
     def takes(self) -> tuple[Any, str]:
@@ -217,7 +223,7 @@ class SignatureBuilder(ABC):
 
     def layout(self, annotation: Any) -> StateSerializer:
         """Return the layout of an annotation. Raises Untyped."""
-        serializer = serializer_of_annotation(annotation)
+        serializer = serializer_of_annotation(annotation, self.own_class)
         zoned = serializer.zoned()
         self.has_datetimes = self.has_datetimes or zoned.arrow != serializer.arrow
         return zoned if self.is_zoned else serializer
@@ -234,7 +240,7 @@ class SignatureBuilder(ABC):
     def hints(self, method: Any) -> dict[str, Any]:
         """Return the annotations of a method."""
         try:
-            return typing.get_type_hints(method, include_extras=True)
+            return annotations_of(method, self.own_class)
         except NameError as error:
             shown = "" if method is self.cls else f".{method.__name__}"
             raise self.error(
@@ -245,7 +251,7 @@ class SignatureBuilder(ABC):
         """Return the parameters of `__init__`."""
         parameters = []
         try:
-            hints = typing.get_type_hints(self.cls.__init__)
+            hints = annotations_of(self.cls.__init__, self.own_class, extras=False)
         except Exception:  # noqa: BLE001 - names that are imported only for type checkers; values are then not checked
             hints = {}
         for parameter in list(inspect.signature(self.cls.__init__).parameters.values())[1:]:

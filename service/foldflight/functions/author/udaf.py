@@ -24,6 +24,7 @@ from foldflight.functions.author.spec import (
     Methods,
     Parameter,
 )
+from foldflight.functions.types.annotations import annotations_of
 from foldflight.functions.types.serializer import (
     Nullable,
     StateSerializer,
@@ -193,7 +194,7 @@ def function_of(target: object) -> AnyFunction | None:
     return registered if isinstance(registered, Function) else None
 
 
-def _annotations(accumulator: Any) -> dict[str, Any]:
+def _annotations(accumulator: Any, owner: type) -> dict[str, Any]:
     """Return the annotations of the members of an accumulator by name; empty if they cannot be resolved.
 
     A container is its own member `value`.
@@ -204,7 +205,7 @@ def _annotations(accumulator: Any) -> dict[str, Any]:
     if not isinstance(cls, type):
         return {} if typing.get_origin(cls) in (None, typing.Annotated) else {"value": cls}
     try:
-        return typing.get_type_hints(cls, include_extras=True)
+        return annotations_of(cls, owner)
     except NameError:  # then only state_type gives the types of its states
         return {}
 
@@ -294,7 +295,7 @@ class _Builder(SignatureBuilder):
             declared_state=self.state(state_type),
             serializer=serializer,
             accumulator_class=accumulator if isinstance(accumulator, type) else None,
-            accumulator_hints=_annotations(accumulator),
+            accumulator_hints=_annotations(accumulator, self.cls),
             skip_nulls=skip_nulls,
             capabilities=Capabilities(
                 retract=self.retracts,
@@ -325,7 +326,7 @@ class _Builder(SignatureBuilder):
         """Return the views of the accumulator. Refuse what does not go with views."""
         if serializer is not None:
             check_views(serializer)
-        annotated = _annotations(accumulator) if isinstance(accumulator, type) else {}
+        annotated = _annotations(accumulator, self.cls) if isinstance(accumulator, type) else {}
         declared = any(_is_view(each) for each in annotated.values())
         views = views_in(serializer)
         if not declared and not views:

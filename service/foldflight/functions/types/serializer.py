@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
+from foldflight.functions.types.annotations import annotations_of
 from foldflight.functions.types.arrow import is_json
 from foldflight.functions.types.columns import AttributeColumn, number_format
 from foldflight.functions.types.exact import EXACT, ExactSum, ExactSums
@@ -619,7 +620,7 @@ class Attributes:
         self._set(accumulator, name, self._indexes[name], value)
 
 
-def _view(origin: type, arguments: tuple[Any, ...]) -> ViewSerializer:
+def _view(origin: type, arguments: tuple[Any, ...], owner: type | None) -> ViewSerializer:
     if origin not in (MapView, ListView):
         raise RejectedError(
             "SIGNATURE",
@@ -627,15 +628,15 @@ def _view(origin: type, arguments: tuple[Any, ...]) -> ViewSerializer:
             "MapView[K, V] or ListView[T], and define the methods in the function's class",
         )
     if origin is ListView:
-        return ViewSerializer(None, _without_views(serializer_of_annotation(arguments[0])))
-    key = serializer_of_annotation(arguments[0])
+        return ViewSerializer(None, _without_views(serializer_of_annotation(arguments[0], owner)))
+    key = serializer_of_annotation(arguments[0], owner)
     if not _is_key(key):
         raise RejectedError(
             "SIGNATURE",
             f"the keys of a MapView cannot be {arguments[0]}; use numbers, texts, bytes, dates, times, or tuples of "
             "these",
         )
-    return ViewSerializer(key, _without_views(serializer_of_annotation(arguments[1])))
+    return ViewSerializer(key, _without_views(serializer_of_annotation(arguments[1], owner)))
 
 
 def _is_key(serializer: StateSerializer) -> bool:
@@ -691,10 +692,14 @@ def may_be_none(annotation: Any) -> bool:
     return origin in (typing.Union, types.UnionType) and type(None) in typing.get_args(annotation)
 
 
-def serializer_of_annotation(annotation: Any) -> StateSerializer:
+def serializer_of_annotation(annotation: Any, owner: type | None = None) -> StateSerializer:
     """Return the serializer that a Python annotation describes.
 
     `Annotated[int, "INT"]` (or an Arrow type instead of the text) overrides the type of a scalar.
+
+    Args:
+        annotation: The annotation, as an object.
+        owner: The author's class in which it is written. Annotations of classes may refer to it by name.
 
     Raises:
         Untyped: The annotation is not specific enough (a bare `list`, `Any`, a class without annotated attributes).
@@ -702,11 +707,15 @@ def serializer_of_annotation(annotation: Any) -> StateSerializer:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         declared = next((a for a in arguments[1:] if isinstance(a, (str, pa.DataType))), None)
-        return serializer_of_annotation(arguments[0]) if declared is None else serializer_of_type(parse_type(declared))
+        return (
+            serializer_of_annotation(arguments[0], owner)
+            if declared is None
+            else serializer_of_type(parse_type(declared))
+        )
     if origin in (typing.Union, types.UnionType):
         members = [a for a in arguments if a is not type(None)]
         if len(members) == 1 and len(arguments) == 2:
-            serializer = serializer_of_annotation(members[0])
+            serializer = serializer_of_annotation(members[0], owner)
             if isinstance(serializer, ViewSerializer):
                 raise RejectedError("SIGNATURE", "a view cannot be None; annotate it without None, and `clear` it")
             return serializer
@@ -718,20 +727,22 @@ def serializer_of_annotation(annotation: Any) -> StateSerializer:
     if annotation in _SCALARS:
         return _Scalar(_SCALARS[annotation])
     if origin in (list, set, frozenset, collections.abc.Sequence, collections.abc.MutableSequence):
-        return _List(serializer_of_annotation(arguments[0]), origin if origin in (list, set, frozenset) else list)
+        return _List(
+            serializer_of_annotation(arguments[0], owner), origin if origin in (list, set, frozenset) else list
+        )
     if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
-        return _Map(serializer_of_annotation(arguments[0]), serializer_of_annotation(arguments[1]))
+        return _Map(serializer_of_annotation(arguments[0], owner), serializer_of_annotation(arguments[1], owner))
     if isinstance(origin, type) and issubclass(origin, (MapView, ListView)):
-        return _view(origin, arguments)
+        return _view(origin, arguments, owner)
     if origin is tuple:
         if not arguments:
             raise Untyped("an empty tuple has no members")
         if len(arguments) == 2 and arguments[1] is Ellipsis:
-            return _List(serializer_of_annotation(arguments[0]), tuple)
-        return _tuple([(f"f{index}", serializer_of_annotation(a)) for index, a in enumerate(arguments)])
+            return _List(serializer_of_annotation(arguments[0], owner), tuple)
+        return _tuple([(f"f{index}", serializer_of_annotation(a, owner)) for index, a in enumerate(arguments)])
     if isinstance(annotation, type) and annotation is not Any:
         try:
-            return _class(annotation)
+            return _class(annotation, owner)
         except RecursionError:
             raise Untyped(f"{annotation.__name__} contains itself") from None
     raise Untyped(f"{annotation!r} is not specific enough")
@@ -752,28 +763,28 @@ def _tuple(fields: Sequence[tuple[str, StateSerializer]]) -> StateSerializer:
     )
 
 
-def _class(cls: type) -> StateSerializer:
+def _class(cls: type, owner: type | None) -> StateSerializer:
     if issubclass(cls, (MapView, ListView)):
         wrong = f"{cls.__name__} does not declare the types of its entries"
         raise RejectedError("SIGNATURE", f"{wrong}; annotate MapView[K, V] or ListView[T]")
     if cls.__module__ == "builtins" or (issubclass(cls, (list, dict, tuple, set)) and not hasattr(cls, "_fields")):
         raise Untyped(f"{cls.__name__} does not declare its contents")
     try:
-        hints = typing.get_type_hints(cls, include_extras=True)
+        hints = annotations_of(cls, owner)
     except NameError as error:
         raise Untyped(f"an annotation of {cls.__name__} cannot be resolved: {error}") from None
     hints = {name: hint for name, hint in hints.items() if typing.ClassVar not in (hint, typing.get_origin(hint))}
     if not hints:
         raise Untyped(f"{cls.__name__} annotates no attribute")
     if hasattr(cls, "_fields"):  # a NamedTuple
-        fields = [(name, _attribute(cls, name, hints[name])) for name in cls._fields]
+        fields = [(name, _attribute(cls, name, hints[name], owner)) for name in cls._fields]
         named = _tuple(fields)
         assert isinstance(named, _Object)
         named.make = cls._make  # type: ignore[attr-defined]
         return named
     frozen = dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
     return _Object(
-        [(name, _attribute(cls, name, hint)) for name, hint in hints.items()],
+        [(name, _attribute(cls, name, hint, owner)) for name, hint in hints.items()],
         make=_maker(cls, tuple(hints)),
         get=lambda value, name, _: getattr(value, name),
         check=_attribute_check(cls, tuple(hints)),
@@ -782,10 +793,10 @@ def _class(cls: type) -> StateSerializer:
     )
 
 
-def _attribute(cls: type, name: str, hint: Any) -> StateSerializer:
+def _attribute(cls: type, name: str, hint: Any, owner: type | None) -> StateSerializer:
     """Return the serializer of an attribute. An error names the class and the attribute."""
     try:
-        return serializer_of_annotation(hint)
+        return serializer_of_annotation(hint, owner)
     except RejectedError as error:
         raise RejectedError(error.code, f"{cls.__name__}.{name}: {error.message}") from None
 

@@ -1,0 +1,112 @@
+"""The annotations of functions and classes as objects, also where they are written as texts.
+
+Under `from __future__ import annotations` an annotation is a text, and in Python 3.14 it is evaluated when it is asked
+for. `typing.get_type_hints` looks for names in the module only. Authors also define classes in functions and in other
+classes, and a decorator sees a class before its own name has a value. So names are looked up as Python's scopes
+prescribe: in the functions that surround the definition, then in the module.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import sys
+import typing
+from types import FrameType, FunctionType, SimpleNamespace
+from typing import Any
+
+
+def annotations_of(annotated: Any, owner: type | None = None, *, extras: bool = True) -> dict[str, Any]:
+    """Return the annotations of a function or a class, and of its bases, as objects, by name.
+
+    Args:
+        annotated: The function or class.
+        owner: The author's class to which it belongs, if there is one. Its name may have no value yet.
+        extras: Whether `Annotated[int, "INT"]` stays what it is; otherwise it becomes `int`.
+
+    Raises:
+        NameError: A name has no value in any scope.
+    """
+    names = _names(annotated, owner)
+    try:
+        return typing.get_type_hints(annotated, localns=names, include_extras=extras)
+    except NameError:
+        if sys.version_info >= (3, 14):
+            return _evaluated_late(annotated, names, extras=extras)
+        raise
+
+
+def _names(annotated: Any, owner: type | None) -> dict[str, Any]:
+    """Return the names that are visible where an annotation is written, besides those of its module."""
+    visible = _of_functions(annotated)
+    for each in () if owner is None or owner is annotated else (owner,):
+        visible = {**_of_functions(each), **visible}
+    module = getattr(sys.modules.get(getattr(annotated, "__module__", "")), "__dict__", {})
+    for cls in (each for each in (owner, annotated) if isinstance(each, type)):
+        # A member that has the name of a type is not meant: `date: date = None`.
+        own = {name: member for base in reversed(cls.__mro__) for name, member in vars(base).items()}
+        for name, member in own.items():
+            if name not in module and not hasattr(builtins, name):
+                visible.setdefault(name, member)
+        outermost, inner = _outermost(cls)
+        visible.setdefault(outermost, inner)
+    return visible
+
+
+def _of_functions(annotated: Any) -> dict[str, Any]:
+    """Return the local variables of the functions in which something is defined, of inner functions first.
+
+    While a function runs, its frame has them. Later, the methods that use a variable still have it.
+    """
+    visible: dict[str, Any] = {}
+    for frame in _frames(annotated, in_functions=True):
+        for name, value in frame.f_locals.items():
+            visible.setdefault(name, value)
+    methods = vars(annotated).values() if isinstance(annotated, type) else (inspect.unwrap(annotated),)
+    for method in (getattr(each, "__func__", each) for each in methods):
+        if isinstance(method, FunctionType) and method.__closure__:
+            for name, cell in zip(method.__code__.co_freevars, method.__closure__, strict=True):
+                try:
+                    visible.setdefault(name, cell.cell_contents)
+                except ValueError:  # it has no value yet
+                    continue
+    return visible
+
+
+def _frames(annotated: Any, *, in_functions: bool) -> typing.Iterator[FrameType]:
+    """Yield the running functions, or bodies of classes, in which something is defined, inner ones first."""
+    path, module = getattr(annotated, "__qualname__", ""), getattr(annotated, "__module__", None)
+    frame = inspect.currentframe()
+    mark = ".<locals>." if in_functions else "."
+    while frame is not None:
+        code = frame.f_code
+        is_function = bool(code.co_flags & inspect.CO_NEWLOCALS and code.co_flags & inspect.CO_OPTIMIZED)
+        surrounds = path.startswith(f"{code.co_qualname}{mark}") and frame.f_globals.get("__name__") == module
+        if surrounds and is_function == in_functions:
+            yield frame
+        frame = frame.f_back
+
+
+def _outermost(cls: type) -> tuple[str, Any]:
+    """Return the name of the outermost class around a class, and what it contains while its body is still executed."""
+    name, inner = cls.__name__, typing.cast("Any", cls)
+    for frame in _frames(cls, in_functions=False):
+        inner = SimpleNamespace(**{**frame.f_locals, name: inner})
+        name = frame.f_code.co_name
+    return name, inner
+
+
+def _evaluated_late(annotated: Any, names: dict[str, Any], *, extras: bool) -> dict[str, Any]:
+    """Return the annotations of Python 3.14 that could not be evaluated where they are written."""
+    import annotationlib  # type: ignore[import-not-found]  # only Python 3.14 has it
+
+    hints: dict[str, Any] = {}
+    for each in reversed(annotated.__mro__) if isinstance(annotated, type) else (annotated,):
+        texts = annotationlib.get_annotations(each, format=annotationlib.Format.STRING)
+        known = getattr(each, "__globals__", None) or vars(sys.modules.get(each.__module__, builtins))
+
+        def written() -> None: ...
+
+        written.__annotations__ = texts
+        hints |= typing.get_type_hints(written, globalns=dict(known), localns=names, include_extras=extras)
+    return hints

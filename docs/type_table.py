@@ -87,6 +87,11 @@ are therefore refused: write `lower(c COLLATE UTF8_BINARY)` to ignore the case, 
 functions get such a text like any other. `min`, `max` and DISTINCT over VARIANT are refused, because its values have
 no order.
 
+GEOMETRY and GEOGRAPHY go to Python as a STRUCT of `srid` and `wkb`, and Spark does not take them back. They are
+refused (SCHEMA_MISMATCH) as results, as of `first`, as columns of rows that come from Python, as of `over` and
+`join_lateral`, and, because they have no order, as keys, in an order, and by `min` and `max`. Give `ST_AsBinary(g)`,
+and make the value again with `ST_GeomFromWKB`.
+
 INTERVAL YEAR, MONTH and YEAR TO MONTH can be keys and arguments of `count`, `sum`, `avg`, `min`, `max`, `first` and
 `last`, with Spark's results. Other functions do not get them; give their months: `CAST(CAST(i AS INTERVAL MONTH) AS
 INT)`. Calendar intervals, which `make_interval` gives, cannot be passed to Python at all: cast them in the query.

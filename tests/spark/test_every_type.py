@@ -23,7 +23,9 @@ from foldflight import RejectedError, connect, udaf, udf
 from foldflight.client import Functions
 from foldflight.functions.registry import Registry
 from foldflight.spark import group_by, over, register, sql, with_columns
+from foldflight.spark.errors import error_of
 from tests.spark.test_stream import Stream
+from tests.spark_sessions import since_spark
 
 
 class Type(NamedTuple):
@@ -497,6 +499,50 @@ def test_what_has_no_order_is_refused(session: Any, functions: Functions) -> Non
     for use in (functions["max"]("v"), functions["min"]("a"), functions["count"]("v").distinct()):
         with pytest.raises(RejectedError, match="cannot compare such values; give a part of it, or its text"):
             group_by(df).agg(x=use)
+
+
+@since_spark("4.3", "GEOMETRY without a setting")
+@pytest.mark.parametrize("shape", ["ST_GeomFromWKB({})", "ST_GeogFromWKB({})"])
+def test_geometry_is_counted_and_refused_elsewhere(session: Any, functions: Functions, shape: str) -> None:
+    """Spark passes such values to Python and does not take them back, and they have no order."""
+    point = shape.format("X'0101000000000000000000F03F0000000000000040'")
+    df = session.sql(f"SELECT 1 AS k, 2 AS i, {point} AS g, struct({point} AS g) AS s")
+    count = functions["count"]
+    assert group_by(df, "k").agg(n=count("g"), d=count("g").distinct()).collect() == [(1, 1, 1)]
+    first = functions["first"]
+    refused = {
+        "the result of first is geo": lambda: group_by(df, "k").agg(x=first("g")),
+        "the result of last is struct": lambda: group_by(df, "k").agg(x=functions["last"]("s")),
+        "max takes 'g', .* cannot compare": lambda: group_by(df, "k").agg(x=functions["max"]("g")),
+        "min takes 's', .* cannot compare": lambda: group_by(df, "k").agg(x=functions["min"]("s")),
+        "first takes 'g', .* its order cannot": lambda: group_by(df, "k").agg(x=first("i").order_by("g")),
+        "the key 'g' is geo": lambda: group_by(df, "g").agg(n=count()),
+        "the key 's' is struct": lambda: over(df, "s", order_by="i").agg(n=count()),
+        "the order 'g' is geo": lambda: over(df, "k", order_by="g").agg(n=count()),
+        "the column 'g' is geo": lambda: over(df, "k", order_by="i").agg(n=count()),
+        "g of a dead letter is geo": lambda: group_by(df, "k", on_error="isolate").agg(n=count("g")),
+    }
+    for said, build in refused.items():
+        with pytest.raises(RejectedError, match=f"SCHEMA_MISMATCH: .*{said}"):
+            build().schema  # noqa: B018 - of dead letters
+
+
+@since_spark("4.3", "TIME(9)")
+def test_nanoseconds_are_keys_and_no_arguments(session: Any, functions: Functions) -> None:
+    """Groups of TIME(9) differ by a nanosecond. `max` and DISTINCT refuse such a value, and cut off nothing."""
+    times = "VALUES (1, TIME'03:04:05.000000001'), (2, TIME'03:04:05.000000002') AS t(i, t)"
+    df = session.sql(f"SELECT i, CAST(t AS TIME(9)) AS t FROM {times}")
+    count = functions["count"]
+    assert group_by(df, "t").agg(n=count("t")).selectExpr("n").collect() == [(1,), (1,)]
+    assert over(df, "t", order_by="i").agg(n=count()).selectExpr("n").collect() == [(1,), (1,)]
+    for use in (functions["max"]("t"), functions["first"]("t"), count("t").distinct()):
+        for result in (group_by(df).agg(x=use), over(df, order_by="i").agg(x=use.rows(-1, 0))):
+            with pytest.raises(PySparkException) as raised:
+                result.collect()
+            error = error_of(raised.value)
+            assert error.code == "SCHEMA_MISMATCH"
+            assert "has nanoseconds" in error.message
+            assert "TIME(6)" in error.message
 
 
 @udaf(input_types=["DECIMAL(12, 4)"], result_type="DECIMAL(14, 4)", state_type="DECIMAL(14, 4)", skip_nulls=True)

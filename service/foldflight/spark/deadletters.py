@@ -17,6 +17,7 @@ from pyspark.sql import types as st
 from foldflight.engine.query.layout import DEAD_LETTER, QueryLayout
 from foldflight.errors import RejectedError
 from foldflight.spark.columns import column_named
+from foldflight.spark.types import check_returned
 
 OnError = Literal["fail", "isolate"]
 
@@ -81,9 +82,10 @@ def letter_type(
 ) -> st.StructType:
     """Return Spark's type of a query's dead letters. Keys and columns keep their types in the input."""
     known = {
-        "key": zip(layout.names, key_types, strict=True),
-        "row": zip(layout.shown, column_types, strict=True),
+        "key": list(zip(layout.names, key_types, strict=True)),
+        "row": list(zip(layout.shown, column_types, strict=True)),
     }
+    check_returned((f"{name} of a dead letter", type_) for name, type_ in (*known["key"], *known["row"]))
     members = []
     for name in layout.letter.names:
         fields = [st.StructField(*each) for each in known.get(name, ())]

@@ -47,7 +47,7 @@ from foldflight.spark.grouping import check_buckets, listed, named_outputs, one_
 from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.overstream import over_stream
 from foldflight.spark.settings import advise, check_provider
-from foldflight.spark.types import arrow_fields, check_keys
+from foldflight.spark.types import arrow_fields, check_keys, check_returned
 from foldflight.spark.versions.sessions import check_workers
 from foldflight.spark.versions.types import arrow_type, nullable, spark_type
 from foldflight.spark.windows import WATERMARK
@@ -231,6 +231,7 @@ class OverFrame:
         outputs = (query.query if isinstance(query, StreamedOver) else query).outputs
         uses = [(each.function, each.columns) for each in aggregates.values()]
         types = columns.result_types(uses, given, outputs.types)
+        check_returned((f"the column {each.name!r}", each.dataType) for each in self.df.schema)
         wanted = {each.name: nullable(each.dataType) for each in self.df.schema}
         wanted |= dict(zip(outputs.names, types, strict=True))
         sent_types = [*layout.payload.types, *outputs.types]

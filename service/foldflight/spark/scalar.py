@@ -43,7 +43,7 @@ from foldflight.spark.carrier import SPARK, result_types
 from foldflight.spark.columns import Columns, spark_name, text_of
 from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.months import as_intervals, as_months, carriers
-from foldflight.spark.types import arrow_fields, check_udf
+from foldflight.spark.types import arrow_fields, check_returned, check_udf
 from foldflight.spark.versions.facts import ARROW_UDFS
 from foldflight.spark.versions.sessions import check_workers
 from foldflight.spark.versions.types import nullable, spark_type
@@ -242,6 +242,7 @@ def rows_with(
         added: The same, as columns of Spark.
         name: The name of the step.
     """
+    check_returned((f"the column {each.name!r}", each.dataType) for each in df.schema)
     inputs = [f"input_{index}" for index in range(len(df.columns))]
     given = list(columns.expressions) or [sf.lit(True)]
     # The columns of the DataFrame are not named: a join may have two of one name.

@@ -16,6 +16,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.spark.carrier import result_carrier
 from foldflight.spark.versions.types import (
+    SPATIAL,
     UNCOMPARABLE,
     arrow_type,
     collates_by_bytes,
@@ -124,7 +125,8 @@ def check_compared(
     compared = [(text, type_, by) for text, type_ in arguments if is_distinct or compares]
     for text, type_, how in (*compared, *((text, type_, "its order") for text, type_ in order)):
         what = f"{shown or function} takes {text!r}, which is {type_.simpleString()}, and {how}"
-        if _contains(type_, UNCOMPARABLE if compares else (type_named("VariantType"),)):
+        without_order = (type_named("VariantType"), *(SPATIAL if how == "its order" else ()))
+        if _contains(type_, UNCOMPARABLE if compares else without_order):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
                 f"{what} cannot compare such values; give a part of it, or its text",
@@ -198,7 +200,28 @@ def result_type(info: FunctionInfo, given: Iterable[st.DataType], type_: pa.Data
     if intervals and isinstance(intervals[0], st.YearMonthIntervalType):
         return intervals[0]
     own = {result_carrier(without_nullability(arrow_type(each))): nullable(each) for each in reversed(given)}
-    return _with_own(type_, own)
+    kept = _with_own(type_, own)
+    check_returned([(f"the result of {info.name}", kept)])
+    return kept
+
+
+def check_returned(columns: Iterable[tuple[str, st.DataType]]) -> None:
+    """Refuse columns that Python would return, and whose values Spark does not take from there.
+
+    Args:
+        columns: What each one is, for errors, and its type.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH.
+    """
+    for what, type_ in columns:
+        if _contains(type_, SPATIAL):
+            raise _unsupported(
+                what,
+                type_,
+                "Spark does not take from Python; give ST_AsBinary of it, and make it again with ST_GeomFromWKB or "
+                "ST_GeogFromWKB",
+            )
 
 
 def check_udf(type_: st.DataType, function: str) -> None:

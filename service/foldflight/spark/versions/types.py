@@ -40,9 +40,11 @@ def type_named(name: str) -> Any:
 _TIME: Final = type_named("TimeType")  # 4.1
 _VARIANT: Final = type_named("VariantType")  # 4.0
 _CALENDAR_INTERVAL: Final = type_named("CalendarIntervalType")  # 4.0
-_SPATIAL: Final = (type_named("GeometryType"), type_named("GeographyType"))  # 4.1
 
-UNCOMPARABLE: Final = (st.MapType, _VARIANT, _CALENDAR_INTERVAL)
+SPATIAL: Final = (type_named("GeometryType"), type_named("GeographyType"))  # 4.1
+"""Types whose values Spark passes to Python and does not take from there, as far as this PySpark has them."""
+
+UNCOMPARABLE: Final = (st.MapType, _VARIANT, _CALENDAR_INTERVAL, *SPATIAL)
 """Types whose values cannot be compared, as far as this PySpark has them."""
 
 
@@ -76,7 +78,7 @@ def arrow_type(type_: st.DataType) -> pa.DataType:
         return pa.time64("ns")
     if isinstance(type_, _VARIANT):
         return pa.struct([pa.field(name, pa.binary(), nullable=False) for name in ("value", "metadata")])
-    if isinstance(type_, _SPATIAL):
+    if isinstance(type_, SPATIAL):
         return pa.struct([pa.field("srid", pa.int32(), nullable=False), pa.field("wkb", pa.binary(), nullable=False)])
     raise RejectedError("SCHEMA_MISMATCH", f"Spark does not pass {type_.simpleString()} to Python")
 

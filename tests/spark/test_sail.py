@@ -5,6 +5,7 @@ Its tasks are threads of one process, and its optimiser knows nothing of Spark's
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from typing import Any
@@ -101,6 +102,21 @@ def test_retractions_come_after_the_rows_that_they_undo(classic: Any, functions:
     kept = Counter(key for key, number in rows if number % 3)
     assert by_key(group_by(df, "k", row_kind="kind").agg(**calls), 1) == {(key,): (n, n) for key, n in kept.items()}
     assert by_key(group_by(df, row_kind="kind").agg(**calls), 0) == {(): (kept.total(), kept.total())}
+
+
+@pytest.mark.parametrize("plan", ["fold", "lifted"])
+def test_a_retraction_without_its_row_is_ignored(classic: Any, functions: Any, plan: Any) -> None:
+    """Rows are equal as in Spark: all NaNs, both zeros, and NULLs."""
+    nan = math.nan
+    rows = [("-U", "ann", 10, 1.0), ("+U", "ann", 40, 1.0), ("+I", "bob", 2, 0.0), ("+I", "bob", 3, 0.0)]
+    rows += [("-D", "bob", 2, -0.0), ("-D", "bob", 7, 0.0), ("+I", "cid", 5, nan), ("-D", "cid", 5, -nan)]
+    rows += [("+I", "dee", 1, None), ("-D", "dee", 1, None), ("-D", "eve", 1, None)]
+    df = classic.createDataFrame(rows, "kind string, k string, v bigint, x double").repartition(3)
+    calls = {"total": functions["sum"]("v"), "n": functions["count"]("x")}
+    found = by_key(group_by(df, "k", row_kind="kind", plan=plan).agg(**calls), 1)
+    assert found == {("ann",): (40, 1), ("bob",): (3, 1)}
+    with pytest.raises(Exception, match="CANNOT_RETRACT: a row is retracted and no equal row is accumulated"):
+        group_by(df, "k", row_kind="kind", plan=plan, strict=True).agg(**calls).collect()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

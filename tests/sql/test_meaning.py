@@ -74,6 +74,11 @@ def test_row_kinds_of_batches(db: Any) -> None:
     mapped = {"+I": "+I", "-D": "-D", "d": "+I"}
     found = sql(db, query.replace(" WHERE op <> 'd'", ""), row_kind="op", row_kinds=mapped)
     assert values(found) == [("a", 5, 1), ("b", 1, 1)]
+    unknown = "(VALUES ('a', 10, '-U'), ('a', 40, '+U'), ('b', 1, '-D')) AS t(k, v, op)"
+    updated = f"SELECT k, my_sum(v) AS s, count(*) AS n FROM {unknown} GROUP BY k"
+    assert values(sql(db, updated, row_kind="op")) == [("a", 40, 1)]
+    with pytest.raises(Exception, match="CANNOT_RETRACT: a row is retracted and no equal row"):
+        sql(db, updated, row_kind="op", strict=True).collect()
     with pytest.raises(SqlError, match=r"row_kind needs the fold plan .*OVER"):
         sql(db, "SELECT my_sum(v) OVER () FROM kinds", row_kind="op")
     with pytest.raises(SqlError, match="row_kind needs the fold plan"):

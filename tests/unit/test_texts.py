@@ -4,13 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from foldflight import udaf
-from foldflight.compiler.plan import plan_of
-from foldflight.compiler.program import may_change
 from foldflight.fold import texts
 from foldflight.fold.texts import from_addresses, to_addresses
-from foldflight.functions import Registry
-from foldflight.functions.author.spec import Function
 
 WORDS = ["", "a", "büy", "\U0001f600", "a text of more than eight bytes", "\0"]
 
@@ -41,35 +36,3 @@ def test_texts_come_back_in_any_order(
 def test_no_texts_and_empty_texts() -> None:
     assert from_addresses(np.zeros(0, np.int64), None, pa.string()).equals(pa.array([], pa.string()))
     assert from_addresses(np.zeros(3, np.int64), None, pa.string()).to_pylist() == [""] * 3
-
-
-@udaf
-class Joined:
-    """Reads its list."""
-
-    def create_accumulator(self) -> list[str]:
-        return []
-
-    def accumulate(self, accumulator: list[str], step: str) -> None:
-        accumulator.append(step)
-
-    def get_value(self, accumulator: list[str]) -> str:
-        return ",".join(accumulator)
-
-
-@udaf
-class Drained(Joined):
-    """Changes its list."""
-
-    def get_value(self, accumulator: list[str]) -> str:
-        return accumulator.pop() if accumulator else ""
-
-
-def test_a_get_value_that_joins_does_not_change_its_accumulator() -> None:
-    """So the accumulators are not written back after an interpreted get_value."""
-    for cls, changes in ((Joined, False), (Drained, True)):
-        (function,) = Registry.load([cls]).authored
-        assert isinstance(function, Function)
-        bound = function.bind([pa.string()], {})
-        plan, _ = plan_of(bound, bound.instantiate())
-        assert may_change(plan) is changes

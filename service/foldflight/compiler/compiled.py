@@ -8,6 +8,7 @@ such rows, the interpreter has all groups until they are forgotten.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -39,6 +40,7 @@ _NO_FLAGS: Final = np.zeros(0, np.bool_)
 # such row takes as long as about sixty that are interpreted together.
 _APART_MIN: Final = 16
 _APART_SHARE: Final = 256
+_NARROW: Final = re.compile(r"\b(half)?float\b")
 _RETURNED_BYTES_MAX: Final = 1 << 12  # of an accumulator that is taken back from the interpreter after one row
 
 
@@ -277,40 +279,27 @@ class Compiled(Accumulators):
         if program is None:
             return self.inner.outputs(slots)
         if program.values is None:
-            return self._interpreted(program, slots)
+            return self._interpreted(slots)
         apart = self._among(slots)
         mine = slots if apart is None else slots[~apart]
         values, valid = program.room(len(mine))
         try:
             self._progress[0] = 0
             self._run(program.values, self._fresh, mine, values, valid)
-        except RAISED:  # get_value does not change accumulators, so nothing has to be undone
+        except RAISED:  # a compiled get_value changes nothing, so nothing has to be undone
             self._leave()
             return self.inner.outputs(slots)
         outputs = self._cast(values, valid)
         return outputs if apart is None else _joined(apart, outputs, self.inner.outputs(slots[apart]))
 
-    def _interpreted(self, program: Program, slots: Slots) -> pa.Array:
+    def _interpreted(self, slots: Slots) -> pa.Array:
         """Return the results of an interpreted get_value, which works on the accumulators as Python objects."""
         known = np.unique(slots[slots < len(self._present)])
         known = known[self._present[known]]
-        if len(known):
-            self._hand_over(known)
-        own = self._own_numbers() if program.changes else ""
-        try:
-            outputs = self.inner.outputs(slots)
-        except FunctionError:
-            self._present[known] = False  # as below
-            self._leave()
-            raise
-        if program.changes and len(known):
-            records = self._taken_back(known)
-            if records is None or own != self._own_numbers():
-                self._present[known] = False  # the interpreter has them, as get_value left them
-                self._leave()
-                return outputs
-            self._rows[known] = records
-        self.inner.forget(known)
+        own = self._own_numbers()
+        outputs = self.inner.values_of(slots, dict(zip(known.tolist(), self._accumulators(known), strict=True)))
+        if own != self._own_numbers():
+            self._leave()  # compiled code would go on with the numbers from before
         return outputs
 
     def _own_numbers(self) -> str:
@@ -319,6 +308,13 @@ class Compiled(Accumulators):
 
         own = own_attributes(self.inner.methods)
         return repr({name: value for name, value in own.items() if plain_kind(value) is not None})
+
+    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
+        program = self._compiled_for(len(slots))
+        if program is None or program.values is None or self._among(slots) is not None:
+            return self.inner.outputs_of(slots, states)
+        # A record is what its state gives, but for floats, which have 64 bits in all records.
+        return self.inner.outputs_of(slots, states) if _NARROW.search(str(states.type)) else self.outputs(slots)
 
     def _cast(self, values: Any, valid: Mask) -> pa.Array:
         return results_of(values, valid, self.inner.bound.result_type)
@@ -400,14 +396,15 @@ class Compiled(Accumulators):
 
     def _hand_over(self, slots: Slots) -> None:
         """Give the interpreter the accumulators of slots for which it has none."""
+        self.inner.load(slots, self._accumulators(slots))
+
+    def _accumulators(self, slots: Slots) -> list[Any]:
+        """Return the accumulators of n slots as Python objects."""
         assert self._program is not None
         states = self._column_states(slots, narrow=False)
         assert states is not None
         inferred = self._program.untyped_accumulators
-        if inferred is None:
-            self.inner.merge(slots, states)
-        else:
-            self.inner.load(slots, inferred.accumulators(states))
+        return self.inner.codec.decode(states) if inferred is None else inferred.accumulators(states)
 
     def _encoded(self, accumulators: pa.Array) -> pa.Array | None:
         """Return a column of accumulators as states; None if they cannot be pickled."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import collections
 import decimal
 import dis
 import functools
@@ -12,10 +11,8 @@ import inspect
 import logging
 import math
 import re
-import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from foldflight.compiler.arena import FORMATS
+from foldflight.fold.aggregate.reading import inner_codes
 from foldflight.fold.decimals import DECIMALS
 
 if TYPE_CHECKING:
@@ -42,38 +40,6 @@ class NoProgram:
 
 
 NO_NUMBA: Final = NoProgram("numba is not installed here")
-_STORES: Final = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_GLOBAL", "DELETE_", "CALL_FUNCTION_EX")
-_CHANGING: Final = frozenset(
-    name
-    for each in (list, dict, set, bytearray, collections.deque, collections.Counter)
-    for name in vars(each)
-    if not name.startswith("_")
-    and name not in ("copy", "elements", "get", "items", "keys", "maxlen", "most_common", "total", "values")
-    and name not in (*vars(bytes), *vars(tuple))
-)
-_HARMLESS: Final = (
-    *(abs, all, any, bool, dict, divmod, enumerate, float, frozenset, int, len, list, max, min, range, reversed),
-    *(round, set, sorted, str, sum, tuple, zip, math, statistics),
-)
-# Methods of Python's own types that only read, and functions of the modules above.
-_READING: Final = {
-    name
-    for each in (
-        *(list, dict, set, tuple, str, bytes, int, float, date, datetime, time, timedelta, math, statistics),
-        *(bytearray, collections.deque, collections.Counter),
-    )
-    for name in vars(each)
-} - _CHANGING
-_SPECIAL: Final = (
-    "__len__",
-    "__iter__",
-    "__getitem__",
-    "__contains__",
-    "__bool__",
-    "__call__",
-    "__str__",
-    "__format__",
-)
 _ORDERLESS: Final = ("len", "sorted", "min", "max", "any", "all")
 # What code may do with decimals without showing the zeros that they are written with.
 _ZEROLESS: Final = (
@@ -186,7 +152,6 @@ class Program(Loops):
         untyped_accumulators: The types of accumulators that are pickled; None if states are typed.
         texts: The fields that refer to texts or bytes, or hold them.
         values: The loop that makes results; None if get_value is interpreted.
-        changes: Whether an interpreted get_value may change accumulators.
     """
 
     def __init__(self, kernels: Kernels, start: Start, on_refused: Callable[[str, str, str], None]) -> None:
@@ -211,51 +176,10 @@ class Program(Loops):
             if _shows_zeros(kernels.plan):
                 why = "may show the zeros that a decimal is written with, which only Python knows"
                 raise Unsupported(f"{self.interprets}, and {why}") from None
-        # What an interpreted get_value changes is taken over.
-        self.changes = bool(self.interprets) and may_change(kernels.plan)
 
     def each(self, *, nulls: bool) -> Any:
         """Return the loop that gives an output after each row; None if it cannot be compiled."""
         return self._loop(self._kernels.each, nulls=nulls)
-
-
-def may_change(plan: Plan) -> bool:
-    """Return whether get_value may change its accumulator, as far as its code tells. False is certain."""
-    function, classes = plan.methods["get_value"], [plan.cls, plan.accumulator_class]
-    if any(
-        each.contents is not None and each.contents.made is collections.defaultdict for each in plan.accumulator.fields
-    ):
-        return True  # reading a key adds it
-    codes = (function.__code__, *_inner(function.__code__))
-    for step in (each for code in codes for each in dis.get_instructions(code)):
-        if step.opname.startswith(_STORES) or (step.opname == "BINARY_OP" and "=" in step.argrepr):
-            return True
-    names = {name for code in codes for name in code.co_names}
-    known = {name: function.__globals__.get(name, getattr(builtins, name, None)) for name in names}
-    given = [*(function.__defaults__ or ()), *(cell.cell_contents for cell in function.__closure__ or ())]
-    if not all(_is_harmless(each) for each in (*known.values(), *given)):
-        return True
-    fields = {field.name for layout in (plan.accumulator, plan.instance) for field in layout.fields}
-    for name in names - fields:
-        if name in _CHANGING or (known[name] is None and name not in _READING):
-            return True
-    # Methods and properties of the author's classes are not looked into.
-    owned = [inspect.getattr_static(each, name, None) for each in classes for name in (*names, *_SPECIAL) if each]
-    return any(isinstance(each, (FunctionType, staticmethod, classmethod, property)) for each in owned)
-
-
-def _is_harmless(value: Any) -> bool:
-    """Return whether an object that code uses cannot change an accumulator: data, or a known function."""
-    if isinstance(value, (tuple, list, set, frozenset)):
-        return all(map(_is_harmless, value))
-    if isinstance(value, dict):
-        return all(map(_is_harmless, (*value, *value.values())))
-    return (
-        value is None
-        or type(value) in (bool, int, float, str, bytes)
-        or any(value is each for each in _HARMLESS)
-        or (isinstance(value, type) and issubclass(value, Exception))
-    )
 
 
 def _shows_order(plan: Plan) -> bool:
@@ -308,7 +232,7 @@ def _writes(plan: Plan, function: FunctionType, seen: set[Any]) -> bool:
     given = [*(function.__defaults__ or ()), *(cell.cell_contents for cell in function.__closure__ or ())]
     if not all(map(_is_number, given)):
         return True
-    codes = (function.__code__, *_inner(function.__code__))
+    codes = (function.__code__, *inner_codes(function.__code__))
     return any(_code_writes(plan, function, code, seen) for code in codes)
 
 
@@ -356,14 +280,6 @@ def _is_constant(function: FunctionType, steps: list[dis.Instruction]) -> bool:
     if value is decimal.Decimal:
         value, after = decimal.Decimal(), 3 if steps[1].opname == "LOAD_CONST" else 0
     return isinstance(value, decimal.Decimal) and after > 0 and not steps[after].opname.startswith("LOAD_FAST")
-
-
-def _inner(code: CodeType) -> Iterator[CodeType]:
-    """Yield the codes of lambdas, comprehensions and functions in a code."""
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield each
-            yield from _inner(each)
 
 
 def reason_of(error: BaseException) -> str:

@@ -395,8 +395,7 @@ def _groups_apart(subject: _Subject, rows: Rows, cut: int) -> str | None:
 def _repeatable(subject: _Subject, rows: Rows, _: int) -> str | None:
     fold = subject.new()
     fold.fold(subject.chunk(rows))
-    first = fold.outputs(_zero_array()).column("output_0")[0].as_py()
-    second = fold.outputs(_zero_array()).column("output_0")[0].as_py()
+    first, second = fold.values_twice()
     return _unless_same(first, second, "get_value was called twice; does it change the accumulator?")
 
 

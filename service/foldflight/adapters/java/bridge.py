@@ -215,6 +215,9 @@ class Bridged(Accumulators):
             begin += at + 1  # the value of the slot that failed stays NULL
         return _array(data, valid, type_)
 
+    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
+        return self.outputs(slots) if self._types else self.inner.outputs_of(slots, states)
+
     def forget(self, slots: Slots) -> None:
         self.inner.forget(slots)
 

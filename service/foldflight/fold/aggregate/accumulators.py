@@ -66,7 +66,19 @@ class Accumulators(ABC):
 
     @abstractmethod
     def outputs(self, slots: Slots) -> pa.Array:
-        """Return the values of n slots, cast to the result type. Raises FunctionError, with slot."""
+        """Return the values of n slots, cast to the result type; accumulators stay as they are.
+
+        Raises:
+            FunctionError: With slot.
+        """
+
+    @abstractmethod
+    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
+        """Return the values of n slots whose states have just been returned, as anybody computes them from the states.
+
+        A state may have less than its accumulator: an int in a field of floats is rounded. The next epoch begins with
+        the state, so the value that it takes back must be the value of the state.
+        """
 
     @abstractmethod
     def forget(self, slots: Slots) -> None:

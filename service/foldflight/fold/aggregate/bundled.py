@@ -87,6 +87,8 @@ class Bundled(Interpreted):
         ]
 
     def _accumulators(self, slot: int) -> list[Any]:
+        if slot in self._lent:
+            return [self._lent[slot]]
         return [self._held[slot]] if slot < len(self._held) and self._present[slot] else []
 
     def load(self, slots: Slots, accumulators: Sequence[Any]) -> None:
@@ -117,9 +119,18 @@ class Bundled(Interpreted):
     def _outputs(self, slots: Slots) -> pa.Array:
         # An empty slot stays empty: its value is that of a new accumulator.
         unknown = [slot for slot in dict.fromkeys(slots.tolist()) if slot not in self._values]
-        applied = self._applied(unknown, [Segment(self._accumulators(slot), [], []) for slot in unknown])
+        applied = self._applied(
+            unknown, [Segment(list(map(self._copy_of, self._accumulators(slot))), [], []) for slot in unknown]
+        )
         values = {slot: outcome.value for slot, outcome in zip(unknown, applied, strict=True) if outcome is not None}
         return self._cast([self._values.get(slot, values.get(slot)) for slot in slots.tolist()], slots)
+
+    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
+        known, self._values = self._values, {}
+        try:
+            return super().outputs_of(slots, states)
+        finally:
+            self._values = known
 
     def forget(self, slots: Slots) -> None:
         super().forget(slots)

@@ -140,6 +140,9 @@ class Counted(Accumulators):
             ordered.sort(key=key, reverse=order.descending)
         return ordered
 
+    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:  # noqa: ARG002 - states are the rows themselves
+        return self.outputs(slots)
+
     def forget(self, slots: Slots) -> None:
         for slot in slots.tolist():
             self._seen.pop(slot, None)

@@ -259,6 +259,9 @@ class Distinct(Accumulators):
     def outputs(self, slots: Slots) -> pa.Array:
         return self._inner.outputs(slots)
 
+    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
+        return self._inner.outputs_of(slots, states.field(STATE))
+
     def forget(self, slots: Slots) -> None:
         for slot in slots.tolist():
             self._rows.pop(slot, None)

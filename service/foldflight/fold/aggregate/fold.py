@@ -17,7 +17,7 @@ from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.calls import BoundCall, bind_calls, demand_instance, result_schema, written_by
 from foldflight.fold.aggregate.distinct import Distinct
-from foldflight.fold.aggregate.interpreted import cannot_retract
+from foldflight.fold.aggregate.interpreted import Interpreted, cannot_retract
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.viewed import Viewed
 from foldflight.fold.failures import ERROR, Failures, close_all
@@ -339,6 +339,17 @@ class Fold:
         """Return the outputs of n slots, in the schema `schema`, with NULL states. Marks of slots are not changed."""
         return self._results(slots.to_numpy(zero_copy_only=False), states=False, outputs=True)
 
+    @_calling
+    def values_twice(self) -> tuple[Any, Any]:
+        """Return the value of slot 0 of the first call, twice, of one accumulator that is not copied in between."""
+        accumulators, slots = self._accumulators[0], np.zeros(1, np.int32)
+        inner = getattr(accumulators, "inner", accumulators)
+        if self.calls[0].is_counted or not isinstance(inner, Interpreted):
+            return accumulators.outputs(slots)[0].as_py(), accumulators.outputs(slots)[0].as_py()
+        held = inner.decoded(slots, accumulators.states(slots))
+        first, second = (inner.values_of(slots, held)[0].as_py() for _ in range(2))
+        return first, second
+
     def _results(self, slots: Slots, *, states: bool, outputs: bool) -> pa.RecordBatch:
         asked = ~self.failures.among(slots)
         sound = slots[asked]
@@ -347,7 +358,10 @@ class Fold:
         for index, accumulators in enumerate(self._accumulators):
             state_type, result_type = types[2 * index + 1], types[2 * index + 2]
             columns.append(accumulators.states(sound) if states else pa.nulls(len(sound), state_type))
-            columns.append(accumulators.outputs(sound) if outputs else pa.nulls(len(sound), result_type))
+            if not outputs:
+                columns.append(pa.nulls(len(sound), result_type))
+            else:
+                columns.append(accumulators.outputs_of(sound, columns[-1]) if states else accumulators.outputs(sound))
         if self.failures:  # includes slots that have failed just now
             indexes = pa.array(np.cumsum(asked) - 1, mask=self.failures.among(slots))
             columns = [column.take(indexes) for column in columns]

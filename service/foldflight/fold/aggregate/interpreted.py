@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import decimal
 import numbers
@@ -16,6 +17,7 @@ import pyarrow as pa
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.migration import StateOrigin
+from foldflight.fold.aggregate.reading import Reading, is_harmless
 from foldflight.fold.aggregate.states import UnconvertibleState, state_codec
 from foldflight.fold.failures import Failures, call_if_written, user_failure
 from foldflight.fold.mode import Mode
@@ -24,6 +26,7 @@ from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.adapters import ADAPTERS
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.types.serializer import field_names, has_plain_parts
 from foldflight.functions.types.values import CastError, cast_results, exact_types
 
 _UNCHANGEABLE: Final = (
@@ -123,6 +126,8 @@ class Interpreted(Accumulators):
         self.codec = state_codec(bound, self.methods, signer)
         # `open` comes after all steps that may fail, because `close` must follow it.
         call_if_written(self.name, "open", self.methods.open, context)
+        self._lent: dict[int, Any] = {}  # by slot, while values are made of accumulators that nobody else has
+        self._only_reads: dict[type, bool] = {}  # whether get_value only reads accumulators, by their type
         self._accumulate = Method(bound, "accumulate", self.methods.accumulate)
         self._retract = None if self.methods.retract is None else Method(bound, "retract", self.methods.retract)
         self._merge = None if self.methods.merge is None else Method(bound, "merge", self.methods.merge)
@@ -278,6 +283,7 @@ class Interpreted(Accumulators):
     def _run_each(self, rows: Rows, steps: Iterator[tuple[int, Any, bool, bool, bool]], values: list[Any]) -> None:
         """Apply rows, and append the value after each that shows it; values that may change later are cast at once."""
         held, get_value = self._held, self.methods.get_value
+        readable = self._readable
         methods = (self._accumulate, self._accumulate if self._retract is None else self._retract)
         changeable = exact_types(self.bound.result_type) is None
         is_unchecked = all(map(self._may_return_none, methods))
@@ -296,7 +302,7 @@ class Interpreted(Accumulators):
                 continue
             try:
                 # The value of an empty slot is that of a new accumulator. The slot stays empty.
-                value = get_value(self.methods.create_accumulator() if held[slot] is EMPTY else held[slot])
+                value = get_value(self.methods.create_accumulator() if held[slot] is EMPTY else readable(held[slot]))
             except (Exception, SystemExit) as error:
                 failure = user_failure(self.name, "get_value", error)
                 failure.slot = slot
@@ -382,6 +388,32 @@ class Interpreted(Accumulators):
     def outputs(self, slots: Slots) -> pa.Array:
         return self._halved(slots, self._outputs, self.bound.result_type)
 
+    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
+        if not states.null_count and not len(self.absent(slots)) and self.codec.keeps(self.held(slots)):
+            return self.outputs(slots)
+        present = states.is_valid()  # an accumulator without a state has failed
+        given = slots[present.to_numpy(zero_copy_only=False)]
+        return self.values_of(slots, self.decoded(given, states.filter(present)))
+
+    def values_of(self, slots: Slots, accumulators: dict[int, Any]) -> pa.Array:
+        """Return the values of n slots; of those that have accumulators here, the values of these, which may change."""
+        self._lent = accumulators
+        try:
+            return self.outputs(slots)
+        finally:
+            self._lent = {}
+
+    def decoded(self, slots: Slots, states: pa.Array) -> dict[int, Any]:
+        """Return the accumulators of n states, by slot. Without those that `deserialize` refuses, if it may fail."""
+        try:
+            return dict(zip(slots.tolist(), self.codec.decode(states), strict=True))
+        except UnconvertibleState as unfit:
+            unfit.error.slot = int(slots[unfit.index])
+            if not self.failures.take(unfit.error):
+                raise unfit.error from unfit.__cause__
+            rest = np.arange(len(slots)) != unfit.index
+            return self.decoded(slots[rest], states.filter(pa.array(rest)))
+
     def _halved(self, slots: Slots, column: Callable[[Slots], pa.Array], type_: pa.DataType) -> pa.Array:
         """Return a column of n slots. If it fails, each half is computed separately; the failing slot gets NULL."""
         try:
@@ -408,7 +440,9 @@ class Interpreted(Accumulators):
         return self._cast([value(slot) for slot in slots.tolist()], slots)
 
     def _value_or_none(self, slot: int) -> Any:
-        """Return a slot's value, or None if its get_value fails. It is called once for each slot."""
+        """Return a slot's value, or None if its get_value or its state fails. It is called once for each slot."""
+        if slot in self.failures:
+            return None
         try:
             return self._value(slot)
         except FunctionError as error:
@@ -421,11 +455,52 @@ class Interpreted(Accumulators):
         self._at_work = slot
         try:
             # The value of an empty slot is that of a new accumulator. The slot stays empty.
-            return self.methods.get_value(self.methods.create_accumulator() if absent else self._held[slot])
+            if slot in self._lent:
+                return self.methods.get_value(self._lent[slot])
+            return self.methods.get_value(
+                self.methods.create_accumulator() if absent else self._readable(self._held[slot])
+            )
         except (Exception, SystemExit) as error:
             failure = user_failure(self.name, "get_value", error)
             failure.slot = slot
             raise failure from error
+
+    def _readable(self, accumulator: Any) -> Any:
+        """Return what get_value gets: the accumulator if it certainly only reads it, and otherwise a copy."""
+        type_ = type(accumulator)
+        only_reads = self._only_reads.get(type_)
+        if only_reads is None:
+            only_reads = self._only_reads[type_] = self._reads(accumulator)
+        return accumulator if only_reads else self._copy_of(accumulator)
+
+    def _copy_of(self, accumulator: Any) -> Any:
+        try:
+            return copy.deepcopy(accumulator)
+        except Exception:  # noqa: BLE001 - objects that cannot be copied have a state
+            try:
+                return self.codec.decode(self.codec.encode([accumulator]))[0]
+            except UnconvertibleState as unfit:
+                raise unfit.error from unfit.__cause__
+
+    def _reads(self, accumulator: Any) -> bool:
+        """Return whether get_value certainly only reads an accumulator of this type."""
+        type_ = type(accumulator)
+        if isinstance(accumulator, _UNCHANGEABLE) and not (
+            isinstance(accumulator, (tuple, frozenset)) or hasattr(accumulator, "__dict__")
+        ):
+            return True
+        method = self.methods.get_value
+        instance = getattr(method, "__self__", None)  # None if the accumulators are the author's instances
+        serializer = self.bound.serializer
+        fields = set() if serializer is None else field_names(serializer)
+        own = {name for name, value in getattr(instance, "__dict__", {}).items() if is_harmless(value)}
+        reading = Reading(
+            classes=[each for each in (type(instance), type_) if each.__module__ not in ("builtins", "collections")],
+            fields=fields | own,
+            has_known_types=serializer is not None and has_plain_parts(serializer),
+            adds_missing=serializer is None,
+        )
+        return reading.only_reads(method)
 
     def _cast(self, values: list[Any], slots: Slots) -> pa.Array:
         try:

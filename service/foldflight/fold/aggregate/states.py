@@ -45,6 +45,10 @@ class StateCodec(ABC):
 
     arrow: pa.DataType
 
+    def keeps(self, accumulators: Sequence[Any]) -> bool:  # noqa: ARG002 - as in `Typed`
+        """Return whether n accumulators certainly come back from their states as they are."""
+        return False
+
     @abstractmethod
     def encode(self, accumulators: Sequence[Any]) -> pa.Array:
         """Return n accumulators as n states. Raises UnconvertibleState for the first that cannot be converted."""
@@ -73,6 +77,9 @@ class Typed(StateCodec):
         self.function = function
         self.serializer = serializer
         self.arrow = serializer.arrow
+
+    def keeps(self, accumulators: Sequence[Any]) -> bool:
+        return self.serializer.keeps(accumulators)
 
     def encode(self, accumulators: Sequence[Any]) -> pa.Array:
         try:

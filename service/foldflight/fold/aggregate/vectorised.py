@@ -194,16 +194,25 @@ class Vectorised(Accumulators):
         if self._is_left:
             return self.inner.outputs(slots)
         self._grow(slots)
-        try:
-            values = self._valued(self._table.take(slots).shown, slots)
-        except FunctionError as error:
-            if not self.inner.failures.isolates or error.limit is not None:
-                raise
-            values = None  # the interpreter calls get_value for each slot, so only the failing slots fail
+        values = self._sound_values(self._table.take(slots), slots)
         if values is None:
             self._leave()
             return self.inner.outputs(slots)
         return values
+
+    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
+        table = None if self._is_left or states.null_count else self._table.from_states(states)
+        values = None if table is None else self._sound_values(table, slots)
+        return self.inner.outputs_of(slots, states) if values is None else values
+
+    def _sound_values(self, table: Table, slots: Slots) -> pa.Array | None:
+        """Return the values of the n accumulators of a table; None if the scalar methods must compute them."""
+        try:
+            return self._valued(table.shown, slots)
+        except FunctionError as error:
+            if not self.inner.failures.isolates or error.limit is not None:
+                raise
+            return None  # the interpreter calls get_value for each slot, so only the failing slots fail
 
     def _valued(self, accumulators: Any, slots: Slots) -> pa.Array | None:
         """Return the values of the accumulators of n slots; None if the scalar methods must compute them."""

@@ -167,6 +167,13 @@ class Viewed(Interpreted):
         self._cached.update(slots.tolist() if self._ask is not None else ())
         return states
 
+    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
+        # The states have only the entries that have changed, and the values may need others.
+        return super().outputs_of(slots, states) if self._ask is None else self.outputs(slots)
+
+    def _readable(self, accumulator: Any) -> Any:
+        return super()._readable(accumulator) if self._ask is None else accumulator
+
     def _outputs(self, slots: Slots) -> pa.Array:
         self._thaw(slots)
         return super()._outputs(slots)

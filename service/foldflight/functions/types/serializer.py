@@ -65,6 +65,10 @@ class StateSerializer(ABC):
     def from_arrow(self, array: pa.Array) -> list[Any]:
         """Return an array of n values as n values."""
 
+    def keeps(self, values: Sequence[Any]) -> bool:  # noqa: ARG002 - as in the classes that know more
+        """Return whether n values certainly come back as they are, with the same types, from `to_arrow`."""
+        return False
+
     def zoned(self) -> StateSerializer:
         """Return the layout in which each `datetime` of an annotation has a zone; the same one if there is none."""
         return self
@@ -80,6 +84,12 @@ class _Scalar(StateSerializer):
     def __init__(self, arrow: pa.DataType) -> None:
         self.arrow = arrow
         self.exact = exact_types(arrow)
+        kinds = pa.types
+        is_kept = kinds.is_integer(arrow) or kinds.is_boolean(arrow) or kinds.is_string(arrow) or kinds.is_date32(arrow)
+        self._is_kept = is_kept or arrow in (pa.float64(), pa.binary(), pa.timestamp("us"))
+
+    def keeps(self, values: Sequence[Any]) -> bool:
+        return self._is_kept and self.exact is not None and set(map(type, values)) <= self.exact
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
         if is_json(self.arrow):
@@ -222,6 +232,16 @@ class _Object(StateSerializer):
         made.arrow = pa.struct([pa.field(name, serializer.arrow) for name, serializer in made.fields])
         return made
 
+    def keeps(self, values: Sequence[Any]) -> bool:
+        made, get = type(self.make((None,) * len(self.fields))), self.get
+        # A dict with fixed keys comes back with the keys in their order.
+        if made is dict or not set(map(type, values)) <= {made}:
+            return False
+        return all(
+            serializer.keeps([get(value, name, position) for value in values])
+            for position, (name, serializer) in enumerate(self.fields)
+        )
+
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
         for index, value in enumerate(values):
             if value is not None and (wrong := self.check(value)) is not None:
@@ -274,6 +294,12 @@ class _List(StateSerializer):
         self.immutable = make in (tuple, frozenset)
         self.arrow = pa.list_(item.arrow)
 
+    def keeps(self, values: Sequence[Any]) -> bool:
+        # The order of a set may change.
+        if self.make not in (list, tuple) or not set(map(type, values)) <= {self.make}:
+            return False
+        return self.item.keeps(list(itertools.chain.from_iterable(values)))
+
     def zoned(self) -> StateSerializer:
         return _List(self.item.zoned(), self.make)
 
@@ -305,6 +331,12 @@ class _Map(StateSerializer):
         self.key = key
         self.value = value
         self.arrow = pa.map_(key.arrow, value.arrow)
+
+    def keeps(self, values: Sequence[Any]) -> bool:
+        if not set(map(type, values)) <= {dict}:
+            return False
+        keys = list(itertools.chain.from_iterable(values))
+        return self.key.keeps(keys) and self.value.keeps([item for value in values for item in value.values()])
 
     def zoned(self) -> StateSerializer:
         return _Map(self.key.zoned(), self.value.zoned())
@@ -645,6 +677,37 @@ def _is_key(serializer: StateSerializer) -> bool:
     inexact = (pa.types.is_float16, pa.types.is_float32)
     is_plain = isinstance(serializer, _Scalar) and not isinstance(serializer.arrow, pa.BaseExtensionType)
     return is_plain and not any(is_inexact(serializer.arrow) for is_inexact in inexact)
+
+
+def field_names(serializer: StateSerializer) -> set[str]:
+    """Return the names of the attributes of accumulators, and of the objects in them."""
+    match serializer:
+        case _Object():
+            names = {name for name, _ in serializer.fields}
+            return names.union(*(field_names(each) for _, each in serializer.fields))
+        case _List():
+            return field_names(serializer.item)
+        case _Map():
+            return field_names(serializer.key) | field_names(serializer.value)
+        case Nullable():
+            return field_names(serializer.inner)
+    return set()
+
+
+def has_plain_parts(serializer: StateSerializer, *, is_part: bool = False) -> bool:
+    """Return whether the parts of accumulators are of Python's own types, and no objects that an author defines."""
+    match serializer:
+        case _Object():
+            if is_part and serializer.set is not None:
+                return False
+            return all(has_plain_parts(each, is_part=True) for _, each in serializer.fields)
+        case _List():
+            return has_plain_parts(serializer.item, is_part=True)
+        case _Map():
+            return all(has_plain_parts(each, is_part=True) for each in (serializer.key, serializer.value))
+        case Nullable():
+            return has_plain_parts(serializer.inner, is_part=is_part)
+    return isinstance(serializer, _Scalar)
 
 
 def _without_views(serializer: StateSerializer) -> StateSerializer:

@@ -1,0 +1,165 @@
+"""The proof that a method only reads its accumulator, from its code. Where there is none, the method gets a copy."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import dis
+import inspect
+import math
+import statistics
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+_STORES: Final = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_GLOBAL", "DELETE_", "CALL_FUNCTION_EX")
+_CHANGING: Final = frozenset(
+    name
+    for each in (list, dict, set, bytearray, collections.deque, collections.Counter)
+    for name in vars(each)
+    if not name.startswith("_")
+    and name not in ("copy", "elements", "get", "items", "keys", "maxlen", "most_common", "total", "values")
+    and name not in (*vars(bytes), *vars(tuple))
+)
+_HARMLESS: Final = (
+    *(abs, all, any, bool, dict, divmod, enumerate, float, frozenset, int, isinstance, len, list, max, min, range),
+    *(reversed, round, set, sorted, str, sum, tuple, zip, math, statistics),
+)
+# Methods of Python's own types that only read, and functions of the modules above.
+_READING: Final = {
+    name
+    for each in (
+        *(list, dict, set, tuple, str, bytes, int, float, date, datetime, time, timedelta, math, statistics),
+        *(bytearray, collections.deque, collections.Counter),
+    )
+    for name in vars(each)
+} - _CHANGING
+_SPECIAL: Final = (
+    "__len__",
+    "__iter__",
+    "__getitem__",
+    "__getattr__",
+    "__getattribute__",
+    "__contains__",
+    "__bool__",
+    "__call__",
+    "__str__",
+    "__format__",
+)
+_METHODS: Final = (FunctionType, staticmethod, classmethod, property)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is known of the accumulators and the instance that a method reads.
+
+    Args:
+        classes: The author's class, and the class of the accumulators if it is the author's, too.
+        fields: The names of the attributes of both that hold data.
+        has_known_types: Whether all parts of an accumulator are of Python's own types, whose methods are known.
+        adds_missing: Whether reading a key of a dict may add it, as with a defaultdict.
+    """
+
+    classes: Sequence[type]
+    fields: Collection[str]
+    has_known_types: bool = True
+    adds_missing: bool = False
+    _seen: set[Any] = field(default_factory=set)
+
+    def only_reads(self, function: Any) -> bool:
+        """Return whether a function changes none of its arguments, as far as its code tells. True is certain."""
+        function = getattr(function, "fget", getattr(function, "__func__", function))
+        if not isinstance(function, FunctionType) or function.__kwdefaults__:
+            return False
+        if function in self._seen:  # it calls itself
+            return True
+        self._seen.add(function)
+        given = [*(function.__defaults__ or ()), *(cell.cell_contents for cell in function.__closure__ or ())]
+        codes = (function.__code__, *inner_codes(function.__code__))
+        return all(map(is_harmless, given)) and all(self._code_reads(function, code) for code in codes)
+
+    def _code_reads(self, function: FunctionType, code: CodeType) -> bool:
+        steps = [each for each in dis.get_instructions(code) if each.opname not in ("PRECALL", "PUSH_NULL", "CACHE")]
+        own = _own_variables(code, steps)
+        for index, step in enumerate(steps):
+            before, after = steps[index - 1] if index else step, steps[index + 1 : index + 2]
+            name = step.argval
+            if step.opname.startswith(_STORES):
+                return False
+            if step.opname == "BINARY_OP" and "=" in step.argrepr and not (after and _variables(after[0])[0] in own):
+                return False
+            is_subscript = step.opname == "BINARY_SUBSCR" or (step.opname == "BINARY_OP" and step.argrepr == "[]")
+            if self.adds_missing and is_subscript and not (_is_constant(before) and isinstance(before.argval, int)):
+                return False
+            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+                value = function.__globals__.get(name, getattr(builtins, name, None))
+                if not is_harmless(value) and not self.only_reads(value):
+                    return False
+            elif step.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
+                is_own = before.opname.startswith("LOAD_FAST") and _variables(before)[-1] in own
+                if not is_own and not self._attribute_reads(name):
+                    return False
+        return all(map(self._methods_read, _SPECIAL))
+
+    def _attribute_reads(self, name: str) -> bool:
+        owned = any(isinstance(inspect.getattr_static(each, name, None), _METHODS) for each in self.classes)
+        if owned:
+            return self._methods_read(name)
+        constants = [inspect.getattr_static(each, name, None) for each in self.classes]
+        if name in self.fields or any(each is not None and is_harmless(each) for each in constants):
+            return True
+        return self.has_known_types and name in _READING
+
+    def _methods_read(self, name: str) -> bool:
+        """Return whether the methods and properties of this name, of the author's classes, only read."""
+        methods = [inspect.getattr_static(each, name, None) for each in self.classes]
+        return all(self.only_reads(each) for each in methods if isinstance(each, _METHODS))
+
+
+def _own_variables(code: CodeType, steps: Sequence[dis.Instruction]) -> set[str]:
+    """Return the local variables that hold only objects which the code has made, so that it may change them."""
+    own: set[str] = set()
+    foreign = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    for index, step in enumerate(steps):
+        if not step.opname.startswith("STORE_FAST"):
+            continue
+        names, before = _variables(step), steps[index - 1]
+        is_made = before.opname.startswith("BUILD_") or (before.opname == "BINARY_OP" and before.argrepr != "[]")
+        is_made |= _is_constant(before)
+        (own if is_made else foreign).add(names[0])
+        if step.opname == "STORE_FAST_STORE_FAST":  # what the second one holds is not known
+            foreign.add(names[1])
+    return own - foreign
+
+
+def _is_constant(step: dis.Instruction) -> bool:
+    return step.opname.startswith(("LOAD_CONST", "LOAD_SMALL_INT")) and is_harmless(step.argval)
+
+
+def _variables(step: dis.Instruction) -> tuple[Any, ...]:
+    """Return the variables of a step; from Python 3.13 on, there may be two."""
+    return step.argval if isinstance(step.argval, tuple) else (step.argval,)
+
+
+def inner_codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield the codes of lambdas, comprehensions and functions in a code."""
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield each
+            yield from inner_codes(each)
+
+
+def is_harmless(value: Any) -> bool:
+    """Return whether an object that code uses cannot change an accumulator: data, or a known function."""
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return all(map(is_harmless, value))
+    if isinstance(value, dict):
+        return all(map(is_harmless, (*value, *value.values())))
+    return (
+        value is None
+        or type(value) in (bool, int, float, str, bytes)
+        or any(value is each for each in _HARMLESS)
+        or (isinstance(value, type) and issubclass(value, Exception))
+    )

@@ -73,10 +73,11 @@ EXPLANATIONS: Final = {
     ),
     "STATE_MISMATCH": Explanation(
         "Stored states do not belong to this function: name, version, types of arguments or result, codec, direct "
-        "arguments or signing key differ.",
+        "arguments or signing key differ. Or a checkpoint was moved, copied or restored elsewhere.",
         "If the function has changed, raise its version and define `migrate` for states of the older one, or run the "
         "version that wrote them. If types or direct arguments of the query have changed, set them back or begin "
-        "with an empty checkpoint. For pickled states, give all servers the same `state_keys`.",
+        "with an empty checkpoint. For pickled states, give all servers the same `state_keys`. For a checkpoint in "
+        "another folder than before, call `foldflight.spark.upgrade_checkpoint` once.",
     ),
     "BAD_FRAME": Explanation(
         "A message is not valid: it has no frame of the protocol, its Arrow data are damaged, or the protocol does "

@@ -4,6 +4,7 @@ import base64
 import datetime as dt
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -20,7 +22,8 @@ from foldflight import CorruptError, RejectedError, connect
 from foldflight.cli import state as command
 from foldflight.cli.main import cli
 from foldflight.cli.state import state_as_text
-from foldflight.spark import group_by, over, state_table, tumble
+from foldflight.spark import check_checkpoint, group_by, over, state_table, tumble, upgrade_checkpoint
+from foldflight.spark.errors import error_of
 from foldflight.spark.stored import StoredTable
 from tests.spark import spark_functions
 from tests.spark.test_stream import Model, Stream
@@ -221,6 +224,47 @@ def test_what_is_no_checkpoint(classic: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(RejectedError, match="stateStoreSave") as caught:
         state_table(classic, str(tmp_path / "other"))
     assert caught.value.code == "STATE_MISMATCH"
+
+
+def test_a_checkpoint_that_was_moved(classic: SparkSession, tmp_path: Path, run: Any) -> None:
+    """Its state is refused, with the call that helps; then it is read, and the stream goes on, also after a copy."""
+    functions = connect(spark_functions)
+
+    def totals(df: DataFrame) -> DataFrame:
+        return group_by(df, "customer", buckets=2).agg(n=functions["count"]())
+
+    stream = Stream(classic, tmp_path, totals)
+    rows = [{"op": "+I", "customer": name, "amount": 1, "qty": 1, "x": 1.0} for name in ("ann", "bob", "ann")]
+    stream.write(rows)
+    stream.run()
+    moved, copy = tmp_path / "restored", tmp_path / "copy"
+    (tmp_path / "checkpoint").rename(moved)
+    refusal = r"STATE_MISMATCH: the checkpoint was moved, .*/checkpoint/state/0/_stateSchema/.*upgrade_checkpoint"
+    with pytest.raises(RejectedError, match=refusal):
+        state_table(classic, str(moved))
+    with pytest.raises(RejectedError, match=refusal):
+        check_checkpoint(totals(stream.input()), str(moved))
+    assert "upgrade_checkpoint" in run(str(moved)).output
+    stream.write(rows)
+    with pytest.raises(PySparkException) as caught:
+        stream.run(moved.name)
+    error = error_of(caught.value)
+    assert isinstance(error, RejectedError)
+    assert "upgrade_checkpoint" in error.message
+    assert upgrade_checkpoint(str(moved)) >= 1
+    assert upgrade_checkpoint(str(moved)) == 0
+    assert check_checkpoint(totals(stream.input()), str(moved))
+    assert {tuple(row) for row in state_table(classic, str(moved)).collect()} == {("ann", 2, 2), ("bob", 1, 1)}
+    (changes,) = stream.run(moved.name)
+    assert {(row["customer"], row["n"]) for row in changes} == {("ann", 4), ("bob", 2)}
+    shutil.copytree(moved, copy)
+    assert upgrade_checkpoint(str(copy)) >= 2
+    shutil.rmtree(moved)
+    assert {tuple(row) for row in state_table(classic, str(copy)).collect()} == {("ann", 4, 4), ("bob", 2, 2)}
+    for file in (copy / "state" / "0" / "_stateSchema" / "default").iterdir():
+        file.unlink()
+    with pytest.raises(RejectedError, match=r"has no file state/0/_stateSchema/default/.*copy it whole"):
+        upgrade_checkpoint(str(copy))
 
 
 @pytest.mark.slow

@@ -61,14 +61,14 @@ class Stream:
         reader = self.spark.readStream.schema(self.ddl).option("maxFilesPerTrigger", 1)
         return reader.parquet(str(self.folder / "input"))
 
-    def run(self) -> list[Any]:
+    def run(self, checkpoint: str = "checkpoint") -> list[Any]:
         """Fold the epochs since the last run; return the output of each."""
         outputs = []
         running = (
             self.query(self.input())
             .writeStream.outputMode(self.mode)
             .foreachBatch(lambda batch, _: outputs.append(self.collected(batch)))
-            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .option("checkpointLocation", str(self.folder / checkpoint))
             .trigger(availableNow=True)
             .start()
         )

@@ -72,3 +72,22 @@ def test_a_worker_without_the_package_is_told_what_it_needs(module: str) -> None
     assert isinstance(found, RejectedError)
     assert found.code == "SETTINGS"
     assert f"no {module}: they run the Python that PYSPARK_PYTHON names" in found.message
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "terminated with exception: File file:/{}/0_a does not exist SQLSTATE: XXKST",
+        "java.io.FileNotFoundException: No such file or directory: s3a://{}/0_a",
+        "java.io.FileNotFoundException: File does not exist: /{}/0_a\n\tat org.apache.hadoop",
+        "Item not found: 'gs://{}/0_a'. Note, it is possible that the live version is still available",
+    ],
+)
+def test_a_checkpoint_that_was_moved_tells_what_to_do(said: str) -> None:
+    """Spark says only that a file of the folder before is gone."""
+    found = error_of(PySparkException(said.format("old/prices/state/0/_stateSchema/default")))
+    assert isinstance(found, RejectedError)
+    assert found.code == "STATE_MISMATCH"
+    assert "old/prices/state/0/_stateSchema/default/0_a, where it was before" in found.message
+    assert "upgrade_checkpoint" in found.message
+    assert error_of(PySparkException("permission denied: /old/state/0/_stateSchema/default/0_a")) is None

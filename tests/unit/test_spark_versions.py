@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import json
 import sys
 from collections.abc import Mapping
 from importlib import metadata
@@ -14,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
@@ -22,8 +24,9 @@ from docs.tables import versions_table
 from foldflight.engine.query.blocks import without_nullability
 from foldflight.errors import RejectedError
 from foldflight.spark.types import arrow_fields
-from foldflight.spark.versions import facts, sessions, types
+from foldflight.spark.versions import facts, sessions, states, types
 from foldflight.spark.versions.facts import FEATURES, VERSIONS, Feature, require
+from foldflight.spark.versions.states import upgrade_checkpoint
 from tests.spark_sessions import SPARK
 
 ROWS = st.StructType([st.StructField("at", st.TimestampType()), st.StructField("v", st.LongType())])
@@ -249,3 +252,64 @@ def test_workers_whose_python_lacks_the_package_are_refused(
     session.sparkContext.environment = {}
     session.sparkContext.pythonExec = str(python)
     sessions.check_workers(session)
+
+
+OPERATOR = "transformWithStateInP{}Exec"
+
+
+def stored_checkpoint(folder: Path, place: str, name: str = OPERATOR.format("ySpark")) -> Path:
+    """Write the metadata and files of a stateful operator whose checkpoint was in a place; return the metadata."""
+    metadata = folder / "state" / "0" / "_metadata" / "v2" / "3"
+    metadata.parent.mkdir(parents=True)
+    schema = folder / "state" / "0" / "_stateSchema" / "default" / "0_a"
+    schema.parent.mkdir(parents=True)
+    schema.touch()
+    store = {"storeName": "default", "stateSchemaFilePaths": [f"{place}/state/0/_stateSchema/default/0_a"]}
+    stored = {"operatorInfo": {"operatorId": 0, "operatorName": name}, "stateStoreInfo": [store]}
+    metadata.write_text(f"v2\n{json.dumps(stored)}")
+    metadata.with_name(".3.crc").touch()
+    return metadata
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "after"),
+    [
+        ("file:/old/prices", "{folder}/bucket/ck", "file:{folder}/bucket/ck"),
+        ("s3a://old/prices", "file://{folder}/bucket/ck", "file:{folder}/bucket/ck"),
+        ("s3a://old/prices", "s3://bucket/ck?region=eu-west-1", "s3a://bucket/ck"),
+        ("s3://old/prices", "s3://bucket/ck/", "s3://bucket/ck"),
+        ("hdfs://one:8020/prices", "hdfs://two:8020/bucket/ck", "hdfs://two:8020/bucket/ck"),
+    ],
+)
+def test_a_moved_checkpoint_gets_its_new_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, now: str, after: str
+) -> None:
+    """Also in object stores, where Spark and pyarrow have names of their own for the same place."""
+    folder = tmp_path / "a b"
+    metadata = stored_checkpoint(folder / "bucket" / "ck", before)
+    now, after = (each.format(folder=folder) for each in (now, after))
+    if not now.startswith(("/", "file:")):
+        remote = SubTreeFileSystem(str(folder), LocalFileSystem())
+        monkeypatch.setattr(states, "FileSystem", SimpleNamespace(from_uri=lambda _: (remote, "bucket/ck")))
+    assert [upgrade_checkpoint(now.replace(" ", "%20") if now.startswith("file:") else now) for _ in range(2)] == [1, 0]
+    version, _, body = metadata.read_text().partition("\n")
+    assert version == "v2"
+    assert json.loads(body)["stateStoreInfo"][0]["stateSchemaFilePaths"] == [
+        f"{after}/state/0/_stateSchema/default/0_a"
+    ]
+    assert not metadata.with_name(".3.crc").exists()
+
+
+def test_a_moved_checkpoint_in_a_given_file_system(tmp_path: Path) -> None:
+    """The place is that of before, or that of a bucket; otherwise it is not known."""
+    remote = SubTreeFileSystem(str(tmp_path), LocalFileSystem())
+    stored_checkpoint(tmp_path / "bucket" / "ck", "s3a://bucket/ck", OPERATOR.format("andas"))
+    assert [upgrade_checkpoint("bucket/ck", remote) for _ in range(2)] == ([1, 0] if states._HAS_ROWS else [0, 0])
+    metadata = stored_checkpoint(tmp_path / "bucket" / "new", "s3a://bucket/ck")
+    assert upgrade_checkpoint("bucket/new", remote) == 1
+    assert '"s3a://bucket/new/state/0/_stateSchema/default/0_a"' in metadata.read_text()
+    metadata = stored_checkpoint(tmp_path / "bucket" / "other", "abfss://c@account/ck")
+    said = metadata.read_text()
+    with pytest.raises(RejectedError, match=r"was in abfss://c@account/ck; give its new URI, without filesystem="):
+        upgrade_checkpoint("bucket/other", remote)
+    assert metadata.read_text() == said

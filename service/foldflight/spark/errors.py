@@ -30,6 +30,10 @@ _RAISED_BY_SPARK = re.compile(
 # What a worker without the package raises, before any code of the package runs.
 _MISSING_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '(foldflight|pyarrow)'")
 
+# What Spark says if its file for the schema of a state is not where the metadata of the checkpoint say.
+_SCHEMA_FILE: Final = re.compile(r"\S*/state/\d+/_stateSchema/[^\s'\"]+")
+_NOT_FOUND: Final = re.compile(r"does not exist|not found|no such file|FileNotFound", re.IGNORECASE)
+
 
 def error_of(error: PySparkException) -> FoldflightError | None:
     """Return foldflight's error that made a Spark query fail, or None if it failed for another reason.
@@ -44,7 +48,7 @@ def error_of(error: PySparkException) -> FoldflightError | None:
             code, message = by_spark.groups()
             return _CLASS_OF_CODE[code](code, message)
         missing = _MISSING_MODULE.search(text)
-        return None if missing is None else _missing_module(missing[1])
+        return moved_checkpoint(error) if missing is None else _missing_module(missing[1])
     cls, code = raised[-1].groups()
     # The text of an error ends with its pointer. Spark adds its own after it: of a stream the state and the plan.
     said, _, _ = text[raised[-1].end() :].partition(f"\n{pointer(code)}")
@@ -60,6 +64,24 @@ def raise_error(code: str, *message: str | Column) -> Column:
     """
     parts = (sf.lit(each) if isinstance(each, str) else each for each in message)
     return sf.raise_error(sf.concat(sf.lit(f"foldflight: {code}: "), *parts, sf.lit(f"\n{pointer(code)}")))
+
+
+def moved_checkpoint(error: Exception) -> FoldflightError | None:
+    """Return the error of a checkpoint that is in another folder than before; None if Spark failed for other reasons.
+
+    Args:
+        error: Spark's error, also one that PySpark has no class for.
+    """
+    text = str(error)
+    found = _SCHEMA_FILE.search(text)
+    if found is None or not _NOT_FOUND.search(text):
+        return None
+    return errors.RejectedError(
+        "STATE_MISMATCH",
+        f"the checkpoint was moved, copied or restored elsewhere: Spark looks for its file {found[0]}, where it was "
+        "before. While the query is stopped, call foldflight.spark.upgrade_checkpoint(checkpoint) once, with the "
+        "folder where the checkpoint is now",
+    )
 
 
 def _missing_module(module: str) -> FoldflightError:

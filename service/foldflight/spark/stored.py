@@ -33,6 +33,7 @@ from foldflight.errors import RejectedError
 from foldflight.spark.arrow import arrow_function
 from foldflight.spark.bucketed import OPERATOR, stored_name
 from foldflight.spark.carrier import carrier_type
+from foldflight.spark.errors import moved_checkpoint
 from foldflight.spark.overstream import OverProcessor
 from foldflight.spark.versions.facts import STREAMS, require
 from foldflight.spark.versions.states import check_operators, state_reader
@@ -71,7 +72,7 @@ def state_table(
     Raises:
         RejectedError: SIGNATURE if the folder is not a checkpoint, the operator does not exist, it is required and
             missing, its query has had no rows, or it has no such view; STATE_MISMATCH for the checkpoint of another
-            query, or of another version of foldflight.
+            query, or of another version of foldflight, or for one that was moved and needs `upgrade_checkpoint`.
         CorruptError: STATE_CHECKSUM, if the first manifest is damaged.
     """
     table = StoredTable.of(spark, checkpoint, operator)
@@ -93,9 +94,9 @@ def check_checkpoint(df: DataFrame, checkpoint: str, operator: int | None = None
         bool: Whether there is a state to continue with. False: the query starts with an empty one.
 
     Raises:
-        RejectedError: STATE_MISMATCH, with what has changed and what to write, or that a checkpoint of Spark 4.0 must
-            be given to `upgrade_checkpoint`; SIGNATURE for a DataFrame without such a
-            query, or if `operator` is required and missing.
+        RejectedError: STATE_MISMATCH, with what has changed and what to write, or that a checkpoint of Spark 4.0, or
+            one that was moved, must be given to `upgrade_checkpoint`; SIGNATURE for a DataFrame without such a query,
+            or if `operator` is required and missing.
         CorruptError: STATE_CHECKSUM, if a manifest is damaged.
     """
     processor = getattr(df, OPERATOR, None)
@@ -390,7 +391,15 @@ def _manifests(read: Callable[[str], DataFrame], *, has_names: bool) -> DataFram
 
 def _variable(spark: SparkSession, checkpoint: str, operator: int, batch: int, variable: str) -> DataFrame:
     reader = state_reader(spark).option("operatorId", operator).option("batchId", batch)
-    return reader.option("stateVarName", variable).load(checkpoint)
+    try:
+        read = reader.option("stateVarName", variable).load(checkpoint)
+        read.schema  # noqa: B018 - Spark Connect looks for the files of the checkpoint only now
+    except Exception as error:
+        # PySpark has no class for files that Java does not find.
+        if moved := moved_checkpoint(error):
+            raise moved from error
+        raise
+    return read
 
 
 Operator = tuple[int, TableLayout | None, tuple[CallView, ...]]

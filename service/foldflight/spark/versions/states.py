@@ -6,11 +6,13 @@ come and go: as rows, or as DataFrames of pandas.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pyarrow.fs import FileSelector, FileSystem, FileType
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 from pyspark.sql import DataFrame, DataFrameReader, GroupedData, Row, SparkSession
 from pyspark.sql import types as st
 
@@ -48,6 +50,9 @@ FILE_MANAGER: Final = (
 _OPERATOR_OF_4_0: Final = "transformWithStateInPandasExec"
 _OPERATOR: Final = "transformWithStateInPySparkExec"
 
+_SCHEMA_FILE: Final = re.compile(r"(.*)(/state/\d+/_stateSchema/.*)")
+_S3: Final = ("s3", "s3a", "s3n")
+
 
 def check_operators(names: Iterable[str], checkpoint: str) -> None:
     """Refuse a checkpoint of Spark 4.0 on a later Spark, which would not find its own operators in it.
@@ -78,48 +83,107 @@ def state_reader(spark: SparkSession) -> DataFrameReader:
 
 
 def upgrade_checkpoint(checkpoint: str, filesystem: FileSystem | None = None) -> int:
-    """Let Spark 4.1 and later continue a stream from a checkpoint of Spark 4.0.
+    """Let a stream continue from a checkpoint that was moved, copied or restored elsewhere, or that Spark 4.0 wrote.
 
-    Spark 4.1 gave the stateful operator of Python another name, and refuses the name of 4.0
-    (STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA). This writes the new name into the metadata of the
-    checkpoint; states are not touched. The query must be stopped, and Spark 4.0 cannot continue it afterwards: copy the
-    checkpoint first.
+    Spark stores the place of its own files in the metadata of a stateful operator of Python. In another folder it looks
+    for them where they were, and fails if they are gone. This writes the new place into the metadata.
+
+    Spark 4.1 gave this operator another name, and refuses the name of 4.0
+    (STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA). With PySpark 4.1 or later this writes the new name, too;
+    Spark 4.0 cannot continue the query afterwards: copy the checkpoint first. States are not touched. The query must
+    be stopped.
+
+        upgrade_checkpoint("/restored/prices")  # 2
 
     Args:
-        checkpoint: The query's `checkpointLocation`: a path, or a URI that pyarrow knows (hdfs, s3, gs, abfs).
+        checkpoint: The query's `checkpointLocation`, where it is now: a path, or a URI that pyarrow knows (hdfs, s3,
+            gs, abfs).
         filesystem: Where the path is, if the URI alone does not tell how to reach it.
 
     Returns:
-        int: How many operators were renamed; 0 if there was nothing to do.
+        int: How many files of metadata were written anew; 0 if there was nothing to do.
 
     Raises:
-        RejectedError: SIGNATURE if the folder is not a checkpoint with state.
+        RejectedError: SIGNATURE if the folder is not a checkpoint with state, if files of Spark are missing in it, or
+            if a filesystem is given and the URI of the new place is not known.
     """
-    path = checkpoint
+    path, place = checkpoint, None
     if filesystem is None:
         whole = checkpoint if "://" in checkpoint else str(Path(checkpoint).absolute())
         filesystem, path = FileSystem.from_uri(whole)
-    entries = filesystem.get_file_info(FileSelector(f"{path}/state", allow_not_found=True))
-    if not entries:
+        place = whole.partition("?")[0]  # of the URIs of pyarrow, the parameters
+    if isinstance(filesystem, LocalFileSystem):
+        path = str(Path(path).absolute())
+        place = f"file:{path}"
+    path = path.rstrip("/")
+    operators = filesystem.get_file_info(FileSelector(f"{path}/state", allow_not_found=True))
+    if not operators:
         raise RejectedError(
             "SIGNATURE", f"{checkpoint} is not a checkpoint with state; give the checkpointLocation of the query"
         )
-    before, after = (f'"{name}"'.encode() for name in (_OPERATOR_OF_4_0, _OPERATOR))
-    renamed = 0
-    for operator in entries:
-        for entry in filesystem.get_file_info(FileSelector(f"{operator.path}/_metadata/v2", allow_not_found=True)):
+    changed: dict[str, bytes] = {}
+    for operator in operators:
+        found = filesystem.get_file_info(FileSelector(f"{operator.path}/_metadata/v2", allow_not_found=True))
+        stored = sorted((entry for entry in found if entry.base_name.isdigit()), key=lambda entry: int(entry.base_name))
+        for entry in stored:
             with filesystem.open_input_stream(entry.path) as source:
-                text = source.read()
-            if entry.base_name.startswith(".") or before not in text:
-                continue
-            # On local disks Hadoop keeps a checksum beside the file, and refuses other bytes.
-            checksum = f"{operator.path}/_metadata/v2/.{entry.base_name}.crc"
-            if filesystem.get_file_info(checksum).type == FileType.File:
-                filesystem.delete_file(checksum)
-            with filesystem.open_output_stream(entry.path) as target:
-                target.write(text.replace(before, after))
-            renamed += 1
-    return renamed
+                version, _, body = source.read().partition(b"\n")
+            metadata = json.loads(body)
+            files = _upgrade(metadata, path, place)
+            # Spark may have deleted files of older epochs.
+            missing = [file for file in files if filesystem.get_file_info(path + file).type != FileType.File]
+            if missing and entry is stored[-1]:
+                raise RejectedError(
+                    "SIGNATURE",
+                    f"the checkpoint {checkpoint} has no file {missing[0][1:]}, which it needs; copy it whole",
+                )
+            if metadata != json.loads(body):
+                text = json.dumps(metadata, separators=(",", ":"), ensure_ascii=False)
+                changed[entry.path] = version + b"\n" + text.encode()
+    for file, data in changed.items():
+        # On local disks Hadoop keeps a checksum beside the file, and refuses other bytes.
+        folder, _, name = file.rpartition("/")
+        checksum = f"{folder}/.{name}.crc"
+        if filesystem.get_file_info(checksum).type == FileType.File:
+            filesystem.delete_file(checksum)
+        with filesystem.open_output_stream(file) as target:
+            target.write(data)
+    return len(changed)
+
+
+def _upgrade(metadata: dict[str, Any], path: str, place: str | None) -> list[str]:
+    """Change the metadata of an operator; return the files of the checkpoint that they name, each from its `/state`.
+
+    Args:
+        metadata: The metadata, which get the new name of the operator, and the new place of the files.
+        path: The folder of the checkpoint in its file system.
+        place: Its URI; None if it is not known.
+    """
+    if _HAS_ROWS and metadata["operatorInfo"]["operatorName"] == _OPERATOR_OF_4_0:
+        metadata["operatorInfo"]["operatorName"] = _OPERATOR
+    files = []
+    for store in metadata["stateStoreInfo"]:
+        found = [_SCHEMA_FILE.fullmatch(each) for each in store.get("stateSchemaFilePaths", ())]
+        split = [each.groups() for each in found if each is not None]
+        if split:
+            store["stateSchemaFilePaths"] = [_place(before, path, place) + file for before, file in split]
+            files += [file for _, file in split]
+    return files
+
+
+def _place(before: str, path: str, place: str | None) -> str:
+    """Return the URI of a checkpoint for Spark, given the one that it had. The other arguments are those above."""
+    scheme = before.partition(":")[0]
+    if place is None:
+        if before.endswith(f"/{path.strip('/')}"):
+            return before
+        if scheme not in (*_S3, "gs"):
+            raise RejectedError("SIGNATURE", f"the checkpoint was in {before}; give its new URI, without filesystem=")
+        place = f"{scheme}://{path}"
+    # Spark has names of its own for S3, which pyarrow does not know.
+    if scheme in _S3 and place.partition(":")[0] in _S3:
+        place = f"{scheme}:{place.partition(':')[2]}"
+    return place.rstrip("/")
 
 
 def transform_with_state(

@@ -136,6 +136,7 @@ def test_strict_batches_refuse_a_retraction_without_a_row(classic: Any, embedded
     for plan in ("fold", "lifted"):
         calls = {"total": embedded["sum"]("v")}
         sound = group_by(classic.createDataFrame(rows, ddl), "k", row_kind="kind", strict=True, plan=plan)
+        assert "plan: rows > drop retractions without a row > " in sound.query(**calls).explain()
         assert [tuple(row) for row in sound.agg(**calls).collect()] == [("ann", 1)]
         other = classic.createDataFrame([*rows, ("-U", "ann", 2)], ddl)
         with pytest.raises(PySparkException) as caught:

@@ -380,11 +380,12 @@ class Query:
         keys = ", ".join(self.layout.names)
         shuffle = f"shuffle by {keys}" if keys else "one partition"
         if self.stream is None:
+            rows = "rows > drop retractions without a row" if self.layout.has_kinds else "rows"
             if self.lifted.taken:
                 last = "outputs by the host" if self.finished_by_host.taken else "outputs by Python"
-                return f"rows > expressions > aggregation by the host > states > {last}"
+                return f"{rows} > expressions > aggregation by the host > states > {last}"
             folds = f"fold partial > {shuffle} > merge" if self.folds_before_shuffle.taken else f"{shuffle} > fold"
-            return f"rows > {folds} > outputs"
+            return f"{rows} > {folds} > outputs"
         first = "fold partial > " if self.folds_before_shuffle.taken else ""
         return f"rows > {first}pack by bucket > shuffle by bucket > one exchange for each task > changelog"
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foldflight.spark.cdc import DELTA_CHANGES, from_canal, from_debezium, from_maxwell, split_changes
+from foldflight.spark.cdc import DELTA_CHANGES, from_canal, from_maxwell, split_changes
 from foldflight.spark.deadletters import dead_letters, results
+from foldflight.spark.debezium import from_debezium, schema_of
 from foldflight.spark.grouping import GroupedFrame, group_by
 from foldflight.spark.lateral import join_lateral
 from foldflight.spark.over import OverFrame, over
@@ -51,6 +52,7 @@ __all__ = [
     "over",
     "register",
     "results",
+    "schema_of",
     "session",
     "split_changes",
     "sql",

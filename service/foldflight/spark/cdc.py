@@ -38,11 +38,9 @@ _VALUE = "value"
 _ANY_ROW = "MAP<STRING, STRING>"
 _ROW = "row"
 _INSERTS, _UPDATES, _DELETES = "+I", "+U", "-D"
-_DEBEZIUM = {"c": _INSERTS, "r": _INSERTS, "u": _UPDATES, "d": _DELETES}
 _MAXWELL = {"insert": _INSERTS, "bootstrap-insert": _INSERTS, "update": _UPDATES, "delete": _DELETES}
 _CANAL = {"INSERT": _INSERTS, "UPDATE": _UPDATES, "DELETE": _DELETES}
 # Events that change no row. Events that truncate or drop a table are refused: row kinds cannot express them.
-_NO_ROWS_OF_DEBEZIUM = ("m",)
 _NO_ROWS_OF_MAXWELL = (
     "bootstrap-start",
     "bootstrap-complete",
@@ -102,48 +100,6 @@ def split_changes(
     return _split(df, column_of(df, op, f"the operation {op!r}"), by_op, ignored)
 
 
-def from_debezium(df: DataFrame, schema: str | st.StructType | None = None) -> DataFrame:
-    """Return the events of Debezium as rows with row kinds.
-
-    >>> from foldflight import connect
-    >>> from foldflight.spark import from_debezium, group_by
-    >>> def prices(events):  # what spark.readStream.format("kafka")...load() returns
-    ...     orders = from_debezium(events, "customer STRING, amount BIGINT")
-    ...     return group_by(orders, "customer", row_kind="row_kind").agg(total=connect("embedded:")["sum"]("amount"))
-
-    Snapshots (`r`) and inserts (`c`) accumulate a row, deletes (`d`) retract one, and updates (`u`) do both. Messages
-    (`m`) and tombstones are ignored. The query fails at a truncated table (`t`), and at an update or a delete whose
-    `before` is NULL. PostgreSQL sends complete old rows only after `ALTER TABLE ... REPLICA IDENTITY FULL`. Without it
-    a delete has an old row of which all columns but the key are NULL; this is not noticed, and NULLs are retracted. The
-    rows of MongoDB are texts of JSON: parse them, then use `split_changes`. Debezium may send an event twice after a
-    crash; such a row is counted twice.
-
-    Args:
-        df: A batch or streaming DataFrame: one row for each event. Without `schema` it has the columns `op`, `before`
-            and `after`, as decoded from Avro. With `schema` it has a column `value` of JSON, as read from Kafka, with
-            or without the schema envelope (`payload`).
-        schema: The columns of the table and their types in JSON, as text (`"id BIGINT, amount INT"`) or StructType.
-
-    Returns:
-        DataFrame: The column `row_kind`, then the columns of the table.
-
-    Raises:
-        RejectedError: SCHEMA_MISMATCH, if a column is missing or has the wrong type.
-    """
-    if schema is None:
-        _require(df, ("op", "before", "after"), "give the schema of the table to read JSON, or select('payload.*')")
-        events = df.where(sf.col("op").isNotNull() | sf.col("before").isNotNull() | sf.col("after").isNotNull())
-    else:
-        row = _struct(df, schema)
-        fields = [st.StructField("op", st.StringType()), st.StructField("before", row), st.StructField("after", row)]
-        read = _parsed(df, st.StructType([*fields, st.StructField("payload", st.StructType(fields))]))
-        envelope = sf.struct(*(sf.col(f"{_VALUE}.{field.name}") for field in fields))
-        events = read.select(sf.coalesce(sf.col(f"{_VALUE}.payload"), envelope).alias(_VALUE)).select(f"{_VALUE}.*")
-    return split_changes(
-        events, op="op", before="before", after="after", row_kinds=_DEBEZIUM, ignored=_NO_ROWS_OF_DEBEZIUM
-    )
-
-
 def from_maxwell(df: DataFrame, schema: str | st.StructType) -> DataFrame:
     """Return the events of Maxwell as rows with row kinds; `old` has the columns that an update changed.
 
@@ -157,7 +113,7 @@ def from_maxwell(df: DataFrame, schema: str | st.StructType) -> DataFrame:
     Raises:
         RejectedError: SCHEMA_MISMATCH, when a column is missing or has another type.
     """
-    row = _struct(df, schema)
+    row = table_schema(df, schema)
     names = sf.map_keys(_json(f"old {_ANY_ROW}")["old"])
     events = _parsed(df, _changed(row), names=names).select(f"{_VALUE}.*", "names")
     before = sf.when(sf.col("type") == "update", _overlaid(row, sf.col("data"), sf.col("old"), sf.col("names")))
@@ -186,7 +142,7 @@ def from_canal(df: DataFrame, schema: str | st.StructType) -> DataFrame:
         RejectedError: SCHEMA_MISMATCH, if a column is missing or has the wrong type, or if texts cannot be cast to a
             type of the schema.
     """
-    row = _struct(df, schema)
+    row = table_schema(df, schema)
     texts = st.StructType([st.StructField(field.name, st.StringType()) for field in row])
     names = sf.transform(_json(f"old ARRAY<{_ANY_ROW}>")["old"], sf.map_keys)
     read = _parsed(df, _changed(st.ArrayType(texts)), names=names).select(f"{_VALUE}.*", "names")
@@ -245,7 +201,7 @@ def _refused(what: Column, remedy: str) -> Column:
     return raise_error("SCHEMA_MISMATCH", what, remedy)
 
 
-def _struct(df: DataFrame, schema: str | st.StructType) -> st.StructType:
+def table_schema(df: DataFrame, schema: str | st.StructType) -> st.StructType:
     """Return the type of a table's rows. Raises RejectedError SCHEMA_MISMATCH."""
     if isinstance(schema, st.StructType):
         return schema
@@ -259,7 +215,7 @@ def _struct(df: DataFrame, schema: str | st.StructType) -> st.StructType:
 
 def _parsed(df: DataFrame, envelope: st.StructType, **more: Column) -> DataFrame:
     """Return the events in the column `value` as structs, with additional columns and without tombstones."""
-    _require(df, (_VALUE,), "name the column of JSON so")
+    require_columns(df, (_VALUE,), "name the column of JSON so")
     events = df.where(sf.col(_VALUE).isNotNull())
     return events.select(_json(envelope).alias(_VALUE), *(column.alias(name) for name, column in more.items()))
 
@@ -300,7 +256,8 @@ def _overlaid(row: st.StructType, data: Column, old: Column, names: Column) -> C
     return sf.when(old.isNotNull(), sf.struct(*fields))
 
 
-def _require(df: DataFrame, names: Iterable[str], remedy: str) -> None:
+def require_columns(df: DataFrame, names: Iterable[str], remedy: str) -> None:
+    """Refuse a DataFrame that lacks columns. Raises RejectedError SCHEMA_MISMATCH."""
     missing = [name for name in names if name not in df.columns]
     if missing:
         raise RejectedError(

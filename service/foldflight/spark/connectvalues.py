@@ -1,0 +1,597 @@
+"""Values of Kafka Connect and Debezium in JSON as exact Python values of declared types.
+
+A value is decoded in two steps. A *source* says what the JSON means: an integer may be days, milliseconds or a number,
+and a text may be base64, hexadecimal digits or text. The schema block of the event says which, or the words of the
+user. `fit` then converts the value to the declared type, exactly or not at all.
+
+Sources: the data types of Kafka Connect (`org.apache.kafka.connect.data`) and of Debezium (`io.debezium.time`,
+`io.debezium.data`).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import decimal
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+Decode = Callable[[Any], Any]
+Decimals = Literal["precise", "string", "double"]
+Times = Literal["connect", "microseconds", "nanoseconds", "milliseconds", "isostring"]
+Binary = Literal["base64", "hex"]
+
+UNAVAILABLE: Final = "__debezium_unavailable_value"
+"""What Debezium sends for a large value that an update did not change."""
+
+_UNAVAILABLE_FORMS: Final = frozenset(
+    {
+        UNAVAILABLE,
+        base64.b64encode(UNAVAILABLE.encode()).decode(),
+        base64.urlsafe_b64encode(UNAVAILABLE.encode()).decode(),
+        UNAVAILABLE.encode().hex(),
+    }
+)
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - a time of day without a zone
+_EPOCH_DAY: Final = _EPOCH.date().toordinal()
+_DAY_US: Final = 86_400_000_000
+_UNITS_US: Final = {"milliseconds": 1000, "microseconds": 1}
+_BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+_HEX: Final = re.compile(r"(?:[0-9A-Fa-f]{2})*")
+_DIGITS: Final = re.compile(r"-?[0-9]+")
+_DECIMAL: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
+_FLOATS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_DATE: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})Z?")
+_TIME: Final = r"([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?"
+_TIME_OF_DAY: Final = re.compile(f"{_TIME}Z?")
+_TIMESTAMP: Final = re.compile(
+    rf"([0-9]{{4}})-([0-9]{{2}})-([0-9]{{2}})[T ]{_TIME}(Z|[+-][0-9]{{2}}:?[0-9]{{2}}|[+-][0-9]{{2}})?"
+)
+_DIGITS_MAX: Final = 100  # more than DECIMAL(38), and than most numbers of a database
+_EXACT: Final = decimal.Context(prec=200, traps=[decimal.InvalidOperation])
+
+
+class Refused(ValueError):  # noqa: N818 - a reason, which the reader of events completes to an error
+    """Why a value cannot be taken exactly, as the end of a sentence about the value, with what to do."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """What the schema block of an event says about a column.
+
+    Args:
+        type: The type of Kafka Connect: `int64`, `string`, `bytes`, `struct`, `array`...
+        name: The semantic name, such as `io.debezium.time.MicroTimestamp`; empty without one.
+        parameters: The parameters of the semantic type, such as `scale`.
+        items: The items of an array.
+    """
+
+    type: str
+    name: str = ""
+    parameters: tuple[tuple[str, str], ...] = ()
+    items: Described | None = None
+
+    @classmethod
+    def of(cls, field: Mapping[str, Any]) -> Described:
+        """Return the description that a field of a schema block holds."""
+        items = field.get("items")
+        return cls(
+            str(field.get("type", "")),
+            str(field.get("name") or ""),
+            tuple(sorted((str(key), str(value)) for key, value in (field.get("parameters") or {}).items())),
+            cls.of(items) if isinstance(items, Mapping) else None,
+        )
+
+    def parameter(self, name: str) -> str | None:
+        """Return a parameter; None without it."""
+        return dict(self.parameters).get(name)
+
+
+@dataclass(frozen=True)
+class Words:
+    """What the user says about values without a schema block, in the words of Debezium's settings.
+
+    Args:
+        decimals: `decimal.handling.mode`.
+        times: `time.precision.mode`, or the unit of the column.
+        binary: `binary.handling.mode`.
+    """
+
+    decimals: Decimals | None = None
+    times: Times | None = None
+    binary: Binary | None = None
+
+
+def decoder(type_: pa.DataType, described: Described | None, words: Words) -> Decode:
+    """Return what converts a value of JSON, other than null, to a Python value of exactly the declared type.
+
+    Args:
+        type_: The declared type.
+        described: What the schema block says; None without a schema block.
+        words: What the user says about values without a schema block.
+
+    Raises:
+        Refused: From the function that is returned, for a value that the type does not hold exactly, or whose meaning
+            is not known.
+    """
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        if described is not None and described.type != "array":
+            return _refusing(f"which is {_shown(described)}, not an array; declare another type")
+        item = decoder(type_.value_type, described.items if described else None, words)
+        return lambda value: _items(value, item)
+    if described is None and pa.types.is_struct(type_):
+        fields = {field.name: decoder(field.type, None, words) for field in type_}
+        return lambda value: _struct(value, fields)
+    if described is None and pa.types.is_map(type_):
+        value_of = decoder(type_.item_type, None, words)
+        return lambda value: _map(value, value_of)
+    is_binary_text = pa.types.is_binary(type_) and described is not None and described.type == "string"
+    source = _assumed(type_, words) if described is None or is_binary_text else _described(described)
+
+    def decode(value: Any) -> Any:
+        if type(value) is str and value in _UNAVAILABLE_FORMS:
+            raise Refused(
+                "which says that a large value was not changed and not sent; let the database send whole rows "
+                "(PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL), or leave the column out of the schema"
+            )
+        return fit(type_, source(value))
+
+    return decode
+
+
+def _items(value: Any, item: Decode) -> list[Any]:
+    if not isinstance(value, list):
+        raise Refused("which is not an array")
+    return [None if each is None else item(each) for each in value]
+
+
+def _struct(value: Any, fields: Mapping[str, Decode]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Refused("which is not an object")
+    return {name: None if value.get(name) is None else decode(value[name]) for name, decode in fields.items()}
+
+
+def _map(value: Any, value_of: Decode) -> list[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        raise Refused("which is not an object")
+    return [(key, None if each is None else value_of(each)) for key, each in value.items()]
+
+
+def _refusing(why: str) -> Decode:
+    def refuse(_value: Any) -> Any:
+        raise Refused(why)
+
+    return refuse
+
+
+def _shown(described: Described) -> str:
+    return f"{described.type} ({described.name})" if described.name else described.type
+
+
+# Sources of values with a description.
+
+
+def _described(described: Described) -> Decode:
+    """Return what reads a value as the schema block describes it."""
+    if described.name in _REFUSED_TYPES:
+        return _refusing(f"which is {described.name}: {_REFUSED_TYPES[described.name]}")
+    if described.name == "org.apache.kafka.connect.data.Decimal":
+        scale = described.parameter("scale")
+        if scale is None or not _DIGITS.fullmatch(scale):
+            return _refusing("which is a Decimal without a scale in its schema block")
+        return lambda value: _unscaled(value, int(scale))
+    if described.name in _SEMANTIC:
+        return _SEMANTIC[described.name]
+    if described.type in _PLAIN:
+        return _PLAIN[described.type]
+    return _refusing(
+        f"which is {_shown(described)}, a type without an exact reader; leave the column out of the schema"
+    )
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise Refused("which is not an integer")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) is str and value in _FLOATS:
+        return _FLOATS[value]
+    if type(value) not in (int, decimal.Decimal):
+        raise Refused("which is not a number")
+    return float(value)
+
+
+def _boolean(value: Any) -> bool:
+    if type(value) is not bool:
+        raise Refused("which is not a boolean")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise Refused("which is not a text")
+    return value
+
+
+def _bytes(value: Any) -> bytes:
+    if type(value) is not str or not _BASE64.fullmatch(value):
+        raise Refused("which is not base64")
+    return base64.b64decode(value)
+
+
+def _hex(value: Any) -> bytes:
+    if type(value) is not str or not _HEX.fullmatch(value):
+        raise Refused("which is not hexadecimal")
+    return binascii.unhexlify(value)
+
+
+def _unscaled(value: Any, scale: int) -> decimal.Decimal:
+    """Return a decimal from its unscaled value: base64 of a big-endian integer in two's complement."""
+    if abs(scale) > _DIGITS_MAX:
+        raise Refused(f"which has the scale {scale}, and at most {_DIGITS_MAX} is read")
+    digits = decimal.Decimal(int.from_bytes(_bytes(value), "big", signed=True))
+    return digits.scaleb(-scale, _EXACT)
+
+
+def _variable_scale(value: Any) -> decimal.Decimal:
+    if not isinstance(value, dict) or type(value.get("scale")) is not int:
+        raise Refused("which is not an object with scale and value")
+    return _unscaled(value.get("value"), value["scale"])
+
+
+def _days(value: Any) -> dt.date:
+    day = _EPOCH_DAY + _integer(value)
+    if not 1 <= day <= dt.date.max.toordinal():
+        raise Refused("which is infinite or outside of the years 1 to 9999")
+    return dt.date.fromordinal(day)
+
+
+def _since_epoch(unit_us: int) -> Decode:
+    return lambda value: _datetime(_integer(value) * unit_us)
+
+
+def _datetime(microseconds: int) -> dt.datetime:
+    try:
+        return _EPOCH + dt.timedelta(microseconds=microseconds)
+    except OverflowError:
+        raise Refused("which is infinite or outside of the years 1 to 9999") from None
+
+
+def _nanoseconds(value: Any) -> int:
+    """Return microseconds. The connector's nanoseconds wrap around outside of the years 1677 to 2262."""
+    whole, rest = divmod(_integer(value), 1000)
+    if rest:
+        raise Refused("which has parts of a microsecond, which Spark's types do not hold")
+    if value in _INFINITE_NANOSECONDS:
+        raise Refused("which stands for infinity, and for a time that is another one")
+    return whole
+
+
+# PostgreSQL's infinities are milliseconds in its driver. As nanoseconds they wrap around in 64 bits.
+_INFINITE_NANOSECONDS: Final = frozenset(
+    (milliseconds * 1_000_000 + 2**63) % 2**64 - 2**63
+    for milliseconds in (9223372036825200000, -9223372036832400000, 9223372036825200, -9223372036832400)
+)
+
+
+def _time_of_day(unit_us: int) -> Decode:
+    return lambda value: _time(_integer(value) * unit_us)
+
+
+def _time(microseconds: int) -> dt.time:
+    if not 0 <= microseconds < _DAY_US:
+        raise Refused("which is not a time of a day (PostgreSQL's 24:00:00 and longer times of MySQL have no type)")
+    return (_EPOCH + dt.timedelta(microseconds=microseconds)).time()
+
+
+def _iso_date(value: Any) -> dt.date:
+    match = _DATE.fullmatch(_text(value))
+    if match is None:
+        raise Refused("which is not a date of the years 1 to 9999, as 2026-01-31")
+    return _checked(lambda: dt.date(*map(int, match.groups())))
+
+
+def _iso_time(value: Any) -> dt.time:
+    match = _TIME_OF_DAY.fullmatch(_text(value))
+    if match is None:
+        raise Refused("which is not a time of a day, as 10:11:12.5")
+    return _time_of(match.groups())
+
+
+def _time_of(parts: tuple[str | None, ...]) -> dt.time:
+    hour, minute, second, fraction = parts
+    nanoseconds = int((fraction or "0").ljust(9, "0"))
+    if nanoseconds % 1000:
+        raise Refused("which has parts of a microsecond, which Spark's types do not hold")
+    return _checked(lambda: dt.time(int(hour or 0), int(minute or 0), int(second or 0), nanoseconds // 1000))
+
+
+def _iso_timestamp(value: Any) -> tuple[dt.datetime, str | None]:
+    """Return date and time, and the zone: `Z`, an offset, or None."""
+    match = _TIMESTAMP.fullmatch(_text(value))
+    if match is None:
+        raise Refused("which is not a timestamp of the years 1 to 9999, as 2026-01-31T10:11:12.5Z")
+    year, month, day, *time, zone = match.groups()
+    date = _checked(lambda: dt.date(int(year), int(month), int(day)))
+    return dt.datetime.combine(date, _time_of(tuple(time))), zone
+
+
+def _checked(make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except ValueError as error:
+        raise Refused(f"which is not valid: {error}") from None
+
+
+def _local_timestamp(value: Any) -> dt.datetime:
+    """Return a timestamp without a zone. Debezium's IsoTimestamp ends with Z, although it has no zone."""
+    at, zone = _iso_timestamp(value)
+    if zone not in (None, "Z"):
+        raise Refused("which has a zone; declare TIMESTAMP")
+    return at
+
+
+def _zoned_timestamp(value: Any) -> dt.datetime:
+    at, zone = _iso_timestamp(value)
+    if zone is None:
+        raise Refused("which has no zone, so the instant is not known; declare TIMESTAMP_NTZ")
+    if zone == "Z":
+        return at.replace(tzinfo=dt.UTC)
+    digits = zone[1:].replace(":", "").ljust(4, "0")
+    offset = dt.timedelta(hours=int(digits[:2]), minutes=int(digits[2:])) * (-1 if zone[0] == "-" else 1)
+    try:
+        return (at - offset).replace(tzinfo=dt.UTC)
+    except OverflowError:
+        raise Refused("which is outside of the years 1 to 9999") from None
+
+
+_SEMANTIC: Final[dict[str, Decode]] = {
+    "org.apache.kafka.connect.data.Date": _days,
+    "org.apache.kafka.connect.data.Time": _time_of_day(1000),
+    "org.apache.kafka.connect.data.Timestamp": _since_epoch(1000),
+    "io.debezium.time.Date": _days,
+    "io.debezium.time.Time": _time_of_day(1000),
+    "io.debezium.time.MicroTime": _time_of_day(1),
+    "io.debezium.time.NanoTime": lambda value: _time(_nanoseconds(value)),
+    "io.debezium.time.Timestamp": _since_epoch(1000),
+    "io.debezium.time.MicroTimestamp": _since_epoch(1),
+    "io.debezium.time.NanoTimestamp": lambda value: _datetime(_nanoseconds(value)),
+    "io.debezium.time.IsoDate": _iso_date,
+    "io.debezium.time.IsoTime": _iso_time,
+    "io.debezium.time.IsoTimestamp": _local_timestamp,
+    "io.debezium.time.ZonedTimestamp": _zoned_timestamp,
+    "io.debezium.time.ZonedTime": _text,
+    "io.debezium.time.Interval": _text,
+    "io.debezium.time.Year": _integer,
+    "io.debezium.data.Bits": _bytes,
+    "io.debezium.data.VariableScaleDecimal": _variable_scale,
+}
+_PLAIN: Final[dict[str, Decode]] = {
+    **dict.fromkeys(("int8", "int16", "int32", "int64"), _integer),
+    **dict.fromkeys(("float", "float32", "double", "float64"), _number),
+    "boolean": _boolean,
+    "string": _text,
+    "bytes": _bytes,
+}
+_REFUSED_TYPES: Final = {
+    "io.debezium.time.MicroDuration": "a number of microseconds in which months have been approximated; set "
+    "interval.handling.mode=string, and declare STRING",
+    "io.debezium.time.NanoDuration": "a number of nanoseconds in which months have been approximated; set "
+    "interval.handling.mode=string, and declare STRING",
+    **dict.fromkeys(
+        (
+            "io.debezium.data.geometry.Geometry",
+            "io.debezium.data.geometry.Geography",
+            "io.debezium.data.geometry.Point",
+        ),
+        "a geometry, which has no exact reader; leave the column out of the schema",
+    ),
+}
+
+
+# Sources of values without a description: the declared type and the words of the user tell their meaning.
+
+
+def _assumed(type_: pa.DataType, words: Words) -> Decode:
+    types = pa.types
+    if types.is_decimal(type_):
+        return _decimal_source(type_.scale, words.decimals)
+    if types.is_binary(type_) or types.is_large_binary(type_):
+        return {"base64": _bytes, "hex": _hex, None: _unsaid_bytes}[words.binary]
+    if types.is_date(type_):
+        return lambda value: _days(value) if type(value) is int else _iso_date(value)
+    if types.is_time(type_):
+        return lambda value: _assumed_time(value, words.times)
+    if types.is_timestamp(type_):
+        text = _local_timestamp if type_.tz is None else _zoned_timestamp
+        return lambda value: text(value) if type(value) is str else _datetime(_microseconds(value, words.times))
+    if types.is_floating(type_):
+        return _number
+    if types.is_integer(type_):
+        return _integer
+    return _as_it_is
+
+
+def _as_it_is(value: Any) -> Any:
+    if isinstance(value, dict | list):
+        raise Refused("which is an object or an array; declare STRUCT, MAP or ARRAY, or leave the column out")
+    return value
+
+
+def _microseconds(value: Any, times: Times | None) -> int:
+    number = _integer(value)
+    if times is None or times == "isostring":
+        raise Refused(
+            "an integer whose unit is not known; write times={'column': 'microseconds'}, with the unit that the "
+            "connector sends, or times='connect', or keep the schema block (value.converter.schemas.enable=true)"
+        )
+    if times == "nanoseconds":
+        return _nanoseconds(number)
+    return number * _UNITS_US["milliseconds" if times == "connect" else times]
+
+
+def _assumed_time(value: Any, times: Times | None) -> dt.time:
+    return _iso_time(value) if type(value) is str else _time(_microseconds(value, times))
+
+
+def _decimal_source(scale: int, decimals: Decimals | None) -> Decode:
+    def read(value: Any) -> Any:
+        if decimals == "precise":
+            return _variable_scale(value) if isinstance(value, dict) else _unscaled(value, scale)
+        if isinstance(value, dict):
+            return _variable_scale(value)
+        if type(value) in (int, decimal.Decimal):
+            if decimals == "string":
+                raise Refused("which is a number, and decimals='string' says that decimals are texts")
+            return value
+        if type(value) is not str:
+            raise Refused("which is not a number")
+        if decimals == "double":
+            return _number(value)
+        if not _DECIMAL.fullmatch(value):
+            if decimals is None and _BASE64.fullmatch(value):
+                raise Refused(
+                    "which seems to be base64, as of decimal.handling.mode=precise; write decimals='precise', or keep "
+                    "the schema block"
+                )
+            raise Refused("which is not a decimal number")
+        if decimals is None and _DIGITS.fullmatch(value) and (scale > 0 or _BASE64.fullmatch(value)):
+            raise Refused(
+                "which may be a number or base64 of one; write decimals='string' or decimals='precise', or keep the "
+                "schema block (value.converter.schemas.enable=true)"
+            )
+        return decimal.Decimal(value)
+
+    return read
+
+
+def _unsaid_bytes(value: Any) -> bytes:
+    text = _text(value)
+    if text and _HEX.fullmatch(text) and _BASE64.fullmatch(text):
+        raise Refused("which may be base64 or hexadecimal; write binary='base64' or binary='hex'")
+    return _hex(text) if text and _HEX.fullmatch(text) else _bytes(text)
+
+
+# Declared types.
+
+
+def fit(type_: pa.DataType, value: Any) -> Any:
+    """Return a value as the declared type holds it. Raises Refused, if the type does not hold it exactly."""
+    for holds, convert in _TARGETS:
+        if holds(type_):
+            return convert(type_, value)
+    raise Refused(f"and the type {type_} is not read from events; declare STRING, or leave the column out")
+
+
+def _mismatch(type_: pa.DataType, value: Any) -> Refused:
+    return Refused(f"a {type(value).__name__}, which {type_} does not hold; declare another type")
+
+
+def _fit_boolean(type_: pa.DataType, value: Any) -> bool:
+    if type(value) is bool or (type(value) is int and value in (0, 1)):
+        return bool(value)
+    raise _mismatch(type_, value)
+
+
+def _fit_integer(type_: pa.DataType, value: Any) -> int:
+    if type(value) is decimal.Decimal and _is_small(value) and value == value.to_integral_value():
+        value = int(value)
+    if type(value) is not int:
+        raise _mismatch(type_, value)
+    end = 1 << (type_.bit_width - 1)
+    if not -end <= value < end:
+        raise Refused(f"which {type_} does not hold; declare a wider type")
+    return value
+
+
+def _is_small(value: decimal.Decimal) -> bool:
+    """Return whether a number has few enough digits to be written out; JSON may hold 1e999999999."""
+    return value.is_finite() and abs(value.adjusted()) <= _DIGITS_MAX
+
+
+def _fit_float(type_: pa.DataType, value: Any) -> float:
+    if type(value) is bool or not isinstance(value, int | float | decimal.Decimal):
+        raise _mismatch(type_, value)
+    found = float(value)
+    with np.errstate(over="ignore"):
+        nearest = found if type_ == pa.float64() else float(str(np.float32(found)))
+    exact = value if isinstance(value, int | decimal.Decimal) else decimal.Decimal(repr(value))
+    if found == found and decimal.Decimal(repr(nearest)) != exact:  # noqa: PLR0124 - not NaN
+        raise Refused(f"which {type_} does not hold exactly; declare DECIMAL, DOUBLE or BIGINT")
+    return found
+
+
+def _fit_decimal(type_: pa.DataType, value: Any) -> decimal.Decimal:
+    if type(value) is float:
+        value = decimal.Decimal(repr(value))
+    if type(value) is int:
+        value = decimal.Decimal(value)
+    if type(value) is not decimal.Decimal:
+        raise _mismatch(type_, value)
+    if not value.is_finite():
+        raise Refused("which DECIMAL does not hold; declare DOUBLE or STRING")
+    if value and (value.adjusted() >= type_.precision - type_.scale or not _is_small(value)):
+        raise Refused(f"which DECIMAL({type_.precision}, {type_.scale}) does not hold; declare a wider type")
+    scaled = value.quantize(decimal.Decimal(1).scaleb(-type_.scale), context=_EXACT)
+    if scaled != value:
+        raise Refused(f"which DECIMAL({type_.precision}, {type_.scale}) would round; declare a greater scale")
+    return scaled
+
+
+def _fit_text(type_: pa.DataType, value: Any) -> str:
+    if type(value) is bool:
+        return "true" if value else "false"
+    if isinstance(value, dt.date | dt.time):  # a datetime is a date
+        return value.isoformat()
+    if isinstance(value, str | int | float):
+        return str(value)
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f") if _is_small(value) else str(value)
+    raise _mismatch(type_, value)
+
+
+def _fit_binary(type_: pa.DataType, value: Any) -> bytes:
+    if type(value) is bytes:
+        return value
+    raise _mismatch(type_, value)
+
+
+def _fit_date(type_: pa.DataType, value: Any) -> dt.date:
+    if type(value) is dt.date:
+        return value
+    raise _mismatch(type_, value)
+
+
+def _fit_time(type_: pa.DataType, value: Any) -> dt.time:
+    if type(value) is dt.time:
+        return value
+    raise _mismatch(type_, value)
+
+
+def _fit_timestamp(type_: pa.DataType, value: Any) -> dt.datetime:
+    if type(value) is not dt.datetime:
+        raise _mismatch(type_, value)
+    if type_.tz is None and value.tzinfo is not None:
+        raise Refused("which is an instant with a zone; declare TIMESTAMP")
+    return value if type_.tz is None or value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
+
+
+_TARGETS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, Any], Any]], ...]] = (
+    (pa.types.is_boolean, _fit_boolean),
+    (pa.types.is_signed_integer, _fit_integer),
+    (pa.types.is_floating, _fit_float),
+    (pa.types.is_decimal, _fit_decimal),
+    (lambda type_: pa.types.is_string(type_) or pa.types.is_large_string(type_), _fit_text),
+    (lambda type_: pa.types.is_binary(type_) or pa.types.is_large_binary(type_), _fit_binary),
+    (pa.types.is_date, _fit_date),
+    (pa.types.is_time, _fit_time),
+    (pa.types.is_timestamp, _fit_timestamp),
+)

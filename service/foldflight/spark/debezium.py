@@ -1,0 +1,504 @@
+"""Events of Debezium as rows with row kinds: right by default, or refused.
+
+A schema block in the event says what each value means, so units and scales are read from it, for each event. Without it
+a value whose meaning is not known, such as an integer for a TIMESTAMP, is refused until the user says what it is.
+Each event is decoded in Python (`foldflight.spark.connectvalues`), because the meaning may change from event to event.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final, Literal, get_args
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+
+from foldflight.engine.query.layout import ROW_KIND
+from foldflight.errors import RejectedError
+from foldflight.spark.cdc import require_columns, split_changes, table_schema
+from foldflight.spark.connectvalues import Binary, Decimals, Decode, Described, Refused, Times, Words, decoder
+from foldflight.spark.upserts import upserts
+from foldflight.spark.versions.types import arrow_type
+
+Row = dict[str, Any]
+Event = dict[str, Any]
+
+_VALUE: Final = "value"
+_OFFSET: Final = "offset"
+_SEQUENCE: Final = "debezium_sequence"
+_DELETED: Final = "debezium_deleted"
+_KINDS: Final = {"c": "+I", "r": "+I", "u": "+U", "d": "-D"}
+_NO_ROWS: Final = frozenset({"m"})  # messages of PostgreSQL's pg_logical_emit_message
+_WHOLE_ROWS: Final = "let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)"
+_SCHEMAS_MAX: Final = 1000  # schema blocks kept in memory; a topic has one for each version of its table
+_SHOWN_CHARS: Final = 80
+# Position in the log, then in Kafka: an event may be sent again at a later offset.
+_POSITION: Final = st.StructType(
+    [
+        st.StructField("log", st.StringType()),
+        st.StructField("position", st.LongType()),
+        st.StructField("row", st.LongType()),
+        st.StructField("offset", st.LongType()),
+    ]
+)
+
+
+def from_debezium(
+    df: DataFrame,
+    schema: str | st.StructType | None = None,
+    *,
+    keys: str | Iterable[str] | None = None,
+    decimals: Decimals | None = None,
+    times: Times | Mapping[str, Times] | None = None,
+    binary: Binary | None = None,
+    table: str | None = None,
+    missing: Literal["refuse", "null"] = "refuse",
+    buckets: int = 32,
+) -> DataFrame:
+    """Return the events of Debezium as rows with row kinds.
+
+    >>> from foldflight import connect
+    >>> from foldflight.spark import from_debezium, group_by
+    >>> def prices(events):  # what spark.readStream.format("kafka")...load() returns
+    ...     orders = from_debezium(events, "customer STRING, amount DECIMAL(10,2), ordered TIMESTAMP_NTZ")
+    ...     return group_by(orders, "customer", row_kind="row_kind").agg(total=connect("embedded:")["sum"]("amount"))
+
+    With the schema block (`value.converter.schemas.enable=true`), units of times and scales of decimals are those of
+    each event. Without it, a value that may mean several things fails the query with the column, the value, and what to
+    write: an integer for TIMESTAMP or TIME (`times`), a text of digits or base64 for DECIMAL (`decimals`), a text that
+    is both base64 and hexadecimal for BINARY (`binary`). Values are exact: one that the declared type would round fails
+    the query, as do PostgreSQL's infinite times, and large values that an update did not send.
+
+    Snapshots (`r`) and inserts (`c`) accumulate a row, deletes (`d`) retract one, and updates (`u`) do both. Messages
+    (`m`), heartbeats, transaction markers, changes of the schema and tombstones are skipped. The query fails at a
+    truncated table (`t`), and at an update or a delete whose `before` is NULL. PostgreSQL sends whole old rows only
+    after `ALTER TABLE ... REPLICA IDENTITY FULL`. Without it a delete has an old row in which the columns other than
+    the key are NULL, or empty or zero where they are NOT NULL; this is not noticed, so use `keys`.
+
+    Args:
+        df: A batch or streaming DataFrame: one row for each event. Without `schema` it has the columns `op`, `before`
+            and `after`, as decoded from Avro, and no other argument is taken. With `schema` it has a column `value` of
+            JSON, as read from Kafka, with or without the schema block.
+        schema: The columns of the table, as text (`"id BIGINT, amount DECIMAL(10,2)"`) or StructType, as `schema_of`
+            returns it. Columns that it leaves out are not read.
+        keys: The columns of the primary key: the last row of each key is kept in the state (`upserts`), by the position
+            in the log of the database. Then events that come again or in another order do no harm, `before` is
+            not needed, and flattened events (`ExtractNewRecordState` with `add.fields=op,lsn` or
+            `add.fields=op,source.file,source.pos,source.row`) are read, too.
+        decimals: Without schema block: the connector's `decimal.handling.mode`. With `precise`, the scale is that of
+            the declared type.
+        times: Without schema block: the connector's `time.precision.mode`, if it is `connect`, `microseconds`,
+            `nanoseconds` or `isostring`; for the default, `adaptive`, the unit of each column by name:
+            `{"ordered": "microseconds"}`, with `milliseconds` for columns of up to three digits.
+        binary: The connector's `binary.handling.mode`: `base64` (also for `bytes`) or `hex`.
+        table: Only events of this table, `"schema.table"` (MySQL: `"database.table"`), if a topic has several.
+        missing: What a declared column is that an event lacks: the query fails, or the column is NULL.
+        buckets: For streams with `keys`: the number of parts of the state, fixed for the life of a checkpoint.
+
+    Returns:
+        DataFrame: The column `row_kind`, then the columns of the table.
+
+    Raises:
+        RejectedError: SIGNATURE for a word that is none of these; SCHEMA_MISMATCH, if a column is missing or has the
+            wrong type. The query fails with SCHEMA_MISMATCH at events that are refused.
+    """
+    words = _words(decimals, times, binary)
+    if missing not in ("refuse", "null"):
+        raise RejectedError("SIGNATURE", f"missing is 'refuse' or 'null', not {missing!r}")
+    if schema is None:
+        if keys is not None or table is not None or words != ({}, Words()):
+            raise RejectedError("SIGNATURE", "the other arguments are for JSON; give the schema of the table as well")
+        require_columns(
+            df, ("op", "before", "after"), "give the schema of the table to read JSON, or select('payload.*')"
+        )
+        events = df.where(sf.col("op").isNotNull() | sf.col("before").isNotNull() | sf.col("after").isNotNull())
+        return split_changes(events, op="op", before="before", after="after", row_kinds=_KINDS, ignored=_NO_ROWS)
+    require_columns(df, (_VALUE,), "name the column of JSON so")
+    row = st.StructType([st.StructField(each.name, each.dataType) for each in table_schema(df, schema)])
+    key_names = [keys] if isinstance(keys, str) else None if keys is None else list(keys)
+    _check_names(row, times, key_names)
+    has_offset = _OFFSET in df.columns
+    reader = Reader(
+        types={each.name: arrow_type(each.dataType) for each in row},
+        words={name: words[0].get(name, words[1]) for name in row.names},
+        table=table,
+        fills_missing=missing == "null",
+        is_case_sensitive=df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true",
+        keys=None if key_names is None else tuple(key_names),
+    )
+    values = [sf.col(_VALUE).cast("binary").alias(_VALUE)]
+    if key_names is not None:
+        values.append((sf.col(_OFFSET) if has_offset else sf.lit(0)).cast("bigint").alias(_OFFSET))
+        output = [*row, st.StructField(_SEQUENCE, _POSITION), st.StructField(_DELETED, st.BooleanType())]
+        rows = df.select(*values).mapInArrow(reader, st.StructType(output))
+        kept = upserts(rows, keys=key_names, sequence_by=_SEQUENCE, deleted=_DELETED, buckets=buckets)
+        return kept.drop(_SEQUENCE, _DELETED)
+    return df.select(*values).mapInArrow(reader, st.StructType([st.StructField(ROW_KIND, st.StringType()), *row]))
+
+
+def schema_of(events: DataFrame, *, table: str | None = None) -> st.StructType:
+    """Return the columns of a table and their types, from the schema blocks of a batch of its events.
+
+    Args:
+        events: A batch DataFrame with a column `value` of JSON: a sample of the events.
+        table: Only events of this table, `"schema.table"`, if there are several.
+
+    Returns:
+        StructType: For `from_debezium`. Columns of types without an exact reader, such as geometries, are STRING, and
+            their values are refused. A `numeric` of PostgreSQL without a precision is DECIMAL(38, 18).
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH, if no event has a schema block, or a column has two types.
+    """
+    require_columns(events, (_VALUE,), "name the column of JSON so")
+    text = sf.col(_VALUE).cast("string")
+    name = sf.concat_ws(
+        ".",
+        sf.coalesce(*(sf.get_json_object(text, f"$.payload.source.{part}") for part in ("schema", "db"))),
+        sf.get_json_object(text, "$.payload.source.table"),
+    )
+    blocks = events.select(sf.get_json_object(text, "$.schema").alias("block"), name.alias("name"))
+    blocks = blocks.where("block IS NOT NULL AND get_json_object(block, '$.fields') IS NOT NULL")
+    if table is not None:
+        blocks = blocks.where(sf.col("name") == table)
+    has_time = hasattr(st, "TimeType") and tuple(map(int, events.sparkSession.version.split(".")[:2])) >= (4, 1)
+    found: dict[str, st.DataType] = {}
+    for block in blocks.select("block").distinct().limit(_SCHEMAS_MAX).collect():
+        for column, described in _described_columns(json.loads(block[0])).items():
+            type_ = _spark_type(described, has_time=has_time)
+            if found.setdefault(column, type_) != type_:
+                raise RejectedError(
+                    "SCHEMA_MISMATCH",
+                    f"the column {column} is {found[column].simpleString()} in one event and {type_.simpleString()} in "
+                    "another; give the schema as text, or table= if the events are of several tables",
+                )
+    if not found:
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            "none of these events has a schema block; give the schema as text, or set "
+            "value.converter.schemas.enable=true",
+        )
+    return st.StructType([st.StructField(column, type_) for column, type_ in found.items()])
+
+
+def _spark_type(described: Described, *, has_time: bool) -> st.DataType:
+    name = described.name.rpartition(".")[2]
+    if described.name == "org.apache.kafka.connect.data.Decimal":
+        precision = min(38, int(described.parameter("connect.decimal.precision") or 38))
+        return st.DecimalType(precision, min(precision, max(0, int(described.parameter("scale") or 0))))
+    if name == "VariableScaleDecimal":
+        return st.DecimalType(38, 18)
+    if name in ("Date", "IsoDate"):
+        return st.DateType()
+    if name == "ZonedTimestamp":
+        return st.TimestampType()
+    if name.endswith("Timestamp"):
+        return st.TimestampNTZType()
+    if name in ("Time", "MicroTime", "NanoTime", "IsoTime"):
+        return st.TimeType(6) if has_time else st.StringType()
+    if name in ("MicroDuration", "NanoDuration"):
+        return st.StringType()
+    if described.type == "array" and described.items is not None:
+        return st.ArrayType(_spark_type(described.items, has_time=has_time))
+    return _SPARK_TYPES.get(described.type, st.StringType())
+
+
+_SPARK_TYPES: Final[dict[str, st.DataType]] = {
+    "int8": st.ByteType(),
+    "int16": st.ShortType(),
+    "int32": st.IntegerType(),
+    "int64": st.LongType(),
+    "float": st.FloatType(),
+    "float32": st.FloatType(),
+    "double": st.DoubleType(),
+    "float64": st.DoubleType(),
+    "boolean": st.BooleanType(),
+    "bytes": st.BinaryType(),
+}
+
+
+def _words(decimals: object, times: object, binary: object) -> tuple[dict[str, Words], Words]:
+    """Return the words by column, and those of all other columns. Raises RejectedError SIGNATURE."""
+    by_column = dict(times) if isinstance(times, Mapping) else {}
+    given = [("decimals", decimals, Decimals), ("binary", binary, Binary)]
+    given += [(f"times of {name}", unit, Times) for name, unit in by_column.items()]
+    given += [] if isinstance(times, Mapping) else [("times", times, Times)]
+    for what, word, words in given:
+        if word is not None and word not in get_args(words):
+            hint = "; name the unit of each column: times={'ordered': 'microseconds'}" if word == "adaptive" else ""
+            raise RejectedError("SIGNATURE", f"{what} is {word!r}, not one of {', '.join(get_args(words))}{hint}")
+    general = Words(decimals, None if isinstance(times, Mapping) else times, binary)  # type: ignore[arg-type]
+    return {name: Words(general.decimals, unit, general.binary) for name, unit in by_column.items()}, general
+
+
+def _check_names(row: st.StructType, times: object, keys: Iterable[str] | None) -> None:
+    if ROW_KIND in map(str.casefold, row.names):
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"the rows already have a column {ROW_KIND}, which the result adds; rename it in the events",
+        )
+    for role, names in (("times", times if isinstance(times, Mapping) else ()), ("keys", keys or ())):
+        for name in names:
+            if name not in row.names:
+                near = difflib.get_close_matches(name, row.names, 1)
+                hint = f"; did you mean {near[0]}?" if near else f": {', '.join(row.names)}"
+                raise RejectedError("SCHEMA_MISMATCH", f"{role} names {name!r}, which is not in the schema{hint}")
+
+
+def _described_columns(block: Any) -> dict[str, Described]:
+    """Return the columns of a table as a schema block describes them; {} if it describes no row."""
+    fields = block.get("fields") if isinstance(block, dict) else None
+    if not isinstance(fields, list):
+        return {}
+    parts = {each.get("field"): each for each in fields if isinstance(each, dict)}
+    for name in ("after", "before"):
+        if name in parts and isinstance(parts[name].get("fields"), list):
+            fields = parts[name]["fields"]
+            break
+    return {str(each["field"]): Described.of(each) for each in fields if isinstance(each, dict) and "field" in each}
+
+
+@dataclass
+class _Columns:
+    """How to read the rows of events with one schema block, or without one."""
+
+    decoders: dict[str, Decode | None]  # by declared name; None if the schema block lacks the column
+    described: dict[str, Described] | None
+
+
+@dataclass
+class Reader:
+    """The task that reads events: batches of `value` to batches of rows.
+
+    Args:
+        types: The declared columns.
+        words: What the user says about each of them.
+        table: The only table that is read.
+        fills_missing: Whether a column that an event lacks is NULL.
+        is_case_sensitive: Whether names differ by case.
+        keys: The primary key, if the last row of each key is kept.
+    """
+
+    types: dict[str, pa.DataType]
+    words: dict[str, Words]
+    table: str | None
+    fills_missing: bool
+    is_case_sensitive: bool
+    keys: tuple[str, ...] | None
+    _by_block: dict[bytes, _Columns] = field(default_factory=dict)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of each batch of events."""
+        names = [*([] if self.keys else [ROW_KIND]), *self.types, *([_SEQUENCE, _DELETED] if self.keys else [])]
+        own = {ROW_KIND: pa.string(), _SEQUENCE: arrow_type(_POSITION), _DELETED: pa.bool_()}
+        schema = pa.schema([(name, self.types[name] if name in self.types else own[name]) for name in names])
+        for batch in batches:
+            rows: list[Row] = []
+            offsets = batch.column(1).to_pylist() if self.keys else [0] * batch.num_rows
+            for value, offset in zip(batch.column(0).to_pylist(), offsets, strict=True):
+                if value is not None and value.strip() != b"null":  # tombstones
+                    rows += self._rows(value, offset)
+            columns = [pa.array([row[name] for row in rows], schema.field(name).type) for name in names]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _rows(self, value: bytes, offset: int) -> list[Row]:
+        event, columns = self._parsed(value)
+        if not isinstance(event, dict):
+            raise _refused(f"an event is not an object: {_text_of(value)}")
+        source = event.get("source")
+        if self.table is not None and "op" in event and not _is_of(self.table, source):
+            return []
+        op = event.get("op")
+        if op is None:
+            return self._without_op(event, columns, offset, value)
+        if op in _NO_ROWS:
+            return []
+        if op not in _KINDS:
+            raise _refused(
+                f"the operation of an event is {op}, which is not one of {', '.join(_KINDS)}; remove such events from "
+                "the input, or start again from a snapshot"
+            )
+        before, after = event.get("before"), event.get("after")
+        if self.keys:
+            given = before if op == "d" else after
+            if given is None:
+                raise _refused(f"an event lacks its {'old' if op == 'd' else 'new'} row; its operation is {op}")
+            return [self._upsert(given, columns, _position(source, offset), is_deleted=op == "d")]
+        rows = []
+        if op in ("u", "d"):
+            if before is None:
+                raise _refused(
+                    f"an event lacks its old row, before; {_WHOLE_ROWS}, or give keys= to keep the last row of each key"
+                )
+            rows.append({ROW_KIND: "-U" if op == "u" else "-D", **self._row(before, columns)})
+        if op != "d":
+            if after is None:
+                raise _refused("an event lacks its new row, after")
+            rows.append({ROW_KIND: "+U" if op == "u" else "+I", **self._row(after, columns)})
+        return rows
+
+    def _without_op(self, event: Event, columns: _Columns, offset: int, value: bytes) -> list[Row]:
+        """Return the rows of what is no envelope: a flattened event, or one that changes no row."""
+        names = set(event)
+        is_heartbeat = names in ({"ts_ms"}, {"ts_ms", "ts_us", "ts_ns"})
+        is_transaction = "status" in names and {"id", "event_count"} <= names
+        if is_heartbeat or is_transaction or "ddl" in names or "tableChanges" in names:
+            return []
+        if self.keys is None:
+            raise _refused(
+                "an event has no operation op, so it is flattened (ExtractNewRecordState) or not of Debezium: "
+                f"{_text_of(value)}; give keys= to read flattened events, or remove the transformation"
+            )
+        removed = {"true": True, "false": False, None: None}.get(event.get("__deleted"))
+        op = event.get("__op")
+        is_deleted = op == "d" if op is not None else removed
+        if is_deleted is None:
+            raise _refused(
+                "a flattened event does not say whether it deletes its row; set add.fields=op,lsn and "
+                f"delete.tombstone.handling.mode=rewrite: {_text_of(value)}"
+            )
+        if self.table is not None and "__table" in event and event["__table"] != self.table.rpartition(".")[2]:
+            return []
+        source = {name: event.get(f"__{name}", event.get(f"__source_{name}")) for name in ("lsn", "file", "pos", "row")}
+        return [self._upsert(event, columns, _position(source, offset), is_deleted=is_deleted)]
+
+    def _upsert(self, row: Row, columns: _Columns, position: Row, *, is_deleted: bool) -> Row:
+        assert self.keys is not None
+        if not is_deleted:
+            return {**self._row(row, columns), _SEQUENCE: position, _DELETED: False}
+        found = dict.fromkeys(self.types)  # the other columns of a deleted row are not its own
+        return {**found, **self._row(row, columns, self.keys), _SEQUENCE: position, _DELETED: True}
+
+    def _row(self, row: Any, columns: _Columns, only: Iterable[str] | None = None) -> Row:
+        if not isinstance(row, dict):
+            raise _refused(f"the row of an event is not an object: {_text_of(row)}")
+        folded = None if self.is_case_sensitive else {name.casefold(): name for name in row}
+        found: Row = {}
+        for name in self.types if only is None else only:
+            given = name if name in row or folded is None else folded.get(name.casefold(), name)
+            decode = columns.decoders[name]
+            if given not in row or decode is None:
+                if not self.fills_missing:
+                    raise _lacks(name, row)
+                found[name] = None
+                continue
+            value = row[given]
+            try:
+                found[name] = None if value is None else decode(value)
+            except Refused as error:
+                raise _refused(f"the column {name} of an event has the value {_text_of(value)}, {error}") from None
+        return found
+
+    def _parsed(self, value: bytes) -> tuple[Any, _Columns]:
+        """Return the event without its schema block, and how to read its rows."""
+        # The same block begins nearly all events of a table, and is longer than the rest: it is parsed once.
+        head, found, rest = value.partition(b',"payload":')
+        if found and head in self._by_block and rest.endswith(b"}"):
+            try:
+                return _json(rest[:-1]), self._by_block[head]
+            except ValueError:
+                pass  # more members follow
+        try:
+            event = _json(value)
+        except ValueError as error:
+            if value[:1] == b"\0":
+                raise _refused(
+                    "an event was written with a schema registry (its first byte is 0): decode it first, for example "
+                    "with from_avro, and give the columns op, before and after"
+                ) from None
+            raise _refused(f"an event is not JSON ({error}): {_text_of(value)}") from None
+        if not (isinstance(event, dict) and set(event) == {"schema", "payload"}):
+            if isinstance(event, dict) and "payload" in event and "op" not in event:
+                return event["payload"], self._columns(event.get("schema"))
+            return event, self._columns(None)
+        columns = self._columns(event["schema"])
+        if found and len(self._by_block) < _SCHEMAS_MAX and _is_block(head):
+            self._by_block[head] = columns
+        return event["payload"], columns
+
+    def _columns(self, block: Any) -> _Columns:
+        described = _described_columns(block) if block else {}
+        key = b"" if not described else None
+        if key is not None and key in self._by_block:
+            return self._by_block[key]
+        by_name = described if self.is_case_sensitive else {name.casefold(): each for name, each in described.items()}
+        decoders: dict[str, Decode | None] = {}
+        for name, type_ in self.types.items():
+            each = described.get(name) or by_name.get(name if self.is_case_sensitive else name.casefold())
+            is_absent = bool(described) and each is None
+            decoders[name] = None if is_absent else decoder(type_, each, self.words[name])
+        columns = _Columns(decoders, described or None)
+        if key is not None:
+            self._by_block[key] = columns
+        return columns
+
+
+def _is_block(head: bytes) -> bool:
+    """Return whether a text is an object up to its schema block: `{"schema": ...` without the last brace."""
+    try:
+        return set(json.loads(head + b"}")) == {"schema"}
+    except ValueError:
+        return False
+
+
+def _json(text: bytes) -> Any:
+    """Return the value of JSON; numbers with a fraction as Decimal. Raises ValueError."""
+    try:
+        return _LOADS(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _not_json(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
+_LOADS: Final[Callable[[bytes], Any]] = lambda text: json.loads(  # noqa: E731
+    text, parse_float=Decimal, parse_constant=_not_json
+)
+
+
+def _is_of(table: str, source: Any) -> bool:
+    """Return whether an event is of a table, which is named with its schema, its database, or both."""
+    if not isinstance(source, dict):
+        return False
+    name = source.get("table")
+    schema, database = source.get("schema"), source.get("db")
+    return table in (f"{schema}.{name}", f"{database}.{name}" if schema is None else "", f"{database}.{schema}.{name}")
+
+
+def _position(source: Any, offset: int) -> Row:
+    """Return the position of an event in the log of its database. Raises RejectedError SCHEMA_MISMATCH without one."""
+    given = source if isinstance(source, dict) else {}
+    if type(given.get("lsn")) is int:
+        return {"log": "", "position": given["lsn"], "row": 0, "offset": offset}
+    if type(given.get("file")) is str and type(given.get("pos")) is int:
+        return {"log": given["file"], "position": given["pos"], "row": given.get("row") or 0, "offset": offset}
+    raise _refused(
+        "an event has no position in the log of its database (source.lsn, or source.file and source.pos), so the last "
+        "row of a key is not known; for flattened events set add.fields=op,lsn, or use upserts(df, sequence_by=...)"
+    )
+
+
+def _lacks(name: str, row: Row) -> RejectedError:
+    near = difflib.get_close_matches(name, row, 1)
+    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(row)}."
+    return _refused(
+        f"an event lacks the column {name}; {hint} A column that was added later is NULL in older events with "
+        "missing='null', and table= keeps the events of one table"
+    )
+
+
+def _text_of(value: object) -> str:
+    text = value.decode(errors="replace") if isinstance(value, bytes) else repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+
+
+def _refused(message: str) -> RejectedError:
+    return RejectedError("SCHEMA_MISMATCH", message)

@@ -1,0 +1,27 @@
+"""Real events: of Debezium 3.6.3 with PostgreSQL 15, in five of its modes, beside the tables of the database."""
+
+from __future__ import annotations
+
+import functools
+import json
+import tarfile
+from pathlib import Path
+
+EVENTS = Path(__file__).with_name("debezium_events.tar.xz")
+
+
+@functools.cache
+def archive() -> dict[str, str]:
+    """Return the events of each mode, one Kafka message a line, and `truth`: the tables after each phase."""
+    with tarfile.open(EVENTS) as files:
+        return {
+            Path(member.name).stem: stream.read().decode()
+            for member in files.getmembers()
+            if member.isfile() and (stream := files.extractfile(member))
+        }
+
+
+def values(mode: str, table: str) -> list[str | None]:
+    """Return the values of the messages about a table; None is a tombstone."""
+    found = [json.loads(line) for line in archive()[mode].splitlines()]
+    return [each["value"] for each in found if each["topic"] == f"shop.inv.{table}"]

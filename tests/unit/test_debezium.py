@@ -1,0 +1,539 @@
+"""Events of Debezium as rows: real events of five modes beside the database's answer, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight.errors import RejectedError
+from foldflight.spark.connectvalues import UNAVAILABLE, Words
+from foldflight.spark.debezium import Reader
+from tests.debezium import archive, values
+
+NTZ, INSTANT, TIME = pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.time64("us")
+KINDS: dict[str, pa.DataType] = {
+    **dict.fromkeys(("c_serial", "c_int"), pa.int32()),
+    "c_small": pa.int16(),
+    **dict.fromkeys(("c_big", "c_oid"), pa.int64()),
+    "c_num": pa.decimal128(10, 2),
+    "c_num38": pa.decimal128(38, 10),
+    "c_numint": pa.decimal128(12, 0),
+    "c_numfree": pa.decimal128(38, 6),
+    "c_money": pa.decimal128(19, 2),
+    "c_real": pa.float32(),
+    "c_double": pa.float64(),
+    "c_bool": pa.bool_(),
+    "c_bytea": pa.binary(),
+    "c_date": pa.date32(),
+    **dict.fromkeys(("c_time", "c_time3"), TIME),
+    **dict.fromkeys(("c_ts", "c_ts0", "c_ts3"), NTZ),
+    "c_tstz": INSTANT,
+    "c_ints": pa.list_(pa.int32()),
+    "c_texts": pa.list_(pa.string()),
+    "c_nums": pa.list_(pa.decimal128(10, 2)),
+    "c_tss": pa.list_(NTZ),
+    "c_dates": pa.list_(pa.date32()),
+    "c_bit1": pa.bool_(),
+    **dict.fromkeys(("c_bit8", "c_varbit"), pa.binary()),
+    **dict.fromkeys(
+        (
+            *("c_text", "c_varchar", "c_char", "c_uuid", "c_json", "c_jsonb", "c_enum", "c_hstore", "c_inet", "c_cidr"),
+            *("c_mac", "c_range", "c_tsrange", "c_daterange", "c_xml", "c_citext", "c_ltree", "c_tsv", "c_timetz"),
+            *("c_interval", "c_point"),
+        ),
+        pa.string(),
+    ),
+}
+WORDS = {
+    "default-schema": {},
+    "default": {"decimals": "precise", "times": "microseconds"},
+    "transactions": {"decimals": "precise", "times": "microseconds"},
+    "string-isostring": {"decimals": "string", "times": "isostring", "binary": "hex"},
+    "double-connect": {"decimals": "double", "times": "connect"},
+}
+MILLISECONDS = dict.fromkeys(("c_time3", "c_ts0", "c_ts3", "ts3"), "milliseconds")
+"""The unit of columns of up to three digits in the mode `adaptive`, which the default is."""
+
+REFUSED = {
+    # 24:00:00 is no time of a day, months of intervals are approximated, points have no reader.
+    "default-schema": {"c_time", "c_interval", "c_point"},
+    # The scale of a numeric without one stands in each value, as NaN does; points are objects.
+    "default": {"c_time", "c_point"},
+    "transactions": {"c_time", "c_point"},
+    # numeric's NaN is the text NAN.
+    "string-isostring": {"c_numfree", "c_point", "c_bit8", "c_varbit"},
+    "double-connect": {"c_numfree", "c_time", "c_point"},
+}
+LOST = {
+    # Microseconds of intervals are a number that is no interval of the database.
+    "default": {"c_interval"},
+    "transactions": {"c_interval"},
+    # 24:00:00 is sent as 00:00:00; intervals are texts of ISO 8601.
+    "string-isostring": {"c_time", "c_interval"},
+    # Microseconds are cut off; intervals as above.
+    "double-connect": {"c_interval"},
+}
+
+
+def reader(types: Mapping[str, pa.DataType], words: Mapping[str, Any] = {}, **options: Any) -> Reader:
+    return Reader(
+        **{
+            "types": dict(types),
+            "words": {name: Words(**words) for name in types},
+            "table": None,
+            "fills_missing": False,
+            "is_case_sensitive": False,
+            "keys": None,
+            **options,
+        }
+    )
+
+
+def rows(read: Reader, events: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the rows of events, which are objects, texts or None."""
+    texts = [each if each is None or isinstance(each, str | bytes) else json.dumps(each) for each in events]
+    column = pa.array([each.encode() if isinstance(each, str) else each for each in texts], pa.binary())
+    numbers = pa.array(range(len(texts)), pa.int64())
+    batch = pa.record_batch([column, *([numbers] if read.keys else [])], ["value", "offset"][: 1 + bool(read.keys)])
+    return [row for found in read([batch]) for row in found.to_pylist()]
+
+
+def live(changes: Iterable[dict[str, Any]]) -> Counter[str]:
+    """Return the rows that are left; none may have been retracted that was not there."""
+    table: Counter[str] = Counter()
+    for row in changes:
+        values = repr({name: value for name, value in row.items() if name != "row_kind"})
+        table[values] += 1 if row["row_kind"].startswith("+") else -1
+    assert min(table.values(), default=0) >= 0
+    return +table
+
+
+def expected(name: str, value: Any, type_: pa.DataType) -> Any:
+    """Return a value of the database's JSON as the declared type has it."""
+    if value is None:
+        return None
+    if pa.types.is_list(type_):
+        return [expected(name, each, type_.value_type) for each in value]
+    if pa.types.is_decimal(type_):
+        return Decimal(str(value).replace("$", "").replace(",", "")).quantize(
+            Decimal(1).scaleb(-type_.scale), context=Context(prec=60)
+        )
+    if name in ("c_json", "c_jsonb", "c_hstore"):
+        return value
+    if name == "c_bit1":
+        return value == "1"
+    if name in ("c_bit8", "c_varbit"):  # the first bit is the highest, and the first byte the lowest
+        return int(value, 2).to_bytes((len(value) + 7) // 8, "little")
+    if pa.types.is_binary(type_):
+        return bytes.fromhex(value[2:])
+    if pa.types.is_integer(type_):
+        return int(value)
+    if pa.types.is_date(type_):
+        return dt.date.fromisoformat(value)
+    if pa.types.is_time(type_):
+        return value if value.startswith("24") else dt.time.fromisoformat(value)
+    if pa.types.is_timestamp(type_):
+        return dt.datetime.fromisoformat(value)
+    if name == "c_timetz":  # the connector converts it to UTC
+        return {"10:11:12.5+02": "08:11:12.5Z", "00:00:00+00": "00:00:00Z"}.get(value, value)
+    return value
+
+
+def shown(name: str, value: Any) -> Any:
+    return json.loads(value) if name in ("c_json", "c_jsonb", "c_hstore") and value is not None else value
+
+
+def column_of(mode: str, name: str) -> str:
+    """Return `equal`, `refused` or `lost`: what becomes of a column of the table of 49 types."""
+    words: dict[str, Any] = dict(WORDS[mode])
+    if words.get("times") == "microseconds" and name in MILLISECONDS:
+        words["times"] = "milliseconds"
+    type_ = KINDS[name]
+    read, events = reader({"id": pa.int64(), name: type_}, words), values(mode, "kinds")
+    if name in REFUSED[mode]:
+        with pytest.raises(RejectedError, match=f"the column {name} of an event has the value ") as caught:
+            rows(read, events)
+        assert caught.value.code == "SCHEMA_MISMATCH"
+        return "refused"
+    changes = rows(read, events)
+    table: dict[int, Any] = {}
+    for row in changes:
+        if row["row_kind"].startswith("+"):
+            table[row["id"]] = shown(name, row[name])
+        elif row["row_kind"] == "-D":
+            del table[row["id"]]
+    truth = json.loads(archive()["truth"])["phase9"]["kinds"]
+    found = {row["id"]: expected(name, row[name], type_) for row in truth}
+    if type_ == pa.float32():
+        return (
+            "equal"
+            if str(pa.array(table.values(), type_)) == str(pa.array([found[id_] for id_ in table], type_))
+            else "lost"
+        )
+    if pa.types.is_decimal(type_):  # the database's JSON was read as floats
+        table, found = (
+            {id_: None if each is None else float(each) for id_, each in one.items()} for one in (table, found)
+        )
+    return "equal" if table == found else "lost"
+
+
+@pytest.mark.parametrize("mode", WORDS)
+def test_each_type_is_equal_or_refused(mode: str) -> None:
+    """A value is that of the database, or an error that names the column; only what the connector loses differs."""
+    found = {name: column_of(mode, name) for name in KINDS}
+    assert {name for name, what in found.items() if what == "lost"} == LOST.get(mode, set())
+
+
+ORDERS = {
+    "id": pa.int64(),
+    "customer": pa.string(),
+    "amount": pa.decimal128(10, 2),
+    "qty": pa.int32(),
+    "price": pa.float64(),
+    "ordered": NTZ,
+    "paid": INSTANT,
+    "due": pa.date32(),
+    "note": pa.string(),
+}
+
+
+def truth_of(table: str, phase: str = "phase9") -> Counter[str]:
+    found = json.loads(archive()["truth"])[phase][table]
+    return Counter(repr({name: expected(name, row[name], type_) for name, type_ in ORDERS.items()}) for row in found)
+
+
+def truth_in(mode: str, table: str) -> Counter[str]:
+    """Return the table as a mode sends it: `connect` cuts off microseconds."""
+    cut = ", 0, 0, 0, 1)" if mode == "double-connect" else None
+    return Counter(text.replace(cut, ", 0, 0)") if cut else text for text in truth_of(table).elements())
+
+
+def in_utc(changes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row, "paid": row["paid"] and row["paid"].astimezone(dt.UTC)} for row in changes]
+
+
+@pytest.mark.parametrize("mode", WORDS)
+def test_changes_sum_up_to_the_table(mode: str) -> None:
+    """The rows that are left are those of the database, in each mode of the connector."""
+    assert live(in_utc(rows(reader(ORDERS, WORDS[mode]), values(mode, "orders")))) == truth_in(mode, "orders")
+
+
+@pytest.mark.parametrize("mode", ["default", "default-schema", "double-connect", "string-isostring"])
+def test_the_last_row_of_each_key(mode: str) -> None:
+    """With keys the old rows are not needed."""
+    words = WORDS[mode]
+    last: dict[int, dict[str, Any]] = {}
+    for row in in_utc(rows(reader(ORDERS, words, keys=("id",)), values(mode, "orders_key"))):
+        sequence = row.pop("debezium_sequence")
+        assert sequence["log"] == ""
+        assert sequence["position"] > 0
+        last[row["id"]] = row
+    found = Counter(repr(row) for row in last.values() if not row.pop("debezium_deleted"))
+    assert found == truth_in(mode, "orders_key")
+
+
+def event(op: str, before: Any = None, after: Any = None, **more: Any) -> dict[str, Any]:
+    return {"op": op, "before": before, "after": after, "source": {"schema": "inv", "table": "t", "lsn": 5}, **more}
+
+
+def block(**columns: Mapping[str, Any]) -> dict[str, Any]:
+    fields = [{"field": name, **described} for name, described in columns.items()]
+    return {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
+
+
+def in_block(value: Any, **described: Any) -> dict[str, Any]:
+    return {"schema": block(x=described), "payload": event("c", after={"x": value})}
+
+
+def base64_of(number: int) -> str:
+    size = (number.bit_length() + 8) // 8
+    return base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()
+
+
+TIME_NAME, DATA_NAME, CONNECT = "io.debezium.time.", "io.debezium.data.", "org.apache.kafka.connect.data."
+
+
+@pytest.mark.parametrize(
+    ("described", "value", "type_", "found"),
+    [
+        ({"name": f"{TIME_NAME}MicroTimestamp", "type": "int64"}, 1704067200000000, INSTANT, dt.datetime(2024, 1, 1)),
+        ({"name": f"{TIME_NAME}Timestamp", "type": "int64"}, -1, NTZ, dt.datetime(1969, 12, 31, 23, 59, 59, 999000)),
+        (
+            {"name": f"{TIME_NAME}NanoTimestamp", "type": "int64"},
+            1704067200000001000,
+            NTZ,
+            dt.datetime(2024, 1, 1, 0, 0, 0, 1),
+        ),
+        ({"name": f"{CONNECT}Timestamp", "type": "int64"}, 1704067200000, NTZ, dt.datetime(2024, 1, 1)),
+        (
+            {"name": f"{TIME_NAME}IsoTimestamp", "type": "string"},
+            "2024-01-01T00:00:00.5Z",
+            NTZ,
+            dt.datetime(2024, 1, 1, 0, 0, 0, 500000),
+        ),
+        (
+            {"name": f"{TIME_NAME}ZonedTimestamp", "type": "string"},
+            "2024-01-01T00:30:00+01:30",
+            INSTANT,
+            dt.datetime(2023, 12, 31, 23),
+        ),
+        ({"name": f"{TIME_NAME}NanoTime", "type": "int64"}, 1_500_000_000, TIME, dt.time(0, 0, 1, 500000)),
+        ({"name": f"{CONNECT}Time", "type": "int32"}, 1500, TIME, dt.time(0, 0, 1, 500000)),
+        ({"name": f"{CONNECT}Date", "type": "int32"}, -1, pa.date32(), dt.date(1969, 12, 31)),
+        ({"name": f"{TIME_NAME}IsoDate", "type": "string"}, "2024-02-29Z", pa.date32(), dt.date(2024, 2, 29)),
+        (
+            {"name": f"{CONNECT}Decimal", "type": "bytes", "parameters": {"scale": "2"}},
+            base64_of(-2658824),
+            pa.decimal128(10, 2),
+            Decimal("-26588.24"),
+        ),
+        ({"name": f"{CONNECT}Decimal", "type": "bytes", "parameters": {"scale": "2"}}, base64_of(500), pa.int32(), 5),
+        (
+            {"name": f"{CONNECT}Decimal", "type": "bytes", "parameters": {"scale": "-3"}},
+            base64_of(7),
+            pa.decimal128(10, 0),
+            Decimal(7000),
+        ),
+        (
+            {"name": f"{DATA_NAME}VariableScaleDecimal", "type": "struct"},
+            {"scale": 1, "value": base64_of(15)},
+            pa.decimal128(9, 3),
+            Decimal("1.500"),
+        ),
+        ({"type": "int16"}, 1, pa.bool_(), True),
+        ({"type": "double"}, "-Infinity", pa.float64(), float("-inf")),
+        ({"type": "float"}, 1.1, pa.float32(), pa.scalar(1.1, pa.float32()).as_py()),
+        ({"type": "int64"}, 2**53 + 1, pa.decimal128(20, 0), Decimal(2**53 + 1)),
+        ({"type": "bytes"}, "/wA=", pa.binary(), b"\xff\x00"),
+        (
+            {"type": "array", "items": {"type": "int64", "name": f"{TIME_NAME}MicroTimestamp"}},
+            [0, None],
+            pa.list_(NTZ),
+            [dt.datetime(1970, 1, 1), None],
+        ),
+    ],
+)
+def test_the_schema_block_says_what_a_value_is(described: Any, value: Any, type_: pa.DataType, found: Any) -> None:
+    """Units, scales and forms are those of the block, also if another event has another block."""
+    other = in_block(None, type="string")
+    result = rows(reader({"x": type_}), [other, in_block(value, **described), other, in_block(value, **described)])
+    values = [row["x"].replace(tzinfo=None) if isinstance(row["x"], dt.datetime) else row["x"] for row in result]
+    assert values == [None, found, None, found]
+    if isinstance(found, dt.datetime) and type_ == INSTANT:
+        assert result[1]["x"].utcoffset() == dt.timedelta(0)
+
+
+@pytest.mark.parametrize(
+    ("described", "value", "type_", "said"),
+    [
+        ({"type": "int64"}, 1704067200000, NTZ, "a int, which timestamp"),
+        (
+            {"name": f"{TIME_NAME}MicroTimestamp", "type": "int64"},
+            9223372036825200000,
+            NTZ,
+            "infinite or outside of the years",
+        ),
+        ({"name": f"{TIME_NAME}NanoTimestamp", "type": "int64"}, 1, NTZ, "parts of a microsecond"),
+        (
+            {"name": f"{TIME_NAME}NanoTimestamp", "type": "int64"},
+            (9223372036825200000 * 10**6 + 2**63) % 2**64 - 2**63,
+            NTZ,
+            "stands for infinity|parts of a micro",
+        ),
+        ({"name": f"{TIME_NAME}ZonedTimestamp", "type": "string"}, "infinity", INSTANT, "not a timestamp of the years"),
+        ({"name": f"{TIME_NAME}ZonedTimestamp", "type": "string"}, "2024-01-01T00:00:00Z", NTZ, "declare TIMESTAMP"),
+        ({"name": f"{TIME_NAME}Date", "type": "int32"}, 2**31 - 1, pa.date32(), "outside of the years"),
+        ({"name": f"{TIME_NAME}MicroTime", "type": "int64"}, 86_400_000_000, TIME, "not a time of a day"),
+        ({"name": f"{TIME_NAME}MicroDuration", "type": "int64"}, 5, pa.string(), "months have been approximated"),
+        ({"name": f"{DATA_NAME}geometry.Point", "type": "struct"}, {"x": 1}, pa.string(), "a geometry"),
+        (
+            {"name": f"{CONNECT}Decimal", "type": "bytes", "parameters": {"scale": "3"}},
+            base64_of(1005),
+            pa.decimal128(10, 2),
+            "would round",
+        ),
+        (
+            {"name": f"{CONNECT}Decimal", "type": "bytes", "parameters": {"scale": "2"}},
+            base64_of(10**9),
+            pa.decimal128(8, 2),
+            "declare a wider type",
+        ),
+        ({"type": "int64"}, 2**31, pa.int32(), "declare a wider type"),
+        ({"type": "int64"}, 2**53 + 1, pa.float64(), "does not hold exactly"),
+        ({"type": "double"}, 0.1, pa.float32(), None),
+        ({"type": "double"}, 0.12345678901, pa.float32(), "does not hold exactly"),
+        ({"type": "string"}, "deadbeef", pa.binary(), "may be base64 or hexadecimal"),
+        ({"type": "string"}, UNAVAILABLE, pa.string(), "a large value was not changed"),
+        (
+            {"type": "bytes"},
+            base64.b64encode(UNAVAILABLE.encode()).decode(),
+            pa.binary(),
+            "a large value was not changed",
+        ),
+        (
+            {"type": "array", "items": {"type": "string"}},
+            [UNAVAILABLE],
+            pa.list_(pa.string()),
+            "a large value was not changed",
+        ),
+        ({"type": "string"}, "x", pa.list_(pa.string()), "not an array"),
+        ({"type": "map"}, {"a": 1}, pa.string(), "a type without an exact reader"),
+    ],
+)
+def test_what_is_not_exact_is_refused(described: Any, value: Any, type_: pa.DataType, said: str | None) -> None:
+    """With the column, the value and what to do."""
+    if said is None:
+        assert rows(reader({"x": type_}), [in_block(value, **described)])
+        return
+    with pytest.raises(RejectedError, match=said) as caught:
+        rows(reader({"x": type_}), [in_block(value, **described)])
+    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert "the column x of an event has the value " in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("words", "value", "type_", "found"),
+    [
+        ({}, 12.34, pa.decimal128(10, 2), Decimal("12.34")),
+        ({}, 5, pa.decimal128(10, 2), Decimal("5.00")),
+        ({}, "12.30", pa.decimal128(10, 2), Decimal("12.30")),
+        ({}, "123", pa.decimal128(10, 0), Decimal(123)),
+        ({}, "1234", pa.decimal128(10, 2), "may be a number or base64"),
+        ({}, "1234", pa.decimal128(10, 0), "may be a number or base64"),
+        ({}, "A+g=", pa.decimal128(10, 2), "write decimals='precise'"),
+        ({}, "12.345", pa.decimal128(10, 2), "would round"),
+        ({"decimals": "string"}, "1234", pa.decimal128(10, 2), Decimal("1234.00")),
+        ({"decimals": "string"}, 12, pa.decimal128(10, 2), "decimals are texts"),
+        ({"decimals": "precise"}, "1234", pa.decimal128(10, 2), Decimal("-26588.24")),
+        ({"decimals": "precise"}, 12.5, pa.decimal128(10, 2), "not base64"),
+        ({"decimals": "double"}, 0.1, pa.decimal128(10, 2), Decimal("0.10")),
+        ({}, 1704067200000000, INSTANT, "an integer whose unit is not known"),
+        ({}, 1704067200000, NTZ, "an integer whose unit is not known"),
+        ({}, 5, TIME, "an integer whose unit is not known"),
+        ({"times": "isostring"}, 5, NTZ, "an integer whose unit is not known"),
+        ({"times": "microseconds"}, 1704067200000000, INSTANT, dt.datetime(2024, 1, 1, tzinfo=dt.UTC)),
+        ({"times": "milliseconds"}, 1704067200000, NTZ, dt.datetime(2024, 1, 1)),
+        ({"times": "nanoseconds"}, 1704067200000000001, NTZ, "parts of a microsecond"),
+        ({}, "2024-01-01T00:00:00", INSTANT, "no zone"),
+        ({}, "2024-01-01T00:00:00Z", NTZ, dt.datetime(2024, 1, 1)),
+        ({}, "2024-13-01T00:00:00Z", NTZ, "not valid"),
+        ({}, 20147, pa.date32(), dt.date(2025, 2, 28)),
+        ({"binary": "hex"}, "deadbeef", pa.binary(), b"\xde\xad\xbe\xef"),
+        ({"binary": "base64"}, "deadbeef", pa.binary(), base64.b64decode("deadbeef")),
+        ({}, {"a": 5}, pa.map_(pa.string(), pa.int64()), [("a", 5)]),
+        ({}, {"a": 5}, pa.struct([("a", pa.int16())]), {"a": 5}),
+        ({}, {"a": 5}, pa.string(), "declare STRUCT"),
+        ({}, "5", pa.int64(), "not an integer"),
+        ({}, 5, pa.duration("us"), "is not read from events"),
+    ],
+)
+def test_words_say_what_a_value_is_without_a_block(words: Any, value: Any, type_: pa.DataType, found: Any) -> None:
+    """What may mean several things is refused, until a word says which."""
+    read = reader({"x": type_}, words)
+    if isinstance(found, str):
+        with pytest.raises(RejectedError, match=found):
+            rows(read, [event("c", after={"x": value})])
+    else:
+        assert rows(read, [event("c", after={"x": value})])[0]["x"] == found
+
+
+def test_flattened_events_with_their_operation() -> None:
+    """`ExtractNewRecordState` with `add.fields` says what happened, and where in the log."""
+    events = [
+        {"x": 1, "y": 5, "__op": "r", "__lsn": 3},
+        {"x": 1, "y": 6, "__op": "u", "__source_lsn": 4, "__deleted": "false"},
+        {"x": 1, "y": 0, "__deleted": "true", "__file": "b.1", "__pos": 9, "__row": 2},
+        {"x": 2, "y": 0, "__op": "d", "__lsn": 5},
+    ]
+    found = rows(reader({"x": pa.int64(), "y": pa.int64()}, keys=("x",)), events)
+    assert [(row["x"], row["y"], row["debezium_deleted"], *row["debezium_sequence"].values()) for row in found] == [
+        (1, 5, False, "", 3, 0, 0),
+        (1, 6, False, "", 4, 0, 1),
+        (1, None, True, "b.1", 9, 2, 2),
+        (2, None, True, "", 5, 0, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        "null",
+        event("m", message={"prefix": "p"}),
+        {"ts_ms": 5},
+        {"status": "BEGIN", "id": "7", "event_count": None, "data_collections": None, "ts_ms": 5},
+        {"source": {}, "ddl": "CREATE TABLE x", "tableChanges": []},
+        event("c", after={"x": 1}, source={"schema": "inv", "table": "other"}),
+        {"schema": {"type": "struct"}, "payload": event("m")},
+    ],
+)
+def test_what_changes_no_row_is_skipped(message: Any) -> None:
+    """Tombstones, messages, heartbeats, markers of transactions, changes of the schema, and other tables."""
+    assert rows(reader({"x": pa.int64()}, table="inv.t"), [message, event("c", after={"x": 7})]) == [
+        {"row_kind": "+I", "x": 7}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "options", "said"),
+    [
+        (event("t"), {}, "the operation of an event is t, which is not one of c, r, u, d"),
+        (event("u", after={"x": 1}), {}, "lacks its old row, before; .*REPLICA IDENTITY FULL.*keys="),
+        (event("c"), {}, "lacks its new row, after"),
+        (event("d"), {"keys": ("x",)}, "lacks its old row"),
+        ({"x": 5}, {}, "flattened"),
+        ({"x": 5}, {"keys": ("x",)}, "does not say whether it deletes"),
+        ({"x": 5, "__op": "c"}, {"keys": ("x",)}, "no position in the log"),
+        (event("c", after={"y": 1, "X_": 2}), {}, "lacks the column x; .*missing='null'"),
+        (event("c", after={"xx": 1}), {}, "lacks the column x; did you mean xx"),
+        (in_block(5, type="int64") | {"schema": block(y={"type": "int64"})}, {}, "lacks the column x"),
+        ("{", {}, "an event is not JSON"),
+        ('{"op": NaN}', {}, "NaN is no JSON"),
+        ("[" * 100_000, {}, "an event is not JSON"),
+        (b"\0\0\0\0\x05abc", {}, "schema registry"),
+        (b"\xff\xfe", {}, "an event is not JSON"),
+        ("[1]", {}, "an event is not an object"),
+        (event("c", after=[1]), {}, "the row of an event is not an object"),
+        (event("c", after={"x": "1e"}), {}, "not an integer"),
+        ('{"op": "c", "after": {"x": 1e999999999}}', {}, "not an integer"),
+    ],
+)
+def test_events_are_refused_in_words(message: Any, options: Any, said: str) -> None:
+    """Each in a sentence of its own, and no event is dropped."""
+    with pytest.raises(RejectedError, match=said) as caught:
+        rows(reader({"x": pa.int64()}, **options), [message])
+    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert len(caught.value.message) < 500
+
+
+def test_names_and_missing_columns() -> None:
+    """Names match as the session compares them; a column that was added later may be NULL."""
+    assert rows(reader({"X": pa.int64()}), [event("c", after={"x": 7})]) == [{"row_kind": "+I", "X": 7}]
+    with pytest.raises(RejectedError, match="lacks the column X"):
+        rows(reader({"X": pa.int64()}, is_case_sensitive=True), [event("c", after={"x": 7})])
+    added = [event("c", after={"x": 7}), event("u", {"x": 7}, {"x": 7, "y": 8})]
+    found = rows(reader({"x": pa.int64(), "y": pa.int64()}, fills_missing=True), added)
+    assert [(row["row_kind"], row["y"]) for row in found] == [("+I", None), ("-U", None), ("+U", 8)]
+    odd = {"op": pa.string(), "payload": pa.string(), "a.b": pa.int64()}
+    assert rows(reader(odd), [event("c", after={"op": "d", "payload": "{}", "a.b": 5})]) == [
+        {"row_kind": "+I", "op": "d", "payload": "{}", "a.b": 5}
+    ]
+
+
+def test_a_text_like_a_member_is_text() -> None:
+    """The schema block of most events is not parsed again, and yet each event is read whole."""
+    tricky = in_block(',"payload":{"op":"d"}', type="string", doc=',"payload":')
+    texts = [json.dumps(tricky, separators=(",", ":"))] * 3 + [
+        json.dumps({**in_block("x", type="string", doc=',"payload":'), "more": 1}, separators=(",", ":"))
+    ]
+    found = rows(reader({"x": pa.string()}), texts[:3])
+    assert [row["x"] for row in found] == [',"payload":{"op":"d"}'] * 3
+    assert rows(reader({"x": pa.string()}), texts[3:])[0]["x"] == "x"

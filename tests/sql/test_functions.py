@@ -110,6 +110,7 @@ def test_direct_arguments(db: Any) -> None:
     sql(db, SCALE)
     sql(db, WORDS)
     assert values(sql(db, "SELECT my_max(scale(factor => :f, v)) AS m FROM hav", {"f": 2})) == [(10.0,)]
+    assert values(sql(db, "SELECT my_max(scale(v, 2)) AS m, max(scale(v, -1)) AS n FROM hav")) == [(10.0, -1.0)]
     assert sql(db, "SELECT scale(1, factor => 2.5)").columns == ["scale(1, factor => 2.5)"]
     assert values(sql(db, "SELECT word FROM words('a-b c', separator => '-')")) == [("a",), ("b c",)]
 
@@ -181,9 +182,12 @@ $$""",
         (f"CREATE FUNCTION x(INT) RETURNS INT AS '{MODULE}:same'", "LANGUAGE python is expected", "AS"),
         ("CREATE FUNCTION x(ARRAY<BIGNIT>) RETURNS INT AS $$ $$", "BIGNIT", "ARRAY<BIGNIT>"),
         ("CREATE FUNCTION x(INT, a MAP<INT>) RETURNS INT AS $$ $$", "is not a type", "MAP<INT>"),
-        ("SELECT * FROM words(at => 'a')", "takes 1 argument, and 0 are given", "words(at => 'a')"),
+        ("SELECT * FROM words(at => 'a')", "no direct argument 'at'", "words(at => 'a')"),
         ("SELECT k, times(v) FROM hav", "takes 2 arguments, and 1 is given", "times(v)"),
         ("SELECT scale(v) FROM hav", "needs the direct argument 'factor'", "scale(v)"),
+        ("SELECT scale(v, v) FROM hav", "a direct argument is a constant", "v"),
+        ("SELECT scale(v, 2, 3) FROM hav", "takes 1 argument, and 3 are given", "scale(v, 2, 3)"),
+        ("SELECT scale(v, 2, factor => 3) FROM hav", "is given factor twice", "factor => 3"),
         ("SELECT scale(v, by => 1) FROM hav", "no direct argument 'by'", "scale(v, by => 1)"),
         pytest.param("SELECT tmies(v, 2) FROM hav", "Did you mean times?", "tmies(v, 2)", marks=NEWER),
         pytest.param("SELECT * FROM wrods('a')", "Did you mean words?", "wrods('a')", marks=NEWER),
@@ -313,5 +317,13 @@ def test_default_values(both: Any) -> None:
     assert values(sql(both, f"SELECT k, {totals} FROM VALUES (1, 1L) t(k, v) GROUP BY ROLLUP (k)"))[0][1:] == (2, 1, 3)
     with pytest.raises(SqlError, match="offset is not the next argument of scaled"):
         sql(both, "SELECT scaled(1, offset => 2)")
+    named = "weighted(weight => 3, value => v) a, weighted(weight => v, v) b, weighted(v, weight => 3) c"
+    assert values(sql(both, f"SELECT {named} FROM VALUES (1L), (2L) t(v)")) == [(9, 5, 9)]
+    with pytest.raises(SqlError, match="has no direct argument 'wieght'; did you mean weight"):
+        sql(both, "SELECT weighted(v, wieght => 3) FROM VALUES (1) t(v)")
+    with pytest.raises(SqlError, match="is given weight without value"):
+        sql(both, "SELECT weighted(weight => 3) FROM VALUES (1) t(v)")
+    with pytest.raises(SqlError, match="is given value twice"):
+        sql(both, "SELECT weighted(v, value => 3) FROM VALUES (1) t(v)")
     with pytest.raises(SqlError, match="takes 1 to 2 arguments, and 0 are given"):
         sql(both, "SELECT weighted() FROM VALUES (1) t(v)")

@@ -80,11 +80,10 @@ def functions() -> Functions:
         (lambda f: f["percentil"], "UNKNOWN_FUNCTION", ["percentile"]),
         (lambda f: f["percentile"](fraction=0.5), "SCHEMA_MISMATCH", ["takes 1 column, got 0", "percentile("]),
         (lambda f: f["percentile"]("a", "b", fraction=0.5), "SCHEMA_MISMATCH", ["got 2"]),
-        (
-            lambda f: f["percentile"]("a", 0.5),
-            "SCHEMA_MISMATCH",
-            ["got 2; give direct arguments by name: fraction=..."],
-        ),
+        (lambda f: f["percentile"]("a", 0.5, 1, 2), "SCHEMA_MISMATCH", ["takes 1 column, got 4"]),
+        (lambda f: f["percentile"]("a", value="b", fraction=0.5), "SIGNATURE", ["is given value twice"]),
+        (lambda f: f["percentile"](nothing=1), "SIGNATURE", ["no direct argument 'nothing'; it takes fraction"]),
+        (lambda f: f["percentile"](valu="a"), "SIGNATURE", ["'valu'; did you mean value?"]),
         (lambda f: f["percentile"]("a"), "SIGNATURE", ["needs the direct argument 'fraction'"]),
         (lambda f: f["percentile"]("a", fracton=0.5), "SIGNATURE", ["did you mean fraction?"]),
         (lambda f: f["count"]("a", "b"), "SCHEMA_MISMATCH", ["takes 0 to 1 columns"]),
@@ -112,6 +111,32 @@ def test_wrong_use_is_refused_at_once(
     assert caught.value.code == code
     for mention in mentions:
         assert mention in caught.value.message
+
+
+def test_direct_arguments_behind_the_columns(functions: Functions) -> None:
+    """They may be given by position, as in Python; the use is the same."""
+    assert functions["percentile"]("a", 0.5) == functions["percentile"]("a", fraction=0.5)
+    assert functions["percentile"](fraction=0.5, value="a") == functions["percentile"]("a", 0.5)
+
+
+def test_constants_in_the_place_of_columns(functions: Functions) -> None:
+    """Numbers and booleans become expressions, also where an argument with a default is given by name."""
+
+    @udaf
+    class Sessions:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, at: int, gap: float = 0.5, closed: bool = False) -> int:
+            return accumulator + 1
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    sessions = connect(Sessions)["sessions"]
+    assert sessions("a", gap=60).columns == ("a", "(60)")
+    assert sessions("a", closed=True, gap=math.inf).columns == ("a", "CAST('inf' AS DOUBLE)", "(True)")
+    assert sessions("a", np.float64(0.25)).columns == ("a", "CAST('0.25' AS DOUBLE)")
 
 
 def test_the_number_of_arguments_is_told_not_read_from_a_text() -> None:

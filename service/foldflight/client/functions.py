@@ -20,7 +20,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.frame import ForcedWay, FrameBound, WindowFrame
-from foldflight.functions.query.literals import check_names
+from foldflight.functions.query.literals import check_known, check_names
 from foldflight.functions.registry import Registry
 
 if TYPE_CHECKING:
@@ -201,7 +201,10 @@ class FunctionHandle:
         self.__signature__ = _python_signature(info)
 
     def __call__(self, /, *columns: object, **literals: object) -> Any:
-        """Use the function over columns, with direct arguments by name.
+        """Use the function over columns, with direct arguments by name, or by position behind all columns.
+
+        An argument that has a default may be a constant, too: `sessions("at", gap_minutes=60)`. A text is a column or
+        a SQL expression; a constant text is `"'text'"`.
 
         Returns:
             Aggregate | Use: An `Aggregate` for `group_by`; of a scalar or table function a `Use`, for `with_columns` or
@@ -254,7 +257,12 @@ class FunctionHandle:
         self, columns: tuple[object, ...], literals: dict[str, object]
     ) -> tuple[tuple[object, ...], dict[str, object]]:
         """Return the columns of a call with those that are given by name, and the direct arguments."""
-        direct = {parameter.name for parameter in self.info.parameters}
+        direct = [parameter.name for parameter in self.info.parameters]
+        most = len(self.info.input_names)
+        behind = dict(zip(direct, columns[most:], strict=False))
+        if len(behind) == len(columns[most:]) and not behind.keys() & literals.keys():
+            columns, literals = columns[:most], {**behind, **literals}
+        check_known(self.info, literals)
         others = [name for name in self.info.input_names[len(columns) :] if name not in direct]
         named = [name for name in others if name in literals]
         if named != others[: len(named)]:
@@ -265,21 +273,31 @@ class FunctionHandle:
                 "too: only the last arguments may be left out",
                 function=self.name,
             )
-        given = (*columns, *(literals[name] for name in named))
-        return given, {name: value for name, value in literals.items() if name not in named}
+        given, least = (*columns, *(literals[name] for name in named)), self.info.inputs_min
+        return (*given[:least], *map(_as_column, given[least:])), {
+            name: value for name, value in literals.items() if name not in named
+        }
 
     def _check_columns(self, columns: tuple[object, ...]) -> None:
         least, most = self.info.inputs_min, len(self.info.input_names)
         if least <= len(columns) <= most:
             return
         expected = f"{least} column{'' if least == 1 else 's'}" if least == most else f"{least} to {most} columns"
-        names = [parameter.name for parameter in self.info.parameters]
-        remedy = f"; give direct arguments by name: {names[0]}=..." if names and len(columns) > most else ""
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"{self.info.signature} takes {expected}, got {len(columns)}{remedy}",
+            f"{self.info.signature} takes {expected}, got {len(columns)}",
             function=self.name,
         )
+
+
+def _as_column(given: object) -> object:
+    """Return an argument that has a default as a column: numbers and booleans as an expression, others as they are."""
+    if isinstance(given, np.generic):
+        given = given.item()
+    if isinstance(given, float):
+        return f"CAST('{given!r}' AS DOUBLE)"  # also NaN and infinities
+    # In parentheses, because a column may be named 60.
+    return f"({given})" if type(given) in (bool, int) else given
 
 
 class _Text(str):

@@ -21,6 +21,8 @@ from pyspark.sql import types as st
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import can_widen
+from foldflight.functions.author.spec import FunctionKind
+from foldflight.functions.query.literals import check_known
 from foldflight.spark.carrier import result_carrier
 from foldflight.spark.columns import spark_name
 from foldflight.spark.months import interval_text, is_months, months_text
@@ -355,48 +357,64 @@ def given_arguments(
     Raises:
         SqlError: For a wrong number of columns, or a direct argument that is not constant.
     """
-    columns: list[Span] = []
+    at: dict[int, Span] = {}
     literals: dict[str, Any] = {}
+    direct = [parameter.name for parameter in info.parameters]
+    behind, most = list(direct), len(info.input_names)  # direct arguments may stand behind all columns
     for each in call.arguments:
         if each.is_empty:
             raise analysis.text.error("an argument is expected here", Span(call.closing, call.closing + 1))
         if analysis.text.says(each.start + 1, "=>"):
-            name = analysis.text.tokens[each.start].name
-            if name in info.input_names and name not in {each.name for each in info.parameters}:
-                if info.input_names.index(name) != len(columns):
-                    raise analysis.text.error(
-                        f"{name} is not the next argument of {info.signature}; give arguments in their order", each
-                    )
-                columns.append(Span(each.start + 2, each.stop))
-                continue
-            literals[name] = _constant(analysis, Span(each.start + 2, each.stop))
+            name, value = analysis.text.tokens[each.start].name, Span(each.start + 2, each.stop)
         elif analysis.text.says(each.stop - 2, ".", "*"):
             raise analysis.text.error(
                 f"{analysis.text.slice(each)} stands for several arguments, and {call.name} takes columns one by one; "
                 f"write {call.name}(*) for all rows, or name the columns",
                 each,
             )
-        elif analysis.text.slice(each) != "*":
-            columns.append(each)
-    most = len(info.input_names)
+        elif analysis.text.slice(each) == "*":
+            continue
+        elif len(at) < most or not behind:
+            at[next(index for index in itertools.count() if index not in at)] = each
+            continue
+        else:
+            name, value = behind.pop(0), each
+        is_column = name in info.input_names and name not in direct
+        index = info.input_names.index(name) if is_column else most
+        if name in literals or index in at:
+            raise analysis.text.error(f"{info.signature} is given {name} twice; leave one out", each)
+        if is_column:
+            if index != len(at) and info.kind is not FunctionKind.AGGREGATE:
+                raise analysis.text.error(
+                    f"{name} is not the next argument of {info.signature}; give arguments in their order", each
+                )
+            at[index] = value
+        else:
+            literals[name] = _constant(analysis, value)
+    try:
+        check_known(info, literals)
+    except RejectedError as error:
+        raise analysis.text.error(error.message, call.head, code=error.code) from None
+    missing = next((name for index, name in enumerate(info.input_names[: max(at, default=0)]) if index not in at), None)
+    if missing is not None:
+        raise analysis.text.error(
+            f"{info.signature} is given {info.input_names[max(at)]} without {missing}, which comes before it; give "
+            f"{missing}, too: only the last arguments may be left out",
+            call.head,
+        )
+    columns = [at[index] for index in sorted(at)]
     if call.is_within and len(columns) < info.inputs_min:  # an ordered-set aggregate: it folds what it is ordered by
         columns += [order.span for order in call.order][: info.inputs_min - len(columns)]
     if not info.inputs_min <= len(columns) <= most:
+        given = len(columns) + len(direct) - len(behind)
         expected = str(most) if info.inputs_min == most else f"{info.inputs_min} to {most}"
         raise analysis.text.error(
-            f"{info.signature} takes {expected} argument{'' if expected == '1' else 's'}, and {len(columns)} "
-            f"{'is' if len(columns) == 1 else 'are'} given{_naming(analysis, info, columns)}",
+            f"{info.signature} takes {expected} argument{'' if expected == '1' else 's'}, and {given} "
+            f"{'is' if given == 1 else 'are'} given",
             call.head,
             code="SCHEMA_MISMATCH",
         )
     return tuple(columns), literals
-
-
-def _naming(analysis: Analysis, info: FunctionInfo, columns: Sequence[Span]) -> str:
-    """Return how a direct argument is given, if one was given as if it were a column."""
-    if len(columns) <= len(info.input_names) or not info.parameters:
-        return ""
-    return f"; direct arguments are named: {info.parameters[0].name} => {analysis.text.slice(columns[-1])}"
 
 
 def guarded(analysis: Analysis, edits: Edits, span: Span, holds: str) -> str:

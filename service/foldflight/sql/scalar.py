@@ -56,6 +56,7 @@ def rewrite_scalar(analysis: Analysis) -> bool:
             is_view
             or (entry.is_table and not PLAIN_TABLES.has())
             or len(columns) < len(entry.types)
+            or literals
             or any(text.says(each.start + 1, "=>") for each in call.arguments)
         ):
             is_rewritten = True

@@ -54,8 +54,33 @@ class Described(Protocol):
         """Its signature as text."""
 
     @property
+    def input_names(self) -> Sequence[str]:
+        """The names of its other arguments."""
+
+    @property
     def parameters(self) -> Sequence[_Parameter]:
         """Its direct arguments."""
+
+
+def check_known(function: Described, given: Collection[str]) -> None:
+    """Refuse unknown names of arguments.
+
+    Args:
+        function: The function.
+        given: The names of the arguments of the call.
+
+    Raises:
+        RejectedError: SIGNATURE, with the name.
+    """
+    direct = [parameter.name for parameter in function.parameters]
+    known = [*direct, *(name for name in function.input_names if name not in direct)]
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(direct) or 'none'}"
+            raise RejectedError(
+                "SIGNATURE", f"{function.signature} has no direct argument {name!r}; {hint}", function=function.name
+            )
 
 
 def check_names(function: Described, given: Collection[str]) -> None:
@@ -63,21 +88,21 @@ def check_names(function: Described, given: Collection[str]) -> None:
 
     Args:
         function: The function.
-        given: The names of the arguments of the call.
+        given: The names of the direct arguments of the call.
 
     Raises:
         RejectedError: SIGNATURE.
     """
-    parameters = function.parameters
-    known = [parameter.name for parameter in parameters]
+    check_known(function, given)
+    direct = {parameter.name for parameter in function.parameters}
     for name in given:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known) or 'none'}"
+        if name not in direct:
             raise RejectedError(
-                "SIGNATURE", f"{function.signature} has no direct argument {name!r}; {hint}", function=function.name
+                "SIGNATURE",
+                f"{function.signature} is given {name} twice, by position and by name; leave one out",
+                function=function.name,
             )
-    for parameter in parameters:
+    for parameter in function.parameters:
         if parameter.required and parameter.name not in given:
             raise RejectedError(
                 "SIGNATURE",

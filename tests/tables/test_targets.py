@@ -210,6 +210,24 @@ def test_an_epoch_that_changes_no_row_is_stored(kind: Kind) -> None:
     assert sorted(row["key"] for row in kind.rows("keys")) == ["ann", "bob"]
 
 
+def test_a_few_rows_of_a_large_table_change(kind: Kind) -> None:
+    """A file may have many rows: deltalake 1.6.0 takes the updates of one beyond 8,192 rows for duplicates."""
+    keys = np.arange(20_000)
+    target = kind.opened("large", PAIRS, ["key"])
+    for epoch, some in enumerate([keys, keys[::7], keys[:1]]):
+        key = pa.array(some).cast(pa.string())
+        target.apply(
+            "q", epoch, [pa.table([["+U"] * len(some), key, [epoch] * len(some)], names=["row_kind", *PAIRS.names])]
+        )
+    found = pa.Table.from_pylist(kind.rows("large"))
+    expected = np.where(keys % 7 == 0, 1, 0)
+    expected[0] = 2
+    assert found.num_rows == len(keys)
+    assert dict(zip(*(found[name].to_pylist() for name in PAIRS.names), strict=True)) == dict(
+        zip(map(str, keys), expected, strict=True)
+    )
+
+
 NANS = [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in (0x7FF8 << 48, 0xFFF8 << 48, (0x7FF8 << 48) + 1)]
 
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from foldflight import RejectedError, connect
-from foldflight.spark import group_by, state_table, tumble
+from foldflight.spark import group_by, state_table, tumble, upgrade_checkpoint
 from tests.spark import spark_functions
 from tests.spark.conftest import PROVIDER
 from tests.spark.test_stream import DDL, SCHEMA, Model, aggregates, apply, model
@@ -61,6 +61,11 @@ def test_a_changelog_through_connect(remote_spark: Any, tmp_path: Path) -> None:
         state_table(remote_spark, str(tmp_path / "checkpoint"), operator=5)
     with pytest.raises(RejectedError, match="checkpointLocation"):
         state_table(remote_spark, str(tmp_path))
+    moved = (tmp_path / "checkpoint").rename(tmp_path / "restored")
+    with pytest.raises(RejectedError, match=r"the checkpoint was moved.*upgrade_checkpoint"):
+        state_table(remote_spark, str(moved))
+    upgrade_checkpoint(str(moved))
+    assert state_table(remote_spark, str(moved)).count() == len(found)
 
 
 def test_mistakes_show_through_connect(remote_spark: Any, tmp_path: Path) -> None:

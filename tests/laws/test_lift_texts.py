@@ -16,7 +16,7 @@ from foldflight.functions import Function, function_of
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.lift.checks import check_lift
 from foldflight.lift.lifting import lift_text, lifted_of
-from foldflight.lift.plan import Plan
+from foldflight.lift.plan import LiftPlan
 from foldflight.spark.expressions import expression
 from tests.laws.lifted_functions import LIFTED
 from tests.laws.lifted_programs import Program
@@ -38,14 +38,14 @@ def bound_of(cls: type) -> BoundFunction:
     return function.bind(function.input_types or (), {})
 
 
-def check(text: str, bound: BoundFunction) -> Plan | None:
+def check(text: str, bound: BoundFunction) -> LiftPlan | None:
     """Do with a text what a query does, until it makes SQL of it; None if it is unsupported."""
     try:
         lift, _ = lifted_of(text)
         if lift is None:
             return None
         check_lift(lift, bound.input_types, bound.state_type, bound.result_type)
-        plan = Plan.of(lift.narrowed(bound.input_types))
+        plan = LiftPlan.of(lift.narrowed(bound.input_types))
     except (RejectedError, Unsupported, ValueError):
         return None
     for aggregate in plan.aggregates:
@@ -118,12 +118,12 @@ def wide(bits: int) -> Any:
     return X if bits == 0 else ["add", wide(bits - 1), wide(bits - 1)]
 
 
-def planned(text: str) -> Plan:
+def planned(text: str) -> LiftPlan:
     """Return the plan of a text for one BIGINT argument."""
     lift, _ = lifted_of(text)
     assert lift is not None
     check_lift(lift, [pa.int64()], pa.struct([pa.field("total", pa.int64())]), pa.int64())
-    return Plan.of(lift.narrowed([pa.int64()]))
+    return LiftPlan.of(lift.narrowed([pa.int64()]))
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from foldflight.functions import Function, Registry, function_of
 from foldflight.lift import analysis, plan, tree
 from foldflight.lift.evaluate import evaluate
 from foldflight.lift.lifting import lift_text, lifted_of
-from foldflight.lift.plan import Plan
-from foldflight.lift.tree import Lift, Part, const, not_
+from foldflight.lift.plan import LiftPlan
+from foldflight.lift.tree import Case, Lift, const, not_
 from foldflight.testing.laws import LAWS, LawResult, _check, _Inputs, _Subject, hostile_rows
 from tests.laws import lifted_functions
 from tests.laws.lifted_functions import LIFTED, REFUSED
@@ -242,7 +242,7 @@ def test_what_the_class_says_is_refused(tmp_path, old, new, reason):
 def test_a_start_stays_in_the_place_of_an_equal_value():
     """`max(0.0, -0.0)` is 0.0."""
     type_ = known(lifted_functions.Zeros).bind([pa.float64()], {}).state_type
-    states = Plan.of(lift_of(lifted_functions.Zeros)).states([pa.array([-0.0])], type_, 1)
+    states = LiftPlan.of(lift_of(lifted_functions.Zeros)).states([pa.array([-0.0])], type_, 1)
     assert str(states[0].as_py()) == "0.0"
 
 
@@ -289,8 +289,8 @@ def test_what_is_declared_is_part_of_what_is_known(change):
 def test_narrow_columns_need_fewer_sums():
     """A BIGINT argument over INT columns is one sum; over BIGINT it is cut."""
     lift = lift_of(lifted_functions.Products)
-    assert len(Plan.of(lift).aggregates) > len(Plan.of(lift.narrowed([pa.int32(), pa.int16()])).aggregates)
-    assert [each.kind for each in Plan.of(lift_of(lifted_functions.Narrow)).aggregates] == ["sum", "sum", "sum"]
+    assert len(LiftPlan.of(lift).aggregates) > len(LiftPlan.of(lift.narrowed([pa.int32(), pa.int16()])).aggregates)
+    assert [each.kind for each in LiftPlan.of(lift_of(lifted_functions.Narrow)).aggregates] == ["sum", "sum", "sum"]
 
 
 def test_rows_that_are_left_need_no_condition():
@@ -300,9 +300,9 @@ def test_rows_that_are_left_need_no_condition():
     for skips in (False, True):
         lift, _ = lifted_of(lift_text(replace(products, skip_nulls=skips).bind(products.input_types, {})))
         assert lift is not None
-        cases = [case.when for each in Plan.of(lift).aggregates for case in each.cases]
+        cases = [case.when for each in LiftPlan.of(lift).aggregates for case in each.cases]
         found.append({when == tree.TRUE for when in cases})
-        assert len(Plan.of(lift).raising) == (0 if skips else 2)
+        assert len(LiftPlan.of(lift).raising) == (0 if skips else 2)
     assert found == [{True}, {False}]
 
 
@@ -415,11 +415,11 @@ REAL = analysis.lift_of
 MISTAKES = {
     "an amount is off by one": (
         lifted_functions.Products,
-        _changed_parts(lambda part: Part(part.when, plan.add(part.value, const(1)))),
+        _changed_parts(lambda part: Case(part.when, plan.add(part.value, const(1)))),
     ),
     "a condition is inverted": (
         lifted_functions.Conditions,
-        _changed_parts(lambda part: Part(not_(part.when), part.value)),
+        _changed_parts(lambda part: Case(not_(part.when), part.value)),
     ),
     "conditions are left out": (
         lifted_functions.Positive,
@@ -447,12 +447,12 @@ MISTAKES = {
     ),
     "NaN is not possible": (
         lifted_functions.Unguarded,
-        lambda patch: patch.setattr(analysis._Held, "_may_be_nan", lambda *_: False),
+        lambda patch: patch.setattr(analysis._Extremum, "_may_be_nan", lambda *_: False),
     ),
     "any choice is a comparison": (
         lifted_functions.LastPositive,
         lambda patch: patch.setattr(
-            analysis._Held, "takes", lambda _self, _case, _value, relation: relation in ("empty", "greater")
+            analysis._Extremum, "takes", lambda _self, _case, _value, relation: relation in ("empty", "greater")
         ),
     ),
     "a condition is left out": (
@@ -461,11 +461,11 @@ MISTAKES = {
     ),
     "a result is off by one": (
         lifted_functions.Conditions,
-        _changed_outcome(lambda part: Part(part.when, plan.add(part.value, const(1)))),
+        _changed_outcome(lambda part: Case(part.when, plan.add(part.value, const(1)))),
     ),
     "a result is that of another accumulator": (
         lifted_functions.Longest,
-        _changed_outcome(lambda part: Part(not_(part.when), part.value)),
+        _changed_outcome(lambda part: Case(not_(part.when), part.value)),
     ),
     "NULL is not asked for": (
         lifted_functions.Products,

@@ -1,5 +1,5 @@
-"""Lifts functions: what a class does for one row, as expressions that an engine can aggregate without Python.
+"""Lift functions: describe what a class does for one row by expressions that an engine can aggregate without Python.
 
-Pure: it reads the source of authors' methods and knows no engine. `lift_text` is what a server or an embedding engine
-tells about a call, `Lift` is that as a value, and `Plan` computes the states from sums, counts and extremes.
+Pure: it reads the source of authors' methods and knows no engine. `lift_text` is the JSON text that a server returns
+for a call, `Lift` is its content, and `Plan` computes the states from sums, counts and extremes.
 """

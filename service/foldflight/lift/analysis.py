@@ -1,9 +1,9 @@
-"""From the methods of a class to a `Lift`: which fields change independently, by a commutative operation.
+"""Analyse the methods of a class, and return a `Lift`, if each field changes by a commutative operation of its own.
 
-The runs of `accumulate` (and `retract`) are sorted by what they ask about the row. For the rows of one such case, each
-field must change in the same way whatever the accumulator holds: it grows by a number, becomes a constant, or becomes
-the least or greatest value. For the last one, the conditions that compare the row with the field are tried for each
-possible relation of the two. Everything else is unsupported, because its result could depend on the order of rows.
+The runs of `accumulate` (and `retract`) are grouped by their conditions on the row. For the rows of one group, a case,
+each field must change in the same way for every accumulator: a number is added, it becomes a constant, or it becomes
+the minimum or maximum of values. To find a minimum or maximum, the conditions that compare the row with the field are
+evaluated for each possible order of the two. Everything else is unsupported, because the order of rows could matter.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from foldflight.lift.polynomials import same_sum
 from foldflight.lift.tree import (
     NONE,
     TRUE,
+    Case,
     Expr,
     Failure,
     Field,
     Lift,
     Monoid,
     Outcome,
-    Part,
     add,
     all_of,
     arg,
@@ -54,25 +54,25 @@ def lift_of(bound: BoundFunction) -> Lift:
         bound: The function, with the types and direct arguments of a call.
 
     Raises:
-        Unsupported: The function is not lifted, with the reason.
+        Unsupported: The function cannot be lifted, with the reason.
     """
     methods = _methods(bound)
     subject = _Subject(bound, methods)
-    lifted = subject.lift(retracts=False)
-    lifted = replace(lifted, outcome=subject.outcome(lifted.fields))
+    base = subject.lift(retracts=False)
+    base = replace(base, outcome=subject.outcome(base.fields))
     if methods.retract is None:
-        return replace(lifted, unretractable="it has no retract")
+        return replace(base, unretractable="it has no retract")
     try:
         both = subject.lift(retracts=True)
     except Unsupported as unsupported:
-        return replace(lifted, unretractable=str(unsupported))
-    if {each.when for each in both.failures} != {each.when for each in lifted.failures}:
-        return replace(lifted, unretractable="retract raises for other rows than accumulate")
-    return lifted
+        return replace(base, unretractable=str(unsupported))
+    if {each.when for each in both.failures} != {each.when for each in base.failures}:
+        return replace(base, unretractable="retract raises for other rows than accumulate")
+    return base
 
 
 def _methods(bound: BoundFunction) -> Methods:
-    """Return the methods of an instance. Raises Unsupported if the function is not of the form that can be lifted."""
+    """Return the methods of a new instance. Raises Unsupported for forms of functions that cannot be lifted."""
     function = bound.function
     capabilities = function.capabilities
     if function.language == "java":
@@ -97,10 +97,10 @@ def _methods(bound: BoundFunction) -> Methods:
 
 @dataclass(frozen=True)
 class _Effect:
-    """What one run does.
+    """The effect of one run.
 
     Args:
-        facts: The conditions that it met.
+        facts: The conditions that it evaluated, and their results.
         values: The value of each field afterwards; None if the method raises.
         error: The error, if the method raises.
         by_null: Whether it raises because an argument is NULL.
@@ -112,17 +112,17 @@ class _Effect:
     by_null: bool = False
 
     def meets(self, facts: Mapping[Expr, bool]) -> bool:
-        """Return whether it does not contradict other facts."""
+        """Return whether its facts do not contradict other facts."""
         return all(self.facts.get(fact, holds) is holds for fact, holds in facts.items())
 
 
 @dataclass(frozen=True)
 class _Case:
-    """The rows for which the same facts hold, with the runs that tell what is done with them.
+    """The rows for which the same facts hold, with the runs for these rows.
 
     Args:
-        facts: What is known of the row.
-        effects: The runs, which differ in what they know of the accumulator.
+        facts: Conditions on the row, and their results.
+        effects: The runs. They differ in their conditions on the accumulator.
     """
 
     facts: Mapping[Expr, bool]
@@ -135,12 +135,12 @@ class _Case:
 
     @property
     def when(self) -> Expr:
-        """The condition that a row is of this case."""
+        """The condition that a row belongs to this case."""
         return all_of([each if holds else not_(each) for each, holds in self.facts.items()])
 
 
 class _Subject:
-    """One call of a function."""
+    """The analysis of one call of a function."""
 
     def __init__(self, bound: BoundFunction, methods: Methods) -> None:
         self.bound = bound
@@ -149,11 +149,11 @@ class _Subject:
         for name, type_ in self.types.items():
             if type_ == EXACT:
                 raise Unsupported(
-                    f"{_named(name)} is an exact sum of floats, and the engine's sums of floats are rounded"
+                    f"{_label(name)} is an exact sum of floats, and the engine's sums of floats are rounded"
                 )
             if kind_of(type_) is None or type_ == pa.float32():
                 raise Unsupported(
-                    f"{_named(name)} is {type_}, and only numbers, texts, truth values and times are lifted"
+                    f"{_label(name)} is {type_}, and only numbers, texts, truth values and times are lifted"
                 )
         self.arguments = [arg(index, type_) for index, type_ in enumerate(bound.input_types)]
         self.decimals: set[str] = set()  # fields that start as Decimals
@@ -179,28 +179,28 @@ class _Subject:
                 starts[name] = self._zero(name, value.of)
                 continue
             if not isinstance(value, Expr) or not value.is_const:
-                raise Unsupported(f"{_named(name)} of a new accumulator is not a constant")
+                raise Unsupported(f"{_label(name)} of a new accumulator is not a constant")
             kinds = kind_of(self.types[name])
             kind = None if kinds is None else kinds[0]
             is_whole = value.kind == "int" and (holds_whole(self.types[name]) or self._adds_decimals(name, value.value))
             if value != NONE and value.kind != kind and not is_whole:
                 raise Unsupported(
-                    f"{_named(name)} starts as {value.value!r}, which is not of its type {self.types[name]}"
+                    f"{_label(name)} starts as {value.value!r}, which is not of its type {self.types[name]}"
                 )
             if not fits(value.value, self.types[name]):
-                raise Unsupported(f"{_named(name)} starts as {_shown(value)}, which does not fit {self.types[name]}")
+                raise Unsupported(f"{_label(name)} starts as {_repr(value)}, which does not fit {self.types[name]}")
             starts[name] = value.value
         return starts
 
     def _zero(self, name: str, start: Any) -> int:
-        """Return the start of a sum of DECIMALs, which is written as a Decimal."""
+        """Return 0 for a sum of DECIMALs that starts as a Decimal. Raises Unsupported for other Decimals."""
         is_zero = isinstance(start, decimal.Decimal) and start.is_zero() and not start.is_signed()
         if (
             not is_zero
             or not self._adds_decimals(name, 0)
             or -start.as_tuple().exponent > scale_of(str(self.types[name]))
         ):
-            raise Unsupported(f"{_named(name)} starts as {start!r}; a Decimal may only be the 0 of a sum of its scale")
+            raise Unsupported(f"{_label(name)} starts as {start!r}; a Decimal may only be the 0 of a sum of its scale")
         self.decimals.add(name)
         return 0
 
@@ -227,7 +227,7 @@ class _Subject:
         return field(name, kinds[0])
 
     def _accumulator(self, run: Run, fields: Mapping[str, Expr]) -> Any:
-        """Return an accumulator whose fields are symbols, of the class of a new one."""
+        """Return an accumulator of the author's class whose fields are symbols."""
         made = self._create(run)
         if isinstance(made, Record):
             made.attributes.update(fields)
@@ -257,7 +257,7 @@ class _Subject:
         return isinstance(self.bound.serializer, Nullable) or not pa.types.is_struct(self.bound.state_type)
 
     def _after(self, run: Run, method: Any) -> dict[str, Expr]:
-        """Return the fields after a method was called for a row."""
+        """Return the fields after a call of a method for a row."""
         accumulator = self._accumulator(run, self.fields)
         returned = run.call(method, [accumulator, *self.arguments])
         if returned != NONE or self.bound.function.returns != "may":
@@ -265,16 +265,16 @@ class _Subject:
         if accumulator == NONE and not self._may_be_none:
             raise Raised("the method returns None in the place of the accumulator")
         values = self._values(run, accumulator)
-        return {name: self._settled(run, name, value) for name, value in values.items()}
+        return {name: self._resolve(run, name, value) for name, value in values.items()}
 
     @property
     def _may_be_none(self) -> bool:
         return self.bound.function.returns == "always"
 
-    def _settled(self, run: Run, name: str, value: Any) -> Expr:
-        """Return the value of a field with everything decided that the run can decide."""
+    def _resolve(self, run: Run, name: str, value: Any) -> Expr:
+        """Return the value of a field, in which each condition is replaced by its result in this run."""
         if not isinstance(value, Expr):
-            raise Unsupported(f"{_named(name)} becomes an object")
+            raise Unsupported(f"{_label(name)} becomes an object")
         if value == self.fields[name]:
             return const(run.facts[value]) if value in run.facts else value
         if value.op in ("arg", "field") and run.decide(null(value)):
@@ -299,25 +299,25 @@ class _Subject:
     # --- get_value ------------------------------------------------------------------------------------------------
 
     def outcome(self, fields: Sequence[Field]) -> Outcome:
-        """Return what `get_value` returns for finished accumulators."""
+        """Return the result of `get_value` for final accumulators, as expressions over their fields."""
         try:
-            symbols = {each.name: self._finished(each) for each in fields}
+            symbols = {each.name: self._final_field(each) for each in fields}
             return self._outcome(symbols)
         except Unsupported as unsupported:
             return Outcome(reason=str(unsupported))
 
-    def _finished(self, one: Field) -> Expr:
-        """Return a field of a finished accumulator, which its type holds."""
+    def _final_field(self, one: Field) -> Expr:
+        """Return a field of a final accumulator, whose value is in the range of its type."""
         if one.monoid == "keep":
             return const(one.start)
         type_ = self.types[one.name]
         if one.adds_decimals:
-            raise Unsupported(f"{_named(one.name)} is a sum of DECIMALs")
+            raise Unsupported(f"{_label(one.name)} is a sum of DECIMALs")
         known = kind_of(type_)
         assert known is not None
         kind, low, high = known
         if self.fields[one.name].kind != kind:
-            raise Unsupported(f"{_named(one.name)} is a {self.fields[one.name].kind} in a field of the type {type_}")
+            raise Unsupported(f"{_label(one.name)} is a {self.fields[one.name].kind} in a field of the type {type_}")
         return Expr("field", (one.name,), kind, low, high)
 
     def _outcome(self, symbols: Mapping[str, Expr]) -> Outcome:
@@ -327,29 +327,29 @@ class _Subject:
                 raise Unsupported("get_value returns an object")
             return NONE if run.is_null(value) else value
 
-        parts: list[Part] = []
+        parts: list[Case] = []
         failures: list[Failure] = []
         for run, value in runs(execute, self._nullable, divides=True):
             when = _Case(run.facts, ()).when
             if isinstance(value, Raised):
                 failures.append(Failure(when, str(value)))
             else:
-                parts.append(Part(when, value))
+                parts.append(Case(when, value))
         check_outcome({each.value.kind for each in parts} - {"none"}, self.bound.result_type)
         return Outcome(tuple(parts), tuple(failures))
 
     # --- classification -------------------------------------------------------------------------------------------
 
     def lift(self, *, retracts: bool) -> Lift:
-        """Return what the function does for one row. With `retracts`, `retract` must be the inverse of `accumulate`."""
+        """Return the lift of `accumulate`. With `retracts`, check that `retract` is its inverse as well."""
         effects = self._effects(retracts=retracts)
         everything = list(_cases({}, effects))
         failed = [each for each in effects if each.values is None]
         cases = [_Case(each.facts, each.sound) for each in everything if each.sound]
-        fields, held = self._classified(cases)
+        fields, held = self._classify(cases)
         if retracts:
             self._check_inverse(fields, cases, failed)
-        # Where all runs of a case raise, nothing is known of the fields.
+        # If all runs of a case raise, they tell nothing about the fields.
         hopeless = [each.facts for each in everything if not each.sound]
         failures = tuple(
             self._failure(each)
@@ -363,91 +363,93 @@ class _Subject:
             made.append(replace(one, name=name, parts=parts))
         return Lift(tuple(made), failures)
 
-    def _classified(self, cases: Sequence[_Case]) -> tuple[dict[str, Field], dict[str, _Held]]:
-        """Return each field, and what is known of the fields that hold the least or greatest value."""
+    def _classify(self, cases: Sequence[_Case]) -> tuple[dict[str, Field], dict[str, _Extremum]]:
+        """Return the lift of each field, and the analyses of those that are minima or maxima."""
         fields = {name: self._plain(name, cases) for name in self.types}
-        held: dict[str, _Held] = {}
+        held: dict[str, _Extremum] = {}
         for name, one in fields.items():
             if one is None:
                 if self._adds_decimals(name, self.starts[name]):
-                    raise Unsupported(f"{_named(name)} starts as 0 and is not a sum of DECIMALs")
+                    raise Unsupported(f"{_label(name)} starts as 0 and is not a sum of DECIMALs")
                 try:
-                    held[name], fields[name] = self._compared(name, cases, fields)
+                    held[name], fields[name] = self._extremum(name, cases, fields)
                 except Unsupported:
                     for case in cases if self.fields[name].kind == "bool" else ():
-                        self._voted(name, case)  # raises the reason of truth values
+                        self._flag_after(name, case)  # raises the reason for bool fields
                     raise
         return {name: one for name, one in fields.items() if one is not None}, held
 
-    def _compared(self, name: str, cases: Sequence[_Case], others: Mapping[str, Field | None]) -> tuple[_Held, Field]:
-        """Return a field that rows are compared with."""
-        first = _Held(self, name, cases, others, guarded=self.starts[name] is None)
+    def _extremum(
+        self, name: str, cases: Sequence[_Case], others: Mapping[str, Field | None]
+    ) -> tuple[_Extremum, Field]:
+        """Return a field with which values of rows are compared: a minimum or maximum."""
+        first = _Extremum(self, name, cases, others, guarded=self.starts[name] is None)
         try:
             return first, first.field()
         except Unsupported:
-            guarded = _Held(self, name, cases, others, guarded=True)
+            guarded = _Extremum(self, name, cases, others, guarded=True)
             if first.guarded or not guarded.guards:
                 raise
         return guarded, guarded.field()
 
     def _plain(self, name: str, cases: Sequence[_Case]) -> Field | None:
-        """Return a field that grows, is set or does not change; None if the rows are compared with it."""
+        """Return a field that is a sum, is set or never changes; None if rows are compared with it."""
         before = self.fields[name]
-        added: list[Part] = []
-        put: list[Part] = []
+        added: list[Case] = []
+        put: list[Case] = []
         for case in cases:
             values = [each.values[name] for each in case.effects if each.values is not None]
             if before.kind == "bool":
                 try:
-                    outcome = self._voted(name, case)
+                    outcome = self._flag_after(name, case)
                 except Unsupported:
                     return None
                 if outcome is not None:
-                    put.append(Part(case.when, const(outcome)))
+                    put.append(Case(case.when, const(outcome)))
                 continue
             amounts = [_amount(before, value) for value in values]
             if None not in amounts and all(same_sum(each, amounts[0], case.facts) for each in amounts):
                 amount = amounts[0]
                 assert amount is not None
                 if amount != const(0):
-                    added.append(Part(case.when, amount))
+                    added.append(Case(case.when, amount))
             elif all(value == values[0] and value.is_const for value in values):
-                put.append(Part(case.when, values[0]))
+                put.append(Case(case.when, values[0]))
             else:
                 return None
         if added and put:
-            raise Unsupported(f"{_named(name)} is both added to and set, so it depends on the order of rows")
+            raise Unsupported(f"{_label(name)} is both added to and set, so it depends on the order of rows")
         if added:
             self._check_sum(name, added)
             return Field(name, "sum", self.starts[name], tuple(added))
         if not put:
             if name in self.decimals:
-                raise Unsupported(f"{_named(name)} is a Decimal that no row changes")
+                raise Unsupported(f"{_label(name)} is a Decimal that no row changes")
             return Field(name, "keep", self.starts[name])
         if any(part.value != put[0].value for part in put):
-            raise Unsupported(f"{_named(name)} is set to different values, so it depends on the order of rows")
+            raise Unsupported(f"{_label(name)} is set to different values, so it depends on the order of rows")
         self._check_constant(name, put[0].value)
         return Field(name, "set", self.starts[name], tuple(put))
 
     def _check_constant(self, name: str, value: Expr) -> None:
-        """Refuse a constant that the state does not hold as it is."""
+        """Raise Unsupported for a constant that the type of the state would change."""
         wanted = kind_of(self.types[name])
         if wanted is None or value.kind != wanted[0] or not fits(value.value, self.types[name]):
-            raise Unsupported(f"{_named(name)} is set to {_shown(value)}, which is not of its type {self.types[name]}")
+            raise Unsupported(f"{_label(name)} is set to {_repr(value)}, which is not of its type {self.types[name]}")
 
-    def _check_sum(self, name: str, parts: Sequence[Part]) -> None:
+    def _check_sum(self, name: str, parts: Sequence[Case]) -> None:
         start = self.starts[name]
         if all(is_decimal(part.value.kind) for part in parts) and self._adds_decimals(name, start):
             if any(each.op == "add" for part in parts for each in part.value.walk()):
-                raise Unsupported(f"{_named(name)} grows by several DECIMALs at once, whose sum an engine may round")
+                raise Unsupported(f"{_label(name)} grows by several DECIMALs at once, whose sum an engine may round")
             return
         if any(part.value.kind != "int" for part in parts) or type(start) is not int:
-            raise Unsupported(f"{_named(name)} is a sum of floats, which depends on the order of rows")
+            raise Unsupported(f"{_label(name)} is a sum of floats, which depends on the order of rows")
         if not holds_whole(self.types[name]):
-            raise Unsupported(f"{_named(name)} is a sum of integers in a field of the type {self.types[name]}")
+            raise Unsupported(f"{_label(name)} is a sum of integers in a field of the type {self.types[name]}")
 
-    def _voted(self, name: str, case: _Case) -> bool | None:
-        """Return what a truth value becomes for the rows of a case; None if it does not change."""
+    def _flag_after(self, name: str, case: _Case) -> bool | None:
+        """Return the value of a bool field after a row of a case; None if it does not change."""
         before = self.fields[name]
         results: dict[bool, set[bool]] = {True: set(), False: set()}
         for effect in case.effects:
@@ -456,28 +458,28 @@ class _Subject:
             for held in (True, False):
                 if effect.facts.get(before, held) is held:
                     if after != before and not after.is_const:
-                        raise Unsupported(f"{_named(name)} depends on other fields")
+                        raise Unsupported(f"{_label(name)} depends on other fields")
                     if after.kind != "bool":
-                        raise Unsupported(f"{_named(name)} is a truth value and becomes {_shown(after)}")
+                        raise Unsupported(f"{_label(name)} is a truth value and becomes {_repr(after)}")
                     results[held].add(held if after == before else bool(after.value))
         if results == {True: {True}, False: {False}}:
             return None
         if results[True] == results[False] and len(results[True]) == 1:
             return next(iter(results[True]))
-        raise Unsupported(f"{_named(name)} changes by what other fields hold, so it depends on the order of rows")
+        raise Unsupported(f"{_label(name)} changes by what other fields hold, so it depends on the order of rows")
 
     def _check_inverse(self, fields: Mapping[str, Field], cases: Sequence[_Case], failed: Sequence[_Effect]) -> None:
-        """Refuse a `retract` that is not the exact inverse of `accumulate`."""
+        """Raise Unsupported if `retract` is not the exact inverse of `accumulate`."""
         for name, one in fields.items():
             if one.monoid not in ("sum", "keep"):
-                raise Unsupported(f"{_named(name)} is {_MONOIDS[one.monoid]}, which cannot be retracted")
+                raise Unsupported(f"{_label(name)} is {_MONOIDS[one.monoid]}, which cannot be retracted")
             before = self.fields[name]
             for case in cases:
                 for effect in case.effects:
                     assert effect.values is not None
                     there, back = (_amount(before, effect.values[key]) for key in (name, f"-{name}"))
                     if there is None or back is None or not same_sum(add(there, back), const(0), case.facts):
-                        raise Unsupported(f"retract is not the inverse of accumulate for {_named(name)}")
+                        raise Unsupported(f"retract is not the inverse of accumulate for {_label(name)}")
         for each in failed:
             if any(fact.uses("field") for fact in each.facts):
                 raise Unsupported("retract raises for some accumulators")
@@ -494,7 +496,7 @@ class _Subject:
 
 
 def _cases(known: Mapping[Expr, bool], effects: Sequence[_Effect]) -> Iterator[_Case]:
-    """Sort runs by what they ask about the row."""
+    """Group runs by their conditions on the row."""
     for effect in effects:
         for fact in effect.facts:
             if fact not in known and not fact.uses("field"):
@@ -507,7 +509,7 @@ def _cases(known: Mapping[Expr, bool], effects: Sequence[_Effect]) -> Iterator[_
 
 
 def _amount(before: Expr, after: Expr) -> Expr | None:
-    """Return what was added to a field; None if it was not just added to."""
+    """Return the number that was added to a field; None if something else was done."""
     if after == before:
         return const(0)
     if before.kind not in ("int", "float") and not is_decimal(before.kind):
@@ -517,7 +519,7 @@ def _amount(before: Expr, after: Expr) -> Expr | None:
 
 
 def _without(before: Expr, after: Expr) -> Expr | None:
-    """Return the rest of a sum without one summand."""
+    """Return a sum without one of its summands."""
     if after == before:
         return const(0)
     if after.op != "add":
@@ -533,7 +535,7 @@ def _without(before: Expr, after: Expr) -> Expr | None:
 Relation = Literal["empty", "less", "equal", "greater", "value is NaN", "held is NaN", "both are NaN"]
 _PLAIN: Final[tuple[Relation, ...]] = ("less", "equal", "greater")
 _MONOIDS: Final = {"min": "the least value", "max": "the greatest value", "set": "set", "sum": "a sum", "keep": "kept"}
-# What Python says of `value < held`, `held < value`, and `value == held`.
+# The results of `value < held`, `held < value` and `value == held`, by the relation of the two.
 _ANSWERS: Final[dict[Relation, tuple[bool, bool, bool]]] = {
     "less": (True, False, False),
     "equal": (False, False, True),
@@ -544,15 +546,15 @@ _ANSWERS: Final[dict[Relation, tuple[bool, bool, bool]]] = {
 }
 
 
-class _Held:
-    """A field that holds one of the values that it is compared with.
+class _Extremum:
+    """The analysis of a field that keeps the minimum or maximum of the values with which it is compared.
 
     Args:
         subject: The call.
         name: The field.
         cases: The cases of rows.
-        others: The fields that are not compared, of which some tell whether there is a value.
-        guarded: Whether the field may have no value yet, as its start (None) or another field tells.
+        others: The fields that are not compared. One of them may show whether there is a value yet.
+        guarded: Whether there may be no value yet, which is shown by None or by another field.
     """
 
     def __init__(
@@ -578,26 +580,26 @@ class _Held:
         )
 
     def _unsupported(self, why: str) -> Unsupported:
-        return Unsupported(f"{_named(self.name)} {why}, so it depends on the order of rows")
+        return Unsupported(f"{_label(self.name)} {why}, so it depends on the order of rows")
 
     def _candidate(self, case: _Case) -> Expr | None:
-        """Return the value that the rows of a case may put into the field."""
-        candidates = {self._put(each) for each in case.effects if each.values is not None} - {self.before}
+        """Return the value that rows of a case may store in the field."""
+        candidates = {self._stored_value(each) for each in case.effects if each.values is not None} - {self.before}
         if not candidates:
             return None
         if len(candidates) > 1 or next(iter(candidates)).uses("field") or NONE in candidates:
             raise self._unsupported("is computed from itself or other fields, or set to several values")
         return next(iter(candidates))
 
-    def _put(self, effect: _Effect) -> Expr:
-        """Return what a run puts into the field. A truth value that is kept is told by what it was."""
+    def _stored_value(self, effect: _Effect) -> Expr:
+        """Return the value that a run stores in the field. An unchanged bool is its known previous value."""
         assert effect.values is not None
         value = effect.values[self.name]
         held = effect.facts.get(self.before)
         return self.before if held is not None and value == const(held) else value
 
     def _guards(self, one: Field) -> bool:
-        """Return whether a field tells, by leaving its start, that this one has a value."""
+        """Return whether another field differs from its start exactly when this one has a value."""
         if one.monoid == "set" and isinstance(one.start, bool) and one.parts[0].value == const(not one.start):
             pass
         elif not (one.monoid == "sum" and all(each.value.is_const and each.value.value > 0 for each in one.parts)):
@@ -607,7 +609,7 @@ class _Held:
         return conditions == chosen
 
     def _may_be_nan(self, case: _Case, value: Expr) -> bool | None:
-        """Return whether the value of a case is NaN: None if that is not known."""
+        """Return whether the value of a case is NaN; None if it is unknown."""
         if value.kind != "float":
             return False
         same = compare("eq", value, value)
@@ -619,7 +621,7 @@ class _Held:
         return None
 
     def relations(self, case: _Case, value: Expr) -> list[Relation]:
-        """Return the relations of the value of a row and the field that are possible."""
+        """Return the possible relations of a row's value to the field."""
         possible: list[Relation] = ["empty"] if self.guarded else []
         if self.before.kind == "bool":
             return [*possible, "equal", "greater" if value == TRUE else "less"]
@@ -659,7 +661,7 @@ class _Held:
         raise self._unsupported("is compared with something other than the value that it takes")
 
     def _of_truth(self, one: Expr, known: Mapping[Expr, bool]) -> int:
-        """Return the value of an expression over truth values that are known."""
+        """Return the value of an expression over bools whose values are known."""
         if one in known:
             return known[one]
         if one.is_const:
@@ -670,13 +672,13 @@ class _Held:
         raise self._unsupported("is compared with something other than the value that it takes")
 
     def _of_guard(self, fact: Expr, name: str, relation: Relation) -> bool | None:
-        """Return whether a fact holds about a field that leaves its start with the first value."""
+        """Return the result of a condition on a field that differs from its start after the first value."""
         guard, start = self.subject.fields[name], self.subject.starts[name]
-        if fact == guard:  # a truth value
+        if fact == guard:  # a bool field
             return bool(start) if relation == "empty" else not start
         first = const(start)
         is_empty = relation == "empty"
-        # Counts only grow.
+        # A count never decreases.
         known = {
             compare("eq", guard, first): is_empty,
             compare("eq", first, guard): is_empty,
@@ -685,7 +687,7 @@ class _Held:
         }
         if fact in known:
             return known[fact]
-        raise self._unsupported(f"depends on {_named(name)}")
+        raise self._unsupported(f"depends on {_label(name)}")
 
     def takes(self, case: _Case, value: Expr, relation: Relation) -> bool:
         """Return whether a row's value replaces the held one."""
@@ -693,15 +695,15 @@ class _Held:
         for effect in case.effects:
             answers = {fact: self.answer(case, fact, relation, value) for fact in effect.facts if fact.uses("field")}
             if all(answer is None or answer is effect.facts[fact] for fact, answer in answers.items()):
-                outcomes.add(self._put(effect) == value)
+                outcomes.add(self._stored_value(effect) == value)
         if len(outcomes) != 1:
             raise self._unsupported("is chosen by more than a comparison with it")
         return outcomes.pop()
 
     def field(self) -> Field:
-        """Return the field, which is the least or greatest of its values."""
+        """Return the lift of the field: a minimum or maximum. Raises Unsupported if it is neither."""
         monoids: set[Monoid] = set()
-        parts: list[Part] = []
+        parts: list[Case] = []
         for index, case in enumerate(self.cases):
             value = self.values[index]
             if value is None:
@@ -709,7 +711,7 @@ class _Held:
             monoid = self._monoid(case, value)
             if monoid is not None:
                 monoids.add(monoid)
-            parts.append(Part(case.when, value))
+            parts.append(Case(case.when, value))
         if len(monoids) != 1:
             raise self._unsupported("is the least and the greatest value at once, or any of them")
         (monoid,) = monoids
@@ -717,7 +719,7 @@ class _Held:
         return Field(self.name, monoid, self.start, tuple(parts), competes=not self.guarded)
 
     def _monoid(self, case: _Case, value: Expr) -> Monoid | None:
-        """Return whether the rows of a case are compared for the least or the greatest value; None if both fit."""
+        """Return whether the rows of a case form a minimum or a maximum; None if both fit."""
         takes = {relation: self.takes(case, value, relation) for relation in self.relations(case, value)}
         if not self.guarded and self.start == 0.0 and value.kind == "float" and takes.get("equal"):
             raise self._unsupported(f"starts as {self.start} and takes an equal value, 0.0 or -0.0")
@@ -739,18 +741,18 @@ class _Held:
             raise self._unsupported("is neither the least nor the greatest value")
         return fitting[0] if len(fitting) == 1 else None
 
-    def _check_types(self, parts: Sequence[Part]) -> None:
+    def _check_types(self, parts: Sequence[Case]) -> None:
         wanted = kind_of(self.subject.types[self.name])
         assert wanted is not None
         for part in parts:
             given = part.value.kind
             if given != wanted[0] or (part.value.is_const and part.value.value is None):
                 raise Unsupported(
-                    f"{_named(self.name)} is of the type {self.subject.types[self.name]} and takes a {given}"
+                    f"{_label(self.name)} is of the type {self.subject.types[self.name]} and takes a {given}"
                 )
 
     def excludes(self, effect: _Effect) -> bool:
-        """Return whether a run cannot occur, whatever this field holds."""
+        """Return whether a run cannot occur for any value of this field."""
         for index, case in enumerate(self.cases):
             value = self.values[index]
             if not effect.meets(case.facts):
@@ -768,9 +770,9 @@ class _Held:
         return True
 
 
-def _shown(value: Expr) -> str:
+def _repr(value: Expr) -> str:
     return repr(value.value) if value.is_const else f"a {value.kind}"
 
 
-def _named(name: str) -> str:
+def _label(name: str) -> str:
     return f"the field {name}" if name else "the accumulator"

@@ -1,7 +1,7 @@
-"""Whether a `Lift` that a server tells belongs to its call.
+"""Check that a `Lift` from a server fits its call.
 
-The expressions become SQL in the session of the user. So each of them must have the types of the call, and each text in
-it must be one of ours: a server that is damaged, hostile or of another version cannot put anything else there.
+Its expressions become SQL in the user's session. So each must have the types of the call, and may contain only known
+operations: a server that is damaged, hostile or of another version cannot inject anything else.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def member_types(state: pa.DataType) -> dict[str, pa.DataType]:
 
 
 def holds_whole(type_: pa.DataType) -> bool:
-    """Return whether a type holds integers."""
+    """Return whether a type contains integers only."""
     return pa.types.is_signed_integer(type_) or (pa.types.is_decimal128(type_) and type_.scale == 0)
 
 
 def fits(value: Any, type_: pa.DataType) -> bool:
-    """Return whether a type holds a constant."""
+    """Return whether a constant is in the range of a type."""
     try:
         pa.scalar(decimal.Decimal(value) if pa.types.is_decimal(type_) and value is not None else value, type_)
     except (pa.ArrowException, ArithmeticError):
@@ -41,7 +41,7 @@ def fits(value: Any, type_: pa.DataType) -> bool:
 
 
 def check_outcome(kinds: set[str], type_: pa.DataType) -> None:
-    """Refuse values that an engine may not write as the type of the result exactly as Python does."""
+    """Raise Unsupported for values that an engine may convert to the result type in another way than Python."""
     if len(kinds) != 1:
         raise Unsupported(f"get_value returns {' and '.join(sorted(kinds)) or 'nothing'}")
     (kind,) = kinds
@@ -54,7 +54,7 @@ def check_outcome(kinds: set[str], type_: pa.DataType) -> None:
 
 
 def check_lift(lift: Lift, inputs: Sequence[pa.DataType], state: pa.DataType, result: pa.DataType) -> None:
-    """Check that a lift is one of a call.
+    """Check that a lift fits a call.
 
     Args:
         lift: The lift.
@@ -63,7 +63,7 @@ def check_lift(lift: Lift, inputs: Sequence[pa.DataType], state: pa.DataType, re
         result: The type of the result.
 
     Raises:
-        ValueError: It is not, with the reason.
+        ValueError: It does not fit, with the reason.
     """
     members = member_types(state)
     names = [each.name for each in lift.fields]
@@ -96,7 +96,7 @@ def check_lift(lift: Lift, inputs: Sequence[pa.DataType], state: pa.DataType, re
 
 
 def _check_field(one: Field, kinds: Sequence[str], type_: pa.DataType) -> None:
-    """Check what the rows do to a field, and its start. Raises ValueError."""
+    """Check the expressions and the start of a field. Raises ValueError."""
     known = kind_of(type_)
     if known is None or not _is_start(one.start, known[0], type_):
         raise ValueError(f"the field {one.name!r} starts as {one.start!r}, and its type is {type_}")
@@ -136,7 +136,7 @@ def _check_condition(one: Any, leaves: Mapping[Any, Expr]) -> None:
 
 
 def _kind(one: Any, leaves: Mapping[Any, Expr]) -> str:
-    """Return the kind of an expression, whose operations are checked when it is read. Raises ValueError.
+    """Return the kind of an expression. Its operations were checked when it was parsed. Raises ValueError.
 
     Args:
         one: The expression.

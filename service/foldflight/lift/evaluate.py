@@ -1,4 +1,4 @@
-"""Evaluates expressions in Python, as an engine does: an integer that leaves 64 bits is an error."""
+"""Evaluate expressions in Python as an engine does: an integer that exceeds 64 bits is an error."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def evaluate(expr: Expr, row: Sequence[Any] | Mapping[str, Any], sign: int = 1) 
             return one / other
         case _:
             values = [evaluate(each, row, sign) if isinstance(each, Expr) else each for each in expr.parts]
-            value = _applied(expr, values)
+            value = _apply(expr, values)
     if type(value) is int and not -_END <= value < _END:
         raise OverflowError(f"{expr} is {value}")
     return value
 
 
-def _applied(expr: Expr, values: Sequence[Any]) -> Any:
+def _apply(expr: Expr, values: Sequence[Any]) -> Any:
     match expr.op, *values:
         case "add", one, other:
             return one + other
         case "neg", one:
-            # The other sign of a DECIMAL has the same digits, of which `-` would round some away.
+            # `-` would round a DECIMAL to the digits of the context.
             return one.copy_negate() if isinstance(one, decimal.Decimal) else -one
         case "mul", one, other:
             return one * other

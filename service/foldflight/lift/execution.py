@@ -1,7 +1,7 @@
-"""Executes authors' methods with symbols in place of rows: one run for each way through their branches.
+"""Symbolic execution of authors' methods: one run for each path through their branches.
 
-A run has a list of facts: the conditions that it met and how they were decided. Everything that is not understood is
-unsupported, so a run that ends has the effect of the method on every row for which its facts hold.
+A run collects facts: the conditions on its path and their results. Everything that is not understood is unsupported, so
+a run that ends has the effect of the method on every row for which its facts hold.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from foldflight.lift.tree import (
     scale_of,
 )
 
-_RUNS_MAX: Final = 128
-_STEPS_MAX: Final = 5_000
-_DEPTH_MAX: Final = 16
-# Integers up to this size are the same as floats.
+_RUNS_MAX: Final = 128  # paths through a method
+_STEPS_MAX: Final = 5_000  # expressions and statements of a run
+_DEPTH_MAX: Final = 16  # nested calls
+# Floats represent all integers up to this magnitude exactly.
 _WHOLE_MAX: Final = 1 << 53
-# Integers up to this size become the nearest float, in Python as in an engine.
+# Up to this magnitude, an engine converts integers to the nearest float, as Python does.
 _LONG_MAX: Final = 1 << 63
-# Spark negates DECIMALs in the context of 34 digits that Scala has, and adds them exactly.
+# Spark negates DECIMALs in Scala's context of 34 digits; it adds them exactly.
 _NEGATED_DIGITS_MAX: Final = 34
 _CONSTANTS: Final = (bool, int, float, str, type(None))
 _OPERATORS: Final = {
@@ -80,7 +80,7 @@ class Raised(Exception):  # noqa: N818 - what the author's method does, not a fa
         self.by_null = by_null
 
 
-class _Returned(Exception):  # noqa: N818
+class _Return(Exception):  # noqa: N818
     def __init__(self, value: Any) -> None:
         super().__init__()
         self.value = value
@@ -120,7 +120,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Known:
-    """An object of Python that the methods name: a module, class or function; or a Decimal, which only starts a sum."""
+    """A Python object that the methods use: a module, a class, a function, or a Decimal that a sum starts with."""
 
     of: Any
 
@@ -134,17 +134,17 @@ class _Bound:
 
 
 def _creates() -> None:
-    """Is the function of a stack frame that only creates an object."""
+    """The function of a stack frame that only creates an object."""
 
 
 _CREATES: Final = cast("FunctionType", _creates)
 
 
 class Run:
-    """One way through the methods.
+    """One path through the methods.
 
     Args:
-        trail: How the first conditions are decided; all others hold.
+        trail: The results of the first conditions of the path; later ones are true.
         nullable: Which arguments and fields may be NULL.
         divides: Whether integers beyond 2**53 may be divided.
     """
@@ -158,7 +158,7 @@ class Run:
         self._steps = 0
 
     def decide(self, condition: Expr) -> bool:
-        """Return whether a condition holds in this run."""
+        """Return the result of a condition in this run, and add it to the facts."""
         if condition.is_const:
             return bool(condition.value)
         if condition.op == "not":
@@ -262,7 +262,7 @@ class _StackFrame:
         self.bind()
         try:
             self.block(self.source.node.body)
-        except _Returned as returned:
+        except _Return as returned:
             return returned.value
         return NONE
 
@@ -285,12 +285,12 @@ class _StackFrame:
                 self.locals[name] = self.constant(parameter.default, f"the default of {name}")
 
     def unsupported(self, why: str) -> Unsupported:
-        """Return the refusal of the function, with the line that is executed."""
+        """Return the exception for a reason, with the line that is executed."""
         return Unsupported(f"{why} ({self.where})")
 
     @property
     def where(self) -> str:
-        """The file and line that is executed."""
+        """The file and the line that is executed."""
         file = "" if self.source is None else self.source.file
         return f"{self.function.__name__}, {file}:{self.line}"
 
@@ -327,12 +327,12 @@ class _StackFrame:
             case ast.AugAssign(target=target, op=op, value=value):
                 if any(isinstance(each, ast.Call) for each in ast.walk(target)):
                     raise self.unsupported(f"it assigns {ast.unparse(target)}, the result of a call")
-                before = self.value(_loaded(target))
+                before = self.value(_load(target))
                 self.assign(target, self.binary(op, before, self.value(value), statement))
             case ast.If(test=test, body=then, orelse=otherwise):
                 self.block(then if self.truth(self.value(test)) else otherwise)
             case ast.Return(value=value):
-                raise _Returned(NONE if value is None else self.value(value))
+                raise _Return(NONE if value is None else self.value(value))
             case ast.Raise():
                 raise Raised(f"{ast.unparse(statement)} ({self.where})")
             case ast.Assert(test=test):
@@ -421,7 +421,7 @@ class _StackFrame:
         raise Raised(f"NameError: {name} ({self.where})")
 
     def check_global(self, name: str, value: Any) -> None:
-        """Refuse a global that is not assigned once, in its module, to the constant that it still is."""
+        """Raise Unsupported unless a global is assigned once, in its module, and still has that value."""
         assert self.source is not None
         stores = [
             node
@@ -464,7 +464,7 @@ class _StackFrame:
         raise self.unsupported(f"it uses the attribute {name} of something other than the accumulator and self")
 
     def of_class(self, owner: Any, cls: type, name: str) -> Any:
-        """Return what an attribute that an object does not have itself is in its class."""
+        """Return an attribute of the class, for an object that has none of this name."""
         attribute = inspect.getattr_static(cls, name, None)
         if isinstance(attribute, FunctionType):
             return _Bound(attribute, owner)
@@ -495,7 +495,7 @@ class _StackFrame:
     # --- operators ------------------------------------------------------------------------------------------------
 
     def present(self, value: Any, node: ast.AST) -> Expr:
-        """Return a value, which is not None in this run."""
+        """Return a value. If it is None in this run, the method raises."""
         if not isinstance(value, Expr):
             raise self.unsupported(f"it computes {ast.unparse(node)!r} with something other than numbers")
         if self.running.is_null(value):
@@ -503,7 +503,7 @@ class _StackFrame:
         return value
 
     def number(self, value: Any, node: ast.AST) -> Expr:
-        """Return an integer or float, which is not None in this run."""
+        """Return an int or float. If it is None in this run, the method raises."""
         value = self.present(value, node)
         if value.kind == "bool":
             known = self.running.facts.get(value)
@@ -554,7 +554,7 @@ class _StackFrame:
                 raise self.unsupported(f"it uses {ast.unparse(node)!r}")
 
     def decimal(self, op: ast.operator, one: Expr, other: Expr, node: ast.AST) -> Expr:
-        """Return a field plus a DECIMAL of its scale, or a DECIMAL with a sign. Only these are exact in engines."""
+        """Return a field plus a DECIMAL of its scale, or a signed DECIMAL: only these are exact in engines."""
         if isinstance(op, ast.Mult):
             for factor, rest in ((one, other), (other, one)):
                 if factor.is_const and factor.kind == "int" and factor.value in (1, -1):
@@ -763,7 +763,7 @@ class _StackFrame:
 
 
 def _private(node: ast.AST) -> str:
-    """Return the name of a node if Python puts the name of the class before it."""
+    """Return the name in a node if Python mangles it (`__name` in a class)."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=str(name)):
             return name if name.startswith("__") and not name.endswith("__") else ""
@@ -783,7 +783,7 @@ def _is_written(function: Any) -> bool:
     return isinstance(function, FunctionType) and function.__code__.co_filename != "<string>"
 
 
-def _loaded(target: ast.expr) -> ast.expr:
+def _load(target: ast.expr) -> ast.expr:
     """Return the expression that reads the target of an assignment."""
     match target:
         case ast.Name(id=name):
@@ -799,7 +799,7 @@ def _is_condition(value: Any) -> bool:
 
 
 def _plain_attributes(cls: type, caller: _StackFrame) -> None:
-    """Refuse a class whose attributes are not plain ones."""
+    """Raise Unsupported for a class that changes how attributes are read or written."""
     for base in cls.__mro__[:-1]:
         own = {"__getattribute__", "__getattr__", "__setattr__", "__bool__", "__len__"} & vars(base).keys()
         params = getattr(base, "__dataclass_params__", None)
@@ -887,7 +887,7 @@ def _decimal(caller: _StackFrame, given: list[Any], node: ast.AST) -> Known:
         raise Raised(f"InvalidOperation: {ast.unparse(node)} ({caller.where})") from None
 
 
-def _tested(test: Callable[[Expr], Expr]) -> Callable[[_StackFrame, list[Any], ast.AST], Expr]:
+def _test_operand(test: Callable[[Expr], Expr]) -> Callable[[_StackFrame, list[Any], ast.AST], Expr]:
     def call(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
         return test(caller.floating(caller.number(_one(caller, given, node), node), node))
 
@@ -940,6 +940,6 @@ _BUILT_IN: Final[dict[Any, Callable[[_StackFrame, list[Any], ast.AST], Any]]] = 
     float: _float,
     decimal.Decimal: _decimal,
     isinstance: _isinstance,
-    math.isnan: _tested(lambda value: not_(compare("eq", value, value))),
+    math.isnan: _test_operand(lambda value: not_(compare("eq", value, value))),
     math.isfinite: _isfinite,
 }

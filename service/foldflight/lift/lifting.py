@@ -12,7 +12,7 @@ from foldflight.fold.mode import Unsupported
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import BoundFunction, ClassForm, Function
 from foldflight.lift.analysis import lift_of
-from foldflight.lift.plan import Plan
+from foldflight.lift.plan import LiftPlan
 from foldflight.lift.source import codes_in
 from foldflight.lift.tree import DEPTH_MAX, TEXT_MAX, Lift
 
@@ -61,7 +61,7 @@ def _code_of(cls: type) -> tuple[Any, ...] | None:
             members = [(base, name, value) for base in each.__mro__[:-1] for name, value in vars(base).items()]
         else:
             parts += [each.__code__, repr((each.__defaults__, each.__kwdefaults__))]
-            members = [(each, name, value) for name, value in _named(each)]
+            members = [(each, name, value) for name, value in _label(each)]
         for owner, name, value in members:
             plain = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
             is_class = isinstance(plain, type) and plain.__module__ != "builtins"
@@ -88,7 +88,7 @@ def _held_by(bound: BoundFunction) -> str | None:
     return repr([(name, type(value), value if type(value) in _CONSTANTS else "") for name, value in held.items()])
 
 
-def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
+def _label(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield what the names of a function's code mean: globals, and members of modules among them."""
     names = {name for code in codes_in(function.__code__) for name in code.co_names}
     modules = []
@@ -116,9 +116,9 @@ def _text(bound: BoundFunction) -> str:
         lift = lift_of(bound)
         if lift.depth > DEPTH_MAX:
             raise Unsupported("its expressions are nested too deeply")
-        Plan.of(lift)
+        LiftPlan.of(lift)
         if not lift.unretractable:
-            Plan.of(lift, has_kinds=True)
+            LiftPlan.of(lift, has_kinds=True)
     except Unsupported as unsupported:
         return json.dumps({"reason": str(unsupported)})
     except RecursionError:

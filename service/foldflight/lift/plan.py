@@ -22,10 +22,10 @@ from foldflight.lift.evaluate import evaluate
 from foldflight.lift.tree import (
     SIGN,
     TRUE,
+    Case,
     Expr,
     Field,
     Lift,
-    Part,
     add,
     all_of,
     compare,
@@ -40,22 +40,22 @@ from foldflight.lift.tree import (
 
 _LIMB: Final = 32
 _END: Final = 1 << 63
-# No state holds amounts beyond this. The expressions of a product grow with the power of its factors: those of
-# BIGINT**3 have about two thousand parts, and those of BIGINT**4 are too many for an engine.
+# Limit of amounts; states have no larger ones. Expressions of products grow fast: BIGINT**3 takes about two thousand
+# operations, and BIGINT**4 too many for an engine.
 _AMOUNT_END: Final = 1 << 192
-# The time to see whether conditions leave no row doubles with each fact.
+# Distinct facts for which `_cover` tries all combinations: each one doubles the time.
 _FACTS_MAX: Final = 8
-# Of the summands of two factors: each pair is multiplied. A cube of BIGINT has a hundredth of it.
+# Maximum number of products when two sums are multiplied; BIGINT**3 needs about 40.
 _PAIRS_MAX: Final = 4_096
-# The engine's sums of DECIMALs, and states of them, have this many digits.
+# Digits of the engine's sums of DECIMALs, and of their states.
 _DIGITS_MAX: Final = 38
 _EXACT: Final = decimal.Context(prec=76)
-# Totals below this are computed in 64-bit integers; the float that estimates them is wrong by far less.
+# Totals whose estimate is below this are computed in int64; the estimate is off by far less than the other half.
 _FAST_MAX: Final = float(1 << 61)
 
 
-class SumOverflow(Exception):  # noqa: N818 - the caller knows the group and makes an error of it
-    """The sum of a limb left 64 bits.
+class SumOverflow(Exception):  # noqa: N818 - the caller knows the group, and raises its error
+    """The sum of a limb exceeds 64 bits.
 
     Args:
         index: The position of the group.
@@ -92,7 +92,7 @@ class Aggregate:
     """
 
     kind: Literal["sum", "wide sum", "decimal sum", "count", "min", "max"]
-    cases: tuple[Part, ...]
+    cases: tuple[Case, ...]
 
     @property
     def sums(self) -> bool:
@@ -129,7 +129,7 @@ class Aggregate:
 
 
 def _replaces(kind: str, value: Any, held: Any) -> bool:
-    """Return whether a value is less or greater than the held one, where NaN is the greatest number."""
+    """Return whether a value replaces the current minimum or maximum. NaN is greater than all numbers."""
     value_is_nan, held_is_nan = value != value, held != held  # noqa: PLR0124 - only NaN differs from itself
     if value_is_nan or held_is_nan:
         return value_is_nan is not held_is_nan and value_is_nan is (kind == "max")
@@ -138,7 +138,7 @@ def _replaces(kind: str, value: Any, held: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Limb:
-    """One summand of a field: the result of an aggregate, times a factor, shifted to the left."""
+    """One summand of a field: the result of an aggregate, times a factor, shifted left."""
 
     index: int
     shift: int = 0
@@ -146,13 +146,13 @@ class _Limb:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How an engine computes the states of one call.
+class LiftPlan:
+    """The aggregations with which an engine computes the states of one call.
 
     Args:
         lift: What the function does.
         aggregates: What the engine computes for each group.
-        limbs: For each field, the aggregates that it consists of.
+        limbs: For each field, the summands that it consists of.
     """
 
     lift: Lift
@@ -161,7 +161,7 @@ class Plan:
 
     @property
     def outcome_reason(self) -> str:
-        """Why states and results are put together in Python; empty if expressions of an engine can do it."""
+        """The reason why Python must compute results from the aggregates; empty if expressions of an engine can."""
         if self.lift.outcome.reason:
             return self.lift.outcome.reason
         if any(each.shift > 2 * _LIMB or abs(each.factor) >> _LIMB for limbs in self.limbs for each in limbs):
@@ -185,7 +185,7 @@ class Plan:
         return ""
 
     @classmethod
-    def of(cls, lift: Lift, *, has_kinds: bool = False) -> Plan:
+    def of(cls, lift: Lift, *, has_kinds: bool = False) -> LiftPlan:
         """Return the plan.
 
         Args:
@@ -193,7 +193,7 @@ class Plan:
             has_kinds: Whether rows may be retracted.
 
         Raises:
-            Unsupported: An expression could leave 64 bits where it cannot be cut.
+            Unsupported: An expression could exceed 64 bits, and cannot be split.
         """
         if has_kinds and lift.unretractable:
             raise Unsupported(lift.unretractable)
@@ -216,7 +216,7 @@ class Plan:
 
     @property
     def raising(self) -> tuple[Expr, ...]:
-        """Conditions of which one holds for the rows that fail, shorter than those of the failures."""
+        """Conditions for rows that fail: one of them holds. They are shorter than those of `failures`."""
         raising: list[Expr] = []
         for each in self.lift.failures:
             conditions = each.when.parts if each.when.op == "and" else (each.when,)
@@ -233,7 +233,7 @@ class Plan:
         value = aggregate.cases[0].value
         if value.kind in ("int", "float", "bool"):
             return {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}[value.kind]
-        # A text may be a constant of the author, and then no argument needs to be one.
+        # A string may be a constant of the author, so there may be no argument of its type.
         return next((type_ for type_ in inputs if str(type_) == value.kind), pa.string())
 
     def states(self, results: Sequence[pa.Array], type_: pa.DataType, count: int) -> pa.Array:
@@ -258,7 +258,7 @@ class Plan:
         field, limbs = self.lift.fields[index], self.limbs[index]
         columns = [results[each.index] for each in limbs]
         if field.monoid == "keep":
-            return _repeated(field.start, count, type_)
+            return _repeat(field.start, count, type_)
         if field.adds_decimals:
             return _decimals(field.name, columns[0], type_)
         if field.monoid == "sum":
@@ -280,7 +280,7 @@ class Plan:
         return column if field.start is None else pc.fill_null(column, pa.scalar(field.start, type_))
 
 
-def _repeated(value: Any, count: int, type_: pa.DataType) -> pa.Array:
+def _repeat(value: Any, count: int, type_: pa.DataType) -> pa.Array:
     return pa.array([value] * count, type_) if value is None else pa.repeat(pa.scalar(value, type_), count)
 
 
@@ -297,7 +297,7 @@ def _totals(start: int, limbs: Sequence[_Limb], columns: Sequence[pa.Array]) -> 
     if np.max(bound, initial=0.0) < _FAST_MAX:
         total = np.full(len(columns[0]), start, np.int64)
         for array, factor in zip(arrays, factors, strict=True):
-            # A factor beyond 64 bits has the limb 0 only.
+            # If a factor exceeds 64 bits, all values of the limb are 0.
             total += array * np.int64(factor) if abs(factor) < _END else 0
         return pa.array(total)
     lists = [array.tolist() for array in arrays]
@@ -345,26 +345,26 @@ def _whole(name: str, totals: Any, type_: pa.DataType) -> pa.Array:
 
 
 def _aggregates(field: Field, *, has_kinds: bool) -> list[tuple[Aggregate, int, int]]:
-    """Return the aggregates that a field consists of, each with its shift and factor."""
+    """Return the aggregates of a field, each with its shift and factor."""
     match field.monoid:
         case "keep":
             return []
         case "set":
-            return [(Aggregate("count", tuple(Part(each.when, const(1)) for each in field.parts)), 0, 1)]
+            return [(Aggregate("count", tuple(Case(each.when, const(1)) for each in field.parts)), 0, 1)]
         case "min" | "max":
             return [(Aggregate(field.monoid, field.parts), 0, 1)]
     if field.adds_decimals:
-        signed = tuple(_signed(field.parts)) if has_kinds else field.parts
+        signed = tuple(_with_sign(field.parts)) if has_kinds else field.parts
         return [(Aggregate("decimal sum", signed), 0, 1)]
     amounts = {each.value for each in field.parts}
     if any(max(-each.low, each.high) >= _AMOUNT_END for each in amounts):
         raise Unsupported("it adds integers that may exceed 192 bits")
     if not has_kinds and len(amounts) == 1 and (amount := next(iter(amounts))).is_const:
-        return [(Aggregate("count", tuple(Part(each.when, const(1)) for each in field.parts)), 0, amount.value)]
-    cases: dict[int, list[Part]] = {}
+        return [(Aggregate("count", tuple(Case(each.when, const(1)) for each in field.parts)), 0, amount.value)]
+    cases: dict[int, list[Case]] = {}
     for part in field.parts:
         for shift, limb in _limbs(multiply(SIGN, part.value) if has_kinds else part.value).items():
-            cases.setdefault(shift, []).append(Part(part.when, limb))
+            cases.setdefault(shift, []).append(Case(part.when, limb))
     aggregates = []
     for shift, parts in sorted(cases.items()):
         is_narrow = all(_is_limb(part.value) for part in parts)
@@ -373,18 +373,18 @@ def _aggregates(field: Field, *, has_kinds: bool) -> list[tuple[Aggregate, int, 
 
 
 def _with_rest(one: Aggregate, failing: Sequence[Expr]) -> Aggregate:
-    """Return an aggregate whose last case has no condition, if it takes all rows that are left and do not fail.
+    """Return an aggregate whose last case has no condition, if it applies to all other rows that do not fail.
 
-    A row that fails is an error, whatever else is computed of it.
+    A row that fails is an error, so its value does not matter.
     """
     *others, last = one.cases
     if last.when != TRUE and _hold_always([*(each.when for each in one.cases), *failing]):
-        return replace(one, cases=(*others, Part(TRUE, last.value)))
+        return replace(one, cases=(*others, Case(TRUE, last.value)))
     return one
 
 
 def _hold_always(conditions: Sequence[Expr]) -> bool:
-    """Return whether one of some conditions certainly holds for each row."""
+    """Return whether it is proven that one of the conditions holds for each row."""
     literals = [each.parts if each.op == "and" else () if each == TRUE else (each,) for each in conditions]
     facts = {_fact(literal) for each in literals for literal in each}
     return len(facts) <= _FACTS_MAX and _cover([frozenset(each) for each in literals])
@@ -395,7 +395,7 @@ def _fact(literal: Expr) -> Expr:
 
 
 def _cover(conditions: Sequence[frozenset[Expr]]) -> bool:
-    """Return whether one of some conditions holds, whatever the facts are of which they consist."""
+    """Return whether one of the conditions holds for every combination of their facts."""
     if not all(conditions):
         return True
     if not conditions:
@@ -405,12 +405,12 @@ def _cover(conditions: Sequence[frozenset[Expr]]) -> bool:
     return all(map(_cover, sides))
 
 
-def _signed(parts: Sequence[Part]) -> Iterator[Part]:
-    """Yield the parts for rows that are added, and for those that are retracted."""
+def _with_sign(parts: Sequence[Case]) -> Iterator[Case]:
+    """Yield the cases for rows that are added and for rows that are retracted, which have the negated value."""
     retracts = compare("lt", SIGN, const(0))
     for part in parts:
-        yield Part(all_of([part.when, not_(retracts)]), part.value)
-        yield Part(all_of([part.when, retracts]), negate(part.value))
+        yield Case(all_of([part.when, not_(retracts)]), part.value)
+        yield Case(all_of([part.when, retracts]), negate(part.value))
 
 
 def _fits(one: Expr) -> bool:
@@ -418,18 +418,18 @@ def _fits(one: Expr) -> bool:
 
 
 def _check(one: Expr) -> None:
-    """Refuse an expression that could leave 64 bits."""
+    """Raise Unsupported for an expression that could exceed 64 bits."""
     if not all(_fits(each) for each in one.walk() if each.kind == "int"):
         raise Unsupported("it compares integers that may exceed 64 bits")
 
 
 def _is_limb(one: Expr) -> bool:
-    """Return whether the sum of such numbers holds 2**31 rows."""
+    """Return whether 2**31 such numbers can be added in 64 bits."""
     return one.low >= -(1 << (_LIMB - 1)) and one.high < 1 << _LIMB
 
 
 def _limbs(amount: Expr) -> dict[int, Expr]:
-    """Return 64-bit integers by their shift, whose sum is the amount."""
+    """Split an amount into 64-bit integers by their left shift."""
     pending: dict[int, list[Expr]] = {}
     for shift, term in _terms(amount):
         pending.setdefault(shift, []).append(term)
@@ -451,7 +451,7 @@ def _limbs(amount: Expr) -> dict[int, Expr]:
 
 
 def _sum(terms: Sequence[Expr]) -> Expr | None:
-    """Return the sum of integers if no step leaves 64 bits."""
+    """Return the sum of integers; None if a step could exceed 64 bits."""
     total = terms[0]
     for each in terms[1:]:
         total = add(total, each)
@@ -461,7 +461,7 @@ def _sum(terms: Sequence[Expr]) -> Expr | None:
 
 
 def _terms(one: Expr) -> list[tuple[int, Expr]]:
-    """Return 64-bit integers with shifts, whose sum is the amount."""
+    """Return 64-bit integers with left shifts, whose sum is the expression."""
     if all(_fits(each) for each in one.walk() if each.kind == "int"):
         return [(0, one)]
     match one.op, *one.parts:
@@ -471,7 +471,7 @@ def _terms(one: Expr) -> list[tuple[int, Expr]]:
         case "add", left, right:
             return _terms(left) + _terms(right)
         case "neg", inner:
-            return [part for shift, term in _terms(inner) for part in _negated(shift, term)]
+            return [part for shift, term in _terms(inner) for part in _negate_term(shift, term)]
         case "mul", left, right:
             pairs = [(one_, other) for one_ in _terms(left) for other in _terms(right)]
             if len(pairs) > _PAIRS_MAX:
@@ -481,7 +481,7 @@ def _terms(one: Expr) -> list[tuple[int, Expr]]:
             raise Unsupported("it adds integers that may exceed 64 bits and cannot be cut")
 
 
-def _negated(shift: int, term: Expr) -> list[tuple[int, Expr]]:
+def _negate_term(shift: int, term: Expr) -> list[tuple[int, Expr]]:
     negative = negate(term)
     if _fits(negative):
         return [(shift, negative)]
@@ -489,7 +489,7 @@ def _negated(shift: int, term: Expr) -> list[tuple[int, Expr]]:
 
 
 def _product(left: list[tuple[int, Expr]], right: list[tuple[int, Expr]]) -> list[tuple[int, Expr]]:
-    """Return the products of all pairs, whose factors are cut until the product fits."""
+    """Return the products of all pairs of summands. Factors are split until each product fits 64 bits."""
     made = []
     for one_shift, one in left:
         for other_shift, other in right:

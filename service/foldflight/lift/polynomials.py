@@ -1,4 +1,4 @@
-"""Sums and products as polynomials over arguments, to compare them whatever the author's way to write them."""
+"""Sums and products as polynomials over arguments, to compare expressions that authors wrote in different ways."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from foldflight.lift.tree import Expr, is_decimal
 
-# A monomial is the sorted texts of its factors; a polynomial is the coefficient of each.
+# The coefficient of each monomial, which is the sorted texts of its factors.
 _Polynomial: TypeAlias = Counter[tuple[str, ...]]
 
 
 def same_sum(one: Expr | None, other: Expr | None, facts: Mapping[Expr, bool]) -> bool:
-    """Return whether two amounts are certainly the same number for every row for which the facts hold."""
+    """Return whether two amounts are proven equal for all rows for which the facts hold."""
     if one is None or other is None:
         return False
     if one == other:

@@ -1,4 +1,4 @@
-"""The source of an author's methods, as syntax trees of which it is certain that they are the code that runs."""
+"""The syntax trees of authors' methods, after a check that they are the source of the code that runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import CodeType, FunctionType
 
 from foldflight.fold.mode import Unsupported
 
-_CACHED_MAX = 256
+_CACHED_MAX = 256  # functions whose trees are kept
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def source_of(function: FunctionType) -> Source:
     is not taken for it.
 
     Raises:
-        Unsupported: There is no source, or it is not that of the code.
+        Unsupported: There is no source, or it is not the source of the code.
     """
     code = function.__code__
     text = "".join(linecache.getlines(code.co_filename, function.__globals__))
@@ -49,7 +49,7 @@ def source_of(function: FunctionType) -> Source:
 
 @functools.lru_cache(_CACHED_MAX)
 def _source_in(text: str, code: CodeType) -> Source | None:
-    parsed = _parsed(text, code.co_filename)
+    parsed = _parse(text, code.co_filename)
     if parsed is None or code not in parsed[1]:
         return None
     for node in ast.walk(parsed[0]):
@@ -61,7 +61,7 @@ def _source_in(text: str, code: CodeType) -> Source | None:
 
 
 @functools.lru_cache(32)
-def _parsed(text: str, file: str) -> tuple[ast.Module, frozenset[CodeType]] | None:
+def _parse(text: str, file: str) -> tuple[ast.Module, frozenset[CodeType]] | None:
     try:
         module = ast.parse(text, file)
         return module, frozenset(codes_in(compile(text, file, "exec", dont_inherit=True)))
@@ -70,7 +70,7 @@ def _parsed(text: str, file: str) -> tuple[ast.Module, frozenset[CodeType]] | No
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:
-    """Yield code, and all code inside of it."""
+    """Yield a code object and all code objects inside it."""
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):

@@ -1,8 +1,7 @@
-"""What a function adds to each field of its accumulator for one row, as data: expressions, conditions and monoids.
+"""The lift of a function as data: expressions and conditions over one row, and a monoid for each field.
 
-Nothing here knows an engine or an author's class. A `Lift` is written as JSON, so that a server can tell an engine what
-its functions do. The meaning of each expression is that of Python (`evaluate.py`): integers are exact, comparisons
-with NaN are false.
+Nothing here knows an engine or an author's class. A server sends a `Lift` to an engine as JSON. Expressions have
+Python's semantics (`evaluate.py`): integers are exact, and comparisons with NaN are false.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from foldflight.errors import RejectedError
 Monoid: TypeAlias = Literal["sum", "min", "max", "set", "keep"]
 
 _FORMAT: Final = 1
-# Of lifts with sums of DECIMALs, which clients of the first format would take for integers.
+# Format version for DECIMAL sums; clients of version 1 would read them as integers.
 _DECIMAL_FORMAT: Final = 2
-# Bounds of the integers of a field, which have no bounds: so wide that nothing computed with them fits 64 bits.
+# Stands for unbounded in the range of an integer field: nothing computed with it fits 64 bits.
 _ENDLESS: Final = 1 << 1000
 
 
@@ -59,7 +58,7 @@ class Expr:
         return self.parts[0]
 
     def walk(self) -> Iterator[Expr]:
-        """Yield this expression and all that it consists of."""
+        """Yield this expression and all expressions in it."""
         yield self
         for part in self.parts:
             if isinstance(part, Expr):
@@ -67,7 +66,7 @@ class Expr:
 
     @property
     def depth(self) -> int:
-        """How many expressions are within one another."""
+        """The number of nested expressions."""
         return 1 + max((part.depth for part in self.parts if isinstance(part, Expr)), default=0)
 
     def uses(self, op: str) -> bool:
@@ -75,7 +74,7 @@ class Expr:
         return any(each.op == op for each in self.walk())
 
     def to_data(self) -> list[Any]:
-        """Return it as nested lists of plain values, from which `from_data` makes it again."""
+        """Return it as nested lists of plain values, which `from_data` reads."""
         if self.op in ("arg", "field"):
             return [self.op, self.parts[0], self.kind, self.low, self.high]
         if self.op == "const":
@@ -84,7 +83,7 @@ class Expr:
 
 
 def const(value: Any) -> Expr:
-    """Return a constant: None, a truth value, an integer, a float or a text."""
+    """Return a constant: None, a bool, an int, a float or a str."""
     match value:
         case None:
             return Expr("const", (None,), "none")
@@ -93,7 +92,7 @@ def const(value: Any) -> Expr:
         case int():
             return Expr("const", (value,), "int", value, value)
         case float():
-            return Expr("const", (value, repr(value)), "float")  # 0.0 and -0.0 are equal, but not the same
+            return Expr("const", (value, repr(value)), "float")  # 0.0 and -0.0 are equal, but must stay distinct
         case str():
             return Expr("const", (value,), str(pa.string()))
         case _:
@@ -233,7 +232,7 @@ def compare(op: str, one: Expr, other: Expr) -> Expr:
         return const(_COMPARISONS[op](one.value, other.value))
     if any(each.is_const and each.kind == "float" and math.isnan(each.value) for each in (one, other)):
         return FALSE  # a NaN that was computed from constants
-    if op == "le" and one.kind != "float":  # so that it is known as the opposite; with NaN neither is true
+    if op == "le" and one.kind != "float":  # `not (other < one)`, so that both have one fact; with NaN both are false
         return not_(compare("lt", other, one))
     if one.kind == "int" and op == "lt" and (one.high < other.low or one.low >= other.high):
         return const(one.high < other.low)
@@ -282,9 +281,9 @@ _BUILD: Final[dict[str, Callable[..., Expr]]] = {
 }
 
 
-# Of the JSON document of a lift. The largest ones of random classes have a twentieth of it.
+# Characters of the JSON text of a lift. The largest of randomly generated classes have 5 % of it.
 TEXT_MAX: Final = 1_000_000
-# Of expressions within expressions: the parser of an engine reads them with a stack of its own.
+# Nested expressions: the recursive parser of an engine must not overflow its stack.
 DEPTH_MAX: Final = 100
 
 
@@ -325,12 +324,12 @@ def _takes(op: str, kind: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Part:
-    """What one kind of row does to a field.
+class Case:
+    """The effect of some rows on a field.
 
     Args:
-        when: Which rows. It is false, never NULL, for all others.
-        value: What such a row adds, or is compared with; for `set`, a constant.
+        when: The condition for these rows. For other rows it is false, never NULL.
+        value: The value that such a row adds, or that is compared; for `set`, a constant.
     """
 
     when: Expr
@@ -354,7 +353,7 @@ class Field:
     name: str
     monoid: Monoid
     start: Any
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Case, ...] = ()
     competes: bool = True
 
     @property
@@ -385,10 +384,10 @@ class Outcome:
     Args:
         parts: Values and when they are returned; one part applies to each accumulator that does not fail.
         failures: Accumulators for which it raises.
-        reason: Why it is not known, so that Python has to call it; empty if it is known.
+        reason: The reason why it is unknown, so that Python must call `get_value`; empty if it is known.
     """
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Case, ...] = ()
     failures: tuple[Failure, ...] = ()
     reason: str = ""
 
@@ -404,7 +403,7 @@ class Outcome:
     def of_data(cls, data: Mapping[str, Any]) -> Outcome:
         """Return the outcome of `to_data`."""
         return cls(
-            tuple(Part(_expr(when), _expr(value)) for when, value in data["parts"]),
+            tuple(Case(_expr(when), _expr(value)) for when, value in data["parts"]),
             tuple(Failure(_expr(when), str(text)) for when, text in data["fails"]),
             str(data["reason"]),
         )
@@ -439,7 +438,7 @@ class Lift:
         return max((each.depth for each in exprs), default=0)
 
     def narrowed(self, types: Sequence[pa.DataType]) -> Lift:
-        """Return it for columns of these types, which may be narrower than those of the arguments."""
+        """Return the lift for columns of these types, which may be narrower than the types of the arguments."""
         bounds = {index: kind_of(type_) for index, type_ in enumerate(types)}
 
         def narrow(expr: Expr) -> Expr:
@@ -454,7 +453,7 @@ class Lift:
 
         return Lift(
             tuple(
-                replace(each, parts=tuple(Part(narrow(part.when), narrow(part.value)) for part in each.parts))
+                replace(each, parts=tuple(Case(narrow(part.when), narrow(part.value)) for part in each.parts))
                 for each in self.fields
             ),
             tuple(replace(each, when=narrow(each.when)) for each in self.failures),
@@ -504,7 +503,7 @@ class Lift:
                         each["name"],
                         each["monoid"],
                         each["start"],
-                        tuple(Part(_expr(when), _expr(value)) for when, value in each["parts"]),
+                        tuple(Case(_expr(when), _expr(value)) for when, value in each["parts"]),
                         bool(each["competes"]),
                     )
                     for each in data["fields"]

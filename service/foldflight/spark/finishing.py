@@ -22,7 +22,7 @@ from foldflight.engine.batch.lifted import OVERFLOWED, ROWS, LiftedFold, aggrega
 from foldflight.engine.query.layout import LIVE, QueryLayout
 from foldflight.engine.query.query import Query
 from foldflight.functions import sql_name
-from foldflight.lift.plan import Plan
+from foldflight.lift.plan import LiftPlan
 from foldflight.lift.tree import TRUE, Expr, Field
 from foldflight.spark.expressions import Quotient, Text, constant, error_text, expression, named, quotient_key, text
 
@@ -104,7 +104,7 @@ class _Finish:
     """
 
     number: int
-    plan: Plan
+    plan: LiftPlan
     state: pa.DataType
     function: str
     keys: Mapping[str, str]

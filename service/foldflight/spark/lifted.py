@@ -30,7 +30,7 @@ from pyspark.sql import types as st
 from foldflight.engine.batch.lifted import ROWS, LiftedFold, aggregate_name
 from foldflight.engine.query.layout import LIVE
 from foldflight.engine.query.query import Query
-from foldflight.lift.plan import Aggregate, Plan
+from foldflight.lift.plan import Aggregate, LiftPlan
 from foldflight.lift.tree import TRUE, Expr
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of
 from foldflight.spark.expressions import SIGN, Text, error_text, expression, text
@@ -163,7 +163,7 @@ class _Call:
         names: The user's names of columns.
     """
 
-    plan: Plan
+    plan: LiftPlan
     arguments: Sequence[str]
     filter: str | None
     function: str

@@ -34,7 +34,7 @@ from foldflight.functions.types.serializer import views_in
 from foldflight.functions.types.values import CastError, cast_results
 from foldflight.lift.evaluate import evaluate
 from foldflight.lift.lifting import lift_text, lifted_of
-from foldflight.lift.plan import FieldOverflow, Plan, SumOverflow
+from foldflight.lift.plan import FieldOverflow, LiftPlan, SumOverflow
 from foldflight.shipping.pickling import unpickled_copy
 from foldflight.testing.scalarlaws import SCALAR_LAWS, Law, ScalarSubject, argument_types
 from foldflight.testing.views import CachedViews
@@ -567,7 +567,7 @@ def _lifted(subject: _Subject, rows: Rows, cut: int) -> str | None:
     assert lift is not None
     retracts = not lift.unretractable
     signs = [-1 if retracts and cut >> (index % 16) & 1 else 1 for index in range(len(rows))]
-    plan = Plan.of(lift, has_kinds=retracts)
+    plan = LiftPlan.of(lift, has_kinds=retracts)
     broken, is_error = _lifted_rows(subject, plan, rows, signs)
     if broken is None and is_error:
         # Of rows with NULL and of large totals nothing but the error was compared. Most of the rows alone have a state.
@@ -576,7 +576,7 @@ def _lifted(subject: _Subject, rows: Rows, cut: int) -> str | None:
     return broken
 
 
-def _lifted_rows(subject: _Subject, plan: Plan, rows: Rows, signs: list[int]) -> tuple[str | None, bool]:
+def _lifted_rows(subject: _Subject, plan: LiftPlan, rows: Rows, signs: list[int]) -> tuple[str | None, bool]:
     """Return what differs for these rows, or None, and whether nothing but an error was compared."""
     lift = plan.lift
     try:
@@ -609,7 +609,7 @@ def _lifted_rows(subject: _Subject, plan: Plan, rows: Rows, signs: list[int]) ->
     return f"signs of the rows {signs}: {states}", False
 
 
-def _finished(subject: _Subject, plan: Plan, state: Any, output: Callable[[], Any]) -> str | None:
+def _finished(subject: _Subject, plan: LiftPlan, state: Any, output: Callable[[], Any]) -> str | None:
     """Compare the interpreter's output with what the lifted form makes of the state."""
     outcome = plan.lift.outcome
     if outcome.reason:

@@ -12,7 +12,7 @@ from foldflight.engine.batch.tasks import FinalFold, Folding
 from foldflight.engine.query.blocks import gather
 from foldflight.engine.query.layout import LIVE
 from foldflight.errors import FunctionError
-from foldflight.lift.plan import FieldOverflow, Plan, SumOverflow
+from foldflight.lift.plan import FieldOverflow, LiftPlan, SumOverflow
 
 ROWS: Final = "rows"
 """The number of rows of the one group of a query without keys, which may have none."""
@@ -36,7 +36,7 @@ class LiftedFold(FinalFold):
         plans: The plan of each call.
     """
 
-    plans: tuple[Plan, ...] = ()
+    plans: tuple[LiftPlan, ...] = ()
 
     @property
     def counts_rows(self) -> bool:
@@ -82,7 +82,7 @@ class LiftedFold(FinalFold):
                 raise _overflow(function, error, group) from None
         folding.exchange.states(slots, states)
 
-    def _states(self, index: int, plan: Plan, block: pa.RecordBatch) -> pa.Array:
+    def _states(self, index: int, plan: LiftPlan, block: pa.RecordBatch) -> pa.Array:
         type_ = self.layout.states.field(index).type
         if self.counts_rows and not block.column(ROWS)[0].as_py():
             return pa.nulls(1, type_)  # a new accumulator

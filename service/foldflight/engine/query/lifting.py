@@ -14,7 +14,7 @@ from foldflight.functions import Call
 from foldflight.functions.types.sql import has_floats
 from foldflight.lift.checks import check_lift
 from foldflight.lift.lifting import lifted_of
-from foldflight.lift.plan import Plan
+from foldflight.lift.plan import LiftPlan
 from foldflight.lift.tree import Expr, Lift
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Lifting:
         why_not: Why it cannot; empty if it can.
     """
 
-    plans: tuple[Plan, ...]
+    plans: tuple[LiftPlan, ...]
     why_not: str = ""
 
     @classmethod
@@ -78,7 +78,7 @@ class Lifting:
                 _check_casts(given, opened.input_types)
                 if layout.has_kinds and not (len(layout.keys) or opened.is_invertible):
                     raise Unsupported("it is not invertible, and without keys a retraction may come without its row")
-                plan = Plan.of(lift.narrowed(given), has_kinds=layout.has_kinds)
+                plan = LiftPlan.of(lift.narrowed(given), has_kinds=layout.has_kinds)
                 if query.lifts_integers_only:
                     _check_integers(plan, layout.keys)
                 plans.append(plan)
@@ -87,7 +87,7 @@ class Lifting:
         return cls(tuple(plans))
 
 
-def _check_integers(plan: Plan, keys: pa.Schema) -> None:
+def _check_integers(plan: LiftPlan, keys: pa.Schema) -> None:
     """Refuse a plan that a host may compute otherwise whose integers alone are known to be like those of Spark."""
     if any(has_floats(field.type) for field in keys):
         raise Unsupported("a key has floats, and this host groups -0.0 and NaNs by their bits")

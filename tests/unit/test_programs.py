@@ -267,7 +267,7 @@ def test_a_loop_that_cannot_be_compiled_is_tried_once(
 ) -> None:
     """If the loop for NULLs cannot be compiled, it is tried once, interpreted, and logged once."""
     tried = []
-    compiled = Kernels._compiled
+    compiled = Kernels._compile_loop
 
     def refuse_nulls(kernels: Kernels, name: str, *arguments: Any) -> Any:
         tried.append(name)
@@ -275,7 +275,7 @@ def test_a_loop_that_cannot_be_compiled_is_tried_once(
             raise Unsupported("not today")
         return compiled(kernels, name, *arguments)
 
-    monkeypatch.setattr(Kernels, "_compiled", refuse_nulls)
+    monkeypatch.setattr(Kernels, "_compile_loop", refuse_nulls)
     registry = Registry.load([LastOf])
     columns = pa.schema([("x", pa.int64())])
     with caplog.at_level(logging.INFO, "foldflight"):

@@ -1,4 +1,4 @@
-"""The memory of growing lists, dicts and sets of a call's accumulators, outside compiled code (`memory.py`)."""
+"""The memory of the lists, dicts and sets in a call's accumulators, managed from Python; compiled code: `memory.py`."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 RAISED: Final = (ArithmeticError, ValueError, TypeError)
 """Exceptions of compiled code. The interpreter repeats the row, and raises Python's exception if there is one."""
 
-# The words of a header, and the control words, whose first is the number of the row (`memory.py`).
+# Indexes of the words of a container's header, and of the control words (`memory.py`).
 CONTROL, OFFSET, USED, CAPACITY, LIVE, INDEXED = range(6)
 HEADER: Final = 6
 ROW, CHANGES, CHANGES_MAX, JOURNAL, TOP, SIZE, ARENA, NEEDED, TEXT, TEXT_END, MARK = range(11)
 CONTROLS: Final = 11
-SMALL: Final = 8  # so many entries of a dict or set are searched one by one, without an index
-_WORDS_MIN: Final = 1 << 12
-_CHANGES_MIN: Final = 1 << 8
-_TEXT_MIN: Final = 1 << 16  # bytes for texts that compiled code makes
+SMALL: Final = 8  # entries of a dict or set that are searched without an index
+_WORDS_MIN: Final = 1 << 12  # first size of the arena, in words of 8 bytes
+_CHANGES_MIN: Final = 1 << 8  # first size of the journal, in changes of two words
+_TEXT_MIN: Final = 1 << 16  # first size of the memory for strings that compiled code creates, in bytes
 
 
 @dataclass(frozen=True)
-class Part:
-    """The keys, values or items of a container: a value of one kind, or a tuple with a kind for each member."""
+class Element:
+    """The type of the keys, values or items of a container: a kind, or a tuple with a kind for each member."""
 
     kinds: tuple[str, ...]
     is_tuple: bool = False
@@ -45,19 +45,19 @@ class Part:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a container holds.
+    """The type of a container.
 
     Args:
-        shape: list, dict or set: how its memory is arranged.
+        shape: `list`, `dict` or `set`, which determines its memory layout.
         key: The keys of a dict, or the items of a list or set.
         value: The values of a dict.
-        made: Its class, if that is another one of Python's, such as Counter or deque.
+        made: Its class, if it is not list, dict or set, such as Counter or deque.
         limit: The `maxlen` of a deque.
     """
 
     shape: str
-    key: Part
-    value: Part | None = None
+    key: Element
+    value: Element | None = None
     made: type | None = None
     limit: int | None = None
 
@@ -68,7 +68,7 @@ class Contents:
 
     @property
     def has_texts(self) -> bool:
-        """Whether keys, values or items are, or have, texts or bytes."""
+        """Whether keys, values or items contain str or bytes."""
         parts = (self.key,) if self.value is None else (self.key, self.value)
         return any(kind in TEXTS for part in parts for kind in part.kinds)
 
@@ -84,7 +84,7 @@ class Contents:
 
 @dataclass(frozen=True)
 class _Member:
-    """A column of words as a record's member."""
+    """The description of a column of words for `column_of` and `fill_member`."""
 
     name: str
     format: str
@@ -96,10 +96,10 @@ class Arena:
     """The arena and the journal of a call's containers.
 
     Args:
-        control: The control words, whose address does not change: int64, shape (11,).
+        control: The control words, int64, shape (11,). Their address must not change.
 
     Attributes:
-        texts: The memory of texts that compiled code has made since `taken` was called last.
+        texts: The buffers of strings that compiled code has created since the last call of `take_texts`.
     """
 
     def __init__(self, control: npt.NDArray[np.int64]) -> None:
@@ -121,7 +121,7 @@ class Arena:
     def run(
         self, loop: Any, arguments: Sequence[Any], tables: Callable[[], Sequence[Any]], fields: Sequence[RecordField]
     ) -> None:
-        """Run a loop. When there is no room, make some, and go on with the row that was given up.
+        """Run a loop. If memory is exhausted, allocate more, and repeat the abandoned row.
 
         Args:
             loop: The loop.
@@ -129,15 +129,15 @@ class Arena:
             tables: Returns all records that have containers.
             fields: Their fields.
         """
-        given_up = -1
+        abandoned_row = -1
         while True:
             try:
                 loop(*arguments)
             except MemoryError:
                 self._undo()
                 row = int(self.control[ROW])
-                self._grow(tables(), fields, again=row == given_up)
-                given_up = row
+                self._grow(tables(), fields, again=row == abandoned_row)
+                abandoned_row = row
             except RAISED:
                 self._undo()
                 raise
@@ -145,19 +145,19 @@ class Arena:
                 return
 
     def _undo(self) -> None:
-        """Undo what a row has changed that was given up."""
+        """Roll back the changes of an abandoned row."""
         count = int(self.control[CHANGES])
         for address, word in self._journal[: 2 * count].reshape(-1, 2)[::-1].tolist():
             self._words[(address - self._words.ctypes.data) // 8] = word
         self.control[CHANGES] = 0
 
     def _grow(self, tables: Sequence[Any], fields: Sequence[RecordField], *, again: bool = False) -> None:
-        """Make room after a MemoryError, for the row that was given up and more.
+        """Allocate memory after a MemoryError, for the abandoned row and later ones.
 
         Args:
             tables: All records that have containers.
             fields: Their fields.
-            again: Whether the same row was given up before, so that it needs more than what was missing then.
+            again: Whether the same row was abandoned before, so that it needs more than it asked for.
         """
         needed = int(self.control[NEEDED])
         if needed < 0:
@@ -171,15 +171,15 @@ class Arena:
         else:
             self._record(2 * int(self.control[CHANGES_MAX]))
 
-    def taken(self) -> list[pa.Array]:
-        """Return the memory of the texts that were made since the last call, which the caller keeps or lets go."""
+    def take_texts(self) -> list[pa.Array]:
+        """Return the buffers of new strings since the last call. The caller keeps those to which accumulators refer."""
         texts, self.texts = self.texts, []
         if texts:
             self.control[[TEXT, TEXT_END]] = 0
         return texts
 
     def reserve(self, tables: Sequence[Any], fields: Sequence[RecordField], words: int) -> int:
-        """Return the offset of so many new words."""
+        """Allocate words, and return their offset."""
         if self.control[TOP] + words > self.control[SIZE]:
             self._compact(tables, fields, words)
         offset = int(self.control[TOP])
@@ -187,13 +187,13 @@ class Arena:
         return offset
 
     def _compact(self, tables: Sequence[Any], fields: Sequence[RecordField], more: int) -> None:
-        """Move all regions to the beginning of a new arena."""
+        """Copy all regions to a new, larger arena, without gaps."""
         headers = [
             (table[field.name], _size(table[field.name], field.contents))
             for table in tables
             for field in container_fields(fields)
         ]
-        # A word for each header, too, since all of them are read, however few rows the room is for.
+        # One more word for each header, because compaction reads all of them, however few words are needed.
         live = sum(int(sizes.sum()) + len(sizes) for _, sizes in headers)
         arena = np.zeros(max(_WORDS_MIN, 2 * (live + more)), np.int64)
         top = 0
@@ -203,7 +203,7 @@ class Arena:
             header[:, OFFSET] = top + offsets
             top += len(words)
         self._resize(arena, top)
-        self.control[CHANGES] = 0  # its addresses are those of the old arena
+        self.control[CHANGES] = 0  # its addresses refer to the old arena
 
     def column(self, headers: Any, contents: Contents, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
         """Return n containers as a column of lists or maps; None if a number does not fit its type.
@@ -225,21 +225,21 @@ class Arena:
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
         if pa.types.is_map(type_):
             assert contents.value is not None
-            keys = self._part(entries, contents.key, type_.key_type, narrow=narrow)
+            keys = self._element(entries, contents.key, type_.key_type, narrow=narrow)
             ahead = entries + len(contents.key.kinds)
-            items = self._part(ahead, contents.value, type_.item_type, narrow=narrow)
+            items = self._element(ahead, contents.value, type_.item_type, narrow=narrow)
             if keys is None or items is None:
                 return None
             made = pa.MapArray.from_arrays(offsets, keys, items)
             return made.cast(type_) if narrow else made
-        items = self._part(entries, contents.key, type_.value_type, narrow=narrow)
+        items = self._element(entries, contents.key, type_.value_type, narrow=narrow)
         if items is None:
             return None
         return (
             pa.ListArray.from_arrays(offsets, items, type=type_) if narrow else pa.ListArray.from_arrays(offsets, items)
         )
 
-    def _part(self, offsets: Any, part: Part, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
+    def _element(self, offsets: Any, part: Element, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
         columns = []
         for number, kind in enumerate(part.kinds):
             member = _Member("value", FORMATS[kind])
@@ -263,16 +263,16 @@ class Arena:
             headers: int64, shape (n, 6), which are written.
             contents: What the containers hold.
             column: The lists or maps.
-            offset: The first of the words that `room` has asked for.
+            offset: The offset of the reserved words; `room` tells how many are needed.
 
         Returns:
-            The first word after them.
+            The offset after the last word that was written.
         """
         counts = _lengths_of(column)
         if counts is None:
             return None
         entries = column.flatten() if not pa.types.is_map(column.type) else None
-        parts: list[tuple[Part, Any]] = [(contents.key, entries)]
+        parts: list[tuple[Element, Any]] = [(contents.key, entries)]
         if entries is None:
             assert contents.value is not None
             first, last = column.offsets[0].as_py(), column.offsets[len(column)].as_py()
@@ -313,7 +313,7 @@ def container_fields(fields: Sequence[RecordField]) -> list[RecordField]:
 
 
 def room(column: pa.Array, contents: Contents) -> int | None:
-    """Return the number of words that `fill` needs for a column; None if one is NULL."""
+    """Return the number of words that `fill` needs for a column; None if it has NULLs."""
     counts = _lengths_of(column)
     if counts is None:
         return None
@@ -323,14 +323,14 @@ def room(column: pa.Array, contents: Contents) -> int | None:
 
 
 def _lengths_of(column: pa.Array) -> npt.NDArray[np.int64] | None:
-    """Return the lengths of lists or maps; None if one is NULL."""
+    """Return the lengths of lists or maps; None if the column has NULLs."""
     if column.null_count:
         return None
     return np.diff(column.offsets.to_numpy()).astype(np.int64)
 
 
 def _capacity(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the capacities for so many entries: powers of two from four on, and none for none."""
+    """Return the capacities for numbers of entries: powers of two from 4 on, and 0 for empty containers."""
     wide = 1 << np.ceil(np.log2(np.maximum(counts, 4))).astype(np.int64)
     return np.where(counts == 0, 0, np.where(wide < counts, 2 * wide, wide))
 

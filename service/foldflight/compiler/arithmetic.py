@@ -1,7 +1,7 @@
 """Arithmetic that compiled code calls: Python's results, bit for bit, or an exception.
 
 These functions raise where Python raises, and where the result exceeds 64 bits. The interpreter then repeats the row,
-and raises Python's error or calculates the result. So the class of the exception does not matter here.
+and raises Python's error or calculates the result. So any class of exception will do.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from numba.extending import register_jitable
 
 from foldflight.compiler.generated import generated
 
-_EXACT: Final = 1 << 53
-_HALF: Final = 9223372036854775808.0
+_EXACT: Final = 1 << 53  # floats represent smaller integers exactly
+_HALF: Final = 9223372036854775808.0  # 2**63, the first float beyond an int64
 
 
-def _checked(instruction: str) -> Any:
+def _check_limit(instruction: str) -> Any:
     @generated(types.int64, types.int64, types.int64)
     def calculated(context: Any, builder: Any, one: Any, other: Any) -> Any:
         result = getattr(builder, f"{instruction}_with_overflow")(one, other)
@@ -33,9 +33,9 @@ def _checked(instruction: str) -> Any:
     return calculated
 
 
-add_int: Final = _checked("sadd")
-sub_int: Final = _checked("ssub")
-mul_int: Final = _checked("smul")
+add_int: Final = _check_limit("sadd")
+sub_int: Final = _check_limit("ssub")
+mul_int: Final = _check_limit("smul")
 
 
 # --- whole numbers ----------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def truediv_int(a: int, b: int) -> float:
 
 
 def c_function(name: str, count: int) -> types.ExternalFunction:
-    """Return the function of the C library that Python calls too, under a name that LLVM does not know.
+    """Return the C library's function, which Python also calls, under a name that LLVM does not know.
 
     If LLVM knew the name, it would replace calls such as `pow(x, 2.0)` by code whose last digit may differ.
 
@@ -251,7 +251,7 @@ def sqrt(a: float) -> float:
 
 @register_jitable
 def order(a: int, b: float) -> float:
-    """Compare an int with a float exactly. Return what compares with 0.0 as they do: -1.0, 0.0, 1.0, or NaN if b is."""
+    """Compare an int with a float exactly. Return -1.0, 0.0 or 1.0, or NaN if b is NaN."""
     if b != b:  # noqa: PLR0124 - only NaN differs from itself
         return b
     if b >= _HALF:
@@ -281,7 +281,7 @@ def bound_of(index: int, length: int) -> int:
 @register_jitable
 def bit_count(a: int) -> int:
     """Return `a.bit_count()`."""
-    left, count = a if a >= 0 else -a, 0  # the least number is its own negative, and one bit
+    left, count = a if a >= 0 else -a, 0  # the smallest int64 is its own negative, with one bit
     while left != 0:
         left &= left - 1
         count += 1

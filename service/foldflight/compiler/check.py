@@ -1,7 +1,7 @@
-"""A pass over numba's typed intermediate code that refuses what would be different in Python.
+"""A pass over numba's typed intermediate code that rejects code with another result than in Python.
 
-Where branches meet, numba unifies their types: it converts an int to a float, or a bool to a number. Python does not.
-And a container that replaces that of an accumulator is copied over it, where other variables would see it.
+Where branches meet, numba unifies types: it converts an int to a float, or a bool to a number. Python does not. And if
+a container replaces one of the accumulator, compiled code copies it into the old one, so other variables would change.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ def _check_statement(statement: ir.Stmt, state: Any) -> None:
             reference = state.typemap[statement.target.name]
             wanted, given = reference.type_of(statement.attr), state.typemap[statement.value.name]
             if isinstance(given, types.Optional) and not isinstance(wanted, types.Optional):
-                given = given.type  # storing None raises, and then the interpreter repeats the row
+                given = given.type  # storing None raises, and the interpreter repeats the row
             _check_same(f"the attribute {statement.attr}", wanted, given)
         case ir.Return():
             _check_same("its return value", state.return_type, state.typemap[statement.value.name])
 
 
 def _check_replaced(state: Any) -> None:
-    """Refuse variables that hold a container, or walk over one, while a container of an accumulator is replaced.
+    """Reject variables that refer to, or iterate over, a container of the accumulator while it is replaced.
 
-    In Python they have the list as it was, or the list that is the accumulator's from then on.
+    In Python such a variable keeps the old list, or is the new list of the accumulator.
     """
     blocks, typemap = state.func_ir.blocks, state.typemap
     role = state.func_id.func.__dict__["foldflight"]
@@ -87,7 +87,7 @@ def _check_replaced(state: Any) -> None:
 
 
 def _replaces(value: Any, typemap: dict[str, types.Type], role: Any) -> bool:
-    """Return whether a call puts another list into an accumulator, itself or by a function that it calls."""
+    """Return whether a call replaces a container of the accumulator, directly or in a function that it calls."""
     if not _is_call(value):
         return False
     function = typemap[value.func.name]
@@ -102,12 +102,12 @@ def _replaces(value: Any, typemap: dict[str, types.Type], role: Any) -> bool:
 
 
 def _may_be(name: str, other: Any, state: Any) -> bool:
-    """Return whether a variable may be what is replaced or what replaces it, walk over it, or have it.
+    """Return whether a variable may refer to the old or the new container, or iterate over one of them.
 
     Args:
         name: The variable.
-        other: What makes the container that replaces it; None if this is not known.
-        state: The state of the compiler.
+        other: The call that creates the new container; None if it is unknown.
+        state: The state of numba's compiler.
     """
     type_ = state.typemap[name]
     if "ContainerType(" not in str(type_) or isinstance(type_, types.Callable):
@@ -117,7 +117,7 @@ def _may_be(name: str, other: Any, state: Any) -> bool:
 
 
 def _made_at(var: Any, state: Any) -> Any:
-    """Return the call that makes the container of a variable (or its name); None if this function does not make it."""
+    """Return the call that creates the container of a variable; None if this function does not create it."""
     made = ir_utils.guard(ir_utils.get_definition, state.func_ir, var)
     callee = ir_utils.guard(ir_utils.get_definition, state.func_ir, made.func) if _is_call(made) else None
     return made if isinstance(callee, ir.Global) and callee.value in EMPTIES else None
@@ -139,13 +139,13 @@ def _check_assignment(statement: ir.Assign, typemap: dict[str, types.Type]) -> N
     if isinstance(statement.value, ir.Expr) and statement.value.op == "cast":
         sources = [statement.value.value]
     for source in sources:
-        # Values in comprehensions have names of numba's.
+        # numba invents names for values in comprehensions.
         shown = "a value" if name.startswith(("$", "closure__")) else f"the variable {name.partition('.')[0]}"
         _check_same(shown, type_, typemap[source.name])
 
 
 def _check_same(what: str, wanted: types.Type, given: types.Type) -> None:
-    """Refuse a conversion from one kind to another. Adding None to a kind is not a conversion."""
+    """Reject a conversion between kinds. Making a value optional is no conversion."""
     if isinstance(wanted, types.BaseTuple) and isinstance(given, types.BaseTuple) and len(wanted) == len(given):
         for one_wanted, one_given in zip(wanted, given, strict=True):
             _check_same(f"a member of {what}", one_wanted, one_given)

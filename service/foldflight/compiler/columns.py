@@ -1,7 +1,8 @@
-"""The argument columns of rows as NumPy arrays for compiled code.
+"""Convert the argument columns of rows to NumPy arrays for compiled code.
 
-A number, moment or text is one number. An array is the words of its items, which are Arrow's where these have 64 bits,
-between two offsets; so nothing is copied for a row. A struct is its fields, each as if it were an argument.
+A number, date, time, str or bytes is one number. An array is a range of words between two offsets; items of 64 bits
+stay in Arrow's buffers, so nothing is copied for a row. A struct is replaced by its fields, each as a column of its
+own.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Members:
 
 Kind: TypeAlias = str | Contents | Members
 """The kind of an argument's values, or what the containers in it hold, or the fields of the structs in it."""
-_ENTRIES_MAX: Final = 64  # of a map, whose keys are searched one by one
+_ENTRIES_MAX: Final = 64  # entries of a map in a column: its keys are searched one by one
 
 
 def columns_of(
@@ -41,10 +42,11 @@ def columns_of(
 ) -> tuple[tuple[Any, ...] | None, tuple[Any, ...], Mask | None]:
     """Return the argument columns as arrays of n values, and n flags each; no flags where there is no NULL.
 
-    The last value tells which rows compiled code does not take, for a text that is too long, a NULL within an array or
-    map, or a map of many entries; None if there are none. There are no columns where one holds a date, timestamp or map
-    that Python does not have, or a decimal of 39 digits. Decimals are arrays of shape (n, 2). A column of arrays or
-    maps is a pair, both int64: n + 1 offsets and the words of all items. `leaves_of` tells which columns there are.
+    The last value is a mask of the rows that compiled code does not accept, because of a string that is too long, a
+    NULL inside an array or map, or a map of many entries; None if it accepts all rows. The columns are None if one has
+    a date, timestamp or map that Python cannot represent, or a decimal of 39 digits. Decimals have shape (n, 2). A
+    column of arrays or maps is a pair, both int64: n + 1 offsets and the words of all items. `leaves_of` lists the
+    columns.
 
     Args:
         rows: The rows.
@@ -71,7 +73,7 @@ def columns_of(
 
 
 def leaves_of(arguments: Sequence[tuple[Any, Kind]]) -> list[tuple[Any, str | Contents]]:
-    """Return the types and kinds of the columns. A struct has flags, whose NULLs are its own, and then its fields."""
+    """Return the types and kinds of the columns. A struct is a column of flags, for its own NULLs, and its fields."""
     leaves: list[tuple[Any, str | Contents]] = []
     for dtype, kind in arguments:
         if isinstance(kind, Members):
@@ -82,9 +84,9 @@ def leaves_of(arguments: Sequence[tuple[Any, Kind]]) -> list[tuple[Any, str | Co
 
 
 def _numbers(array: pa.Array, dtype: Any, kind: str) -> tuple[Any | None, Mask | None]:
-    """Return n values as numbers, anything for NULL, and which of them are texts that are too long, if there are any.
+    """Return n values as numbers (arbitrary for NULL), and a mask of the strings that are too long, if any.
 
-    There are no numbers if Python, or compiled code, does not have one of the values.
+    The numbers are None if Python or compiled code cannot represent one of the values.
     """
     unfit = None
     if kind in TEXTS:
@@ -103,7 +105,7 @@ def _numbers(array: pa.Array, dtype: Any, kind: str) -> tuple[Any | None, Mask |
 
 
 def _containers(array: pa.Array, contents: Contents) -> tuple[Any | None, Mask | None]:
-    """Return the offsets and words of n arrays or maps, and which of them compiled code does not take."""
+    """Return the offsets and words of n arrays or maps, and a mask of those that compiled code does not accept."""
     offsets = np.asarray(array.offsets.to_numpy(), np.int64)
     first, last = offsets[[0, -1]].tolist()
     offsets = offsets - first
@@ -129,7 +131,7 @@ def _containers(array: pa.Array, contents: Contents) -> tuple[Any | None, Mask |
 
 
 def _is_twice(keys: pa.Array, offsets: Any) -> bool:
-    """Return whether a map may have a key twice, which is an error of the whole chunk."""
+    """Return whether a map may contain a key twice, which is an error of the whole chunk."""
     counts = np.diff(offsets)
     if counts.max(initial=0) < 2:
         return False

@@ -1,9 +1,9 @@
 """Accumulators folded by machine code, compiled from the author's methods.
 
-Compiled code never changes a result. At an exception, or a number that exceeds 64 bits, it stops before the row
-concerned. The interpreter folds this row, so all errors are the interpreter's, and compiled code goes on with the next.
-A group whose accumulator does not fit a record then stays with the interpreter until it is forgotten. If there are many
-such rows, the interpreter has all groups until they are forgotten.
+Compiled code never changes a result. At an exception, or a number that exceeds 64 bits, it stops before that row. The
+interpreter folds the row, so all errors are the interpreter's, and compiled code continues with the next row. If the
+accumulator then does not fit a record, the interpreter keeps its group until the group is forgotten. If a chunk has
+many such rows, the interpreter keeps all groups until they are forgotten.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from foldflight.compiler.arena import CONTROLS, MARK, RAISED, Arena, Part, container_fields, room
+from foldflight.compiler.arena import CONTROLS, MARK, RAISED, Arena, Element, container_fields, room
 from foldflight.compiler.columns import columns_of
 from foldflight.compiler.program import NoProgram, Program
 from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge
 from foldflight.fold.aggregate.migration import StateOrigin
-from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, struct_of, taken
+from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, records_at, struct_of
 from foldflight.fold.aggregate.states import UnconvertibleState
 from foldflight.fold.decimals import DECIMALS, from_words
 from foldflight.fold.mode import Mode
@@ -34,23 +34,23 @@ from foldflight.fold.texts import from_addresses, text_of, to_addresses
 if TYPE_CHECKING:
     from foldflight.compiler.records import RecordField  # brings numba
 
-_RETAINED_BYTES_MIN: Final = 1 << 26  # of arrays whose texts accumulators may refer to, before these texts are copied
+_RETAINED_BYTES_MIN: Final = 1 << 26  # bytes of arrays that are retained for their strings before strings are copied
 _NO_FLAGS: Final = np.zeros(0, np.bool_)
-# Rows of a chunk that the interpreter may fold, one by one, before it takes over: some, and a share of the chunk. One
-# such row takes as long as about sixty that are interpreted together.
-_APART_MIN: Final = 16
-_APART_SHARE: Final = 256
+# The interpreter may fold this many rows of a chunk one by one, plus one in 256, before it folds the rest of the chunk
+# at once. A row folded alone costs as much as about sixty rows folded at once.
+_INTERPRETED_ROWS_MIN: Final = 16
+_INTERPRETED_SHARE: Final = 256
 _NARROW: Final = re.compile(r"\b(half)?float\b")
-_RETURNED_BYTES_MAX: Final = 1 << 12  # of an accumulator that is taken back from the interpreter after one row
+_RECORD_BYTES_MAX: Final = 1 << 12  # largest accumulator that is converted back after one interpreted row
 
 
 class Compiled(Accumulators):
-    """Accumulators as records of a table. They are interpreted until compiling pays, and if it is not possible.
+    """Accumulators as records of a table. The interpreter has them until compiling pays, or if it is impossible.
 
     Args:
-        inner: The interpreter, without any accumulator.
-        find: Called with the number of rows, states or outputs that come next. It returns None as long as compiling
-            does not pay; then the compiled code, or the reason why there is none.
+        inner: The interpreter, without accumulators.
+        find: Called with the number of the next rows, states or outputs. It returns None while compiling does not pay,
+            and then the compiled code or the reason why there is none.
 
     Raises:
         RejectedError: SIGNATURE, from `find`.
@@ -63,13 +63,13 @@ class Compiled(Accumulators):
         self._is_settled = False
         self._table = np.zeros(0, np.uint8)
         self._present = np.zeros(0, np.bool_)
-        self._apart = np.zeros(0, np.bool_)  # the slots that the interpreter has; empty before the first one
-        self._left: Program | None = None  # the compiled code, while the interpreter has all slots
-        self._progress = np.zeros(CONTROLS, np.int64)  # the row and the heap's control words
+        self._interpreted_slots = np.zeros(0, np.bool_)  # flags of slots that the interpreter has; empty if it has none
+        self._idle_program: Program | None = None  # the compiled code while the interpreter has all slots
+        self._progress = np.zeros(CONTROLS, np.int64)  # the row, and the control words of the arena
         self._arena = Arena(self._progress)
         self._fresh = np.zeros(0, np.uint8)
         self._retained: list[pa.Array] = []
-        self._retained_sizes: dict[int, int] = {}  # what the retained arrays are in: bytes by address
+        self._retained_sizes: dict[int, int] = {}  # bytes of the retained buffers, by address
         self._retained_bytes, self._retained_bytes_max = 0, _RETAINED_BYTES_MIN
         self._compiled_for(0)
 
@@ -83,7 +83,7 @@ class Compiled(Accumulators):
         if program is not None:
             run, unfit = self._loop(program, rows, program.rows)
             if run is not None:
-                done = self._folded(rows, unfit, run, lambda row: self.inner.fold(rows.part(row, row + 1)))
+                done = self._fold_with_fallback(rows, unfit, run, lambda row: self.inner.fold(rows.part(row, row + 1)))
                 if done == len(rows):
                     return
         self._leave()
@@ -111,7 +111,7 @@ class Compiled(Accumulators):
                     shown.append(self.inner.fold_each(rows.part(row, row + 1), mask[part], shows[part]))
 
                 more = (mask, shows, self._fresh, values, known)
-                done = self._folded(rows, unfit, lambda end: run(end, *more), interpret)
+                done = self._fold_with_fallback(rows, unfit, lambda end: run(end, *more), interpret)
                 show(done)
                 if done == len(rows):
                     return pa.concat_arrays(shown)
@@ -121,9 +121,9 @@ class Compiled(Accumulators):
     def _loop(
         self, program: Program, rows: Rows, loop: Callable[..., Any]
     ) -> tuple[Callable[..., None] | None, Mask | None]:
-        """Return what runs a loop up to a row, with more arguments, and the rows that compiled code does not take.
+        """Return a function that runs the loop up to a row, and a mask of the rows that compiled code does not accept.
 
-        Both are None if the loop cannot be run.
+        Both are None if the loop cannot be used for this chunk.
         """
         columns, valid, unfit = columns_of(rows, program.arguments)
         kernel = loop(nulls=bool(valid))
@@ -135,26 +135,26 @@ class Compiled(Accumulators):
         retracts = _NO_FLAGS if rows.retracts is None else rows.retracts
         return lambda end, *more: self._run(kernel, rows.slots[:end], retracts, columns, valid, *more), unfit
 
-    def _folded(
+    def _fold_with_fallback(
         self, rows: Rows, unfit: Mask | None, run: Callable[[int], None], interpret: Callable[[int], None]
     ) -> int:
-        """Fold rows with compiled code, and those that it cannot with the interpreter, one by one.
+        """Fold rows with compiled code, and rows that it does not accept one by one with the interpreter.
 
         Args:
             rows: The rows.
-            unfit: Which of them cannot be passed to compiled code; None if all can.
-            run: Runs a loop from the row in the progress up to a row.
+            unfit: A mask of the rows that compiled code does not accept; None if it accepts all.
+            run: Runs the loop from the row in `progress` up to a row.
             interpret: Folds one row with the interpreter.
 
         Returns:
-            The number of rows done: fewer than there are if too many would have to be interpreted one by one.
+            The number of folded rows: fewer than all if too many of them would be interpreted one by one.
         """
-        apart = self._among(rows.slots)
+        apart = self._interpreted_among(rows.slots)
         ahead: Any = rows.slots[:0] if unfit is None else np.flatnonzero(unfit)
         if apart is not None:
             ahead = np.union1d(ahead, np.flatnonzero(apart))
         count, done = len(rows), 0
-        left = count // _APART_SHARE + _APART_MIN
+        left = count // _INTERPRETED_SHARE + _INTERPRETED_ROWS_MIN
         while True:
             if len(ahead):
                 ahead = ahead[np.searchsorted(ahead, done) :]
@@ -171,12 +171,12 @@ class Compiled(Accumulators):
                 return done
             left -= 1
             slot = rows.slots[done : done + 1]
-            if not self._interpreted_once(slot, partial(interpret, done)):
+            if not self._interpret_row(slot, partial(interpret, done)):
                 ahead = np.union1d(ahead, done + np.flatnonzero(rows.slots[done:] == slot))
             done += 1
 
-    def _interpreted_once(self, slot: Slots, interpret: Callable[[], None]) -> bool:
-        """Fold a row of a slot with the interpreter. Return whether the accumulator is a record again.
+    def _interpret_row(self, slot: Slots, interpret: Callable[[], None]) -> bool:
+        """Fold one row with the interpreter. Return whether the accumulator was converted back to a record.
 
         Args:
             slot: The slot, shape (1,).
@@ -185,39 +185,39 @@ class Compiled(Accumulators):
         if self._present[slot].all():
             self._hand_over(slot)
             self._present[slot] = False
-        if not len(self._apart):
-            self._apart = np.zeros(len(self._present), np.bool_)
-        self._apart[slot] = True
+        if not len(self._interpreted_slots):
+            self._interpreted_slots = np.zeros(len(self._present), np.bool_)
+        self._interpreted_slots[slot] = True
         interpret()
         if slot[0] in self.inner.failures:
             return False
         if not len(self.inner.absent(slot)):
-            records = self._taken_back(slot, _RETURNED_BYTES_MAX)
+            records = self._records_of_interpreted(slot, _RECORD_BYTES_MAX)
             if records is None:
                 return False
             self._rows[slot] = records
             self._present[slot] = True
             self.inner.forget(slot)
-        self._apart[slot] = False
+        self._interpreted_slots[slot] = False
         return True
 
-    def _taken_back(self, slots: Slots, bytes_max: int | None = None) -> Any | None:
-        """Return accumulators of the interpreter as records; None if one does not fit, or would be changed by that.
+    def _records_of_interpreted(self, slots: Slots, bytes_max: int | None = None) -> Any | None:
+        """Return accumulators of the interpreter as records; None if one does not fit, or a record would change it.
 
         Args:
             slots: The slots.
-            bytes_max: In the middle of a chunk, the size of the states that is worth it.
+            bytes_max: The largest size of the states for which the conversion pays; None: any size.
         """
         assert self._program is not None
         accumulators, fields = self.inner.held(slots), self._program.layout.fields
         if _shares(accumulators, [field for field in fields if field.length or field.contents]):
-            return None  # records would make two of what is one list in Python
-        if any(_is_changed(accumulator, fields) for accumulator in accumulators):
+            return None  # a record would make two lists of one list that is shared
+        if any(_record_would_change(accumulator, fields) for accumulator in accumulators):
             return None
         try:
             with self.inner.failures.raised():
                 states = self.inner.states(slots)
-        except FunctionError:  # a number exceeds its type; later rows may bring it back into range
+        except FunctionError:  # a number exceeds its type, but later rows may reduce it
             return None
         if bytes_max is not None and states.nbytes > bytes_max:
             return None
@@ -226,7 +226,7 @@ class Compiled(Accumulators):
     def merge(self, slots: Slots, states: pa.Array) -> None:
         program = self._compiled_for(len(slots))
         records = None
-        if program is not None and self._among(slots) is None:
+        if program is not None and self._interpreted_among(slots) is None:
             records = self._records(states)
         if program is None or records is None:
             self._leave()
@@ -247,7 +247,7 @@ class Compiled(Accumulators):
             self.inner.merge(slots[done:], states.slice(done))
 
     def _run(self, loop: Any, *arguments: Any, merging: Sequence[Any] = ()) -> None:
-        """Run a loop over the table; `merging` are other records that have containers."""
+        """Run a loop over the table. `merging`: further records whose containers move when the arena grows."""
         assert self._program is not None
         own = (self._table, self._present, self._program.instance, self._progress)
         self._arena.run(loop, (*own, *arguments), lambda: [self._rows, *merging], self._program.layout.fields)
@@ -263,14 +263,14 @@ class Compiled(Accumulators):
     def states(self, slots: Slots) -> pa.Array:
         if self._compiled_for(len(slots)) is not None:
             self._grow(slots)
-            apart = self._among(slots)
+            apart = self._interpreted_among(slots)
             mine = slots if apart is None else slots[~apart]
             self._present[mine] = True
             states = self._column_states(mine, narrow=True)
             if states is not None:
-                states = self._encoded(states)
+                states = self._encode(states)
             if states is not None:
-                return states if apart is None else _joined(apart, states, self.inner.states(slots[apart]))
+                return states if apart is None else _interleave(apart, states, self.inner.states(slots[apart]))
             self._leave()
         return self.inner.states(slots)
 
@@ -279,8 +279,8 @@ class Compiled(Accumulators):
         if program is None:
             return self.inner.outputs(slots)
         if program.values is None:
-            return self._interpreted(slots)
-        apart = self._among(slots)
+            return self._interpret_results(slots)
+        apart = self._interpreted_among(slots)
         mine = slots if apart is None else slots[~apart]
         values, valid = program.room(len(mine))
         try:
@@ -290,20 +290,20 @@ class Compiled(Accumulators):
             self._leave()
             return self.inner.outputs(slots)
         outputs = self._cast(values, valid)
-        return outputs if apart is None else _joined(apart, outputs, self.inner.outputs(slots[apart]))
+        return outputs if apart is None else _interleave(apart, outputs, self.inner.outputs(slots[apart]))
 
-    def _interpreted(self, slots: Slots) -> pa.Array:
+    def _interpret_results(self, slots: Slots) -> pa.Array:
         """Return the results of an interpreted get_value, which works on the accumulators as Python objects."""
         known = np.unique(slots[slots < len(self._present)])
         known = known[self._present[known]]
-        own = self._own_numbers()
+        own = self._instance_text()
         outputs = self.inner.values_of(slots, dict(zip(known.tolist(), self._accumulators(known), strict=True)))
-        if own != self._own_numbers():
+        if own != self._instance_text():
             self._leave()  # compiled code would go on with the numbers from before
         return outputs
 
-    def _own_numbers(self) -> str:
-        """Return the attributes of the author's instance that compiled code uses, as text."""
+    def _instance_text(self) -> str:
+        """Return the instance attributes that are part of the compiled code, as text, to detect that they changed."""
         from foldflight.compiler.plan import own_attributes, plain_kind
 
         own = own_attributes(self.inner.methods)
@@ -311,7 +311,7 @@ class Compiled(Accumulators):
 
     def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
         program = self._compiled_for(len(slots))
-        if program is None or program.values is None or self._among(slots) is not None:
+        if program is None or program.values is None or self._interpreted_among(slots) is not None:
             return self.inner.outputs_of(slots, states)
         # A record is what its state gives, but for floats, which have 64 bits in all records.
         return self.inner.outputs_of(slots, states) if _NARROW.search(str(states.type)) else self.outputs(slots)
@@ -323,13 +323,13 @@ class Compiled(Accumulators):
         if self._program is None:
             self.inner.forget(slots)
             return
-        apart = self._among(slots)
+        apart = self._interpreted_among(slots)
         if apart is not None:
             self.inner.forget(slots[apart])
         known = slots[slots < len(self._present)]
         self._present[known] = False
-        if len(self._apart):
-            self._apart[known] = False
+        if len(self._interpreted_slots):
+            self._interpreted_slots[known] = False
         bytes_of(self._rows)[known] = bytes_of(self._fresh.view(self._program.dtype))
 
     def close(self) -> None:
@@ -337,9 +337,9 @@ class Compiled(Accumulators):
         self.inner.close()
 
     def _compiled_for(self, rows: int) -> Program | None:
-        """Return the compiled code, if it exists or if so many more rows make compiling pay.
+        """Return the compiled code if it exists, or if compiling pays for this number of further rows.
 
-        To the interpreter a state or an output is as much work as a row.
+        A state or an output counts as a row, because it costs the interpreter about as much.
         """
         if not self._is_settled:
             program = self._find(rows)
@@ -347,16 +347,16 @@ class Compiled(Accumulators):
                 self._is_settled = True
                 if isinstance(program, Program):
                     self._enter(program)
-        elif self._left is not None and not self.inner.holds_any:
-            self._enter(self._left)
+        elif self._idle_program is not None and not self.inner.holds_any:
+            self._enter(self._idle_program)
         return self._program
 
     def _enter(self, program: Program) -> None:
         """Move the accumulators from the interpreter into the table, if their states fit."""
         slots = self.inner.occupied()
-        self._program, self._left = program, None
+        self._program, self._idle_program = program, None
         self._fresh = program.fresh
-        self._progress[:] = 0  # no address of an arena that was left
+        self._progress[:] = 0  # no addresses of an earlier arena
         self._progress[MARK] = -2 if container_fields(program.layout.fields) else -1
         self._arena = Arena(self._progress)
         if container_fields(program.layout.fields):
@@ -364,9 +364,9 @@ class Compiled(Accumulators):
             for field in container_fields(program.layout.fields):
                 self._fresh.view(program.dtype)[field.name][:, 0] = self._progress.ctypes.data
         if len(slots):
-            records = self._taken_back(slots)
+            records = self._records_of_interpreted(slots)
             if records is None:
-                self._program, self._left, self._arena = None, program, Arena(self._progress)
+                self._program, self._idle_program, self._arena = None, program, Arena(self._progress)
                 return
             self._grow(slots)
             self._rows[slots] = records
@@ -374,24 +374,28 @@ class Compiled(Accumulators):
             self.inner.forget(slots)
 
     def _leave(self) -> None:
-        """Move all accumulators to the interpreter, which has them until they are forgotten."""
+        """Move all accumulators to the interpreter, which keeps them until they are forgotten."""
         if self._program is None:
             return
         slots = np.flatnonzero(self._present).astype(np.int32)
         if len(slots):
             self._hand_over(slots)
-        self._program, self._left, self._arena = None, self._program, Arena(self._progress)
-        self._table, self._present, self._apart = np.zeros(0, np.uint8), np.zeros(0, np.bool_), np.zeros(0, np.bool_)
+        self._program, self._idle_program, self._arena = None, self._program, Arena(self._progress)
+        self._table, self._present, self._interpreted_slots = (
+            np.zeros(0, np.uint8),
+            np.zeros(0, np.bool_),
+            np.zeros(0, np.bool_),
+        )
         self._retained, self._retained_sizes = [], {}
         self._retained_bytes, self._retained_bytes_max = 0, _RETAINED_BYTES_MIN
 
-    def _among(self, slots: Slots) -> Mask | None:
-        """Return which of n slots the interpreter has; None if there are none."""
-        if not len(self._apart) or not self._apart.any():
+    def _interpreted_among(self, slots: Slots) -> Mask | None:
+        """Return a mask of the slots that the interpreter has; None if it has none of them."""
+        if not len(self._interpreted_slots) or not self._interpreted_slots.any():
             return None
         apart = np.zeros(len(slots), np.bool_)
-        known = slots < len(self._apart)
-        apart[known] = self._apart[slots[known]]
+        known = slots < len(self._interpreted_slots)
+        apart[known] = self._interpreted_slots[slots[known]]
         return apart if apart.any() else None
 
     def _hand_over(self, slots: Slots) -> None:
@@ -406,7 +410,7 @@ class Compiled(Accumulators):
         inferred = self._program.untyped_accumulators
         return self.inner.codec.decode(states) if inferred is None else inferred.accumulators(states)
 
-    def _encoded(self, accumulators: pa.Array) -> pa.Array | None:
+    def _encode(self, accumulators: pa.Array) -> pa.Array | None:
         """Return a column of accumulators as states; None if they cannot be pickled."""
         assert self._program is not None
         inferred = self._program.untyped_accumulators
@@ -417,8 +421,8 @@ class Compiled(Accumulators):
         except UnconvertibleState:
             return None
 
-    def _decoded(self, states: pa.Array) -> pa.Array | None:
-        """Return states as a column of accumulators; None if these are not as compiled code has them."""
+    def _decode(self, states: pa.Array) -> pa.Array | None:
+        """Return states as a column of accumulators; None if one has types that compiled code does not have."""
         assert self._program is not None
         inferred = self._program.untyped_accumulators
         if inferred is None:
@@ -444,21 +448,21 @@ class Compiled(Accumulators):
         return self._table.view(self._program.dtype)
 
     def _grow(self, slots: Slots) -> None:
-        """Make room for slots, and reset the progress to the first row for the loop that follows."""
+        """Enlarge the table for these slots, and reset the progress to row 0 for the next loop."""
         assert self._program is not None
         self._progress[0] = 0
         needed, count = int(slots.max(initial=-1)) + 1, len(self._present)
         if needed > count:
             size = capacity_for(needed, count)
             self._present = np.concatenate([self._present, np.zeros(size - count, np.bool_)])
-            if len(self._apart):
-                self._apart = np.concatenate([self._apart, np.zeros(size - count, np.bool_)])
+            if len(self._interpreted_slots):
+                self._interpreted_slots = np.concatenate([self._interpreted_slots, np.zeros(size - count, np.bool_)])
             self._table = np.concatenate([self._table, np.tile(self._fresh, size - count)])
 
     def _column_states(self, slots: Slots, *, narrow: bool) -> pa.Array | None:
         """Return the states of n slots; None if one does not fit its type. Without `narrow`, integers have 64 bits."""
         assert self._program is not None
-        records, type_ = taken(self._rows, slots), self._type
+        records, type_ = records_at(self._rows, slots), self._type
         columns = []
         for index, field in enumerate(self._program.layout.fields):
             wanted = type_.field(index).type if pa.types.is_struct(type_) else type_
@@ -469,9 +473,9 @@ class Compiled(Accumulators):
         return struct_of(columns, type_, narrow=narrow)
 
     def _records(self, states: pa.Array, *, may_copy: bool = True) -> Any | None:
-        """Return n states as n records; None if one holds a NULL that a fold does not write. `may_copy`: `_retain`."""
+        """Return n states as n records; None if one has a NULL where a record cannot. `may_copy`: see `_retain`."""
         assert self._program is not None
-        column = self._decoded(states)
+        column = self._decode(states)
         if column is None:
             return None
         states = column
@@ -497,22 +501,22 @@ class Compiled(Accumulators):
         return records
 
     def _retain(self, program: Program, arrays: list[pa.Array], *, may_copy: bool = True) -> None:
-        """Retain arrays to whose texts accumulators may refer. Copy these texts when most memory is unused.
+        """Retain arrays with strings that accumulators refer to. Copy the strings if most of the memory is unused.
 
         Args:
             program: The compiled code.
             arrays: The arrays.
-            may_copy: Whether texts may be copied: not in the middle of a chunk, whose later rows refer to them.
+            may_copy: False in the middle of a chunk, because its later rows refer to the arrays.
         """
-        made = self._arena.taken()
+        made = self._arena.take_texts()
         if not program.texts:
             return
         if may_copy and self._retained_bytes > self._retained_bytes_max:
-            copies = []  # what was retained is read until all is copied
+            copies = []  # keeps the new arrays until the old ones are released
             slots = np.flatnonzero(self._present).astype(np.int32)
             for field in program.texts:
                 if field.contents is not None:
-                    copies.append(self._copied_texts(field, slots))
+                    copies.append(self._copy_texts(field, slots))
                     continue
                 type_ = pa.string() if field.kind == "text" else pa.binary()
                 mask = ~self._rows[field.valid][slots] if field.optional else None
@@ -529,8 +533,8 @@ class Compiled(Accumulators):
                 self._retained_sizes[address] = size
                 self._retained_bytes += size
 
-    def _copied_texts(self, field: RecordField, slots: Slots) -> pa.Array:
-        """Copy containers with their texts, and return the column that has the texts now."""
+    def _copy_texts(self, field: RecordField, slots: Slots) -> pa.Array:
+        """Copy the strings of containers, and return the column to which the containers refer now."""
         assert field.contents is not None
         assert self._program is not None
         headers = self._rows[field.name][slots]
@@ -556,13 +560,13 @@ def _shares(accumulators: Sequence[Any], fields: Sequence[RecordField]) -> bool:
     return len(known) < len(accumulators) * len(fields)
 
 
-def _is_changed(accumulator: Any, fields: Sequence[RecordField]) -> bool:
-    """Return whether a record would change an accumulator: an int where floats are, or a decimal that is -0."""
+def _record_would_change(accumulator: Any, fields: Sequence[RecordField]) -> bool:
+    """Return whether a record would change an accumulator: an int among floats, or a decimal that is -0."""
     for index, field in enumerate(fields):
         value = accumulator[index] if isinstance(accumulator, tuple) else getattr(accumulator, field.name, accumulator)
         if field.contents is None:
-            part = Part((field.kind,))
-            given: list[tuple[Part, Any]] = [(part, value if field.length else (value,))]
+            part = Element((field.kind,))
+            given: list[tuple[Element, Any]] = [(part, value if field.length else (value,))]
         elif field.contents.value is None:
             given = [(field.contents.key, value)]
         else:
@@ -578,15 +582,15 @@ def _is_changed(accumulator: Any, fields: Sequence[RecordField]) -> bool:
     return False
 
 
-def _joined(apart: Mask, mine: pa.Array, others: pa.Array) -> pa.Array:
-    """Return one column of n values, in order: `others` where `apart` is true, and `mine` elsewhere."""
+def _interleave(apart: Mask, mine: pa.Array, others: pa.Array) -> pa.Array:
+    """Return one column of n values in order: from `others` where `apart` is true, and from `mine` elsewhere."""
     order = np.empty(len(apart), np.int64)
     order[~apart], order[apart] = np.arange(len(mine)), len(mine) + np.arange(len(others))
     return pa.concat_arrays([mine, others]).take(pa.array(order))
 
 
 def _memory_of(arrays: Sequence[pa.Array]) -> dict[int, int]:
-    """Return the sizes, in bytes, of what keeps arrays alive, by address: of messages that came by IPC, the whole."""
+    """Return the bytes of the buffers that arrays keep alive, by address: an IPC message counts as a whole."""
     sizes = {}
     for array in arrays:
         for buffer in array.buffers():
@@ -599,7 +603,7 @@ def _memory_of(arrays: Sequence[pa.Array]) -> dict[int, int]:
 
 
 def results_of(values: Any, known: Mask, type_: pa.DataType) -> pa.Array:
-    """Return n results of compiled code, and n flags that are false for None, as a column of a type."""
+    """Return n results of compiled code as a column; `known` is false for None."""
     mask = None if known.all() else ~known
     if text_of(type_) is not None:
         return from_addresses(values, mask, type_)

@@ -1,4 +1,4 @@
-"""Growing lists, dicts and sets of compiled code: their types, and the stand-ins for what Python does with them."""
+"""Lists, dicts and sets that grow in compiled code: their numba types, and the implementations of their operations."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable, register_model
 
 from foldflight.compiler import memory
-from foldflight.compiler.arena import HEADER, Contents, Part
+from foldflight.compiler.arena import HEADER, Contents, Element
 from foldflight.compiler.arithmetic import add_int, bound_of, index_of, sub_int
 from foldflight.compiler.control_block import load, store
 from foldflight.compiler.generated import generated
-from foldflight.compiler.iterators import Walk, lower_walks
+from foldflight.compiler.iterators import IteratorType, lower_iterators
 from foldflight.compiler.memory import dict_operations, word_at
 from foldflight.compiler.strings import includes, size_of
-from foldflight.compiler.value_types import KINDS, as_number, inner_kind, kind_of, present, stand_in
+from foldflight.compiler.value_types import KINDS, as_number, implementation, inner_kind, kind_of, require_value
 from foldflight.fold.mode import Unsupported
 from foldflight.fold.texts import TEXTS
 
@@ -33,10 +33,10 @@ class ContainerType(types.IterableType):
     """The numba type of a pointer to the header of a container.
 
     Args:
-        contents: What it holds.
-        changeable: Whether code may change it. Parts of others, and what is sorted, cannot be changed.
-        view: `keys`, `values` or `items` for the views of a dict; `entries` if its order does not matter; else empty.
-        temporary: Whether code has made it, so that it is not an accumulator's.
+        contents: The types of its entries.
+        changeable: Whether code may change it. Views and sorted copies are read-only.
+        view: `keys`, `values` or `items` for the views of a dict; `entries` to iterate in any order; else empty.
+        temporary: Whether compiled code created it, so that it is not part of an accumulator.
     """
 
     def __init__(self, contents: Contents, *, changeable: bool, view: str = "", temporary: bool = False) -> None:
@@ -52,11 +52,11 @@ class ContainerType(types.IterableType):
             raise Unsupported(
                 "it iterates over a set, whose order only Python knows; use update, |=, sorted, min or max"
             )
-        return Walk(self, self.yielded)
+        return IteratorType(self, self.yielded)
 
     @property
     def yielded(self) -> types.Type:
-        """The type of what a loop over it yields."""
+        """The numba type of the items of a loop."""
         key = _type_of(self.contents.key)
         if self.view in ("values", "items"):
             assert self.contents.value is not None
@@ -65,20 +65,20 @@ class ContainerType(types.IterableType):
         return key
 
     @property
-    def part(self) -> Part | None:
-        """What a loop over it yields, and functions sum or order; None for the items of a dict."""
+    def part(self) -> Element | None:
+        """The elements that a loop yields, and that `sum` or `sorted` take; None for the items of a dict."""
         return {"items": None, "values": self.contents.value}.get(self.view, self.contents.key)
 
 
 register_model(ContainerType)(models.OpaqueModel)
 
 
-def _type_of(part: Part) -> types.Type:
+def _type_of(part: Element) -> types.Type:
     """Return the numba type of a key, value or item."""
     return types.Tuple([KINDS[kind] for kind in part.kinds]) if part.is_tuple else KINDS[part.kinds[0]]
 
 
-def _floats(part: Part) -> tuple[bool, ...]:
+def _floats(part: Element) -> tuple[bool, ...]:
     return tuple(kind == "float" for kind in part.kinds)
 
 
@@ -96,7 +96,7 @@ def header_of(typing: Any, container: Any) -> Any:
 
 
 def container_at(type_: ContainerType) -> Any:
-    """Return the function that returns the container whose header is at an address."""
+    """Return a function that converts the address of a header to its container."""
     return generated(type_, types.int64)(lambda context, builder, address: builder.inttoptr(address, cgutils.voidptr_t))
 
 
@@ -113,10 +113,10 @@ def _value(builder: Any, type_: types.Type, word: Any) -> Any:
 
 
 @functools.cache
-def _words_of(part: Part, what: str) -> Any:
-    """Return the function that returns a value as a tuple of words, after a cast that raises for None.
+def _words_of(part: Element, what: str) -> Any:
+    """Return a function that encodes a value as a tuple of words. It raises for None.
 
-    It refuses values of another kind.
+    Compiling it for a value of another kind raises Unsupported.
     """
     members = [KINDS[kind] for kind in part.kinds]
 
@@ -147,8 +147,8 @@ def _words_of(part: Part, what: str) -> Any:
 
 
 @functools.cache
-def _value_at(part: Part) -> Any:
-    """Return the function that returns the value at an address."""
+def _value_at(part: Element) -> Any:
+    """Return a function that decodes the value at an address."""
     result = _type_of(part)
 
     @generated(result, types.int64)
@@ -170,7 +170,7 @@ def _seen(me: Any) -> tuple[int, int, int]:
 
 
 def _steps(container: ContainerType) -> tuple[Any, Any]:
-    """Return the next entry of a loop, and what the loop yields for an entry."""
+    """Return two functions for a loop: the next entry after one, and the value of an entry."""
     contents = container.contents
     is_list, may_change, seen_of = (
         contents.shape == "list",
@@ -181,11 +181,12 @@ def _steps(container: ContainerType) -> tuple[Any, Any]:
 
     def next_entry(me: Any, seen: Any, last: int) -> int:
         if not may_change and seen_of(me) != seen:
-            # Python raises RuntimeError, or, after as many insertions as deletions, goes on in an order of its own.
-            raise ValueError  # `LIVE` of a deque counts its changes
+            # Python raises RuntimeError, unless there were as many insertions as deletions: then its order is
+            # undefined.
+            raise ValueError  # in a deque, `LIVE` counts changes
         if is_list:
             return last + 1 if last + 1 < load(header_of(me) + memory.USED) else -1
-        return memory.following(header_of(me), last + 1, stride)
+        return memory.next_entry(header_of(me), last + 1, stride)
 
     key, value = _value_at(contents.key), _value_at(contents.value or contents.key)
     takes_key, takes_value = container.view != "values", container.view in ("values", "items")
@@ -200,20 +201,20 @@ def _steps(container: ContainerType) -> tuple[Any, Any]:
     return next_entry, entry
 
 
-lower_walks(ContainerType, _steps, _seen)
+lower_iterators(ContainerType, _steps, _seen)
 
 
-@stand_in
+@implementation
 def _entries(me: Any) -> Any:
-    """Return what a loop may walk over where the order does not matter."""
+    """Return the container for a loop whose result does not depend on the order."""
     seen = container_at(ContainerType(me.contents, changeable=False, view=me.view or "entries"))
     return lambda me: seen(header_of(me))
 
 
-# --- what the stand-ins need ------------------------------------------------------------------------------------------
+# --- checks and helpers -----------------------------------------------------------------------------------------------
 
 
-# What is compiled of the containers that are not lists, dicts or sets.
+# The compiled operations of containers other than list, dict and set.
 _LIKE_DICTS: Final = ("[]", "[] =", "clear", "del", "get", "in", "items", "keys", "pop", "setdefault", "values")
 _DONE_WITH: Final[dict[type, tuple[str, ...]]] = {
     Counter: (*_LIKE_DICTS, "+=", "extend or update", "subtract"),
@@ -238,7 +239,7 @@ def _is_given(argument: Any) -> bool:
 
 
 def _whole(what: str, *given: Any) -> None:
-    """Refuse indexes that are no integers."""
+    """Raise Unsupported for an index that is no int."""
     for each in given:
         if str(kind_of(each)) not in ("int", "bool"):
             raise Unsupported(f"{what} of {each}")
@@ -248,8 +249,8 @@ def _whole(what: str, *given: Any) -> None:
 
 
 @functools.cache
-def _changed(contents: Contents, *, at_begin: bool = False) -> Any:
-    """Return what follows a change of a list, which may be one at its begin: only a deque has a limit, and counts."""
+def _after_change(contents: Contents, *, at_begin: bool = False) -> Any:
+    """Return the step after a change of a list: a deque drops items beyond `maxlen`, and counts its changes."""
     if contents.made is not deque:
         return register_jitable(lambda header: None)
     limit = -1 if contents.limit is None else contents.limit
@@ -258,36 +259,37 @@ def _changed(contents: Contents, *, at_begin: bool = False) -> Any:
     @register_jitable
     def changed(header):
         if 0 <= limit < load(header + memory.USED):
-            memory.cut(header, start, start + 1, 1)
+            memory.remove_items(header, start, start + 1, 1)
         store(header + memory.LIVE, load(header + memory.LIVE) + 1)
 
     return changed
 
 
-@stand_in
+@implementation
 def _append(me: Any, item: Any) -> Any:
-    """Stand for `list.append`."""
+    """Implement `list.append`."""
     _of(me, "list", "append", changes=True)
-    words, changed = _words_of(me.contents.key, "the item of append"), _changed(me.contents)
+    words, changed = _words_of(me.contents.key, "the item of append"), _after_change(me.contents)
 
     def at_end(me: Any, item: Any) -> None:
-        memory.appended(header_of(me), words(item))
+        memory.append(header_of(me), words(item))
         changed(header_of(me))
 
     return at_end
 
 
-def _inserting(name: str, *, at_begin: bool) -> Any:
-    """Return the stand-in of `list.insert`, or of `deque.appendleft`."""
+def _insertion(name: str, *, at_begin: bool) -> Any:
+    """Return the implementation of `list.insert`, or of `deque.appendleft`."""
 
-    @stand_in
+    @implementation
     def choose(me: Any, index: Any, item: Any) -> Any:
         _of(me, "list", name, changes=True)
         _whole(name, index)
-        words, changed = _words_of(me.contents.key, f"the item of {name}"), _changed(me.contents, at_begin=at_begin)
+        words = _words_of(me.contents.key, f"the item of {name}")
+        changed = _after_change(me.contents, at_begin=at_begin)
 
         def put(me: Any, index: Any, item: Any) -> None:
-            memory.inserted(header_of(me), bound_of(index, load(header_of(me) + memory.USED)), words(item))
+            memory.insert(header_of(me), bound_of(index, load(header_of(me) + memory.USED)), words(item))
             changed(header_of(me))
 
         return put
@@ -295,57 +297,57 @@ def _inserting(name: str, *, at_begin: bool) -> Any:
     return choose
 
 
-_insert: Final = _inserting("insert", at_begin=False)
-_insert_first: Final = _inserting("appendleft", at_begin=True)
+_insert: Final = _insertion("insert", at_begin=False)
+_insert_first: Final = _insertion("appendleft", at_begin=True)
 
 
-@stand_in
+@implementation
 def _append_left(me: Any, item: Any) -> Any:
-    """Stand for `deque.appendleft`."""
+    """Implement `deque.appendleft`."""
     return lambda me, item: _insert_first(me, 0, item)
 
 
 @functools.cache
-def _taken(contents: Contents) -> Any:
-    """Return the function that removes an item of a list, and returns it."""
-    value, stride, changed = _value_at(contents.key), contents.stride, _changed(contents)
+def _remove_item(contents: Contents) -> Any:
+    """Return a function that removes an item of a list and returns it."""
+    value, stride, changed = _value_at(contents.key), contents.stride, _after_change(contents)
 
     @register_jitable
     def taken(header, index):
         position = index_of(index, load(header + memory.USED))
         item = value(memory.address_of(header, position * stride))
-        memory.cut(header, position, position + 1, stride)
+        memory.remove_items(header, position, position + 1, stride)
         changed(header)
         return item
 
     return taken
 
 
-@stand_in
+@implementation
 def _pop_left(me: Any) -> Any:
-    """Stand for `deque.popleft`."""
+    """Implement `deque.popleft`."""
     _of(me, "list", "popleft", changes=True)
-    taken = _taken(me.contents)
+    taken = _remove_item(me.contents)
     return lambda me: taken(header_of(me), 0)
 
 
-@stand_in
+@implementation
 def _add(me: Any, key: Any) -> Any:
-    """Stand for `set.add`."""
+    """Implement `set.add`."""
     made = _of(me, "set", "add", changes=True)
-    words, find, added = _words_of(me.contents.key, "the item of add"), made.find, made.added
+    words, find, add_entry = _words_of(me.contents.key, "the item of add"), made.find, made.add_entry
 
     def add_once(me: Any, key: Any) -> None:
         if find(header_of(me), words(key)) < 0:
-            added(header_of(me), words(key))
+            add_entry(header_of(me), words(key))
 
     return add_once
 
 
-def _deleting(name: str, shape: str, *, must_exist: bool) -> Any:
-    """Return the stand-in of what deletes an entry. Of a Counter, it need not exist."""
+def _deletion(name: str, shape: str, *, must_exist: bool) -> Any:
+    """Return the implementation of an operation that deletes an entry. A Counter may lack the entry."""
 
-    @stand_in
+    @implementation
     def choose(me: Any, key: Any) -> Any:
         made = _of(me, shape, name, changes=True)
         words = _words_of(me.contents.key, f"the {'key' if shape == 'dict' else 'item'} of {name}")
@@ -355,7 +357,7 @@ def _deleting(name: str, shape: str, *, must_exist: bool) -> Any:
         def delete(me: Any, key: Any) -> None:
             entry = find(header_of(me), words(key))
             if entry >= 0:
-                memory.deleted(header_of(me), entry, stride)
+                memory.delete_entry(header_of(me), entry, stride)
             elif not may_lack:
                 raise ValueError  # the interpreter raises KeyError
 
@@ -364,35 +366,35 @@ def _deleting(name: str, shape: str, *, must_exist: bool) -> Any:
     return choose
 
 
-_delete_key: Final = _deleting("del", "dict", must_exist=True)
+_delete_key: Final = _deletion("del", "dict", must_exist=True)
 
 
-@stand_in
+@implementation
 def _clear(me: Any) -> Any:
-    """Stand for `clear`."""
+    """Implement `clear`."""
     _of(me, "list dict set", "clear", changes=True)
     is_deque = me.contents.made is deque
 
     def cleared(me: Any) -> None:
         changes = load(header_of(me) + memory.LIVE)
-        memory.emptied(header_of(me))
+        memory.clear(header_of(me))
         if is_deque:
             store(header_of(me) + memory.LIVE, changes + 1)
 
     return cleared
 
 
-def _otherwise(me: ContainerType, default: Any, what: str) -> Any:
-    """Return the function that returns the default of a method."""
+def _default_of(me: ContainerType, default: Any, what: str) -> Any:
+    """Return a function that evaluates the `default` argument of a method."""
     return _same_as(me.contents.value, what) if _is_given(default) else register_jitable(lambda default: None)
 
 
-@stand_in
+@implementation
 def _get(me: Any, key: Any, default: Any = None) -> Any:
-    """Stand for `dict.get`."""
+    """Implement `dict.get`."""
     made = _of(me, "dict", "get")
     words, find, value = _words_of(me.contents.key, "the key of get"), made.find, _value_of(me.contents)
-    otherwise = _otherwise(me, default, "the default of get")
+    otherwise = _default_of(me, default, "the default of get")
 
     def got(me: Any, key: Any, default: Any = None) -> Any:
         entry = find(header_of(me), words(key))
@@ -403,20 +405,20 @@ def _get(me: Any, key: Any, default: Any = None) -> Any:
 
 @functools.cache
 def _value_of(contents: Contents) -> Any:
-    """Return the function that returns the value of an entry of a dict."""
+    """Return a function that reads the value of an entry of a dict."""
     assert contents.value is not None
     value, stride, ahead = _value_at(contents.value), contents.stride, len(contents.key.kinds)
     return register_jitable(lambda header, entry: value(memory.address_of(header, entry * stride + ahead)))
 
 
 @functools.cache
-def _same_as(part: Part, what: str) -> Any:
-    """Return the function that returns a value of a part's type unchanged, and refuses others."""
+def _same_as(part: Element, what: str) -> Any:
+    """Return the identity for values of an element's type. Compiling it for other types raises Unsupported."""
     words, result = _words_of(part, what), _type_of(part)
 
     @intrinsic
     def same(typing: Any, value: Any) -> Any:
-        typing.resolve_function_type(words, (value,), {})  # refuses
+        typing.resolve_function_type(words, (value,), {})  # raises Unsupported
 
         def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
             return context.cast(builder, arguments[0], made.args[0], result)
@@ -426,37 +428,42 @@ def _same_as(part: Part, what: str) -> Any:
     return same
 
 
-@stand_in
+@implementation
 def _set_default(me: Any, key: Any, default: Any) -> Any:
-    """Stand for `dict.setdefault`."""
+    """Implement `dict.setdefault`."""
     made = _of(me, "dict", "setdefault", changes=True)
-    words, find, added, value = _words_of(me.contents.key, "the key"), made.find, made.added, _value_of(me.contents)
+    words, find, add_entry, value = (
+        _words_of(me.contents.key, "the key"),
+        made.find,
+        made.add_entry,
+        _value_of(me.contents),
+    )
     given = _words_of(me.contents.value, "the default of setdefault")
 
     def get_or_add(me: Any, key: Any, default: Any) -> Any:
         entry = find(header_of(me), words(key))
         if entry < 0:
-            entry = added(header_of(me), words(key) + given(default))
+            entry = add_entry(header_of(me), words(key) + given(default))
         return value(header_of(me), entry)
 
     return get_or_add
 
 
-@stand_in
+@implementation
 def _pop(me: Any, key: Any = None, default: Any = None) -> Any:
-    """Stand for `list.pop` and `dict.pop`."""
+    """Implement `list.pop` and `dict.pop`."""
     made = _of(me, "list dict", "pop", changes=True)
     if me.contents.shape == "list":
-        taken, is_last = _taken(me.contents), not _is_given(key)
+        taken, is_last = _remove_item(me.contents), not _is_given(key)
         if not is_last:
             _whole("pop", key)
         if not is_last and me.contents.made is deque:
             raise Unsupported("it uses pop of a deque with an argument")
         return lambda me, key=None, default=None: taken(header_of(me), -1 if is_last else key)
     words, find, stride = _words_of(me.contents.key, "the key of pop"), made.find, me.contents.stride
-    value, otherwise = _value_of(me.contents), _otherwise(me, default, "the default of pop")
+    value, otherwise = _value_of(me.contents), _default_of(me, default, "the default of pop")
 
-    is_required = not _is_given(default) and not isinstance(default, types.NoneType)  # None may be given
+    is_required = not _is_given(default) and not isinstance(default, types.NoneType)  # None may be passed
 
     def popped(me: Any, key: Any = None, default: Any = None) -> Any:
         entry = find(header_of(me), words(key))
@@ -465,7 +472,7 @@ def _pop(me: Any, key: Any = None, default: Any = None) -> Any:
                 raise ValueError  # the interpreter raises KeyError
             return otherwise(default)
         removed = value(header_of(me), entry)
-        memory.deleted(header_of(me), entry, stride)
+        memory.delete_entry(header_of(me), entry, stride)
         return removed
 
     return popped
@@ -476,57 +483,57 @@ def _check_same(me: ContainerType, other: Any) -> None:
         raise Unsupported(f"it extends a {me.contents.name} by {other}")
 
 
-def _appended(stride: int) -> Any:
-    """Return the function that appends all items of a list to another one."""
+def _append_all(stride: int) -> Any:
+    """Return a function that appends all items of a list to another list."""
 
     def appended(me: Any, other: Any) -> None:
-        memory.extended(header_of(me), header_of(other), 0, load(header_of(other) + memory.USED), stride)
+        memory.extend(header_of(me), header_of(other), 0, load(header_of(other) + memory.USED), stride)
 
     return appended
 
 
-@stand_in
+@implementation
 def _extend(me: Any, other: Any) -> Any:
-    """Stand for `list.extend`, and `set.update` and `dict.update` with another of the same type."""
+    """Implement `list.extend`, and `set.update` and `dict.update` with another of the same type."""
     _of(me, "list set dict", "extend or update", changes=True)
     _check_same(me, other)
     if me.contents.made is deque:
 
         def each(me: Any, other: Any) -> None:
-            for item in other:  # raises if it is the same one
+            for item in other:  # raises if both are the same container
                 _append(me, item)
 
         return each
     if me.contents.shape == "list":
-        return _appended(me.contents.stride)
-    merged = _merged(me.contents, add_int if me.contents.made is Counter else _last)
+        return _append_all(me.contents.stride)
+    merged = _merge_entries(me.contents, add_int if me.contents.made is Counter else _last)
     return lambda me, other: merged(header_of(me), header_of(other))
 
 
-@stand_in
+@implementation
 def _subtract(me: Any, other: Any) -> Any:
-    """Stand for `Counter.subtract`."""
+    """Implement `Counter.subtract`."""
     _of(me, "dict", "subtract", changes=True)
     _check_same(me, other)
-    merged = _merged(me.contents, sub_int)
+    merged = _merge_entries(me.contents, sub_int)
     return lambda me, other: merged(header_of(me), header_of(other))
 
 
-@stand_in
+@implementation
 def _add_counts(me: Any, other: Any) -> Any:
-    """Stand for `+=` of two Counters, which leaves positive counts only."""
+    """Implement `+=` of two Counters, which keeps positive counts only."""
     _of(me, "dict", "+=", changes=True)
     _check_same(me, other)
-    merged, count, stride = _merged(me.contents, add_int), _value_of(me.contents), me.contents.stride
+    merged, count, stride = _merge_entries(me.contents, add_int), _value_of(me.contents), me.contents.stride
 
     def counted(me: Any, other: Any) -> Any:
         header = header_of(me)
         merged(header, header_of(other))
-        entry = memory.following(header, 0, stride)
+        entry = memory.next_entry(header, 0, stride)
         while entry >= 0:
             if count(header, entry) <= 0:
-                memory.deleted(header, entry, stride)
-            entry = memory.following(header, entry + 1, stride)
+                memory.delete_entry(header, entry, stride)
+            entry = memory.next_entry(header, entry + 1, stride)
         return me
 
     return counted
@@ -536,10 +543,10 @@ _last: Final = register_jitable(lambda old, new: new)
 
 
 @functools.cache
-def _merged(contents: Contents, plus: Any) -> Any:
-    """Return `merged(header, other)`, which puts the entries of another dict or set of the same type into one.
+def _merge_entries(contents: Contents, plus: Any) -> Any:
+    """Return `merged(header, other)`, which adds the entries of another dict or set of the same type.
 
-    `plus` makes a word of a value from the one that is there, or 0, and the other's.
+    `plus` combines the word of a value in the first (0 if the key is new) with that in the other.
     """
     keys, stride = len(contents.key.kinds), contents.stride
     made, whole, key_of = (
@@ -547,27 +554,27 @@ def _merged(contents: Contents, plus: Any) -> Any:
         memory.words_tuple(stride),
         memory.words_tuple(keys),
     )
-    find, added = made.find, made.added
+    find, add_entry = made.find, made.add_entry
 
     @register_jitable
     def merged(header, other):
-        entry = memory.following(other, 0, stride)
+        entry = memory.next_entry(other, 0, stride)
         while entry >= 0:
             address = memory.address_of(other, entry * stride)
             mine = find(header, key_of(address))
             is_new = mine < 0
             if is_new:
-                mine = added(header, whole(address))
+                mine = add_entry(header, whole(address))
             for index in range(keys, stride):
                 into = memory.address_of(header, mine * stride + index)
                 memory.change(load(header), into, plus(0 if is_new else load(into), load(address + 8 * index)))
-            entry = memory.following(other, entry + 1, stride)
+            entry = memory.next_entry(other, entry + 1, stride)
 
     return merged
 
 
 def _view(name: str) -> Any:
-    @stand_in
+    @implementation
     def view(me: Any) -> Any:
         _of(me, "dict", name)
         seen = container_at(ContainerType(me.contents, changeable=False, view=name))
@@ -576,9 +583,9 @@ def _view(name: str) -> Any:
     return view
 
 
-@stand_in
+@implementation
 def _sort(me: Any) -> Any:
-    """Stand for `list.sort`."""
+    """Implement `list.sort`."""
     _of(me, "list", "sort", changes=True)
     ordered, stride = _sorted_of(me), me.contents.stride
     whole = memory.words_tuple(stride)
@@ -586,13 +593,13 @@ def _sort(me: Any) -> Any:
     def done(me: Any) -> None:
         source = ordered(me)
         for position in range(load(source + memory.USED)):
-            memory.put(header_of(me), position, whole(memory.address_of(source, position * stride)))
+            memory.replace_item(header_of(me), position, whole(memory.address_of(source, position * stride)))
 
     return done
 
 
 def _sorted_of(me: ContainerType) -> Any:
-    """Return the function that returns the header of a sorted temporary list of a list, or of the keys or values."""
+    """Return a function that copies a list, keys or values to a sorted temporary list, and returns its header."""
     part = me.part
     assert part is not None
     _check_order(part)
@@ -602,17 +609,17 @@ def _sorted_of(me: ContainerType) -> Any:
     @register_jitable
     def ordered(me):
         header, scratch = memory.new_header(header_of(me)), memory.new_header(header_of(me))
-        memory.widened(header, size_of(me), stride)
-        memory.widened(scratch, size_of(me), stride)
+        memory.reallocate(header, size_of(me), stride)
+        memory.reallocate(scratch, size_of(me), stride)
         for item in _entries(me):
-            memory.appended(header, words(item))
+            memory.append(header, words(item))
         sorting(header, scratch)
         return header
 
     return ordered
 
 
-def _check_order(part: Part) -> None:
+def _check_order(part: Element) -> None:
     unordered = set(part.kinds) - _ORDERED
     if unordered:
         raise Unsupported(f"it orders values of the kind {unordered.pop()}")
@@ -625,7 +632,7 @@ METHODS: Final[dict[str, Any]] = {
     "appendleft": _append_left,
     "add": _add,
     "clear": _clear,
-    "discard": _deleting("discard", "set", must_exist=False),
+    "discard": _deletion("discard", "set", must_exist=False),
     "extend": _extend,
     "get": _get,
     "insert": _insert,
@@ -633,7 +640,7 @@ METHODS: Final[dict[str, Any]] = {
     "keys": _view("keys"),
     "pop": _pop,
     "popleft": _pop_left,
-    "remove": _deleting("remove", "set", must_exist=True),
+    "remove": _deletion("remove", "set", must_exist=True),
     "setdefault": _set_default,
     "sort": _sort,
     "subtract": _subtract,
@@ -644,7 +651,7 @@ METHODS: Final[dict[str, Any]] = {
 
 @functools.cache
 def empty_of(contents: Contents) -> Any:
-    """Return the function that makes an empty container."""
+    """Return a function that creates an empty container."""
     seen = container_at(ContainerType(contents, changeable=True, temporary=True))
     made = numba.njit(nogil=True)(lambda: seen(memory.fresh_header()))
     EMPTIES.add(made)
@@ -658,9 +665,9 @@ EMPTIES: Final[set[Any]] = set()
 # --- operators --------------------------------------------------------------------------------------------------------
 
 
-@stand_in
+@implementation
 def contains(me: Any, key: Any) -> Any:
-    """Stand for `key in me`."""
+    """Implement `key in me`."""
     if inner_kind(me) in TEXTS:
         return lambda me, key: includes(me, key)
     made = _of(me, "list dict set", "in")
@@ -678,7 +685,7 @@ def get_item(me: ContainerType, index: Any) -> Any:
     if me.contents.shape == "dict":
         words, find, value = _words_of(me.contents.key, "the key of []"), made.find, _value_of(me.contents)
         is_counter = me.contents.made is Counter
-        added, adds = made.added, me.contents.made is defaultdict and me.changeable
+        add_entry, adds = made.add_entry, me.contents.made is defaultdict and me.changeable
 
         def at_key(me: Any, index: Any) -> Any:
             entry = find(header_of(me), words(index))
@@ -687,7 +694,7 @@ def get_item(me: ContainerType, index: Any) -> Any:
                     return 0
                 if not adds:
                     raise ValueError  # the interpreter raises KeyError
-                entry = added(header_of(me), (*words(index), 0))  # zero, 0.0 and False are the same word
+                entry = add_entry(header_of(me), (*words(index), 0))  # zero, 0.0 and False are the same word
             return value(header_of(me), entry)
 
         return at_key
@@ -700,7 +707,7 @@ def get_item(me: ContainerType, index: Any) -> Any:
 
     def at_index(me: Any, index: Any) -> Any:
         header = header_of(me)
-        return item(memory.address_of(header, index_of(present(index), load(header + memory.USED)) * stride))
+        return item(memory.address_of(header, index_of(require_value(index), load(header + memory.USED)) * stride))
 
     return at_index
 
@@ -716,7 +723,7 @@ def _slice(me: ContainerType, index: types.SliceType) -> Any:
         start, stop = bound_of(index.start, used), bound_of(index.stop, used)
         into = memory.new_header(header)
         if start < stop:
-            memory.extended(into, header, start, stop, stride)
+            memory.extend(into, header, start, stop, stride)
         return seen(into)
 
     return part
@@ -731,17 +738,17 @@ def set_item(me: ContainerType, index: Any, value: Any) -> Any:
 
         def replaced(me: Any, index: Any, value: Any) -> None:
             header = header_of(me)
-            memory.put(header, index_of(index, load(header + memory.USED)), given(value))
+            memory.replace_item(header, index_of(index, load(header + memory.USED)), given(value))
 
         return replaced
-    words, find, added = _words_of(me.contents.key, "the key of [] ="), made.find, made.added
+    words, find, add_entry = _words_of(me.contents.key, "the key of [] ="), made.find, made.add_entry
     given, keys, stride = _words_of(me.contents.value, "the value"), len(me.contents.key.kinds), me.contents.stride
 
     def assigned(me: Any, index: Any, value: Any) -> None:
         header, key, new_words = header_of(me), words(index), given(value)
         entry = find(header, key)
         if entry < 0:
-            added(header, key + new_words)
+            add_entry(header, key + new_words)
         else:
             address = memory.address_of(header, entry * stride)
             for number in range(keys, stride):
@@ -750,12 +757,12 @@ def set_item(me: ContainerType, index: Any, value: Any) -> Any:
     return assigned
 
 
-METHODS["__setitem__"] = stand_in(set_item)  # what a dict comprehension does with each entry
+METHODS["__setitem__"] = implementation(set_item)  # a dict comprehension calls it for each entry
 
 
-@stand_in
+@implementation
 def delete_item(me: Any, index: Any) -> Any:
-    """Stand for `del me[index]`."""
+    """Implement `del me[index]`."""
     _of(me, "list dict", "del", changes=True)
     if me.contents.shape == "dict":
         return lambda me, index: _delete_key(me, index)
@@ -768,21 +775,21 @@ def delete_item(me: Any, index: Any) -> Any:
             used = load(header_of(me) + memory.USED)
             start, stop = bound_of(index.start, used), bound_of(index.stop, used)
             if start < stop:
-                memory.cut(header_of(me), start, stop, stride)
+                memory.remove_items(header_of(me), start, stop, stride)
 
         return cut_slice
     _whole("del", index)
 
     def cut_one(me: Any, index: Any) -> None:
         position = index_of(index, load(header_of(me) + memory.USED))
-        memory.cut(header_of(me), position, position + 1, stride)
+        memory.remove_items(header_of(me), position, position + 1, stride)
 
     return cut_one
 
 
-@stand_in
+@implementation
 def put_whole(me: Any, other: Any) -> Any:
-    """Stand for the assignment of a container to the accumulator, or to its attribute."""
+    """Implement the assignment of a container to the accumulator, or to its attribute."""
     if (
         not isinstance(me, ContainerType)
         or not isinstance(other, ContainerType)
@@ -794,7 +801,7 @@ def put_whole(me: Any, other: Any) -> Any:
 
         def same(me: Any, other: Any) -> None:
             if header_of(me) != header_of(other):
-                raise ValueError  # two attributes would be the same object
+                raise ValueError  # in Python, two attributes would be the same object
 
         return same
     if other.changeable and me.contents.made is None:
@@ -806,19 +813,19 @@ def put_whole(me: Any, other: Any) -> Any:
         return moved
     if me.contents.shape != "list":
         raise Unsupported(f"it replaces a {me.contents.shape}")
-    appended = register_jitable(_appended(me.contents.stride))
+    appended = register_jitable(_append_all(me.contents.stride))
 
     def replaced(me: Any, other: Any) -> None:
-        memory.emptied(header_of(me))
+        memory.clear(header_of(me))
         appended(me, other)
 
     return replaced
 
 
 def in_place(plain: Any, shapes: str, *, plus: bool = False) -> Any:
-    """Return the stand-in of an operator such as `+=`, for containers and all others, for which it is `plain`."""
+    """Return the implementation of an operator such as `+=`, for containers; `plain` is called for other types."""
 
-    @stand_in
+    @implementation
     def choose(me: Any, other: Any) -> Any:
         if not isinstance(me, ContainerType):
             return lambda me, other: plain(me, other)
@@ -838,11 +845,11 @@ def in_place(plain: Any, shapes: str, *, plus: bool = False) -> Any:
 # --- functions --------------------------------------------------------------------------------------------------------
 
 
-@stand_in
+@implementation
 def length_of(me: Any) -> Any:
-    """Stand for `len`."""
+    """Implement `len`."""
     count = len(me) if isinstance(me, types.BaseTuple) else getattr(me, "length", None)
-    if count is not None:  # of a tuple, or a list of fixed length
+    if count is not None:  # a tuple, or a list of fixed length
         return lambda me: count
     if inner_kind(me) in TEXTS:
         return lambda me: size_of(me)
@@ -852,14 +859,14 @@ def length_of(me: Any) -> Any:
 
 
 def counting(me: ContainerType) -> Any:
-    """Return the function that returns the number of entries of a container."""
+    """Return a function that counts the entries of a container."""
     at = memory.USED if me.contents.shape == "list" else memory.LIVE
     return lambda me: load(header_of(me) + at)
 
 
-@stand_in
+@implementation
 def _ordered_list(me: Any) -> Any:
-    """Stand for `sorted`."""
+    """Implement `sorted`."""
     part = me.part if isinstance(me, ContainerType) else None
     if part is None:
         raise Unsupported(f"it sorts {me}")
@@ -867,21 +874,21 @@ def _ordered_list(me: Any) -> Any:
     return lambda me: seen(ordered(me))
 
 
-def _numbers_of(me: Any, name: str) -> str:
-    """Return the kind of the numbers of a list, set, or the keys or values of a dict. Raises Unsupported for others."""
+def _number_kind(me: Any, name: str) -> str:
+    """Return the kind of the numbers in a list or set, or of keys or values. Raises Unsupported for others."""
     part = me.part if isinstance(me, ContainerType) else None
     if part is None or part.is_tuple or part.kinds[0] not in ("int", "float"):
         raise Unsupported(f"it calls {name} of {me}")
     return part.kinds[0]
 
 
-def _extreme(name: str, wins: Any) -> Any:
-    """Return the stand-in of `min` or `max` of a container."""
+def _extreme_of(name: str, wins: Any) -> Any:
+    """Return the implementation of `min` or `max` of a container."""
     beats = register_jitable(lambda one, other: wins(one, other))
 
-    @stand_in
+    @implementation
     def choose(me: Any) -> Any:
-        zero = {"int": 0, "float": 0.0}[_numbers_of(me, name)]
+        zero = {"int": 0, "float": 0.0}[_number_kind(me, name)]
 
         def extreme(me: Any) -> Any:
             best, is_some = zero, False
@@ -897,13 +904,13 @@ def _extreme(name: str, wins: Any) -> Any:
     return choose
 
 
-_COMPENSATED: Final = sys.version_info >= (3, 12)  # since then Python sums floats with a compensation
+_COMPENSATED: Final = sys.version_info >= (3, 12)  # `sum` of floats is compensated since Python 3.12
 
 
-@stand_in
+@implementation
 def _total(me: Any) -> Any:
-    """Stand for `sum`."""
-    is_float = _numbers_of(me, "sum") == "float"
+    """Implement `sum`."""
+    is_float = _number_kind(me, "sum") == "float"
     if is_float and (me.contents.shape == "set" or _COMPENSATED):
         raise Unsupported("it calls sum of floats in a set, or in a Python that sums with a compensation (3.12)")
     plus, zero = (register_jitable(lambda one, other: one + other), 0.0) if is_float else (add_int, 0)
@@ -913,22 +920,22 @@ def _total(me: Any) -> Any:
         for each in _entries(me):
             summed, is_some = plus(summed, each), True
         if not is_some:
-            raise ValueError  # Python's sum is the integer 0
+            raise ValueError  # the sum of nothing is the int 0
         return summed
 
     return sum_of
 
 
-# The algorithm of CPython's heapq, so that the items are in the same order.
+# The algorithm of CPython's heapq: the items of the list must be in the same order as Python's.
 
 
 def _heap(name: str, pushes: bool, pops: bool) -> Any:
-    """Return the stand-in of a function of heapq: it pushes an item, pops the least one, or replaces it."""
+    """Return the implementation of a function of heapq: it pushes an item, pops the smallest one, or does both."""
 
-    @stand_in
+    @implementation
     def choose(me: Any, item: Any = None) -> Any:
         _of(me, "list", name, changes=True)
-        part, taken = me.contents.key, _taken(me.contents)
+        part, taken = me.contents.key, _remove_item(me.contents)
         _check_order(part)
         down, up = _sifts(part)
         words: Any = _words_of(part, f"the item of {name}" if pushes else "an item")
@@ -936,14 +943,14 @@ def _heap(name: str, pushes: bool, pops: bool) -> Any:
 
         def pushed(me: Any, item: Any = None) -> None:
             header = header_of(me)
-            memory.appended(header, words(item))
+            memory.append(header, words(item))
             down(header, 0, load(header + memory.USED) - 1)
 
         def replaced(header: int, item: Any) -> Any:
             if load(header + memory.USED) == 0:
                 raise ValueError
             least = value(memory.address_of(header, 0))
-            memory.put(header, 0, words(item))
+            memory.replace_item(header, 0, words(item))
             up(header, 0)
             return least
 
@@ -961,7 +968,7 @@ def _heap(name: str, pushes: bool, pops: bool) -> Any:
 
 
 @functools.cache
-def _sifts(part: Part) -> tuple[Any, Any]:
+def _sifts(part: Element) -> tuple[Any, Any]:
     """Return heapq's `_siftdown(heap, start, position)` and `_siftup(heap, position)`."""
     stride, is_less = len(part.kinds), memory.ordering(_floats(part))
     whole = memory.words_tuple(stride)
@@ -971,8 +978,8 @@ def _sifts(part: Part) -> tuple[Any, Any]:
     @register_jitable
     def swap(header, one, other):
         item = whole(at(header, one))
-        memory.put(header, one, whole(at(header, other)))
-        memory.put(header, other, item)
+        memory.replace_item(header, one, whole(at(header, other)))
+        memory.replace_item(header, other, item)
 
     @register_jitable
     def down(header, start, position):
@@ -995,10 +1002,10 @@ def _sifts(part: Part) -> tuple[Any, Any]:
     return down, up
 
 
-def _asking(*, stops_at: bool) -> Any:
-    """Return the stand-in of `any`, or of `all`, which stop at the first value that is true, or false."""
+def _any_or_all(*, stops_at: bool) -> Any:
+    """Return the implementation of `any`, or of `all`, which stop at the first value that is true, or false."""
 
-    @stand_in
+    @implementation
     def choose(me: Any) -> Any:
         part = me.part if isinstance(me, ContainerType) else None
         if part is None or part.is_tuple or part.kinds[0] not in ("bool", "int", "float", *TEXTS):
@@ -1019,8 +1026,8 @@ PUSHING: Final = (_heap("heappush", pushes=True, pops=False), _heap("heapreplace
 CALLS: Final[dict[Any, Any]] = {
     sorted: _ordered_list,
     sum: _total,
-    any: _asking(stops_at=True),
-    all: _asking(stops_at=False),
+    any: _any_or_all(stops_at=True),
+    all: _any_or_all(stops_at=False),
     slice: slice,
     enumerate: enumerate,
     zip: zip,
@@ -1028,5 +1035,5 @@ CALLS: Final[dict[Any, Any]] = {
     heapq.heapreplace: PUSHING[1],
     heapq.heappop: _heap("heappop", pushes=False, pops=True),
 }
-LEAST: Final = _extreme("min", operator.lt)
-GREATEST: Final = _extreme("max", operator.gt)
+LEAST: Final = _extreme_of("min", operator.lt)
+GREATEST: Final = _extreme_of("max", operator.gt)

@@ -1,4 +1,4 @@
-"""Words and bytes of memory, and the control words of the loop that a thread runs (`arena.py`)."""
+"""Access to words and bytes of memory, and the control words (`arena.py`) of the loop that a thread runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from foldflight.compiler.generated import generated
 
 
 def _memory(width: int) -> tuple[Callable[[int], int], Callable[[int, int], None]]:
-    """Return functions that load and store an integer of so many bits at an address."""
+    """Return two functions that load and store an integer of a number of bits at an address."""
     number = llvm.IntType(width)
 
     @generated(types.int64, types.int64)
@@ -38,8 +38,8 @@ load, store = _memory(64)
 load_short, store_short = _memory(32)
 load_byte, store_byte = _memory(8)
 
-# Containers and texts that code makes have no container beside them that tells the control words. So a loop leaves the
-# address of its control words with its thread.
+# A container of an accumulator has the address of the control words in its header. New containers and strings have none
+# yet, so a loop stores the address for its thread.
 _library: Final = ctypes.CDLL(None)
 _key: Final = ctypes.c_uint64(0)
 if _library.pthread_key_create(ctypes.byref(_key), None):
@@ -68,7 +68,7 @@ def address_of_array(typing: Any, array: Any) -> Any:
 
 @register_jitable
 def enter(progress: Any) -> None:
-    """Tell the thread the control words of the loop that it begins."""
+    """Store the address of the control words of the loop that this thread starts."""
     _set_of_thread(_key_of_thread(), address_of_array(progress))
 
 
@@ -80,7 +80,7 @@ def current() -> int:
 
 @register_jitable
 def text_room(length: int) -> int:
-    """Return the address of memory for a text of so many bytes. Raises MemoryError if there is none left."""
+    """Return the address of free memory for a string. Raises MemoryError if there is not enough."""
     control = current()
     address = load(control + 8 * arena.TEXT)
     if address + length > load(control + 8 * arena.TEXT_END):

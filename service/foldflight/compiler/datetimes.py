@@ -1,7 +1,7 @@
 """Dates, timestamps, times and durations in compiled code: attributes, methods, differences and sums, as in `datetime`.
 
-A moment is an integer: days for a date, microseconds for the others. Each function here has Python's result or raises;
-then the interpreter repeats the row.
+A date is an integer number of days; the others are microseconds. Each function returns Python's result, or raises, and
+the interpreter then repeats the row.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any, Final
 from numba.extending import register_jitable
 
 from foldflight.compiler import arithmetic
-from foldflight.compiler.value_types import KNOWN, as_kind, as_number, inner_kind, kind_of, stand_in
+from foldflight.compiler.value_types import CONVERTERS, as_number, decode_kind, implementation, inner_kind, kind_of
 from foldflight.fold.mode import Unsupported
 from foldflight.fold.moments import MOMENTS
 
-_DAY: Final = 86_400_000_000
-_EPOCH: Final = datetime.date(1970, 1, 1).toordinal()
+_DAY: Final = 86_400_000_000  # microseconds
+_EPOCH: Final = datetime.date(1970, 1, 1).toordinal()  # days
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 _UTC: Final = datetime.UTC
-# The parameters of `timedelta`, with their microseconds.
+# The parameters of `timedelta`, in microseconds.
 DURATION: Final = {
     "days": _DAY,
     "seconds": 1_000_000,
@@ -34,7 +34,7 @@ DURATION: Final = {
 
 
 def number_of(value: Any) -> tuple[str, int] | None:
-    """Return the kind and the integer of a moment; None for other objects, and for moments that code cannot hold."""
+    """Return the kind and the integer of a date or time; None for other objects, and for values out of range."""
     if type(value) is datetime.date:
         return "date", value.toordinal() - _EPOCH
     if type(value) is datetime.datetime and value.tzinfo in (None, _UTC):
@@ -89,29 +89,29 @@ _seconds: Final = register_jitable(lambda a: arithmetic.truediv_int(a, 1_000_000
 
 
 def _of_kinds(name: str, **functions: tuple[Any, str]) -> Any:
-    """Return the stand-in of an attribute or method: for each kind, a function and the kind of its result."""
+    """Return the implementation of an attribute or method: for each kind, a function and the kind of its result."""
 
-    @stand_in
+    @implementation
     def choose(a: Any) -> Any:
         kind = inner_kind(a)
         if kind not in functions:
             raise Unsupported(f"it uses the attribute {name} of a value")
         function, result = functions[kind]
-        known, made = KNOWN[kind], as_kind(result)
+        known, made = CONVERTERS[kind], decode_kind(result)
         return lambda a: made(function(as_number(known(a))))
 
     return choose
 
 
 def _calendar(name: str, function: Callable[[int], int]) -> Any:
-    """Return the stand-in of what depends on the day."""
+    """Return the implementation of an attribute or method of the day."""
     of_days: Any = register_jitable(function)
     of_times = register_jitable(lambda a: of_days(_day(a)))
     return _of_kinds(name, date=(of_days, "int"), timestamp=(of_times, "int"), instant=(of_times, "int"))
 
 
 def _clock(name: str, function: Callable[[int], int]) -> Any:
-    """Return the stand-in of what depends on the time of the day."""
+    """Return the implementation of an attribute or method of the time of day."""
     of_day: Any = register_jitable(function)
     of_times = register_jitable(lambda a: of_day(_since_midnight(a)))
     return _of_kinds(name, time=(of_day, "int"), timestamp=(of_times, "int"), instant=(of_times, "int"))
@@ -135,7 +135,7 @@ METHODS: Final[dict[str, Any]] = {
     "toordinal": _calendar("toordinal", lambda a: a + _EPOCH),
     "date": _of_kinds("date", timestamp=(_day, "date"), instant=(_day, "date")),
     "time": _of_kinds("time", timestamp=(_since_midnight, "time"), instant=(_since_midnight, "time")),
-    "timestamp": _of_kinds("timestamp", instant=(_seconds, "float")),  # without a zone it depends on the machine's
+    "timestamp": _of_kinds("timestamp", instant=(_seconds, "float")),  # without a zone, it depends on the machine
     "total_seconds": _of_kinds("total_seconds", duration=(_seconds, "float")),
 }
 
@@ -143,7 +143,7 @@ METHODS: Final[dict[str, Any]] = {
 
 
 def _within(kind: str) -> Any:
-    """Return the function that returns an integer that is a moment of this kind, and raises for others."""
+    """Return a function that checks that an integer is in the range of a kind, and raises if it is not."""
     low, high = MOMENTS[kind]
 
     @register_jitable
@@ -162,7 +162,7 @@ _as_duration: Final = _within("duration")
 
 @register_jitable
 def _rounded(a: int, b: int) -> int:
-    """Return the integer that is nearest to a / b, the even one of two."""
+    """Return a / b rounded to the nearest integer, halves to even."""
     quotient = arithmetic.floordiv_int(a, b)
     rest = arithmetic.mod_int(a, b)
     half = rest - (b - rest)
@@ -174,7 +174,7 @@ negated: Final = register_jitable(lambda a: _as_duration(arithmetic.neg_int(a)))
 
 
 def _duration(function: Any) -> Any:
-    """Return the function of two integers whose result must be a duration."""
+    """Return a function of two integers that checks that the result is in the range of durations."""
     return register_jitable(lambda a, b: _as_duration(function(a, b)))
 
 
@@ -187,7 +187,7 @@ _earlier_day: Final = register_jitable(lambda a, b: _as_date(a - _day(b)))
 _swapped_day: Final = register_jitable(lambda a, b: _as_date(b + _day(a)))
 _days_between: Final = register_jitable(lambda a, b: (a - b) * _DAY)
 
-# The operators of moments, by their kinds: the function of the integers, and the kind of the result.
+# Operators by symbol and kinds of the operands: the function of the integers, and the kind of the result.
 ARITHMETIC: Final[dict[tuple[str, str, str], tuple[Any, str]]] = {
     ("-", "date", "date"): (_days_between, "duration"),
     ("+", "date", "duration"): (_later_day, "date"),
@@ -209,15 +209,15 @@ ARITHMETIC: Final[dict[tuple[str, str, str], tuple[Any, str]]] = {
 }
 
 
-@stand_in
+@implementation
 def duration_of(
     days: Any, seconds: Any, microseconds: Any, milliseconds: Any, minutes: Any, hours: Any, weeks: Any
 ) -> Any:
-    """Stand for `timedelta(...)` of whole numbers."""
+    """Implement `timedelta(...)` of whole numbers."""
     given = (days, seconds, microseconds, milliseconds, minutes, hours, weeks)
     if any(kind_of(each) != "int" for each in given):
         raise Unsupported("it calls timedelta with something other than whole numbers")
-    made = as_kind("duration")
+    made = decode_kind("duration")
     factors = tuple(DURATION.values())
 
     def duration(days, seconds, microseconds, milliseconds, minutes, hours, weeks):
@@ -234,22 +234,22 @@ REPLACED: Final = ("year", "month", "day", "hour", "minute", "second", "microsec
 
 
 @register_jitable
-def _part(value: int, limit: int) -> int:
+def _element(value: int, limit: int) -> int:
     if not 0 <= value < limit:
         raise ValueError
     return value
 
 
-@stand_in
+@implementation
 def replaced(a: Any, year: Any, month: Any, day: Any, hour: Any, minute: Any, second: Any, microsecond: Any) -> Any:
-    """Stand for `a.replace(year=..., ...)`, with None for what is not replaced."""
+    """Implement `a.replace(year=..., ...)`, where None keeps the value."""
     kind = inner_kind(a)
     parts = (year, month, day, hour, minute, second, microsecond)
     if kind not in ("date", "timestamp", "instant") or any(kind_of(each) not in ("int", "none") for each in parts):
         raise Unsupported("it uses the attribute replace of a value")
     if kind == "date" and any(kind_of(each) == "int" for each in parts[3:]):
         raise Unsupported("it replaces the time of a date")
-    known, made, is_date = KNOWN[kind], as_kind(kind), kind == "date"
+    known, made, is_date = CONVERTERS[kind], decode_kind(kind), kind == "date"
 
     def replace(a, year, month, day, hour, minute, second, microsecond):
         number = as_number(known(a))
@@ -260,10 +260,10 @@ def replaced(a: Any, year: Any, month: Any, day: Any, hour: Any, minute: Any, se
         if is_date:
             return made(days)
         clock = _since_midnight(number)
-        rest = _part(clock // 3_600_000_000 if hour is None else hour, 24)
-        rest = rest * 60 + _part(clock // 60_000_000 % 60 if minute is None else minute, 60)
-        rest = rest * 60 + _part(clock // 1_000_000 % 60 if second is None else second, 60)
-        rest = rest * 1_000_000 + _part(clock % 1_000_000 if microsecond is None else microsecond, 1_000_000)
+        rest = _element(clock // 3_600_000_000 if hour is None else hour, 24)
+        rest = rest * 60 + _element(clock // 60_000_000 % 60 if minute is None else minute, 60)
+        rest = rest * 60 + _element(clock // 1_000_000 % 60 if second is None else second, 60)
+        rest = rest * 1_000_000 + _element(clock % 1_000_000 if microsecond is None else microsecond, 1_000_000)
         return made(days * _DAY + rest)
 
     return replace

@@ -1,9 +1,8 @@
-"""Decimals in compiled code: whole numbers of 128 bits with a fixed number of digits after the point, the scale.
+"""Decimals in compiled code: integers of 128 bits with a fixed scale, the number of digits after the point.
 
-Python's decimals have a scale of their own each. It shows only in texts and in what `as_tuple` and `quantize` return,
-which are not compiled, so the values are equal. A class whose interpreted `get_value` may show it is interpreted as a
-whole. A fold calculates with 76 digits; a result of more than 38, or one that
-has more digits after the point than its scale, is left to the interpreter.
+In Python each decimal has its own scale. Only strings, `as_tuple` and `quantize` depend on it, and these are not
+compiled, so values are equal. If an interpreted `get_value` may depend on it, the whole class is interpreted. A fold
+calculates with 76 digits; the interpreter handles results of more than 38 digits, or with more than the scale.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from foldflight.fold.decimals import DECIMALS, DIGITS_MAX, scale_of, words_of
 _WIDE: Final = llvm.IntType(128)
 _WORD: Final = llvm.IntType(64)
 _LIMIT: Final = 10**DIGITS_MAX
-_CHUNK: Final = 9  # digits that are divided off at once: their power of ten has less than 32 bits
+_CHUNK: Final = 9  # digits that one division removes: the power of ten must have fewer than 32 bits
 _STEPS: Final = ((10**_CHUNK, _CHUNK), (10, 1))
-_EXACT_MAX: Final = 1 << 53
-_POWERS: Final = tuple(10.0**digits for digits in range(23))  # floats that are exact
-_PRODUCT_SCALE: Final = 18  # that of an annotation `Decimal`; products have at least as many digits after the point
+_EXACT_MAX: Final = 1 << 53  # floats represent smaller integers exactly
+_POWERS: Final = tuple(10.0**digits for digits in range(23))  # the powers of ten that floats represent exactly
+_PRODUCT_SCALE: Final = 18  # the scale of an annotation `Decimal`; products have at least this scale
 
 
 class Scaled(types.Type):
@@ -45,21 +44,21 @@ class Scaled(types.Type):
         return DECIMALS[self.scale]
 
     def unify(self, typing: Any, other: types.Type) -> types.Type | None:
-        """Return the type of a variable that has this type on one branch, and `other` on another one."""
+        """Return the common type of a variable with this type on one branch and `other` on another."""
         return max(self, other, key=lambda each: each.scale) if isinstance(other, Scaled) else None
 
     def can_convert_to(self, typing: Any, other: types.Type) -> Conversion | None:
-        """Return how values are converted to another type; None if they are not."""
+        """Return the conversion to another type; None if there is none."""
         return Conversion.safe if isinstance(other, Scaled) and other.scale >= self.scale else None
 
 
 RAW: Final = Scaled(0)
-"""The type with which functions calculate, whatever the scale."""
+"""The type with which functions calculate; they handle the scale themselves."""
 
 
 @register_model(Scaled)
 class _ScaledModel(models.PrimitiveModel):
-    """In registers 128 bits; in memory two words, because records are aligned to eight bytes."""
+    """128 bits in registers, and two words in memory, because records are aligned to eight bytes."""
 
     def __init__(self, manager: Any, type_: Scaled) -> None:
         super().__init__(manager, type_, _WIDE)
@@ -84,7 +83,7 @@ def _words(builder: Any, value: Any) -> tuple[Any, Any]:
 
 
 def joined(builder: Any, low: Any, high: Any) -> Any:
-    """Return, in generated code, the decimal that has two words."""
+    """Generate the code that combines two words to a decimal."""
     return builder.or_(builder.zext(low, _WIDE), builder.shl(builder.zext(high, _WIDE), _WIDE(64)))
 
 
@@ -93,7 +92,7 @@ def _raise_if(context: Any, builder: Any, condition: Any) -> None:
         context.call_conv.return_user_exc(builder, OverflowError, ("a decimal does not fit",))
 
 
-def _checked(context: Any, builder: Any, value: Any, limit: int = _LIMIT) -> Any:
+def _check_limit(context: Any, builder: Any, value: Any, limit: int = _LIMIT) -> Any:
     """Return a number, and raise if its magnitude is not below a limit."""
     _raise_if(context, builder, builder.icmp_signed(">=", value, _WIDE(limit)))
     _raise_if(context, builder, builder.icmp_signed("<=", value, _WIDE(-limit)))
@@ -106,26 +105,26 @@ def _magnitude(builder: Any, value: Any) -> tuple[Any, Any]:
     return builder.select(is_negative, builder.neg(value), value), is_negative
 
 
-def _multiplied(context: Any, builder: Any, one: Any, other: Any) -> Any:
+def _generate_product(context: Any, builder: Any, one: Any, other: Any) -> Any:
     (a, is_negative), (b, is_other) = _magnitude(builder, one), _magnitude(builder, other)
     (low, high), (low_b, high_b) = ([builder.zext(each, _WIDE) for each in _words(builder, n)] for n in (a, b))
     zero = _WIDE(0)
     both = builder.and_(builder.icmp_unsigned("!=", high, zero), builder.icmp_unsigned("!=", high_b, zero))
     _raise_if(context, builder, both)
-    crossed = builder.add(builder.mul(high, low_b), builder.mul(low, high_b))  # one of them is zero
+    crossed = builder.add(builder.mul(high, low_b), builder.mul(low, high_b))  # one of the products is zero
     _raise_if(context, builder, builder.icmp_unsigned(">=", crossed, _WIDE(1 << 63)))
     least = builder.mul(low, low_b)
     total = builder.add(least, builder.shl(crossed, _WIDE(64)))
     _raise_if(context, builder, builder.icmp_unsigned("<", total, least))
     _raise_if(context, builder, builder.icmp_unsigned(">=", total, _WIDE(_LIMIT)))
     is_negative = builder.xor(is_negative, is_other)
-    # Python's result is a negative zero, which is another float.
+    # Python's result would be a negative zero, which this code cannot represent.
     _raise_if(context, builder, builder.and_(is_negative, builder.icmp_unsigned("==", total, _WIDE(0))))
     return builder.select(is_negative, builder.neg(total), total)
 
 
-def _divided(builder: Any, magnitude: Any, divisor: Any) -> tuple[Any, Any]:
-    """Return quotient and rest of a magnitude and a divisor of less than 32 bits, by long division."""
+def _divide(builder: Any, magnitude: Any, divisor: Any) -> tuple[Any, Any]:
+    """Return quotient and remainder of a magnitude and a divisor of fewer than 32 bits, by long division."""
     quotient, rest = _WIDE(0), _WORD(0)
     for shift in (96, 64, 32, 0):
         part = builder.and_(builder.trunc(builder.lshr(magnitude, _WIDE(shift)), _WORD), _WORD((1 << 32) - 1))
@@ -136,22 +135,22 @@ def _divided(builder: Any, magnitude: Any, divisor: Any) -> tuple[Any, Any]:
 
 
 def _chunks(digits: int) -> list[int]:
-    """Return powers of ten of less than 32 bits whose product has so many zeros."""
+    """Return powers of ten of fewer than 32 bits whose product is ten to a power."""
     return [10**_CHUNK] * (digits // _CHUNK) + ([10 ** (digits % _CHUNK)] if digits % _CHUNK else [])
 
 
 @lower_cast(Scaled, Scaled)
-def _rescaled(context: Any, builder: Any, given: Scaled, wanted: Scaled, value: Any) -> Any:
+def _rescale(context: Any, builder: Any, given: Scaled, wanted: Scaled, value: Any) -> Any:
     """Return a decimal with another scale; raise if that is not exact."""
     if wanted.scale >= given.scale:
         factor = 10 ** (wanted.scale - given.scale)
         if factor == 1:
             return value
-        # The limit is such that the product cannot overflow.
-        return builder.mul(_checked(context, builder, value, _LIMIT // factor), _WIDE(factor))
+        # Below this limit the product cannot overflow.
+        return builder.mul(_check_limit(context, builder, value, _LIMIT // factor), _WIDE(factor))
     quotient, is_negative = _magnitude(builder, value)
     for power in _chunks(given.scale - wanted.scale):
-        quotient, rest = _divided(builder, quotient, _WORD(power))
+        quotient, rest = _divide(builder, quotient, _WORD(power))
         _raise_if(context, builder, builder.icmp_unsigned("!=", rest, _WORD(0)))
     return builder.select(is_negative, builder.neg(quotient), quotient)
 
@@ -160,7 +159,7 @@ def _rescaled(context: Any, builder: Any, given: Scaled, wanted: Scaled, value: 
 @lower_cast(types.Integer, Scaled)
 def _from_whole(context: Any, builder: Any, given: types.Type, wanted: Scaled, value: Any) -> Any:
     widen = builder.zext if isinstance(given, types.Boolean) else builder.sext
-    return _rescaled(context, builder, RAW, wanted, widen(value, _WIDE))
+    return _rescale(context, builder, RAW, wanted, widen(value, _WIDE))
 
 
 # --- functions for compiled code --------------------------------------------------------------------------------------
@@ -168,7 +167,7 @@ def _from_whole(context: Any, builder: Any, given: types.Type, wanted: Scaled, v
 
 @intrinsic(prefer_literal=True)
 def as_scale(typing: Any, value: Any, scale: Any) -> Any:
-    """Return the same whole number as a decimal with another scale, a constant."""
+    """Return the same integer as a decimal with another scale, which is a constant."""
     if not isinstance(scale, types.IntegerLiteral):
         return None
     result = signature(Scaled(scale.literal_value), value, scale)
@@ -176,7 +175,7 @@ def as_scale(typing: Any, value: Any, scale: Any) -> Any:
 
 
 def constant_of(value: Any) -> tuple[str, Any] | None:
-    """Return the kind and the words of a decimal; None for other objects, and for decimals that code cannot hold."""
+    """Return the kind and the words of a decimal; None for other objects, and for decimals out of range."""
     if type(value) is not Decimal or not value.is_finite() or (value.is_signed() and not value):
         return None
     scale = max(0, -int(value.as_tuple().exponent))
@@ -186,7 +185,7 @@ def constant_of(value: Any) -> tuple[str, Any] | None:
 
 @intrinsic(prefer_literal=True)
 def constant(typing: Any, value: Any) -> Any:
-    """Return a decimal that is written as a constant text."""
+    """Return the decimal of a constant string."""
     if not isinstance(value, types.StringLiteral):
         return None
     kind, words = constant_of(Decimal(value.literal_value)) or ("", None)
@@ -207,11 +206,11 @@ def words(typing: Any, value: Any) -> Any:
     return signature(result, value), generate
 
 
-def _summed(operation: str) -> Any:
+def _sum(operation: str) -> Any:
     def generate(context: Any, builder: Any, one: Any, other: Any) -> Any:
         result = getattr(builder, operation)(one, other)
         _raise_if(context, builder, builder.extract_value(result, 1))
-        return _checked(context, builder, builder.extract_value(result, 0))
+        return _check_limit(context, builder, builder.extract_value(result, 0))
 
     return generated(RAW, RAW, RAW)(generate)
 
@@ -220,9 +219,9 @@ def _compares(symbol: str) -> Any:
     return generated(types.boolean, RAW, RAW)(lambda context, builder, a, b: builder.icmp_signed(symbol, a, b))
 
 
-add: Final = _summed("sadd_with_overflow")
-subtract: Final = _summed("ssub_with_overflow")
-_multiply: Final = generated(RAW, RAW, RAW)(_multiplied)
+add: Final = _sum("sadd_with_overflow")
+subtract: Final = _sum("ssub_with_overflow")
+_multiply: Final = generated(RAW, RAW, RAW)(_generate_product)
 negated: Final = generated(RAW, RAW)(lambda context, builder, a: builder.neg(a))
 magnitude: Final = generated(RAW, RAW)(lambda context, builder, a: _magnitude(builder, a)[0])
 is_zero: Final = generated(types.boolean, RAW)(lambda context, builder, a: builder.icmp_signed("==", a, _WIDE(0)))
@@ -233,8 +232,8 @@ _sign: Final = generated(RAW, RAW)(
 
 
 def _within(digits: int) -> Any:
-    """Return the function that returns a number, and raises if it has more digits."""
-    return generated(RAW, RAW)(lambda context, builder, a: _checked(context, builder, a, 10**digits))
+    """Return a function that checks the number of digits, and raises if there are more."""
+    return generated(RAW, RAW)(lambda context, builder, a: _check_limit(context, builder, a, 10**digits))
 
 
 WITHIN: Final = [_within(digits) for digits in range(DIGITS_MAX + 1)]
@@ -252,9 +251,9 @@ _DIVISION: Final = types.Tuple([RAW, types.int64])
 
 @generated(_DIVISION, RAW, types.int64)
 def _division(context: Any, builder: Any, a: Any, divisor: Any) -> Any:
-    """Return the quotient of a number and an int64 of less than 32 bits, toward zero, and the rest without sign."""
+    """Return a number divided by an int64 of fewer than 32 bits, toward zero, and the magnitude of the remainder."""
     magnitude, is_negative = _magnitude(builder, a)
-    quotient, rest = _divided(builder, magnitude, divisor)
+    quotient, rest = _divide(builder, magnitude, divisor)
     return context.make_tuple(builder, _DIVISION, [builder.select(is_negative, builder.neg(quotient), quotient), rest])
 
 
@@ -265,7 +264,7 @@ def scale_of_product(one: int, other: int) -> int:
 
 @register_jitable
 def product(a: Any, b: Any, excess: int) -> Any:
-    """Return the product of two numbers without `excess` zeros at its end; raise if the factors have fewer."""
+    """Return the product of two numbers without `excess` trailing zeros; raise if it has fewer."""
     for power, digits in _STEPS:
         while excess >= digits:
             of_a, of_b = _division(a, power), _division(b, power)
@@ -283,7 +282,7 @@ def product(a: Any, b: Any, excess: int) -> Any:
 
 @register_jitable
 def to_float(a: Any, scale: int) -> float:
-    """Return the float that is nearest to a decimal; raise if that takes more than one division of exact floats."""
+    """Return the float nearest to a decimal; raise if one division of exact floats does not give it."""
     for power, digits in _STEPS:
         while scale >= digits:
             quotient, rest = _division(a, power)
@@ -298,7 +297,7 @@ def to_float(a: Any, scale: int) -> float:
 
 
 @register_jitable
-def _shortened(a: Any, digits: int) -> Any:
+def _shorten(a: Any, digits: int) -> Any:
     """Return a number without its last digits, toward zero."""
     for power, less in _STEPS:
         while digits >= less:
@@ -310,11 +309,11 @@ def _shortened(a: Any, digits: int) -> Any:
 @register_jitable
 def rounded(a: Any, digits: int) -> Any:
     """Return a number divided by ten to the power of `digits`, at least 1, rounded half up as in SQL."""
-    quotient, last = _division(_shortened(a, digits - 1), 10)
+    quotient, last = _division(_shorten(a, digits - 1), 10)
     return add(quotient, _sign(a)) if last >= 5 else quotient
 
 
 @register_jitable
 def to_whole(a: Any, scale: int) -> int:
     """Return a decimal as an int, rounded toward zero; raise if it exceeds 64 bits."""
-    return _narrow(_shortened(a, scale))
+    return _narrow(_shorten(a, scale))

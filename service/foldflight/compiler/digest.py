@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodWrapperType, WrapperDescriptorType
 from typing import Any, Final
 
-from foldflight.compiler.kernels import Plan
+from foldflight.compiler.kernels import CompilePlan
 from foldflight.compiler.lookups import MISSING, PLAIN, Lookups
 from foldflight.compiler.plan import LOOKED_AT
 from foldflight.fold.mode import Unsupported
@@ -20,7 +20,7 @@ _WRITTEN_IN_C: Final = (MethodWrapperType, WrapperDescriptorType)
 _CODES_MAX: Final = 1024
 
 
-def digest_of(plan: Plan, lookups: Lookups) -> str:
+def digest_of(plan: CompilePlan, lookups: Lookups) -> str:
     """Return the digest of what compiling this plan depends on, as 32 hexadecimal digits.
 
     It covers more than needed: all globals, and all attributes of the objects reached from them, whose names occur in

@@ -1,4 +1,4 @@
-"""Loops of compiled code over lists, containers and texts, each with a position of 64 bits."""
+"""Iterators of compiled code over lists, containers and strings. Each has a position of 64 bits."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _SEEN: Final = types.UniTuple(types.int64, 3)
 _STEPS: Final[dict[type, Callable[[Any], tuple[Any, Any]]]] = {}
 
 
-class Walk(types.SimpleIteratorType):
-    """The numba type of an iterator over what has the type `over`."""
+class IteratorType(types.SimpleIteratorType):
+    """The numba type of an iterator over values of the type `over`."""
 
     def __init__(self, over: types.Type, item: types.Type) -> None:
         self.over = over
-        super().__init__(f"Walk({over})", item)
+        super().__init__(f"IteratorType({over})", item)
 
 
-@register_model(Walk)
+@register_model(IteratorType)
 class _WalkModel(models.StructModel):
-    def __init__(self, manager: Any, type_: Walk) -> None:
+    def __init__(self, manager: Any, type_: IteratorType) -> None:
         members = [("over", type_.over), ("seen", _SEEN), ("position", types.EphemeralPointer(types.int64))]
         super().__init__(manager, type_, members)
 
@@ -36,14 +36,14 @@ def _nothing(over: Any) -> tuple[int, int, int]:
     return 0, 0, 0
 
 
-def lower_walks(kind: type, steps: Callable[[Any], tuple[Any, Any]], seen: Any = _nothing) -> None:
+def lower_iterators(kind: type, steps: Callable[[Any], tuple[Any, Any]], seen: Any = _nothing) -> None:
     """Define loops over the types of a class.
 
     Args:
         kind: The class.
         steps: Returns, for a type, `next(over, seen, last)`, which returns the position after the last one (at first
             -1), or -1 at the end, and `item(over, position)`.
-        seen: Returns three words at the beginning of a loop, which `next` gets.
+        seen: Returns three words at the start of a loop, which `next` receives as `seen`, for example the length.
     """
     _STEPS[kind] = steps
 
@@ -56,7 +56,7 @@ def lower_walks(kind: type, steps: Callable[[Any], tuple[Any, Any]], seen: Any =
         return walk._getvalue()
 
 
-@lower_builtin("iternext", Walk)
+@lower_builtin("iternext", IteratorType)
 @iternext_impl(RefType.UNTRACKED)
 def _iternext(context: Any, builder: Any, made: Any, arguments: Any, result: Any) -> None:
     (type_,) = made.args

@@ -1,9 +1,9 @@
 """The loops over rows, states and slots that call an author's compiled functions.
 
-All loops take the accumulators as a table (uint8, shape (slots * bytes of a record,)), the flags of slots that have an
+All loops take the accumulators as a table (uint8, shape (slots * bytes of a record,)), a flag for each slot that has an
 accumulator (`present`, bool, shape (slots,)), and the attributes of the author's instance. The author's code works on a
-copy of a record, in registers, which is written back after each row. So an exception leaves the accumulators as they
-were before the row whose index is in `progress` (int64, shape (1,)), and the interpreter continues with that row.
+copy of a record in registers. The copy is written back after each row. So after an exception the accumulators are as
+they were before the row whose index is in `progress` (int64, shape (1,)), and the interpreter continues there.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from foldflight.compiler.records import (
 )
 from foldflight.compiler.rewrite import ClassCompiler
 from foldflight.compiler.structs import Struct
-from foldflight.compiler.value_types import KINDS, KNOWN, as_number, kind_of, number_type, stand_in
+from foldflight.compiler.value_types import CONVERTERS, KINDS, as_number, implementation, kind_of, number_type
 from foldflight.fold.decimals import DECIMALS
 from foldflight.fold.mode import Unsupported
 
 
 @dataclass(frozen=True)
-class Plan:
+class CompilePlan:
     """The description from which kernels are compiled.
 
     Args:
@@ -60,7 +60,7 @@ class Plan:
         kinds: The kinds of their values.
         result: The kind of the result; empty if get_value is interpreted.
         result_bits: The width of an integer result, in bits.
-        unresolved: Why results are not made by compiled code; empty if they are.
+        unresolved: The reason why get_value is interpreted; empty if it is compiled.
     """
 
     functions: tuple[tuple[str, Any], ...]
@@ -83,7 +83,7 @@ class Plan:
 
     @property
     def holds(self) -> bool:
-        """Whether the accumulator has growing lists, dicts or sets."""
+        """Whether the accumulator contains lists, dicts or sets that grow."""
         return any(field.contents is not None for field in self.accumulator.fields)
 
     @property
@@ -96,7 +96,7 @@ def _vector(dtype: types.Type, *, readonly: bool = False, pairs: bool = False) -
     return types.Array(dtype, 2 if pairs else 1, "C", readonly=readonly)
 
 
-def _results(plan: Plan) -> types.Array:
+def _results(plan: CompilePlan) -> types.Array:
     return _vector(number_type(plan.result), pairs=plan.result in DECIMALS)
 
 
@@ -107,7 +107,7 @@ _SLOTS = _vector(types.int32, readonly=True)
 _PROGRESS = _vector(types.int64)
 _WORDS = _vector(types.int64, readonly=True)
 _TABLE = (_BYTES, _FLAGS, _BYTES)
-# Rows and slots are 0 or more. With this mask LLVM knows it, and omits what Python does with negative indexes.
+# Rows and slots are never negative. The mask tells LLVM so, and it omits the code for negative indexes.
 _PLUS: Final = (1 << 63) - 1
 
 
@@ -126,7 +126,7 @@ class Kernels:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: CompilePlan,
         store: Callable[[str], Any] | None = None,
         is_current: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -140,16 +140,16 @@ class Kernels:
         self.shown = Reference(cls, plan.accumulator, changeable=False)
         self._at = reference_at(self.accumulator)
         self._at_instance = reference_at(self.instance)
-        self._made: dict[str, Any] = {}
-        self.compiled = 0  # number of loops that were compiled by this process, not loaded from the store
+        self._loops: dict[str, Any] = {}
+        self.compiled = 0  # loops that this process has compiled, without those loaded from the store
 
     def check(self) -> None:
         """Raise Unsupported for code that cannot be compiled, as far as this is known without compiling it."""
-        changed = _held_type(self.plan, self.accumulator)
+        changed = _accumulator_type(self.plan, self.accumulator)
         given: dict[str, tuple[types.Type, ...]] = {"merge": (changed, changed), "eval": ()}
         for method_name, function in self.plan.functions:
             if method_name == "get_value":
-                continue  # it may be interpreted
+                continue  # get_value may be interpreted
             own = (self.instance,) if method_name in self.plan.with_self else ()
             self.author.check(function, (*own, *given.get(method_name, (changed,))))
 
@@ -164,8 +164,8 @@ class Kernels:
     def each(self, *, nulls: bool) -> Any:
         """Return `each(..., columns, valid, mask, shows, fresh, values, known)`, which folds the rows in `mask`.
 
-        It writes n results and n flags: the output of each row's slot after that row, for the rows in `shows`. Both
-        are flags, bool, shape (n,).
+        For each row in `shows` it writes the output of the row's slot after that row, and a flag that is false for
+        None. `mask` and `shows` are bool, shape (n,).
         """
         return self._get("each_nulls" if nulls else "each", lambda: self._each(nulls))
 
@@ -185,21 +185,21 @@ class Kernels:
 
         It fills n values and flags with what `eval` returns for each of n rows.
         """
-        return self._get("mapped_nulls" if nulls else "mapped", lambda: self._mapped(nulls))
+        return self._get("mapped_nulls" if nulls else "mapped", lambda: self._map_loop(nulls))
 
     def _get(self, name: str, make: Any) -> Any:
-        if name not in self._made:
+        if name not in self._loops:
             with global_compiler_lock:
-                if name not in self._made:  # another thread may have compiled it while this one waited
+                if name not in self._loops:  # another thread may have compiled it while this one waited
                     try:
                         if not self._is_current():
                             raise Unsupported(
                                 "objects that its code uses have changed since its other loops were compiled"
                             )
-                        self._made[name] = self._compiled(name, *make())
+                        self._loops[name] = self._compile_loop(name, *make())
                     except Exception as error:  # noqa: BLE001 - stored and raised again, since another attempt would take seconds
-                        self._made[name] = error
-        loop = self._made[name]
+                        self._loops[name] = error
+        loop = self._loops[name]
         if isinstance(loop, Exception):
             raise loop
         return loop
@@ -215,7 +215,7 @@ class Kernels:
 
     def _step(self, method_name: str) -> Any:
         """Return `step(instance, record, arguments)`, which changes the record."""
-        call, accumulator_of, put = self._method(method_name), _accumulator_of(self.plan), _putting(self.plan)
+        call, accumulator_of, put = self._method(method_name), _accumulator_of(self.plan), _write_back_of(self.plan)
         return register_jitable(
             lambda instance, record, arguments: put(record, call(instance, accumulator_of(record), arguments))
         )
@@ -352,14 +352,14 @@ class Kernels:
                 row = index & _PLUS
                 slot = slots[row] & _PLUS
                 progress[0] = row
-                if holds:  # the temporary containers of the last row are not needed any more
+                if holds:  # the memory of temporary containers is free again at each row
                     progress[1], progress[4] = 0, top
                 record = at(table, slot) if slot < len(present) and present[slot] else at(fresh, 0)
                 _show(results, valid, row, get_value(me, record))
 
         return values, (*_TABLE, _PROGRESS, _BYTES, _SLOTS, _results(self.plan), _FLAGS)
 
-    def _mapped(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
+    def _map_loop(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
         cast = operators.result_of(self.plan.result, self.plan.result_bits)
         function = self.author.compiled(self.plan.methods["eval"], cast)
         if "eval" in self.plan.with_self:
@@ -379,8 +379,8 @@ class Kernels:
         columns = self._columns(nulls)[2:]
         return mapped, (_BYTES, _PROGRESS, *columns, _results(self.plan), _FLAGS)
 
-    def _compiled(self, name: str, kernel: Any, arguments: tuple[types.Type, ...]) -> Any:
-        # Without numba's counts of references, since an exception would leave those to its arrays counted for ever.
+    def _compile_loop(self, name: str, kernel: Any, arguments: tuple[types.Type, ...]) -> Any:
+        # Without reference counts: numba does not release references to arrays when an exception leaves the loop.
         dispatcher = numba.njit(nogil=True, _nrt=False)(kernel)
         if self._store is not None:
             dispatcher._cache = self._store(name)
@@ -408,7 +408,7 @@ def _view_of(contents: Contents) -> Any:
 def _row_of(kinds: tuple[Kind, ...]) -> Any:
     """Return `row_of(columns, valid, index)`, which returns the values of one row, with None for NULL.
 
-    An array or map is a header in the caller's frame, whose items are where the column has them.
+    An array or map is a header on the caller's stack, which refers to the items in the column.
     """
     leaves = [kind for _, kind in leaves_of([(None, kind) for kind in kinds])]
 
@@ -455,7 +455,7 @@ def _row_of(kinds: tuple[Kind, ...]) -> Any:
                     return builder.bitcast(value, cgutils.voidptr_t)
                 if kind in DECIMALS:
                     return decimals.joined(builder, *(at(position, 0, word) for word in _PAIR))
-                # A moment is an integer in memory already.
+                # Dates and times have the same integers in memory.
                 return context.cast(builder, at(position, 0), column.dtype, number_type(kind))
 
             members, position = [], 0
@@ -477,15 +477,15 @@ def _row_of(kinds: tuple[Kind, ...]) -> Any:
     return row_of
 
 
-def _accumulator_of(plan: Plan) -> Any:
-    """Return the function that returns the author's accumulator, given its record."""
+def _accumulator_of(plan: CompilePlan) -> Any:
+    """Return a function that converts a record to the value that the author's methods receive."""
     if plan.accumulator_class is not None:
         return register_jitable(lambda record: record)
     return load_members if plan.is_tuple else register_jitable(lambda record: record.value)
 
 
-def _held_type(plan: Plan, record: Reference) -> types.Type:
-    """Return the type of the author's accumulator, given that of its record."""
+def _accumulator_type(plan: CompilePlan, record: Reference) -> types.Type:
+    """Return the numba type of the value that the author's methods receive."""
     if plan.accumulator_class is not None or not record.fields:
         return record
     if plan.is_tuple:
@@ -494,23 +494,23 @@ def _held_type(plan: Plan, record: Reference) -> types.Type:
     return record.type_of("value") if field.length or field.contents is not None else KINDS[field.kind]
 
 
-def _putting(plan: Plan) -> Any:
-    """Return the function that writes back what accumulate, retract or merge returned."""
+def _write_back_of(plan: CompilePlan) -> Any:
+    """Return a function that stores the result of accumulate, retract or merge in the record."""
     if plan.accumulator_class is not None:
-        return _put_object
-    return _put_members if plan.is_tuple else _put
+        return _write_back_object
+    return _write_back_tuple if plan.is_tuple else _write_back_value
 
 
 def _fits(kind: str, field: RecordField) -> bool:
-    """Return whether a value of a kind can be that of a field."""
+    """Return whether a value of a kind can be stored in a field."""
     inner = kind.removesuffix("?")
     is_decimal = inner in DECIMALS and field.kind in DECIMALS
     return inner == field.kind or is_decimal or (kind == "none" and field.optional)
 
 
-@stand_in
-def _put_members(record: Any, returned: Any) -> Any:
-    """Write back the tuple that accumulate, retract or merge returned."""
+@implementation
+def _write_back_tuple(record: Any, returned: Any) -> Any:
+    """Store the tuple that accumulate, retract or merge returned."""
     members = list(record.fields.values())
     given = [str(kind_of(each)) for each in returned] if isinstance(returned, types.BaseTuple) else []
     if len(given) != len(members) or not all(map(_fits, given, members)):
@@ -521,9 +521,9 @@ def _put_members(record: Any, returned: Any) -> Any:
     return lambda record, returned: store_members(record, returned)
 
 
-@stand_in
-def _put_object(record: Any, returned: Any) -> Any:
-    """Write back what accumulate, retract or merge returned: None, or the accumulator."""
+@implementation
+def _write_back_object(record: Any, returned: Any) -> Any:
+    """Check that accumulate, retract or merge returned None or the accumulator, which is stored already."""
     if isinstance(returned, Reference) and returned is record:
         return lambda record, returned: copy(record, returned)
     if isinstance(returned, types.NoneType):
@@ -531,9 +531,9 @@ def _put_object(record: Any, returned: Any) -> Any:
     raise Unsupported(f"accumulate, retract or merge returns {returned}, not the accumulator or None")
 
 
-@stand_in
-def _put(record: Any, returned: Any) -> Any:
-    """Write back what accumulate, retract or merge returned. Containers and lists are there already if it is None."""
+@implementation
+def _write_back_value(record: Any, returned: Any) -> Any:
+    """Store the value that accumulate, retract or merge returned; None for containers, which they change in place."""
     wanted = record.fields["value"]
     if isinstance(returned, types.NoneType) and (wanted.length or wanted.contents is not None):
         return lambda record, returned: None
@@ -551,7 +551,7 @@ def _put(record: Any, returned: Any) -> Any:
     return put
 
 
-@stand_in
+@implementation
 def _show(values: Any, valid: Any, index: Any, value: Any) -> Any:
     """Write one result, or None."""
     kind = str(kind_of(value))
@@ -562,7 +562,7 @@ def _show(values: Any, valid: Any, index: Any, value: Any) -> Any:
 
         return nothing
     inner = kind.removesuffix("?")
-    known, put = KNOWN[inner], _put_words if inner in DECIMALS else _put_number
+    known, put = CONVERTERS[inner], _put_words if inner in DECIMALS else _put_number
 
     def optional(values, valid, index, value):
         valid[index] = value is not None

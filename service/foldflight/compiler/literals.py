@@ -1,4 +1,4 @@
-"""Lists, dicts and sets that code makes: comprehensions become loops, and what is put in tells what they hold."""
+"""Lists, dicts and sets that code creates: comprehensions become loops, and types are inferred from use."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from numba.core.inline_closurecall import inline_closure_call
 from numba.core.typed_passes import type_inference_stage
 
 from foldflight.compiler import containers, operators
-from foldflight.compiler.arena import Contents, Part
-from foldflight.compiler.value_types import KINDS, inner_kind, stand_in
+from foldflight.compiler.arena import Contents, Element
+from foldflight.compiler.value_types import KINDS, implementation, inner_kind
 from foldflight.fold.decimals import DECIMALS
 from foldflight.fold.mode import Unsupported
 
 _RUNS_IN_PLACE: Final = "LOAD_FAST_AND_CLEAR" in dis.opmap  # since Python 3.12
-# They take all that a generator yields, unlike `any` and `all`, so it does not matter when that is calculated.
+# They consume the whole generator, unlike `any` and `all`, so its values may be calculated in advance.
 _TAKING: Final = (sum, sorted, min, max)
 
 
 def _empty(shape: str) -> Any:
-    @stand_in
+    @implementation
     def empty() -> Any:
-        raise TypingError(shape)  # `Fill` goes on without it
+        raise TypingError(shape)  # the pass `Fill` handles it
 
     return empty
 
 
 EMPTY: Final = {shape: _empty(shape) for shape in ("list", "dict", "set")}
-"""The stand-ins for a new list, dict and set, until it is known what these hold."""
+"""Placeholders for a new list, dict and set until their types are inferred."""
 
-# The functions that put something into a container, with the positions of their arguments that are key and value.
+# Functions that add to a container, with the positions of the key and value among their arguments.
 _PUTTING: Final[dict[Any, tuple[int, ...]]] = {
     containers.METHODS["append"]: (1,),
     containers.METHODS["add"]: (1,),
@@ -51,10 +51,10 @@ _EXTENDING: Final = (containers.METHODS["extend"], *operators.IN_PLACE.values())
 
 
 def inline_comprehensions(code: ir.FunctionIR) -> None:
-    """Replace the calls of functions that code makes, as Python 3.11 does for comprehensions, by their bodies.
+    """Inline functions that are created and called in place: Python 3.11 compiles comprehensions to such functions.
 
-    Newer Pythons have only generators as functions. They run comprehensions in place, and keep the value of a variable
-    of the same name.
+    Since Python 3.12 only generators are functions. Comprehensions are inlined, and a variable of the same name keeps
+    its value.
     """
     if not _RUNS_IN_PLACE and next(_called_closures(code), None) is None:
         return
@@ -71,9 +71,9 @@ def inline_comprehensions(code: ir.FunctionIR) -> None:
 
 
 def _join_copies(code: ir.FunctionIR) -> None:
-    """Replace variables of the stack that only hold one other, such as a method whose argument is a comprehension.
+    """Replace stack variables that are copies of one other variable, such as a method before its argument is evaluated.
 
-    numba copies what is on the stack where branches meet. The stack holds it until it is used, so it does not change.
+    numba copies the values on the stack where branches meet. They do not change before they are used.
     """
     definitions = ir_utils.build_definitions(code.blocks)
 
@@ -100,7 +100,7 @@ def _join_copies(code: ir.FunctionIR) -> None:
 
 
 def _drop_unused_copies(code: ir.FunctionIR) -> None:
-    """Remove copies of variables, and functions, that no code uses. A variable that is left may have no value."""
+    """Remove unused copies of variables, and unused functions, because a copy may read a variable without a value."""
     flow = ir_utils.compute_cfg_from_blocks(code.blocks)
     live_at: dict[int, set[str]] = {label: set() for label in code.blocks}
     bodies: dict[int, list[ir.Stmt]] = {}
@@ -116,7 +116,7 @@ def _drop_unused_copies(code: ir.FunctionIR) -> None:
                     if _is_copy(statement.value) and statement.target.name not in live:
                         continue
                     live.discard(statement.target.name)
-                    names.remove(statement.target.name)  # the value may use the variable, too
+                    names.remove(statement.target.name)  # the value may use the variable itself
                 live.update(names)
                 used.append(statement)
             more = more or live != live_at[label]
@@ -131,7 +131,7 @@ def _is_copy(value: Any) -> bool:
 
 
 def _inline(code: ir.FunctionIR, block: ir.Block, index: int, made: ir.Expr) -> None:
-    """Replace a call by the body of what is called. A generator becomes a list, which a function takes at once."""
+    """Inline a call. A generator becomes a list, because its consumer takes all values."""
     statement = block.body[index]
     is_generator = bool(made.code.co_flags & inspect.CO_GENERATOR)
     if is_generator and not _is_taken_at_once(code, block, index):
@@ -139,7 +139,7 @@ def _inline(code: ir.FunctionIR, block: ir.Block, index: int, made: ir.Expr) -> 
     result, scope, loc = statement.target, block.scope, statement.loc
     known = set(code.blocks)
     with warnings.catch_warnings():
-        # numba puts the code of a generator into a plain function. The tests for the newest Python see when it cannot.
+        # numba builds a function from a code object, which newer Pythons warn about. `make test-newest` finds removals.
         warnings.simplefilter("ignore", DeprecationWarning)
         inline_closure_call(code, code.func_id.func.__globals__, block, index, made)
     if not is_generator:
@@ -163,7 +163,7 @@ def _inline(code: ir.FunctionIR, block: ir.Block, index: int, made: ir.Expr) -> 
 
 
 def _is_taken_at_once(code: ir.FunctionIR, block: ir.Block, index: int) -> bool:
-    """Return whether what a call makes is the argument of the next call, of a function that takes all of it."""
+    """Return whether a generator is the argument of the next call, to a function that consumes all of it."""
     name = block.body[index].target.name
     uses = [
         each for other in code.blocks.values() for each in other.body if name in {var.name for var in each.list_vars()}
@@ -179,7 +179,7 @@ def _is_taken_at_once(code: ir.FunctionIR, block: ir.Block, index: int) -> bool:
 
 
 def _calls(code: ir.FunctionIR) -> Iterator[tuple[ir.Block, int, Any]]:
-    """Yield the calls that code makes: a block, the index of the call in it, and the definition of what is called."""
+    """Yield the calls of functions created in place: the block, the call's index, and the function's definition."""
     for block in code.blocks.values():
         for index, statement in enumerate(block.body):
             value = statement.value if isinstance(statement, ir.Assign) else None
@@ -188,13 +188,13 @@ def _calls(code: ir.FunctionIR) -> Iterator[tuple[ir.Block, int, Any]]:
 
 
 def _called_closures(code: ir.FunctionIR) -> Iterator[tuple[ir.Block, int, ir.Expr]]:
-    """Yield the calls of functions that code makes."""
+    """Yield the calls of functions that are created in place."""
     return (each for each in _calls(code) if isinstance(each[2], ir.Expr) and each[2].op == "make_function")
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
 class Fill(FunctionPass):
-    """The pass that finds out what new containers hold. Raises Unsupported for those of which it is not known."""
+    """The pass that infers the types in new containers. Raises Unsupported if one stays unknown."""
 
     _name = "foldflight_fill"
 
@@ -233,7 +233,7 @@ def _calls_of_stand_ins(code: ir.FunctionIR) -> Iterator[tuple[ir.Assign, ir.Glo
 
 
 def _contents_of(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str, shape: str) -> Contents | None:
-    """Return what a new container holds, by the types of what is put into it; None as long as they are not known."""
+    """Return the types in a new container, from the values added to it; None while their types are unknown."""
     names = _aliases(code, name)
     for statement, callee in _calls_of_stand_ins(code):
         arguments = statement.value.args
@@ -257,17 +257,17 @@ def _contents_of(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str,
     return None
 
 
-def _part_of(type_: types.Type | None) -> Part | None:
+def _part_of(type_: types.Type | None) -> Element | None:
     given = list(type_) if isinstance(type_, types.BaseTuple) else [type_]
-    # Code that puts None there leaves the row to the interpreter.
+    # A row that adds None is left to the interpreter.
     kinds = ["None" if each is None else inner_kind(each) for each in given]
     if not kinds or any(kind not in KINDS or kind in DECIMALS for kind in kinds):
         return None
-    return Part(tuple(kinds), is_tuple=isinstance(type_, types.BaseTuple))
+    return Element(tuple(kinds), is_tuple=isinstance(type_, types.BaseTuple))
 
 
 def _aliases(code: ir.FunctionIR, name: str) -> set[str]:
-    """Return the variables that may hold the value of a variable."""
+    """Return the variables that may have the same value as a variable."""
     names, more = {name}, True
     while more:
         count = len(names)

@@ -97,21 +97,21 @@ def address_of(header: int, word: int) -> int:
 
 
 @register_jitable
-def _copied(into: int, source: int, words: int) -> None:
+def _copy(into: int, source: int, words: int) -> None:
     """Copy so many words."""
     for index in range(words):
         store(into + 8 * index, load(source + 8 * index))
 
 
 @register_jitable
-def emptied(header: int) -> None:
+def clear(header: int) -> None:
     """Empty a container."""
     for index in range(1, arena.HEADER):
         store(header + 8 * index, 0)
 
 
 @register_jitable
-def _header_made(control: int) -> int:
+def _make_header(control: int) -> int:
     mark = load(control + _MARK)
     if mark >= -1 and mark != load(control + _ROW):  # no accumulator has containers, so the memory is free at each row
         store(control + _MARK, load(control + _ROW))
@@ -119,20 +119,20 @@ def _header_made(control: int) -> int:
         store(control + _CHANGES, 0)
     made = load(control + _ARENA) + 8 * _allocate(control, arena.HEADER)
     store(made, control)
-    emptied(made)
+    clear(made)
     return made
 
 
 @register_jitable
 def fresh_header() -> int:
     """Return the address of the header of an empty container that code makes."""
-    return _header_made(current())
+    return _make_header(current())
 
 
 @register_jitable
 def new_header(header: int) -> int:
     """Return the address of the header of an empty temporary container, in the arena of another one."""
-    return _header_made(load(header))
+    return _make_header(load(header))
 
 
 @register_jitable
@@ -151,17 +151,17 @@ def view_of_words(header: int, words: int, start: int, count: int) -> None:
 
 
 @register_jitable
-def widened(header: int, capacity: int, stride: int) -> None:
+def reallocate(header: int, capacity: int, stride: int) -> None:
     """Move the items of a list, of so many words each, to a larger region."""
     control, used = load(header), load(header + USED)
     offset = _allocate(control, capacity * stride)
-    _copied(load(control + _ARENA) + 8 * offset, address_of(header, 0), used * stride)
+    _copy(load(control + _ARENA) + 8 * offset, address_of(header, 0), used * stride)
     store(header + OFFSET, offset)
     store(header + CAPACITY, capacity)
 
 
 @register_jitable
-def put(header: int, position: int, words: Any) -> None:
+def replace_item(header: int, position: int, words: Any) -> None:
     """Replace an item."""
     control, address = load(header), address_of(header, position * len(words))
     for number in range(len(words)):
@@ -169,21 +169,21 @@ def put(header: int, position: int, words: Any) -> None:
 
 
 @register_jitable
-def appended(header: int, words: Any) -> None:
+def append(header: int, words: Any) -> None:
     """Append an item."""
     used, capacity = load(header + USED), load(header + CAPACITY)
     if used == capacity:
-        widened(header, max(4, 2 * capacity), len(words))
-    put(header, used, words)
+        reallocate(header, max(4, 2 * capacity), len(words))
+    replace_item(header, used, words)
     store(header + USED, used + 1)
 
 
 @register_jitable
-def extended(header: int, other: int, start: int, stop: int, stride: int) -> None:
+def extend(header: int, other: int, start: int, stop: int, stride: int) -> None:
     """Append items of another list, or of the same."""
     count, used = stop - start, load(header + USED)
     if used + count > load(header + CAPACITY):
-        widened(header, max(4, 2 * load(header + CAPACITY), used + count), stride)
+        reallocate(header, max(4, 2 * load(header + CAPACITY), used + count), stride)
     control, source, into = load(header), address_of(other, start * stride), address_of(header, used * stride)
     for index in range(count * stride):
         change(control, into + 8 * index, load(source + 8 * index))
@@ -191,7 +191,7 @@ def extended(header: int, other: int, start: int, stop: int, stride: int) -> Non
 
 
 @register_jitable
-def cut(header: int, start: int, stop: int, stride: int) -> None:
+def remove_items(header: int, start: int, stop: int, stride: int) -> None:
     """Remove items."""
     used, count = load(header + USED), max(stop - start, 0)
     if start == 0:  # the region begins later
@@ -205,13 +205,13 @@ def cut(header: int, start: int, stop: int, stride: int) -> None:
 
 
 @register_jitable
-def inserted(header: int, position: int, words: Any) -> None:
+def insert(header: int, position: int, words: Any) -> None:
     """Insert an item."""
-    appended(header, words)
+    append(header, words)
     control, address, stride = load(header), address_of(header, 0), len(words)
     for word in range((load(header + USED) - 1) * stride - 1, position * stride - 1, -1):
         change(control, address + 8 * (word + stride), load(address + 8 * word))
-    put(header, position, words)
+    replace_item(header, position, words)
 
 
 @functools.cache
@@ -249,7 +249,7 @@ def sorting(floats: tuple[bool, ...]) -> Any:
                 one < middle and not less(source + 8 * stride * other, source + 8 * stride * one)
             )
             taken = one if takes_one else other
-            _copied(into + 8 * stride * position, source + 8 * stride * taken, stride)
+            _copy(into + 8 * stride * position, source + 8 * stride * taken, stride)
             if takes_one:
                 one += 1
             else:
@@ -371,7 +371,7 @@ def _is_deleted(header: int, entry: int, stride: int) -> bool:
 
 
 @register_jitable
-def following(header: int, entry: int, stride: int) -> int:
+def next_entry(header: int, entry: int, stride: int) -> int:
     """Return the first entry from this number on, or -1."""
     used = load(header + USED)
     while entry < used and _is_deleted(header, entry, stride):
@@ -380,10 +380,10 @@ def following(header: int, entry: int, stride: int) -> int:
 
 
 @register_jitable
-def deleted(header: int, entry: int, stride: int) -> None:
+def delete_entry(header: int, entry: int, stride: int) -> None:
     """Delete an entry."""
     if load(header + LIVE) == 1:
-        emptied(header)
+        clear(header)
         return
     address = address_of(header, load(header + CAPACITY) * stride + entry // 64)
     change(load(header), address, load(address) | (1 << (entry % 64)))
@@ -391,7 +391,7 @@ def deleted(header: int, entry: int, stride: int) -> None:
 
 
 @register_jitable
-def _rebuilt(header: int, stride: int) -> None:
+def _rebuild(header: int, stride: int) -> None:
     """Move the entries to a larger region, without the deleted ones."""
     control, used, capacity = load(header), load(header + USED), load(header + CAPACITY)
     wider = max(4, capacity if 2 * load(header + LIVE) <= capacity else 2 * capacity)
@@ -399,7 +399,7 @@ def _rebuilt(header: int, stride: int) -> None:
     into, count = load(control + _ARENA) + 8 * offset, 0
     for entry in range(used):
         if not _is_deleted(header, entry, stride):
-            _copied(into + 8 * count * stride, address_of(header, entry * stride), stride)
+            _copy(into + 8 * count * stride, address_of(header, entry * stride), stride)
             count += 1
     for word in range(wider * stride, _size_of(wider, stride)):
         store(into + 8 * word, 0)
@@ -412,7 +412,7 @@ def _rebuilt(header: int, stride: int) -> None:
 
 @functools.cache
 def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
-    """Return `find(header, key)` and `added(header, words)` of dicts and sets with keys of these kinds."""
+    """Return `find(header, key)` and `add_entry(header, words)` of dicts and sets with keys of these kinds."""
     key_of, keys = words_tuple(len(kinds)), _comparing(kinds)
     hashed, is_same, check = keys.hashed, keys.is_same, keys.check
 
@@ -452,10 +452,10 @@ def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
             probe = (probe + 1) & mask
 
     @register_jitable
-    def added(header, words):
+    def add_entry(header, words):
         """Add an entry, whose key is not there. Return its number."""
         if load(header + USED) == load(header + CAPACITY):
-            _rebuilt(header, stride)
+            _rebuild(header, stride)
         entry = load(header + USED)
         address = address_of(header, entry * stride)
         for index in range(stride):
@@ -466,4 +466,4 @@ def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
             put_in_index(header, entry)
         return entry
 
-    return SimpleNamespace(find=find, added=added)
+    return SimpleNamespace(find=find, add_entry=add_entry)

@@ -14,7 +14,16 @@ from numba.extending import register_jitable
 from foldflight.compiler import arithmetic, containers, datetimes, decimals, string_ops, strings
 from foldflight.compiler.records import Items, load_item, store_item
 from foldflight.compiler.structs import Struct
-from foldflight.compiler.value_types import ENCODED, KNOWN, as_kind, as_number, inner_kind, kind_of, present, stand_in
+from foldflight.compiler.value_types import (
+    CONVERTERS,
+    ENCODED,
+    as_number,
+    decode_kind,
+    implementation,
+    inner_kind,
+    kind_of,
+    require_value,
+)
 from foldflight.fold.decimals import DECIMALS, scale_of
 from foldflight.fold.mode import Unsupported
 from foldflight.fold.moments import MOMENTS
@@ -24,7 +33,7 @@ from foldflight.functions.types.ranking import rank
 # --- conversions to the kind of a calculation, from values that may be None, bool or int ------------------------------
 
 
-_int, _float, _bool = KNOWN["int"], KNOWN["float"], KNOWN["bool"]
+_int, _float, _bool = CONVERTERS["int"], CONVERTERS["float"], CONVERTERS["bool"]
 
 
 # --- the stand-ins ----------------------------------------------------------------------------------------------------
@@ -56,11 +65,11 @@ def _of_decimals(name: str, one: str, other: str) -> Any:
         raise Unsupported(f"{name} of {one} and {other}{remedy}")
     raw, scale, function = decimals.as_scale, max(scales), _OF_DECIMALS[name]
     if name == "*":
-        as_one, as_other = KNOWN[given[0]], KNOWN[given[1]]
+        as_one, as_other = CONVERTERS[given[0]], CONVERTERS[given[1]]
         scale = decimals.scale_of_product(*scales)
         excess = sum(scales) - scale
         return lambda a, b: raw(function(raw(as_one(a), 0), raw(as_other(b), 0), excess), scale)
-    known = KNOWN[wide]
+    known = CONVERTERS[wide]
     if name in decimals.COMPARISONS:
         return lambda a, b: function(raw(known(a), 0), raw(known(b), 0))
     return lambda a, b: raw(function(raw(known(a), 0), raw(known(b), 0)), scale)
@@ -82,12 +91,12 @@ def _of_encoded(name: str, a: Any, b: Any) -> Any:
     if (name, one, other) not in _ENCODED_OPERATORS:
         return None
     function, result = _ENCODED_OPERATORS[name, one, other]
-    as_one, as_other, made = KNOWN[one], KNOWN[other], as_kind(result)
+    as_one, as_other, made = CONVERTERS[one], CONVERTERS[other], decode_kind(result)
     return lambda a, b: made(function(as_number(as_one(a)), as_number(as_other(b))))
 
 
 def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, *, compares: bool = False) -> Any:
-    """Return the stand-in of a binary operator.
+    """Return the implementation of a binary operator.
 
     As in Python, a bool with a number is converted to a number, and an int with a float to a float.
 
@@ -99,14 +108,14 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
         compares: Whether it compares, so that an int is not converted to a float.
     """
 
-    @stand_in
+    @implementation
     def choose(a: Any, b: Any) -> Any:
         encoded = _of_encoded(name, a, b)
         if encoded is not None:
             return encoded
         kinds = _kinds(name, a, b, compares=compares)
         if kinds[0] in MOMENTS:
-            given = KNOWN[kinds[0]]
+            given = CONVERTERS[kinds[0]]
             return lambda a, b: ints(as_number(given(a)), as_number(given(b)))
         if compares and set(kinds) in ({"int", "float"}, {"bool", "float"}):
             if kinds[0] == "float":
@@ -128,27 +137,27 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
 def _unary(
     name: str, ints: Any = None, floats: Any = None, bools: Any = None, durations: Any = None, of_decimals: Any = None
 ) -> Any:
-    """Return the stand-in of a function of one value. Without a function for the kind of the value it is unsupported.
+    """Return the implementation of a function of one value. A kind for which there is no function is unsupported.
 
     `of_decimals` takes the number of a decimal and its scale; it returns a number of that scale, or an int or float.
     """
 
-    @stand_in
+    @implementation
     def choose(a: Any) -> Any:
         inner = inner_kind(a)
         if of_decimals is not None and inner in DECIMALS:
-            exact, scale, raw = KNOWN[inner], scale_of(inner), decimals.as_scale
+            exact, scale, raw = CONVERTERS[inner], scale_of(inner), decimals.as_scale
             if name.endswith("()") and name != "abs()":
                 return lambda a: of_decimals(raw(exact(a), 0), scale)
             return lambda a: raw(of_decimals(raw(exact(a), 0), scale), scale)
         if durations is not None and inner == "duration":
-            known, made = KNOWN["duration"], as_kind("duration")
+            known, made = CONVERTERS["duration"], decode_kind("duration")
             return lambda a: made(durations(as_number(known(a))))
         (kind,) = _kinds(name, a)
         chosen = {"int": ints, "float": floats, "bool": bools or ints}[kind]
         if chosen is None:
             raise Unsupported(f"{name} of {a}")
-        given = _bool if kind == "bool" and bools else KNOWN["int" if kind == "bool" else kind]
+        given = _bool if kind == "bool" and bools else CONVERTERS["int" if kind == "bool" else kind]
         return lambda a: chosen(given(a))
 
     return choose
@@ -158,12 +167,12 @@ def _plain(function: Any) -> Any:
     return register_jitable(lambda a, b: function(a, b))
 
 
-@stand_in
+@implementation
 def truth(a: Any) -> Any:
-    """Stand for `bool(a)`."""
+    """Implement `bool(a)`."""
     kind = kind_of(a)
     if isinstance(a, types.Optional) and kind is None:
-        return lambda a: a is not None and truth(present(a))
+        return lambda a: a is not None and truth(require_value(a))
     if isinstance(a, (types.BaseTuple, Struct)):
         full = isinstance(a, Struct) or len(a) > 0
         return lambda a: full
@@ -174,7 +183,7 @@ def truth(a: Any) -> Any:
     if kind is None:
         raise Unsupported(f"it uses {a} as a condition")
     inner = inner_kind(a)
-    given = KNOWN[inner]
+    given = CONVERTERS[inner]
     if inner in DECIMALS:
         raw = decimals.as_scale
         return lambda a: a is not None and not decimals.is_zero(raw(given(a), 0))
@@ -188,9 +197,9 @@ def truth(a: Any) -> Any:
 not_true: Final = register_jitable(lambda a: not truth(a))
 
 
-@stand_in
+@implementation
 def is_none(a: Any) -> Any:
-    """Stand for `a is None`."""
+    """Implement `a is None`."""
     if kind_of(a) is None and not isinstance(a, (containers.ContainerType, Struct, types.Optional)):
         raise Unsupported(f"{a} is compared with None")
     return lambda a: a is None
@@ -200,9 +209,9 @@ is_some: Final = register_jitable(lambda a: not is_none(a))
 _CLASSES: Final = {"int": int, "float": float, "bool": bool, "none": type(None)}
 
 
-@stand_in
+@implementation
 def is_instance(a: Any, mask: Any) -> Any:
-    """Stand for `isinstance`; the mask has a bit for each of the classes."""
+    """Implement `isinstance`; the mask has a bit for each of the classes."""
     kind = inner_kind(a)
     if kind not in _CLASSES:
         raise Unsupported(f"isinstance of {a}")
@@ -216,23 +225,23 @@ def mask_of(classes: tuple[type, ...]) -> int:
 
 
 def _picking(name: str, wins: Any) -> Any:
-    """Return the stand-in of `min` or `max` of two values of one kind."""
+    """Return the implementation of `min` or `max` of two values of one kind."""
     pick = register_jitable(lambda a, b: b if wins(as_number(b), as_number(a)) else a)
     wins_text = strings.COMPARISONS["<" if name == "min" else ">", "text", "text"][0]
     wins_decimal, raw = decimals.COMPARISONS["<" if name == "min" else ">"], decimals.as_scale
     pick_decimal = register_jitable(lambda a, b: b if wins_decimal(raw(b, 0), raw(a, 0)) else a)
     pick_text = register_jitable(lambda a, b: b if wins_text(as_number(b), as_number(a)) else a)
 
-    @stand_in
+    @implementation
     def choose(a: Any, b: Any) -> Any:
         inner_kinds = [inner_kind(each) for each in (a, b)]
         if set(inner_kinds).issubset(DECIMALS):
-            exact = KNOWN[max(inner_kinds, key=scale_of)]
+            exact = CONVERTERS[max(inner_kinds, key=scale_of)]
             return lambda a, b: pick_decimal(exact(a), exact(b))
         kinds = _kinds(name, a, b, compares=True)
         if kinds[0] != kinds[1]:
             raise Unsupported(f"{name} of {' and '.join(kinds)}, whose result may be of either kind")
-        given, picks = KNOWN[kinds[0]], pick_text if kinds[0] in TEXTS else pick
+        given, picks = CONVERTERS[kinds[0]], pick_text if kinds[0] in TEXTS else pick
         return lambda a, b: picks(given(a), given(b))
 
     return choose
@@ -267,9 +276,9 @@ def _comparison(symbol: str, function: Any) -> Any:
 
 
 def _equality(plain: Any, *, differ: bool) -> Any:
-    """Return the stand-in of `==`, or of `!=` if `differ`, where values may be None."""
+    """Return the implementation of `==`, or of `!=` if `differ`, where values may be None."""
 
-    @stand_in
+    @implementation
     def choose(a: Any, b: Any) -> Any:
         kinds = [str(kind_of(a)), str(kind_of(b))]
         if "None" in kinds or not any(each == "none" or each.endswith("?") for each in kinds):
@@ -290,22 +299,22 @@ def _equality(plain: Any, *, differ: bool) -> Any:
 _same: Final = register_jitable(lambda a: a)
 
 
-@stand_in
+@implementation
 def _decimal_of(a: Any) -> Any:
-    """Stand for `Decimal(a)` of a decimal or a whole number."""
+    """Implement `Decimal(a)` of a decimal or a whole number."""
     kind = inner_kind(a)
     if kind not in ("int", "bool", *DECIMALS):
         raise Unsupported(f"Decimal() of {kind}")
-    known = KNOWN[kind if kind in DECIMALS else "decimal0"]
+    known = CONVERTERS[kind if kind in DECIMALS else "decimal0"]
     return lambda a: known(a)
 
 
 _sum: Final = _binary("+", arithmetic.add_int, _plain(operator.add))
 
 
-@stand_in
+@implementation
 def _plus(a: Any, b: Any) -> Any:
-    """Stand for `a + b`."""
+    """Implement `a + b`."""
     if inner_kind(a) in TEXTS and inner_kind(b) in TEXTS:
         return lambda a, b: string_ops.joined(a, b)
     return lambda a, b: _sum(a, b)
@@ -314,9 +323,9 @@ def _plus(a: Any, b: Any) -> Any:
 _whole: Final = _unary("int()", _same, arithmetic.int_of_float, of_decimals=decimals.to_whole)
 
 
-@stand_in
+@implementation
 def _int_of(a: Any) -> Any:
-    """Stand for `int(a)`."""
+    """Implement `int(a)`."""
     if inner_kind(a) in TEXTS:
         return lambda a: string_ops.number_of(a)
     return lambda a: _whole(a)
@@ -396,9 +405,9 @@ CALLS: Final[dict[Any, Any]] = {
 
 
 def _of_one(name: str, of_container: Any, of_several: Any) -> Any:
-    """Return the stand-in of `min` or `max` of one argument."""
+    """Return the implementation of `min` or `max` of one argument."""
 
-    @stand_in
+    @implementation
     def choose(a: Any) -> Any:
         if not isinstance(a, types.BaseTuple):
             return lambda a: of_container(a)
@@ -442,9 +451,9 @@ def _byte(value: Any) -> int:
     return number
 
 
-@stand_in
+@implementation
 def get_item(items: Any, index: Any) -> Any:
-    """Stand for `items[index]`."""
+    """Implement `items[index]`."""
     if isinstance(items, containers.ContainerType):
         return containers.get_item(items, index)
     if inner_kind(items) in TEXTS:
@@ -459,9 +468,9 @@ def get_item(items: Any, index: Any) -> Any:
     return lambda items, index: load_item(items, arithmetic.index_of(_int(index), length))
 
 
-@stand_in
+@implementation
 def set_item(items: Any, index: Any, value: Any) -> Any:
-    """Stand for `items[index] = value`."""
+    """Implement `items[index] = value`."""
     if isinstance(items, containers.ContainerType):
         return containers.set_item(items, index, value)
     if not isinstance(items, Items) or not items.changeable or _kinds("[]", index)[0] == "float":
@@ -469,7 +478,7 @@ def set_item(items: Any, index: Any, value: Any) -> Any:
     inner = inner_kind(value)
     if inner != (wanted := "int" if items.kind == "byte" else items.kind):
         raise Unsupported(f"it puts a {inner} into a list of {items.kind}")
-    length, given = items.length, _byte if items.kind == "byte" else KNOWN[wanted]
+    length, given = items.length, _byte if items.kind == "byte" else CONVERTERS[wanted]
     return lambda items, index, value: store_item(items, arithmetic.index_of(_int(index), length), given(value))
 
 
@@ -481,9 +490,9 @@ def _as_result(kind: str, digits: int, inner: str) -> Any:
     raw, scale, within = decimals.as_scale, scale_of(kind), decimals.WITHIN[digits]
     excess = scale_of(inner) - scale if inner in DECIMALS else 0
     if excess > 0:
-        given = KNOWN[inner]
+        given = CONVERTERS[inner]
         return register_jitable(lambda a: raw(within(decimals.rounded(raw(given(a), 0), excess)), scale))
-    given = KNOWN[kind]
+    given = CONVERTERS[kind]
     return register_jitable(lambda a: raw(within(raw(given(a), 0)), scale))
 
 
@@ -507,7 +516,7 @@ def result_of(kind: str, bits: int) -> Any:
             raise OverflowError
         return a
 
-    @stand_in
+    @implementation
     def choose(a: Any) -> Any:
         returned = kind_of(a)
         if returned is None:
@@ -522,8 +531,8 @@ def result_of(kind: str, bits: int) -> Any:
         elif kind == "int":
             one = register_jitable(lambda a: whole(arithmetic.int_of_float(a))) if inner == "float" else whole
         else:
-            one = KNOWN[kind]
-        given = KNOWN[inner]
+            one = CONVERTERS[kind]
+        given = CONVERTERS[inner]
         if returned.endswith("?"):
             return lambda a: None if a is None else one(given(a))
         return lambda a: one(given(a))

@@ -1,4 +1,4 @@
-"""The plan for compiling a bound function: its plain functions, and the layout of its accumulators in memory."""
+"""Make the description from which a function is compiled: its methods, and the memory layout of its accumulators."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from foldflight.compiler.arena import Contents, Part
+from foldflight.compiler.arena import Contents, Element
 from foldflight.compiler.columns import Kind, Members
 from foldflight.compiler.datetimes import number_of
 from foldflight.compiler.decimals import constant_of
-from foldflight.compiler.kernels import Plan
+from foldflight.compiler.kernels import CompilePlan
 from foldflight.compiler.records import RecordField, RecordLayout
 from foldflight.compiler.strings import address_of
 from foldflight.compiler.untyped_accumulators import (
@@ -45,8 +45,8 @@ from foldflight.functions.types.values import CastError
 
 _METHODS: Final = ("accumulate", "retract", "merge", "get_value")
 _KINDS: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool, "byte": int}
-_LENGTH_MAX: Final = 1 << 14
-_COPIED_MAX: Final = 64  # compiled code copies the accumulator at each row
+_LENGTH_MAX: Final = 1 << 14  # items of a list of fixed length: the record of each group has all of them
+_COPIED_MAX: Final = 64  # items of a list: compiled code copies the whole record at each row
 _MOMENTS: Final = ("date", "datetime", "time", "timedelta", "timezone", "UTC")
 _HARMLESS: Final = (
     *(None, int, float, bool, str, bytes, list, dict, set, super, object, math, datetime, decimal, collections),
@@ -55,12 +55,12 @@ _HARMLESS: Final = (
 )
 _MAKERS: Final = ("__init__", "__new__", "__post_init__")
 _HOOKS: Final = ("__getattr__", "__getattribute__", "__setattr__")
-# What a plan depends on of classes besides what their code mentions.
+# Attributes of classes that the plan depends on, in addition to the names that occur in their code.
 LOOKED_AT: Final = ("create_accumulator", "eval", *_METHODS, *_MAKERS, *_HOOKS)
 
 
 class Start(typing.NamedTuple):
-    """A fresh accumulator, and the attributes of the author's instance, as records of uint8.
+    """A new accumulator, and the attributes of the author's instance, as records of uint8.
 
     `untyped_accumulators` has the types of accumulators that are pickled; None if states are typed.
     """
@@ -70,8 +70,8 @@ class Start(typing.NamedTuple):
     untyped_accumulators: UntypedAccumulators | None = None
 
 
-def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
-    """Return the plan of a function and the records that it starts with. Raises Unsupported."""
+def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]:
+    """Return the plan of an aggregate function, its new accumulator and its instance. Raises Unsupported."""
     function = bound.function
     if function.adapter:
         raise Unsupported(f"its class is adapted from {function.adapter}")
@@ -109,10 +109,10 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
     fresh = _fresh_record(layout, cls, accumulators)
     try:
         (kind, bits), unresolved = _result_kind(bound.result_type), ""
-    except Unsupported as unsupported:  # get_value is interpreted, and all other methods are compiled
+    except Unsupported as unsupported:  # only get_value is interpreted; the other methods are compiled
         (kind, bits), unresolved = ("", 0), unsupported.reason
     arguments = [_argument_kind(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
-    plan = Plan(
+    plan = CompilePlan(
         functions=tuple(functions.items()),
         makers=tuple(makers.items()),
         with_self=with_self,
@@ -130,16 +130,16 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[Plan, Start]:
 
 
 def own_attributes(methods: Methods | ScalarMethods) -> dict[str, Any]:
-    """Return the attributes of the author's instance; none for a function, or a class that is its own accumulator."""
+    """Return the instance attributes. Functions, and classes that are their own accumulator, have none."""
     method = methods.get_value if isinstance(methods, Methods) else methods.eval
     return getattr(getattr(method, "__self__", None), "__dict__", {})
 
 
 class _Function:
-    """The class in the plan of a function that is not a method."""
+    """Takes the place of the author's class in the plan of a function that is not a method."""
 
 
-def scalar_plan_of(bound: BoundScalar, methods: ScalarMethods) -> tuple[Plan, Any]:
+def scalar_plan_of(bound: BoundScalar, methods: ScalarMethods) -> tuple[CompilePlan, Any]:
     """Return the plan of a scalar function and the attributes of its instance. Raises Unsupported with the reason."""
     target = bound.function.target
     cls = target if isinstance(target, type) else _Function
@@ -153,7 +153,7 @@ def scalar_plan_of(bound: BoundScalar, methods: ScalarMethods) -> tuple[Plan, An
         raise Unsupported("it has no arguments")
     kinds = [_argument_kind(*each) for each in zip(bound.function.input_names, bound.input_types, strict=False)]
     result, bits = _result_kind(bound.result_type)
-    plan = Plan(
+    plan = CompilePlan(
         functions=(("eval", function),),
         makers=(),
         with_self=frozenset({"eval"} if isinstance(target, type) and function is method else ()),
@@ -170,10 +170,10 @@ def scalar_plan_of(bound: BoundScalar, methods: ScalarMethods) -> tuple[Plan, An
 
 
 def _attributes(methods: Methods | ScalarMethods, cls: type, functions: Collection[str]) -> tuple[RecordLayout, Any]:
-    """Return the attributes of the author's instance that code can hold, as a layout and a record (uint8)."""
+    """Return the instance attributes that compiled code can read, as a layout and a record (uint8)."""
     own = own_attributes(methods)
     plain = {name: value for name, value in own.items() if plain_kind(value) is not None}
-    # Compiled code would use the attribute of the class instead.
+    # Compiled code reads such a name from the class, where Python reads it from the instance.
     hiding = [name for name in own if name in functions or (name not in plain and hasattr(cls, name))]
     if hiding:
         raise Unsupported(f"its instance attribute {hiding[0]} hides the class attribute of that name")
@@ -226,7 +226,7 @@ def _argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], Kind]:
         given = [type_.value_type] if pa.types.is_list(type_) else [type_.key_type, type_.item_type]
         items = [str(_argument_kind(name, each)[1]) for each in given]
         if all(each in KINDS and each not in DECIMALS for each in items):
-            key, *value = (Part((each,)) for each in items)
+            key, *value = (Element((each,)) for each in items)
             return np.dtype(np.int64), Contents("dict" if value else "list", key, value[0] if value else None)
     names = [field.name for field in type_] if pa.types.is_struct(type_) else []
     fields = [_argument_kind(f"{name}.{field.name}", field.type) for field in type_] if names else []
@@ -267,17 +267,17 @@ def _kind(name: str, type_: pa.DataType) -> str:
 
 
 def _stored_moment(type_: pa.DataType) -> str | None:
-    """Return the moment of a state or result; None for timestamps not in microseconds, which would be rounded."""
+    """Return the kind of a date or time in states and results; None if its unit would round microseconds."""
     return None if pa.types.is_timestamp(type_) and type_.unit != "us" else moment_of(type_)
 
 
 def _is_plain_number(value: Any) -> bool:
-    """Return whether a value is a number or a truth value that compiled code can hold."""
+    """Return whether a value is a bool, a float, or an int of at most 64 bits."""
     return type(value) in (float, bool) or (type(value) is int and -(1 << 63) <= value < 1 << 63)
 
 
 def _encoded(value: Any) -> tuple[str, int] | None:
-    """Return the kind and the integer of a moment, a text or bytes; None for other values."""
+    """Return the kind and the integer form of a date, time, str or bytes; None for other values."""
     if type(value) in (str, bytes):
         address = address_of(value)
         return None if address is None else ("text" if type(value) is str else "bytes", address)
@@ -285,7 +285,7 @@ def _encoded(value: Any) -> tuple[str, int] | None:
 
 
 def plain_kind(value: Any) -> str | None:
-    """Return the kind of a value that compiled code can hold; None for others."""
+    """Return the kind of a value of the author's instance; None if compiled code cannot represent it."""
     encoded = _encoded(value) or constant_of(value)
     if encoded is not None:
         return encoded[0]
@@ -318,7 +318,7 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
 
 
 def _field(name: str, shown: str, type_: pa.DataType, hint: Any, value: Any, may_be_null: bool) -> RecordField:
-    """Return the field of a member of an accumulator, `shown` in reasons, or of an accumulator itself."""
+    """Return the record field of a member of the accumulator, or of the accumulator itself. Reasons call it `shown`."""
     contents = None if may_be_null else _holding(shown or "its accumulator", type_, value)
     if contents is not None:
         return RecordField(name, contents.shape, contents=contents)
@@ -329,29 +329,29 @@ def _field(name: str, shown: str, type_: pa.DataType, hint: Any, value: Any, may
 
 
 def _holding(what: str, type_: pa.DataType, fresh: Any) -> Contents | None:
-    """Return what an empty list, dict or set of these states holds; None for anything else. Raises Unsupported."""
+    """Return the types in an empty list, dict or set, from the type of its states; None for other values."""
     if type(fresh) not in (list, dict, set) or (type(fresh) is list and fresh):
         return None
     if fresh:
         raise Unsupported(f"{what} is a {type(fresh).__name__} that is not empty at first")
     if pa.types.is_map(type_) and type(fresh) is dict:
-        return Contents("dict", _part(what, type_.key_type), _part(what, type_.item_type))
+        return Contents("dict", _element(what, type_.key_type), _element(what, type_.item_type))
     if pa.types.is_list(type_) and type(fresh) is not dict:
-        return Contents(type(fresh).__name__, _part(what, type_.value_type))
+        return Contents(type(fresh).__name__, _element(what, type_.value_type))
     return None
 
 
-def _part(what: str, type_: pa.DataType) -> Part:
-    """Return the kinds of keys, values or items. The members of tuples are called f0, f1 and so on."""
+def _element(what: str, type_: pa.DataType) -> Element:
+    """Return the kinds of the keys, values or items of a container. A struct with fields f0, f1, ... is a tuple."""
     if not pa.types.is_struct(type_):
-        return Part((_item_kind(what, type_),))
+        return Element((_item_kind(what, type_),))
     if [field.name for field in type_] != [f"f{index}" for index in range(type_.num_fields)]:
         raise Unsupported(f"{what} holds objects; tuples of numbers are compiled")
-    return Part(tuple(_item_kind(what, field.type) for field in type_), is_tuple=True)
+    return Element(tuple(_item_kind(what, field.type) for field in type_), is_tuple=True)
 
 
 def _item_kind(what: str, type_: pa.DataType) -> str:
-    """Return the kind of what a list, dict or set holds. Raises Unsupported."""
+    """Return the kind of one member of a container. Raises Unsupported."""
     kind = _kind(what, type_)
     if kind in DECIMALS:
         remedy = "attributes that are decimals are compiled, and containers of whole numbers"
@@ -360,7 +360,7 @@ def _item_kind(what: str, type_: pa.DataType) -> str:
 
 
 def _length(hint: Any) -> int:
-    """Return the length of a list that has one: 16 for `Annotated[list[int], 16]`."""
+    """Return the declared length of a list: 16 for `Annotated[list[int], 16]`, and 0 if it has none."""
     if typing.get_origin(hint) is not typing.Annotated or typing.get_origin(hint.__origin__) is not list:
         return 0
     lengths = [each for each in hint.__metadata__ if type(each) is int]
@@ -368,7 +368,7 @@ def _length(hint: Any) -> int:
 
 
 def _initial_length(value: Any) -> int:
-    """Return the number of items of a list; 0 if it is empty, or so long that rows would take more time than now."""
+    """Return the length of a new list; 0 if it is so long that copying it at each row costs more than interpreting."""
     return len(value) if isinstance(value, list) and len(value) <= _COPIED_MAX else 0
 
 
@@ -425,7 +425,7 @@ def _items(field: RecordField, value: Any) -> list[Any]:
 
 
 def _makers(cls: type, accumulator_class: type | None, *, separate: bool) -> dict[str, Any]:
-    """Return the functions that make an accumulator, by their names."""
+    """Return the functions that create an accumulator, by name."""
     makers: dict[str, Any] = {}
     if separate:
         method = inspect.getattr_static(cls, "create_accumulator")
@@ -438,12 +438,12 @@ def _makers(cls: type, accumulator_class: type | None, *, separate: bool) -> dic
             if isinstance(maker, FunctionType):
                 makers[f"{each.__name__}.{name}"] = maker
                 if name not in maker.__code__.co_names:
-                    break  # it does not call the overridden one
+                    break  # it does not call `super().__init__`
     return makers
 
 
 def _fresh(methods: Methods, accumulator_class: type | None) -> tuple[Any, Any]:
-    """Return two fresh accumulators."""
+    """Return two new accumulators, so that objects which both refer to are found."""
     try:
         one, other = methods.create_accumulator(), methods.create_accumulator()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter raises it again, with its slot
@@ -454,7 +454,7 @@ def _fresh(methods: Methods, accumulator_class: type | None) -> tuple[Any, Any]:
 
 
 def _fresh_record(layout: RecordLayout, cls: type | None, accumulators: tuple[Any, Any]) -> Any:
-    """Return the record of two fresh accumulators. Raises Unsupported if they differ, or share objects."""
+    """Return the record of a new accumulator. Raises Unsupported if the two differ, or share objects."""
     one, other = (_members(layout, cls, each) for each in accumulators)
     record = _record(layout, one)
     names = [field.name for field in layout.fields if field.length or field.contents is not None]
@@ -469,7 +469,7 @@ def _fresh_record(layout: RecordLayout, cls: type | None, accumulators: tuple[An
 
 
 def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
-    """Refuse code that may have side effects, because compiled folds call it once for all slots."""
+    """Raise Unsupported for code that may have side effects: a compiled fold calls it once for all groups."""
     if not isinstance(function, FunctionType):
         raise Unsupported(f"{what} is not a plain method")
     for effect, name in _effects(inspect.unwrap(function).__code__):
@@ -483,12 +483,12 @@ def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
 
 @functools.lru_cache(maxsize=1024)
 def _effects(code: CodeType) -> tuple[tuple[str, str], ...]:
-    """Return what code uses, calls or changes, by name. "changes" refers to attributes of the first parameter."""
+    """Return pairs of `uses`, `calls` or `changes` (of an attribute of the first parameter) and a name."""
     first = code.co_varnames[0] if code.co_argcount else ""
     effects, loaded = [], None
     for step in dis.get_instructions(code):
         name = step.argval
-        is_method = step.opname == "LOAD_METHOD" or "NULL|self" in step.argrepr  # Python 3.11, and later ones
+        is_method = step.opname == "LOAD_METHOD" or "NULL|self" in step.argrepr  # Python 3.11; then 3.12 and later
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             effects.append(("uses", str(name)))
         elif step.opname in ("STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR", "CALL_FUNCTION_EX") or (
@@ -498,6 +498,6 @@ def _effects(code: CodeType) -> tuple[tuple[str, str], ...]:
         elif step.opname == "STORE_ATTR" and loaded == first:
             effects.append(("changes", f"{first}.{name}"))
         loaded = None
-        if "LOAD_FAST" in step.opname:  # from Python 3.13 on, of two variables at once
+        if "LOAD_FAST" in step.opname:  # from Python 3.13 on, a step may load two variables
             loaded = name[-1] if isinstance(name, tuple) else name
     return tuple(effects)

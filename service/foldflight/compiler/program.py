@@ -1,4 +1,4 @@
-"""The compiled code of one function, or why there is none."""
+"""The compiled code of one function, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from foldflight.fold.aggregate.reading import inner_codes
 from foldflight.fold.decimals import DECIMALS
 
 if TYPE_CHECKING:
-    from foldflight.compiler.kernels import Kernels, Plan  # brings numba
+    from foldflight.compiler.kernels import CompilePlan, Kernels  # brings numba
     from foldflight.compiler.plan import Start
 
 
 @dataclass(frozen=True)
 class NoProgram:
-    """The answer that a function cannot be compiled.
+    """The result for a function that cannot be compiled.
 
     Args:
         reason: The reason, as a clause about the function.
@@ -41,7 +41,7 @@ class NoProgram:
 
 NO_NUMBA: Final = NoProgram("numba is not installed here")
 _ORDERLESS: Final = ("len", "sorted", "min", "max", "any", "all")
-# What code may do with decimals without showing the zeros that they are written with.
+# Uses of a decimal whose result does not depend on its trailing zeros (1.5 and 1.50 are equal).
 _ZEROLESS: Final = (
     *(abs, all, any, bool, enumerate, float, int, len, list, max, min, range, reversed, round, sorted, sum, tuple),
     *(zip, decimal, math, decimal.Decimal),
@@ -54,7 +54,7 @@ _ZEROLESS_METHODS: Final = frozenset(
     ]
 )
 _OWN: Final = Path(__file__).parent
-# What numba says of a variable whose types have nothing in common, and how it names the types.
+# numba's message for a variable with two types that do not unify, and its names of types.
 _MIXED: Final = re.compile(r"Cannot unify (.+?) and (.+?) for '(\w+)[.\d]*', defined at (.+?) \((\d+)\)")
 _KIND: Final = re.compile(r"\b(?:Literal\[)?(int|float|bool|Scaled|str|none)\w*(?:\](?=\())?(?:\(\S*\))?")
 _KIND_NAMES: Final = {
@@ -81,9 +81,9 @@ class Loops:
     Args:
         name: The name of the function or its class.
         kernels: The loops.
-        main: The one that folds or evaluates rows.
+        main: Returns the loop that folds or evaluates rows.
         instance: The attributes of the author's instance.
-        on_refused: Called with the name, the circumstances in which the function is interpreted, and the reason.
+        on_unsupported: Called with the name, the circumstances in which the function is interpreted, and the reason.
 
     Raises:
         Unsupported: For code that cannot be compiled.
@@ -98,12 +98,12 @@ class Loops:
         kernels: Kernels,
         main: Callable[..., Any],
         instance: Any,
-        on_refused: Callable[[str, str, str], None],
+        on_unsupported: Callable[[str, str, str], None],
     ) -> None:
         self._name = name
         self._kernels = kernels
         self._main = main
-        self._on_refused = on_refused
+        self._on_unsupported = on_unsupported
         self.instance = instance
         self.arguments = tuple(zip(kernels.plan.arguments, kernels.plan.kinds, strict=True))
         self.interprets = ""
@@ -127,11 +127,11 @@ class Loops:
             return loop(nulls=nulls)
         except Exception as error:  # noqa: BLE001 - the interpreter folds what cannot be compiled
             where = "for chunks with a NULL argument" if nulls else "for outputs after each row"
-            self._on_refused(self._name, where, reason_of(error))
+            self._on_unsupported(self._name, where, reason_of(error))
             return None
 
     def room(self, count: int) -> tuple[Any, Any]:
-        """Return arrays for `count` results and their flags. A decimal is two words, in a row of two."""
+        """Return arrays for `count` results and their flags. Decimals have shape (count, 2)."""
         kind = self._kernels.plan.result
         values = np.zeros((count, 2), np.int64) if kind in DECIMALS else np.zeros(count, FORMATS[kind])
         return values, np.zeros(count, np.bool_)
@@ -143,7 +143,7 @@ class Program(Loops):
     Args:
         kernels: The loops.
         start: A new accumulator and the attributes of the author's instance.
-        on_refused: Called with the name of the class, the circumstances in which it is interpreted, and the reason.
+        on_unsupported: Called with the name of the class, the circumstances in which it is interpreted, and the reason.
 
     Raises:
         Unsupported: For code that cannot be compiled.
@@ -154,10 +154,10 @@ class Program(Loops):
         values: The loop that makes results; None if get_value is interpreted.
     """
 
-    def __init__(self, kernels: Kernels, start: Start, on_refused: Callable[[str, str, str], None]) -> None:
+    def __init__(self, kernels: Kernels, start: Start, on_unsupported: Callable[[str, str, str], None]) -> None:
         from foldflight.fold.mode import Unsupported
 
-        super().__init__(kernels.plan.cls.__name__, kernels, kernels.fold, start.instance, on_refused)
+        super().__init__(kernels.plan.cls.__name__, kernels, kernels.fold, start.instance, on_unsupported)
         self.fresh = start.fresh
         self.untyped_accumulators = start.untyped_accumulators
         self.layout = kernels.plan.accumulator
@@ -182,10 +182,10 @@ class Program(Loops):
         return self._loop(self._kernels.each, nulls=nulls)
 
 
-def _shows_order(plan: Plan) -> bool:
+def _shows_order(plan: CompilePlan) -> bool:
     """Return whether an interpreted get_value may show the order of a set, which only Python knows.
 
-    False is certain: sets are only arguments of functions for which their order does not matter.
+    False is proven: sets are only arguments of functions whose results do not depend on the order.
     """
     function = plan.methods["get_value"]
     fields = {field.name for field in plan.accumulator.fields}
@@ -215,17 +215,17 @@ def _shows_order(plan: Plan) -> bool:
     return False
 
 
-def _shows_zeros(plan: Plan) -> bool:
-    """Return whether an interpreted get_value may show the zeros that a decimal is written with: 1.5 and 1.50 differ.
+def _shows_zeros(plan: CompilePlan) -> bool:
+    """Return whether the result of get_value may depend on trailing zeros of a decimal, as in 1.5 and 1.50.
 
-    False is certain: its code, and the author's functions that it calls, use decimals only as numbers.
+    False is proven: its code, and the author's functions that it calls, use decimals only as numbers.
     """
     has_decimals = any(each.kind in DECIMALS for each in plan.accumulator.fields)
     return has_decimals and _writes(plan, plan.methods["get_value"], set())
 
 
-def _writes(plan: Plan, function: FunctionType, seen: set[Any]) -> bool:
-    """Return whether a function, or one that it calls, may make a text of a decimal, or use its exponent."""
+def _writes(plan: CompilePlan, function: FunctionType, seen: set[Any]) -> bool:
+    """Return whether a function, or one that it calls, may convert a decimal to a string, or use its exponent."""
     if function in seen:
         return False
     seen.add(function)
@@ -236,7 +236,7 @@ def _writes(plan: Plan, function: FunctionType, seen: set[Any]) -> bool:
     return any(_code_writes(plan, function, code, seen) for code in codes)
 
 
-def _code_writes(plan: Plan, function: FunctionType, code: CodeType, seen: set[Any]) -> bool:
+def _code_writes(plan: CompilePlan, function: FunctionType, code: CodeType, seen: set[Any]) -> bool:
     layouts = (plan.accumulator, plan.instance)
     kinds = {field.name: field.kind for layout in layouts for field in layout.fields}
     has_texts = any(isinstance(each, str) and "%" in each for each in code.co_consts) or "text" in kinds.values()
@@ -266,13 +266,13 @@ def _code_writes(plan: Plan, function: FunctionType, code: CodeType, seen: set[A
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a value is a number, a decimal or a way of rounding."""
+    """Return whether a value is a number, a decimal or a rounding mode."""
     is_rounding = isinstance(value, str) and value.startswith("ROUND_")
     return is_rounding or type(value) in (bool, int, float, decimal.Decimal)
 
 
 def _is_constant(function: FunctionType, steps: list[dis.Instruction]) -> bool:
-    """Return whether the argument of a call is a decimal that is a global, or `Decimal` of a constant."""
+    """Return whether the argument of a call is a global decimal, or `Decimal` of a constant."""
     value = function.__globals__.get(steps[0].argval) if steps[0].opname == "LOAD_GLOBAL" else None
     if value is decimal:
         value, steps = getattr(decimal, str(steps[1].argval), None), steps[1:]
@@ -283,7 +283,7 @@ def _is_constant(function: FunctionType, steps: list[dis.Instruction]) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the reason why something was not compiled, and the author's line, from the compiler's exception."""
+    """Return the reason and the author's line from an exception of the compiler or of numba."""
     from foldflight.fold.mode import Unsupported
 
     location = _location_of(error)
@@ -296,7 +296,7 @@ def reason_of(error: BaseException) -> str:
             one, other, name, file, line = mixed[-1].groups()
             one, other = (_KIND.sub(lambda match: _KIND_NAMES[match.group(1)], each) for each in (one, other))
             return f"{name} is {one} in one place and {other} in another ({Path(file).name}:{line})"
-        # The first line of numba's message names the compiler pass, the second the problem.
+        # The first line of numba's message names the compiler pass; the second one describes the problem.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = f"numba: {type(error).__name__}: {lines[1] if len(lines) > 1 else ''.join(lines)}"
     else:
@@ -305,7 +305,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _location_of(error: BaseException) -> str:
-    """Return the author's file and line whose types numba was looking for; empty if it raised elsewhere."""
+    """Return the author's file and line at which numba inferred types; empty if the exception came from elsewhere."""
     location, step = "", error.__traceback__
     while step is not None:
         loc = getattr(step.tb_frame.f_locals.get("constraint"), "loc", None)

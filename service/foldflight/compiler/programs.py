@@ -1,7 +1,8 @@
-"""The compiled functions of a process: when each is compiled, the results, and the reasons why some are not.
+"""The compiled functions of a process: when each is compiled, and the reason if it is not.
 
 Compiling takes longer than a short exchange. So a function is interpreted until this process has folded `HOT_ROWS` rows
-with it, unless it has been compiled before, for example when the server started. numba is not imported before that.
+with it, unless it was compiled before, for example at the start of a server. numba is imported at the first
+compilation.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from foldflight.functions.author.spec import BoundFunction, Function, Methods
 from foldflight.functions.types.serializer import views_in
 
 if TYPE_CHECKING:
-    from foldflight.compiler.kernels import Kernels, Plan
+    from foldflight.compiler.kernels import CompilePlan, Kernels
     from foldflight.compiler.lookups import Lookups
 
-# The interpreter needs about half a second for so many rows; compiling a function takes one to three seconds.
+# The interpreter folds this many rows in about half a second; compiling a function takes one to three seconds.
 HOT_ROWS: Final = 1 << 18
-_KNOWN_MAX: Final = 256
+_KNOWN_MAX: Final = 256  # entries of each cache of this process
 _logger: Final = logging.getLogger(__name__)
 _Bound: TypeAlias = BoundFunction | BoundScalar
 _Methods: TypeAlias = Methods | ScalarMethods
@@ -54,7 +55,7 @@ class LoopStore(Protocol):
 
 @dataclass(frozen=True)
 class _CachedProgram:
-    """A program with its sources: the function, the attributes of its instance, and recorded lookups of the rest."""
+    """A program and its inputs: the function, the attributes of its instance, and the recorded lookups of globals."""
 
     function: AnyFunction
     own: dict[str, Any]
@@ -62,7 +63,7 @@ class _CachedProgram:
     program: Loops
 
     def serves(self, bound: _Bound, methods: _Methods) -> bool:
-        """Return whether making the program again would give the same program."""
+        """Return whether compiling again would give the same program."""
         from foldflight.compiler.lookups import is_same
         from foldflight.compiler.plan import own_attributes
 
@@ -78,7 +79,7 @@ class _CachedProgram:
 class Programs(Accelerator):
     """The compiled functions of a process, shared by its folds.
 
-    Several threads may use it at once. Each operation on its dicts is atomic; at worst a program is made twice.
+    Several threads may use it at once: each operation on its dicts is atomic. At worst a program is compiled twice.
 
     Args:
         store: Stores compiled loops for later processes. None: they are not stored.
@@ -89,13 +90,13 @@ class Programs(Accelerator):
         self._store = store
         self._hot_rows = hot_rows
         self._rows: dict[_Key, int] = {}
-        self._decided: dict[_Key, Folding] = {}
+        self._decisions: dict[_Key, Folding] = {}
         self._kernels: dict[str, Kernels] = {}
-        # A program is used again as long as its sources are unchanged.
+        # A program is reused while its inputs are unchanged.
         self._programs: dict[_Key, _CachedProgram] = {}
-        # Functions that can be compiled as far as this is known without compiling them.
-        self._prechecked: dict[_Key, None] = {}
-        self._logged: dict[tuple[str, ...], None] = {}
+        # Functions for which the check before compiling has found no obstacle.
+        self._compilable_keys: dict[_Key, None] = {}
+        self._logged_keys: dict[tuple[str, ...], None] = {}
 
     def accumulators(self, inner: Interpreted) -> Accumulators:
         """Return accumulators that are compiled when it pays, or at once if the function is declared `compile=True`.
@@ -115,16 +116,16 @@ class Programs(Accelerator):
         if bound.function.compile is True and not _opens(bound.function):
             methods = _methods(bound)
             if not isinstance(methods, NoProgram):
-                self.demanded(bound, methods)
+                self.required_program(bound, methods)
 
     def demand_all(self, registered: Iterable[AnyFunction]) -> None:
-        """Do what `demand` does for each function whose types are fixed; it raises the same."""
+        """Call `demand` for each function whose types are fixed. Raises as `demand`."""
         for function in registered:
-            bound = _fixed(function)
+            bound = _bind_fixed_types(function)
             if bound is not None:
                 self.demand(bound)
 
-    def demanded(self, bound: _Bound, methods: _Methods) -> Any:
+    def required_program(self, bound: _Bound, methods: _Methods) -> Any:
         """Return the compiled code of a function that must be compiled.
 
         Raises:
@@ -153,7 +154,7 @@ class Programs(Accelerator):
             The compiled code, or the reason why there is none; None as long as compiling is not worthwhile.
         """
         key = _key_of(bound)
-        known = self._decided.get(key)
+        known = self._decisions.get(key)
         if known is not None and known.mode is Mode.INTERPRETED:
             return NoProgram(known.reason)
         so_far = self._rows.get(key, 0) + rows
@@ -170,7 +171,7 @@ class Programs(Accelerator):
         Args:
             bound: The function.
             methods: The methods of its instance.
-            complete: Whether the loop for rows with NULLs must be compiled, too.
+            complete: Whether the loop for rows with NULLs must be compiled as well.
         """
         if lacks_numba():
             return NO_NUMBA
@@ -179,14 +180,14 @@ class Programs(Accelerator):
             if cached is not None and cached.serves(bound, methods):
                 program = cached.program
             else:
-                program = self._made(bound, methods)
+                program = self._compile(bound, methods)
             if complete and not bound.function.skip_nulls:
                 program.demand_nulls()
         except Exception as error:  # noqa: BLE001 - the interpreter folds what cannot be compiled
             return NoProgram(reason_of(error))
         return program
 
-    def _made(self, bound: _Bound, methods: _Methods) -> Loops:
+    def _compile(self, bound: _Bound, methods: _Methods) -> Loops:
         from foldflight.compiler.digest import digest_of
         from foldflight.compiler.kernels import Kernels
         from foldflight.compiler.lookups import Lookups
@@ -199,9 +200,9 @@ class Programs(Accelerator):
         kernels = self._kernels.get(digest) or Kernels(plan, stored_loop, lambda: digest_of(plan, Lookups()) == digest)
         program: Loops
         if isinstance(bound, BoundScalar):
-            program = Loops(bound.function.name, kernels, kernels.mapped, start, self._log_refused)
+            program = Loops(bound.function.name, kernels, kernels.mapped, start, self._log_unsupported)
         else:
-            program = Program(kernels, start, self._log_refused)
+            program = Program(kernels, start, self._log_unsupported)
         _remember(self._kernels, digest, kernels)
         _remember(self._programs, _key_of(bound), _CachedProgram(bound.function, own, lookups, program))
         return program
@@ -220,13 +221,13 @@ class Programs(Accelerator):
         if bound.function.compile is False:
             return None
         if bound.function.compile is True:
-            return lambda _: self.demanded(bound, methods)
+            return lambda _: self.required_program(bound, methods)
         return functools.partial(self.when_hot, bound, methods)
 
     def warm(self, function: AnyFunction) -> Folding:
-        """Compile a function, or load it, before its rows come. Return how it is folded, as `folding` does."""
+        """Compile or load a function before its first rows. Return its mode and reason, as `folding` does."""
         folding = self.folding(function)
-        bound = _fixed(function) if folding.mode is Mode.COMPILED_WHEN_HOT else None
+        bound = _bind_fixed_types(function) if folding.mode is Mode.COMPILED_WHEN_HOT else None
         if bound is None:
             return folding
         methods = _methods(bound)
@@ -236,7 +237,7 @@ class Programs(Accelerator):
         return self._decide(bound, program)
 
     def folding(self, function: AnyFunction) -> Folding:
-        """Return how a function is folded, as far as is known without compiling it."""
+        """Return the mode of a function and the reason, as far as known without compiling it."""
         if isinstance(function, ScalarFunction) and function.vectorised is not None:
             return Folding(Mode.VECTORISED)
         if isinstance(function, ScalarFunction) and function.is_table:
@@ -252,31 +253,31 @@ class Programs(Accelerator):
         if function.compile is False:
             return Folding(Mode.INTERPRETED, "compile=False")
         if isinstance(function, ScalarFunction):
-            return self._compilable(function, _fixed(function))
+            return self._compilable(function, _bind_fixed_types(function))
         if function.capabilities.codec == "custom" or (function.capabilities.codec == "pickle" and function.folds_many):
             return Folding(Mode.INTERPRETED, f"its states are not typed: {function.capabilities.codec_reason}")
-        bound = _fixed(function)
+        bound = _bind_fixed_types(function)
         if function.folds_many and (bound is None or (isinstance(bound, BoundFunction) and _has_records(bound))):
             return Folding(Mode.VECTORISED)
         return self._compilable(function, bound)
 
     def _compilable(self, function: AnyFunction, bound: _Bound | None) -> Folding:
-        """Return how a function that may be compiled is folded, as far as is known without compiling it."""
+        """Return the mode of a function that declares no `compile=False`, as far as known without compiling it."""
         if bound is None or _opens(function):
             return Folding(Mode.DECIDED_WHEN_BOUND)
         key = _key_of(bound)
-        known = self._decided.get(key)
+        known = self._decisions.get(key)
         if known is not None:
             return known
-        if key not in self._prechecked:
+        if key not in self._compilable_keys:
             unsupported = _precheck(bound)
             if unsupported is not None:
                 return self._decide(bound, unsupported)
-            _remember(self._prechecked, key, None)
+            _remember(self._compilable_keys, key, None)
         return Folding(Mode.COMPILED_WHEN_HOT)
 
     def _decide(self, bound: _Bound, program: Loops | NoProgram) -> Folding:
-        """Remember how a function is folded, and log it the first time."""
+        """Store the mode of a function, and log it the first time."""
         if isinstance(program, NoProgram):
             folding = Folding(Mode.INTERPRETED, program.reason)
             text = f"is interpreted, not compiled: {program.reason}"
@@ -284,21 +285,21 @@ class Programs(Accelerator):
             folding = Folding(Mode.COMPILED, program.interprets)
             text = "is compiled" if program.was_compiled else "is compiled, and was loaded from a file"
             text += f", but {program.interprets}" if program.interprets else ""
-        _remember(self._decided, _key_of(bound), folding)
+        _remember(self._decisions, _key_of(bound), folding)
         self._log_once((bound.function.name, str(folding)), bound.function.name, text)
         return folding
 
-    def _log_refused(self, name: str, where: str, why: str) -> None:
+    def _log_unsupported(self, name: str, where: str, why: str) -> None:
         self._log_once((name, where, why), name, f"is interpreted {where}: {why}")
 
     def _log_once(self, key: tuple[str, ...], name: str, text: str) -> None:
-        if key not in self._logged:
-            _remember(self._logged, key, None)
+        if key not in self._logged_keys:
+            _remember(self._logged_keys, key, None)
             _logger.info("%s %s", name, text)
 
 
 def _precheck(bound: _Bound) -> NoProgram | None:
-    """Return why a function cannot be compiled, as far as this is known without compiling it; None if it may be."""
+    """Return the reason why a function cannot be compiled; None if the check before compiling finds none."""
     if lacks_numba():
         return NO_NUMBA
     methods = _methods(bound)
@@ -314,7 +315,7 @@ def _precheck(bound: _Bound) -> NoProgram | None:
     return None
 
 
-def _plan_of(bound: _Bound, methods: _Methods) -> tuple[Plan, Any]:
+def _plan_of(bound: _Bound, methods: _Methods) -> tuple[CompilePlan, Any]:
     from foldflight.compiler.plan import plan_of, scalar_plan_of
 
     if isinstance(bound, BoundScalar):
@@ -325,8 +326,8 @@ def _plan_of(bound: _Bound, methods: _Methods) -> tuple[Plan, Any]:
 
 
 def _folding_in_java(function: Function) -> Folding:
-    """Return how a function in Java is folded by this process."""
-    bound = _fixed(function)
+    """Return the mode of a function in Java in this process, and the reason."""
+    bound = _bind_fixed_types(function)
     methods = None if bound is None else _methods(bound)
     if not isinstance(methods, Methods):
         return Folding(Mode.DECIDED_WHEN_BOUND)
@@ -337,8 +338,8 @@ def _folding_in_java(function: Function) -> Folding:
     )
 
 
-def _fixed(function: AnyFunction) -> _Bound | None:
-    """Return a function bound to its types; None if the types or direct arguments are different for each call."""
+def _bind_fixed_types(function: AnyFunction) -> _Bound | None:
+    """Return a function bound to its types; None if types or direct arguments depend on the call."""
     types = function.input_types
     if types is None or any(each.required for each in function.parameters):
         return None
@@ -366,7 +367,7 @@ def _key_of(bound: _Bound) -> _Key:
 
 
 def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:
-    """Add a value, and drop the oldest if there are too many. Safe for threads, because each step is atomic."""
+    """Add a value to a cache, and remove the oldest if it is full. Thread-safe: each step is atomic."""
     known[key] = value
     for old in list(known)[:-_KNOWN_MAX]:
         known.pop(old, None)

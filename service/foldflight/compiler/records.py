@@ -1,4 +1,4 @@
-"""Records in memory that compiled code uses as objects with attributes: accumulators, and the author's instance."""
+"""Records in memory that compiled code uses as objects: accumulators, and the author's instance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, low
 from foldflight.compiler.arena import FORMATS, HEADER, Contents
 from foldflight.compiler.containers import ContainerType
 from foldflight.compiler.generated import generated
-from foldflight.compiler.iterators import Walk, lower_walks
+from foldflight.compiler.iterators import IteratorType, lower_iterators
 from foldflight.compiler.value_types import KINDS, exactly
 from foldflight.fold.aggregate.records import record_dtype
 from foldflight.fold.mode import Unsupported
@@ -38,7 +38,7 @@ class RecordField:
         kind: The kind of its value, or of the items of a list of fixed length.
         optional: Whether it may be None.
         length: The length of a list of fixed length; else 0.
-        contents: What a growing list, a dict or a set holds; its kind is then the shape.
+        contents: The types in a growing list, a dict or a set, whose `kind` is `list`, `dict` or `set`; else None.
     """
 
     name: str
@@ -49,7 +49,7 @@ class RecordField:
 
     @property
     def refers_to_texts(self) -> bool:
-        """Whether it is, or holds, texts or bytes, which are where the rows have them."""
+        """Whether it refers to str or bytes, whose content is in the buffers of the rows."""
         return self.kind in TEXTS if self.contents is None else self.contents.has_texts
 
     @property
@@ -67,11 +67,11 @@ class RecordField:
 
 @dataclass(frozen=True)
 class RecordLayout:
-    """The members of a record, the widest first.
+    """The members of a record, in order of decreasing size.
 
     Args:
         fields: The attributes.
-        exact: Whether an int is not stored as a float, because states show which of both it is.
+        exact: Whether storing an int in a float member is an error, because states would differ.
     """
 
     fields: tuple[RecordField, ...]
@@ -93,7 +93,7 @@ class Reference(types.Type):
     """The numba type of a pointer to a record, which represents an object.
 
     Args:
-        cls: The class of the object, which has its methods.
+        cls: The class of the object, with its methods.
         layout: The attributes.
         changeable: Whether code may assign them.
     """
@@ -142,7 +142,7 @@ class Items(types.IterableType):
 
     @property
     def iterator_type(self) -> types.Type:
-        return Walk(self, self.item)
+        return IteratorType(self, self.item)
 
 
 register_model(Reference)(models.OpaqueModel)
@@ -174,7 +174,7 @@ def _steps(items: Items) -> tuple[Any, Any]:
     return lambda items, seen, last: last + 1 if last + 1 < length else -1, lambda items, index: load_item(items, index)
 
 
-lower_walks(Items, _steps)
+lower_iterators(Items, _steps)
 
 
 @intrinsic
@@ -274,7 +274,7 @@ def copy(typing: Any, into: Any, source: Any) -> Any:
     """Copy the items of one list, or the record of one object, over those of another of the same type."""
     is_record = isinstance(into, Reference)
     size = into.layout.dtype.itemsize if is_record else np.dtype(FORMATS[into.kind]).itemsize * into.length
-    move = cgutils.raw_memcpy if is_record else cgutils.raw_memmove  # a list may be copied over itself
+    move = cgutils.raw_memcpy if is_record else cgutils.raw_memmove  # source and target may be the same list
 
     def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
         move(builder, arguments[0], arguments[1], llvm.Constant(llvm.IntType(64), size), 1)
@@ -301,7 +301,7 @@ def reference_at(reference: Reference) -> Callable[..., Any]:
 
 
 def local_record(reference: Reference) -> Callable[..., Any]:
-    """Return the function that makes a record on the caller's stack, which LLVM then keeps in registers."""
+    """Return a function that allocates a record on the caller's stack; LLVM keeps it in registers."""
 
     @generated(reference)
     def local(context: Any, builder: Any) -> Any:
@@ -318,7 +318,7 @@ EXACTLY: Final = {
 
 
 def seen_as(reference: Reference) -> Callable[..., Any]:
-    """Return the function that casts a reference to another type of reference to the same record."""
+    """Return a function that casts a reference to another type of reference, to the same record."""
 
     @intrinsic
     def seen(typing: Any, record: Any) -> Any:

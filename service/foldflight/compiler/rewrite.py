@@ -1,8 +1,8 @@
 """A pass over numba's untyped intermediate code that gives it Python's semantics.
 
-It replaces operators and calls of built-in functions by the stand-ins of `operators`, calls of the author's methods and
-functions by compiled ones, and code that always ends in an exception by an immediate exception. `check` is a second
-pass, over typed code.
+It replaces operators and calls of built-in functions by the implementations in `operators`, calls of the author's
+methods and functions by compiled ones, and code that always ends in an exception by an immediate exception. `check` is
+a second pass, over typed code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from foldflight.compiler import containers, datetimes, decimals, operators, stri
 from foldflight.compiler.check import Check
 from foldflight.compiler.literals import EMPTY, Fill, inline_comprehensions
 from foldflight.compiler.records import EXACTLY, Items, Reference
-from foldflight.compiler.value_types import as_kind, kind_of, present, takes
+from foldflight.compiler.value_types import decode_kind, kind_of, require_value, takes
 from foldflight.fold.mode import Unsupported
 
 _CONSTANTS: Final = (int, float, bool, type(None))
@@ -42,7 +42,7 @@ _CHAINED_MAX: Final = 8  # so many numbers are compared one by one
 _OF_VALUES: Final = {**datetimes.METHODS, **strings.METHODS, **string_ops.METHODS, **operators.METHODS}
 _BUILT_IN: Final = python.BuiltinMethodType
 # What takes containers that are None. All else raises for them, and the interpreter folds the row.
-_TAKING_NONE: Final = (present, operators.is_none, operators.is_some, operators.truth, operators.not_true)
+_TAKING_NONE: Final = (require_value, operators.is_none, operators.is_some, operators.truth, operators.not_true)
 _NAMES: Final = {"build_string": "text", "make_function": "a generator or a function", "yield": "yield"}
 
 
@@ -331,7 +331,7 @@ class _Rewriter:
             self.emit_call(statement.target, decimals.constant, (written,), statement.loc)
         elif (moment := datetimes.number_of(value)) is not None:
             number = self.constant(moment[1], statement.loc)
-            self.emit_call(statement.target, as_kind(moment[0]), (number,), statement.loc)
+            self.emit_call(statement.target, decode_kind(moment[0]), (number,), statement.loc)
 
     def expression(self, statement: ir.Assign, expr: ir.Expr) -> None:
         loc, target = statement.loc, statement.target
@@ -342,7 +342,7 @@ class _Rewriter:
             if function is operator.not_ and expr.value.name in self.constants:
                 self.object(statement, not self.is_true(expr.value))
             else:
-                self.emit_call(target, self.stand_in(function), (expr.value,), loc)
+                self.emit_call(target, self.implementation(function), (expr.value,), loc)
         elif expr.op == "getattr":
             self.attribute(statement, expr)
         elif expr.op == "call":
@@ -365,7 +365,7 @@ class _Rewriter:
             self.container(statement, expr.op.removeprefix("build_").replace("map", "dict"), expr.items)
         elif expr.op == "getiter":
             if isinstance(self.type_of(expr.value), types.Optional):
-                expr = ir.Expr.getiter(self.call(present, (expr.value,), loc), loc)
+                expr = ir.Expr.getiter(self.call(require_value, (expr.value,), loc), loc)
             self.made.append(ir.Assign(expr, target, loc))
         elif expr.op in _ALLOWED:
             self.made.append(statement)
@@ -392,7 +392,7 @@ class _Rewriter:
             return
         if function is operator.contains and self.contains(statement, expr.lhs, expr.rhs):
             return
-        made = self.stand_in(function)
+        made = self.implementation(function)
         if expr.op == "inplace_binop":
             made = operators.IN_PLACE.get(function, made)
         self.emit_call(statement.target, made, (expr.lhs, expr.rhs), statement.loc)
@@ -421,7 +421,7 @@ class _Rewriter:
             statement.target, strings.table_of(tuple(known), tuple(known.values())), tuple(expr.args), expr.loc
         )
 
-    def stand_in(self, function: Any) -> Any:
+    def implementation(self, function: Any) -> Any:
         if function not in operators.OPERATORS:
             raise Unsupported(f"it uses the operator {getattr(function, '__name__', function)}")
         return operators.OPERATORS[function]
@@ -643,7 +643,7 @@ class _Rewriter:
         """Return a container that is an argument and may be None as one that must not be; other variables unchanged."""
         type_ = self.type_of(var)
         is_container = isinstance(type_, types.Optional) and kind_of(type_) is None
-        return self.call(present, (var,), loc) if is_container else var
+        return self.call(require_value, (var,), loc) if is_container else var
 
     def emit_call(
         self, target: ir.Var, function: Any, arguments: tuple[ir.Var, ...], loc: Any, like: ir.Expr | None = None

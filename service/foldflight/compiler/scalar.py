@@ -65,7 +65,7 @@ class CompiledScalar(Scalar):
         values, known = program.room(len(rows))
         self._progress[0] = 0
         try:
-            self._arena.taken()
+            self._arena.take_texts()
             self._arena.run(loop, (program.instance, self._progress, columns, valid, values, known), list, ())
         except RAISED:
             done = int(self._progress[0])

@@ -1,6 +1,6 @@
-"""Texts and bytes that compiled code makes or walks over: `+`, `upper`, `strip`, `split`, `join`, `int(text)`, loops.
+"""Compiled operations that create strings or iterate over them: `+`, `upper`, `strip`, `split`, `join`, `int(text)`.
 
-What Python does with characters outside of ASCII (`"ß".upper()` is "SS") is left to the interpreter.
+The interpreter handles rows in which their result depends on characters outside of ASCII (`"ß".upper()` is "SS").
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from numba.core import types
 from numba.extending import register_jitable
 
 from foldflight.compiler import memory
-from foldflight.compiler.arena import Contents, Part
+from foldflight.compiler.arena import Contents, Element
 from foldflight.compiler.containers import ContainerType, container_at, counting
 from foldflight.compiler.control_block import store_byte, text_room
-from foldflight.compiler.iterators import lower_walks
+from foldflight.compiler.iterators import lower_iterators
 from foldflight.compiler.records import Items
 from foldflight.compiler.strings import asking, byte_at, cut, includes_at, length_of, text_kind
-from foldflight.compiler.value_types import KNOWN, Moment, as_kind, as_number, kind_of, stand_in
+from foldflight.compiler.value_types import CONVERTERS, EncodedType, as_number, decode_kind, implementation, kind_of
 from foldflight.fold.mode import Unsupported
 from foldflight.fold.texts import ADDRESS_BITS, LENGTH_MAX
 
 _ADDRESS: Final = (1 << ADDRESS_BITS) - 1
-_DIGITS_MAX: Final = 18
+_DIGITS_MAX: Final = 18  # decimal digits that always fit an int64
 
 
 @register_jitable
 def _copy(address: int, a: int) -> int:
-    """Copy a text to an address, and return the address after it."""
+    """Copy a string to an address, and return the next free address."""
     for offset in range(length_of(a)):
         store_byte(address + offset, byte_at(a, offset))
     return address + length_of(a)
@@ -36,7 +36,7 @@ def _copy(address: int, a: int) -> int:
 @register_jitable
 def _room(length: int) -> int:
     if length > LENGTH_MAX:
-        raise ValueError  # the interpreter has longer ones
+        raise ValueError  # the interpreter handles longer ones
     return text_room(length)
 
 
@@ -58,19 +58,19 @@ joined: Final = asking("+", _plus, made=True)
 
 
 def _of_one(name: str, function: Any) -> Any:
-    """Return the stand-in of a method of a text or bytes: `function(number, is_text)` returns another one."""
+    """Return the implementation of a method of a text or bytes: `function(number, is_text)` returns the new one."""
 
-    @stand_in
+    @implementation
     def choose(a: Any) -> Any:
         kind = text_kind(name, a)
-        known, made, is_text = KNOWN[kind], as_kind(kind), kind == "text"
+        known, made, is_text = CONVERTERS[kind], decode_kind(kind), kind == "text"
         return lambda a: made(function(as_number(known(a)), is_text))
 
     return choose
 
 
 def _cased(name: str, first: int, change: int) -> Any:
-    """Return the stand-in of `upper` or `lower`: 26 letters from `first` on are changed."""
+    """Return the implementation of `upper` or `lower`: it changes the 26 letters from `first` on."""
 
     @register_jitable
     def cased(number: int, is_text: bool) -> int:
@@ -81,7 +81,7 @@ def _cased(name: str, first: int, change: int) -> Any:
         for offset in range(length):
             byte = byte_at(number, offset)
             if is_text and byte >= 0x80:
-                raise ValueError  # the interpreter knows all letters
+                raise ValueError  # the interpreter handles other letters
             store_byte(address + offset, byte + change if first <= byte < first + 26 else byte)
         return _written(address, length)
 
@@ -93,7 +93,7 @@ def _cased(name: str, first: int, change: int) -> Any:
 
 @register_jitable
 def _space_at(a: int, offset: int, end: int, is_text: bool) -> int:
-    """Return the number of bytes of the white space that begins at an offset; 0 if another character does."""
+    """Return the number of bytes of a white-space character at an offset; 0 if another character is there."""
     byte = byte_at(a, offset)
     if byte == 0x20 or 0x09 <= byte <= 0x0D or (is_text and 0x1C <= byte <= 0x1F):
         return 1
@@ -111,7 +111,7 @@ def _space_at(a: int, offset: int, end: int, is_text: bool) -> int:
 
 @register_jitable
 def _start_of(a: int, start: int, end: int, is_text: bool) -> int:
-    """Return the first offset that is no white space."""
+    """Return the offset of the first character that is no white space."""
     while start < end:
         width = _space_at(a, start, end, is_text)
         if width == 0:
@@ -122,7 +122,7 @@ def _start_of(a: int, start: int, end: int, is_text: bool) -> int:
 
 @register_jitable
 def _end_of(a: int, start: int, end: int, is_text: bool) -> int:
-    """Return the offset after the last one that is no white space."""
+    """Return the offset after the last character that is no white space."""
     while start < end:
         begin = end - 1
         while is_text and begin > start and (byte_at(a, begin) & 0xC0) == 0x80:
@@ -143,10 +143,10 @@ def _stripped(name: str, *, left: bool, right: bool) -> Any:
     return _of_one(name, stripped)
 
 
-@stand_in
+@implementation
 def number_of(a: Any) -> Any:
-    """Stand for `int(a)` of a text: up to 18 digits of ASCII. The interpreter reads all others, or raises."""
-    known = KNOWN[text_kind("int()", a)]
+    """Implement `int(a)` of a text: up to 18 ASCII digits. The interpreter handles all others."""
+    known = CONVERTERS[text_kind("int()", a)]
     if kind_of(a) != "text":
         raise Unsupported(f"int() of {kind_of(a)}")
 
@@ -157,7 +157,7 @@ def number_of(a: Any) -> Any:
         end = _end_of(text, start, end, True)
         for offset in range(length_of(text)):
             if 0x1C <= byte_at(text, offset) <= 0x1F:
-                raise ValueError  # `strip` removes these separators, and `int` does not
+                raise ValueError  # `strip` removes these separators, but `int` rejects them
         is_negative = start < end and byte_at(text, start) == 0x2D
         if start < end and byte_at(text, start) in (0x2B, 0x2D):
             start += 1
@@ -180,12 +180,12 @@ def number_of(a: Any) -> Any:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-@stand_in
+@implementation
 def _split(a: Any, b: Any = None) -> Any:
-    """Stand for `a.split()` and `a.split(b)`."""
+    """Implement `a.split()` and `a.split(b)`."""
     kind = text_kind("split", a)
-    result = ContainerType(Contents("list", Part((kind,))), changeable=True, temporary=True)
-    seen, known, is_text = container_at(result), KNOWN[kind], kind == "text"
+    result = ContainerType(Contents("list", Element((kind,))), changeable=True, temporary=True)
+    seen, known, is_text = container_at(result), CONVERTERS[kind], kind == "text"
     at_spaces = b is None or isinstance(b, (types.Omitted, types.NoneType))
     if not at_spaces:
         text_kind("split", a, b)
@@ -203,23 +203,23 @@ def _split(a: Any, b: Any = None) -> Any:
                 width = 0
             if width > 0:
                 if not at_spaces or begin < offset:
-                    memory.appended(parts, (cut(number, begin, offset),))
+                    memory.append(parts, (cut(number, begin, offset),))
                 begin = offset + width
             offset += max(width, 1)
         if not at_spaces or begin < end:
-            memory.appended(parts, (cut(number, begin, end),))
+            memory.append(parts, (cut(number, begin, end),))
         return seen(parts)
 
     return split
 
 
-@stand_in
+@implementation
 def _join(a: Any, parts: Any) -> Any:
-    """Stand for `a.join(parts)` of a list."""
+    """Implement `a.join(parts)` of a list."""
     kind = text_kind("join", a)
-    if not isinstance(parts, ContainerType) or parts.contents.shape != "list" or parts.contents.key != Part((kind,)):
+    if not isinstance(parts, ContainerType) or parts.contents.shape != "list" or parts.contents.key != Element((kind,)):
         raise Unsupported(f"it joins {parts}; lists of texts are compiled")
-    known, made = KNOWN[kind], as_kind(kind)
+    known, made = CONVERTERS[kind], decode_kind(kind)
 
     def whole(a: Any, parts: Any) -> Any:
         number = as_number(known(a))
@@ -256,13 +256,13 @@ def _counted(a: int, b: int) -> int:
 _count_parts: Final = asking("count", _counted)
 
 
-@stand_in
+@implementation
 def count_of(a: Any, b: Any) -> Any:
-    """Stand for `a.count(b)` of texts or bytes; `b` may be an int for bytes."""
+    """Implement `a.count(b)` of texts or bytes; `b` may be an int for bytes."""
     kind = text_kind("count", a)
     if kind != "bytes" or kind_of(b) != "int":
         return lambda a, b: _count_parts(a, b)
-    known = KNOWN[kind]
+    known = CONVERTERS[kind]
 
     def same_bytes(a: Any, b: Any) -> int:
         if not 0 <= b <= 255:
@@ -275,13 +275,13 @@ def count_of(a: Any, b: Any) -> Any:
     return same_bytes
 
 
-@stand_in
+@implementation
 def bytes_of(a: Any) -> Any:
-    """Stand for `bytes(a)` of a list of ints, a bytearray of fixed length, or bytes."""
-    made = as_kind("bytes")
+    """Implement `bytes(a)` of a list of ints, a bytearray of fixed length, or bytes."""
+    made = decode_kind("bytes")
     if kind_of(a) == "bytes":
         return lambda a: a
-    is_list = isinstance(a, ContainerType) and a.contents.shape == "list" and a.contents.key == Part(("int",))
+    is_list = isinstance(a, ContainerType) and a.contents.shape == "list" and a.contents.key == Element(("int",))
     if not is_list and not (isinstance(a, Items) and a.kind == "byte"):
         raise Unsupported(f"it calls bytes of {a}")
     size_of = register_jitable(counting(a)) if is_list else register_jitable(lambda a, size=a.length: size)
@@ -322,9 +322,9 @@ def _end_of_character(a: int, offset: int) -> int:
     return offset
 
 
-def _steps(of: Moment) -> tuple[Any, Any]:
-    """Return the next offset of a loop over a text or bytes, and the character or number that is there."""
-    is_text, made = of.kind == "text", as_kind(of.kind)
+def _steps(of: EncodedType) -> tuple[Any, Any]:
+    """Return two functions for a loop over str or bytes: the next offset, and the character or number at an offset."""
+    is_text, made = of.kind == "text", decode_kind(of.kind)
 
     def next_offset(a: Any, seen: Any, last: int) -> int:
         number = as_number(a)
@@ -338,4 +338,4 @@ def _steps(of: Moment) -> tuple[Any, Any]:
     return next_offset, item
 
 
-lower_walks(Moment, _steps)
+lower_iterators(EncodedType, _steps)

@@ -1,7 +1,7 @@
-"""Texts and bytes in compiled code: comparisons, lengths, searches and parts, as those of `str` and `bytes`.
+"""Compiled operations on str and bytes that allocate no memory: comparison, length, search, slices.
 
-A text is the address and the length of its UTF-8 (`fold/texts.py`), whose order is that of its characters. So compiled
-code copies nothing, and a part of a text is another address. What needs memory, such as `+`, is not compiled.
+A string is one number: the address and length of its UTF-8 bytes (`fold/texts.py`), which sort as the characters do. So
+nothing is copied, and a slice is another address. Operations that allocate, such as `+`, are in `string_ops.py`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,25 @@ from numba.extending import intrinsic, register_jitable
 
 from foldflight.compiler.arithmetic import bound_of, index_of
 from foldflight.compiler.generated import generated
-from foldflight.compiler.value_types import KINDS, KNOWN, as_kind, as_number, exactly, inner_kind, kind_of, stand_in
+from foldflight.compiler.value_types import (
+    CONVERTERS,
+    KINDS,
+    as_number,
+    decode_kind,
+    exactly,
+    implementation,
+    inner_kind,
+    kind_of,
+)
 from foldflight.fold.mode import Unsupported
 from foldflight.fold.texts import ADDRESS_BITS, LENGTH_MAX, TEXTS
 
 _ADDRESS: Final = (1 << ADDRESS_BITS) - 1
-_ITEMS_MAX: Final = 64
+_ITEMS_MAX: Final = 64  # constants of a collection that are compared one by one
 
 
 def address_of(value: str | bytes) -> int | None:
-    """Return the integer of a text or bytes that exists as long as this process; None if it is too long."""
+    """Return the integer form of a str or bytes, whose content is never freed; None if it is too long."""
     try:
         content = _content(value)
     except Unsupported:
@@ -39,7 +48,7 @@ def address_of(value: str | bytes) -> int | None:
 
 @functools.cache
 def _interned(content: bytes) -> Any:
-    """Return the content of an initial value or attribute as an array that is never freed."""
+    """Return the content of an initial value or attribute, in an array that is never freed."""
     return np.frombuffer(bytearray(content), np.uint8)
 
 
@@ -133,7 +142,7 @@ def _count(a: int) -> int:
 
 @register_jitable
 def _begin(a: int, index: int) -> int:
-    """Return the byte at which a character begins; the length for those beyond the end."""
+    """Return the offset of the byte at which a character begins; the length if there is no such character."""
     offset, seen = 0, 0
     while offset < length_of(a):
         if (byte_at(a, offset) & 0xC0) != 0x80:
@@ -146,7 +155,7 @@ def _begin(a: int, index: int) -> int:
 
 @register_jitable
 def includes_at(a: int, b: int, offset: int) -> bool:
-    """Return whether a text is within another one at an offset, from which on there is room for it."""
+    """Return whether a string occurs at an offset of a longer one. The caller checks that it fits."""
     return _differs(a + offset, b, length_of(b)) == 0
 
 
@@ -163,7 +172,7 @@ _ends: Final = register_jitable(
     lambda a, b: length_of(b) <= length_of(a) and includes_at(a, b, length_of(a) - length_of(b))
 )
 
-# The functions of the integers, by operator.
+# The implementations on the integer forms, by operator.
 _FUNCTIONS: Final[dict[str, Any]] = {
     "==": _same,
     "!=": register_jitable(lambda a, b: not _same(a, b)),
@@ -179,28 +188,28 @@ COMPARISONS: Final = {(name, kind, kind): (each, "bool") for kind in TEXTS for n
 
 
 def text_kind(name: str, *given: Any) -> str:
-    """Return the one kind of operands that are texts or bytes. Raises Unsupported for others."""
+    """Return the common kind of operands, text or bytes. Raises Unsupported for others."""
     kinds = {inner_kind(each) for each in given}
     if len(kinds) != 1 or not kinds.issubset(TEXTS):
         raise Unsupported(f"{name} of {' and '.join(map(str, given))}")
     return kinds.pop()
 
 
-@stand_in
+@implementation
 def size_of(a: Any) -> Any:
-    """Stand for `len(a)`."""
+    """Implement `len(a)`."""
     kind = text_kind("len()", a)
-    known, count = KNOWN[kind], _count if kind == "text" else length_of
+    known, count = CONVERTERS[kind], _count if kind == "text" else length_of
     return lambda a: count(as_number(known(a)))
 
 
 def asking(name: str, function: Any, *, made: bool = False) -> Any:
-    """Return the stand-in of an operator or method of two texts, whose result may be a text."""
+    """Return the implementation of an operator or method of two strings, whose result may be a string."""
 
-    @stand_in
+    @implementation
     def choose(a: Any, b: Any) -> Any:
         kind = text_kind(name, a, b)
-        known, result = KNOWN[kind], as_kind(kind if made else "bool")
+        known, result = CONVERTERS[kind], decode_kind(kind if made else "bool")
         return lambda a, b: result(function(as_number(known(a)), as_number(known(b))))
 
     return choose
@@ -210,13 +219,18 @@ includes: Final = asking("in", _includes)
 METHODS: Final = {"startswith": asking("startswith", _starts), "endswith": asking("endswith", _ends)}
 
 
-@stand_in
+@implementation
 def item_of(a: Any, index: Any) -> Any:
-    """Stand for `a[index]` of a text or bytes."""
+    """Implement `a[index]` of a text or bytes."""
     kind = text_kind("[]", a)
     if kind_of(index) != "int":
         raise Unsupported(f"[] of {kind} and {index}")
-    known, made, is_text, size = KNOWN[kind], as_kind(kind), kind == "text", _count if kind == "text" else length_of
+    known, made, is_text, size = (
+        CONVERTERS[kind],
+        decode_kind(kind),
+        kind == "text",
+        _count if kind == "text" else length_of,
+    )
 
     def item(a, index):
         number = as_number(known(a))
@@ -228,13 +242,13 @@ def item_of(a: Any, index: Any) -> Any:
     return item
 
 
-@stand_in
+@implementation
 def part_of(a: Any, start: Any, stop: Any) -> Any:
-    """Stand for `a[start:stop]` of a text or bytes."""
+    """Implement `a[start:stop]` of a text or bytes."""
     kind = text_kind("[:]", a)
     if any(kind_of(each) not in ("int", "none") for each in (start, stop)):
         raise Unsupported(f"it takes a part of a {kind} from {start} to {stop}")
-    known, made, size = KNOWN[kind], as_kind(kind), _count if kind == "text" else length_of
+    known, made, size = CONVERTERS[kind], decode_kind(kind), _count if kind == "text" else length_of
     begin = _begin if kind == "text" else register_jitable(lambda a, index: index)
 
     def part(a, start, stop):

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from foldflight.compiler.arena import Contents, Part
+from foldflight.compiler.arena import Contents, Element
 from foldflight.compiler.records import RecordField, RecordLayout
 from foldflight.fold.mode import Unsupported
 from foldflight.functions.author.spec import Function
@@ -258,6 +258,6 @@ def _holding(value: Any, hint: Any) -> Contents | None:
         return None
     if made is defaultdict and value.default_factory is not _CLASSES[str(kinds[1])]:
         return None
-    parts = [Part((str(each),)) for each in kinds]
+    parts = [Element((str(each),)) for each in kinds]
     special = made if made in CONTAINERS else None
     return Contents(_SHAPES[made], parts[0], None if is_list else parts[1], special, getattr(value, "maxlen", None))

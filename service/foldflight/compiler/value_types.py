@@ -1,7 +1,7 @@
-"""The kinds of values of compiled code: 64-bit integers, floats, booleans, decimals, moments, texts. Each may be None.
+"""The kinds of values in compiled code: int (64 bits), float, bool, decimals, dates and times, str and bytes, or None.
 
-A moment is a date, timestamp (with a zone, which is UTC, an `instant`), time or duration. Moments, texts and bytes are
-integers in memory, decimals two of them.
+Kinds of dates and times are `date`, `timestamp`, `instant` (a timestamp in UTC), `time` and `duration`. In memory they
+are integers, as str and bytes are; a decimal is two integers.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_model
 
 from foldflight.compiler.decimals import Scaled
-from foldflight.compiler.iterators import Walk
+from foldflight.compiler.iterators import IteratorType
 from foldflight.fold.decimals import DECIMALS, scale_of
 from foldflight.fold.mode import Unsupported
 from foldflight.fold.moments import MOMENTS
 from foldflight.fold.texts import TEXTS
 
 
-class Moment(types.IterableType):
-    """The numba type of one kind of moments, or of texts or bytes, over which code may walk."""
+class EncodedType(types.IterableType):
+    """The numba type of a kind that is an integer in memory: dates, times, str (`text`) and bytes."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        super().__init__(name=f"Moment({kind})")
+        super().__init__(name=f"EncodedType({kind})")
 
     @property
     def iterator_type(self) -> types.Type:
         if self.kind not in TEXTS:
             raise Unsupported(f"it iterates over a {self.kind}")
-        return Walk(self, self if self.kind == "text" else types.int64)
+        return IteratorType(self, self if self.kind == "text" else types.int64)
 
 
-@register_model(Moment)
+@register_model(EncodedType)
 class _MomentModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, type_: Moment) -> None:
+    def __init__(self, manager: Any, type_: EncodedType) -> None:
         super().__init__(manager, type_, llvm.IntType(64))
 
 
@@ -50,7 +50,7 @@ KINDS: Final[dict[str, types.Type]] = {
     "int": types.int64,
     "float": types.float64,
     "bool": types.boolean,
-    **{kind: Moment(kind) for kind in ENCODED},
+    **{kind: EncodedType(kind) for kind in ENCODED},
     **{kind: Scaled(scale_of(kind)) for kind in DECIMALS},
 }
 
@@ -62,8 +62,8 @@ def number_type(kind: str) -> types.Type:
 
 @intrinsic
 def as_number(typing: Any, value: Any) -> Any:
-    """Return a moment as its integer, and any other value unchanged."""
-    result = types.int64 if isinstance(value, Moment) else value
+    """Return the integer form of a date, time, str or bytes, and any other value unchanged."""
+    result = types.int64 if isinstance(value, EncodedType) else value
     return signature(result, value), lambda context, builder, made, arguments: arguments[0]
 
 
@@ -83,8 +83,8 @@ def _convert(kind: str) -> Callable[..., Any]:
 
 
 @intrinsic
-def present(typing: Any, value: Any) -> Any:
-    """Return a value that must not be None, without this possibility in its type. Raises for None."""
+def require_value(typing: Any, value: Any) -> Any:
+    """Return a value without Optional in its type. Raises for None."""
     result = value.type if isinstance(value, types.Optional) else value
 
     def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
@@ -93,8 +93,8 @@ def present(typing: Any, value: Any) -> Any:
     return signature(result, value), generate
 
 
-# The functions that convert values of a kind, or values that may be None but must not, to the kind.
-KNOWN: Final[dict[str, Callable[..., Any]]] = {kind: _convert(kind) for kind in KINDS}
+# By kind: a function that converts a value of the kind, or an Optional, to the kind. It raises for None.
+CONVERTERS: Final[dict[str, Callable[..., Any]]] = {kind: _convert(kind) for kind in KINDS}
 
 
 def _as_kind(kind: str) -> Callable[..., Any]:
@@ -107,17 +107,17 @@ def _as_kind(kind: str) -> Callable[..., Any]:
     return made
 
 
-# They exist before any code is compiled: numba does not know an intrinsic that is made while it infers types.
+# Created at import, because numba does not find an intrinsic that is created while it infers types.
 _AS_KIND: Final = {kind: _as_kind(kind) for kind in KINDS if kind not in DECIMALS}
 
 
-def as_kind(kind: str) -> Callable[..., Any]:
-    """Return the function that returns an integer as an encoded value of a kind; for other kinds, its argument."""
+def decode_kind(kind: str) -> Callable[..., Any]:
+    """Return a function that converts an integer to a value of a kind; the identity for kinds that are not encoded."""
     return _AS_KIND[kind]
 
 
 def kind_of(type_: types.Type) -> str | None:
-    """Return the kind of a numba type: int, none, a moment, a decimal and so on, or "int?" for Optional; else None."""
+    """Return the kind of a numba type, such as "int", "none", "date" or "int?" (Optional); None if it has none."""
     if isinstance(type_, types.Omitted):
         return type(type_.value).__name__ if isinstance(type_.value, (bool, int, float)) else None
     type_ = types.unliteral(type_)
@@ -126,7 +126,7 @@ def kind_of(type_: types.Type) -> str | None:
         return f"{inner}?" if inner in KINDS else None
     if isinstance(type_, types.NoneType):
         return "none"
-    if isinstance(type_, (Moment, Scaled)):
+    if isinstance(type_, (EncodedType, Scaled)):
         return type_.kind
     if isinstance(type_, types.Boolean):
         return "bool"
@@ -136,12 +136,12 @@ def kind_of(type_: types.Type) -> str | None:
 
 
 def inner_kind(type_: types.Type) -> str:
-    """Return the kind of a numba type, or of what is in an Optional; "None" if it has no kind."""
+    """Return the kind of a numba type without Optional; "None" if it has no kind."""
     return str(kind_of(type_)).removesuffix("?")
 
 
-def stand_in(choose: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function for compiled code to call.
+def implementation(choose: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that compiled code can call, with an implementation for each combination of types.
 
     Args:
         choose: Returns the implementation for the types of its arguments, or raises Unsupported.
@@ -156,7 +156,7 @@ def stand_in(choose: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def takes(function: Any, count: int) -> bool:
-    """Return whether a stand-in takes so many arguments. Of other functions, it is not known here."""
+    """Return whether an implementation accepts a number of arguments. True for other functions, which numba checks."""
     if not hasattr(function, "__signature__"):
         return True
     try:
@@ -167,15 +167,15 @@ def takes(function: Any, count: int) -> bool:
 
 
 def exactly(kind: str, reason: str) -> Callable[..., Any]:
-    """Return the stand-in that returns a value of a kind.
+    """Return the implementation that returns a value of a kind.
 
     Args:
         kind: The kind.
-        reason: Why a value of another kind is unsupported, with `{given}` and `{kind}` for the two.
+        reason: The reason why another kind is unsupported, with `{given}` and `{kind}` for the two.
     """
-    known = KNOWN[kind]
+    known = CONVERTERS[kind]
 
-    @stand_in
+    @implementation
     def choose(value: Any) -> Any:
         given = inner_kind(value)
         if given != kind:

@@ -57,7 +57,7 @@ def bytes_of(records: Any) -> Any:
     return records.view(np.dtype((np.void, records.dtype.itemsize)))
 
 
-def taken(records: Any, slots: Any) -> Any:
+def records_at(records: Any, slots: Any) -> Any:
     """Return the records of n slots."""
     return bytes_of(records)[slots].view(records.dtype)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, record_dtype, struct_of, taken
+from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, record_dtype, records_at, struct_of
 from foldflight.fold.failures import user_failure
 from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.types.columns import AttributeColumn, number_format
@@ -77,7 +77,7 @@ class Table:
     def take(self, slots: Any) -> Table:
         """Return a copy of the accumulators of n slots."""
         columns = {name: column.take(slots) for name, column in self._columns.items()}
-        return Table(self._members, taken(self._records, slots), columns, is_single=self._is_single)
+        return Table(self._members, records_at(self._records, slots), columns, is_single=self._is_single)
 
     def put(self, slots: Any, others: Table) -> None:
         """Replace the accumulators of n different slots by n others."""
@@ -94,7 +94,7 @@ class Table:
     def save(self, slots: Any) -> Table:
         """Return a copy of n slots for `restore`."""
         columns = {name: column.save(slots) for name, column in self._columns.items()}
-        return Table(self._members, taken(self._records, slots), columns, is_single=self._is_single)
+        return Table(self._members, records_at(self._records, slots), columns, is_single=self._is_single)
 
     def restore(self, slots: Any, saved: Table) -> None:
         """Undo all changes in n different slots since they were saved."""

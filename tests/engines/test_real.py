@@ -108,13 +108,13 @@ import {package}
 from {module} import {names}
 from foldflight import connect
 from foldflight.functions import aggregate_of
-from foldflight.shipping.pickling import pickled
+from foldflight.shipping.pickling import pickle_functions
 from foldflight.testing import run_epochs
 for cls, options in {classes}:
     function = aggregate_of(cls, **options)
     assert any(base.__module__.startswith("{package}") for base in cls.__mro__), cls.__mro__
     # Our own adapter may be named after the engine.
-    assert not re.search(rb"(?<!adapters[./]){package}", pickled([function])), function.name
+    assert not re.search(rb"(?<!adapters[./]){package}", pickle_functions([function])), function.name
     columns = list(function.input_names)
     rows = [dict(zip(columns, [each] * len(columns))) for each in {rows}]
     epochs = run_epochs({{"it": connect(function)[function.name](*columns)}}, [rows, rows])

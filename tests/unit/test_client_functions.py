@@ -24,7 +24,7 @@ from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.exchange.messages import decode_info, encode_info
 from foldflight.functions import Registry
-from foldflight.shipping.pickling import pickled
+from foldflight.shipping.pickling import pickle_functions
 
 
 @udaf(input_types=["DOUBLE"], result_type="DOUBLE")
@@ -309,7 +309,7 @@ def test_threads_pickle_by_value_beside_each_other() -> None:
         )
         gate = authored.One.gate = Gate()
         functions = Registry.load([authored.One, authored.Two]).authored
-        found = gate.through(lambda: pickled(functions))
+        found = gate.through(lambda: pickle_functions(functions))
     finally:
         del sys.modules[authored.__name__]
     assert [[function.name for function in pickle.loads(each)] for each in found] == [["one", "two"]] * 2

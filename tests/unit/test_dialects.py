@@ -24,8 +24,8 @@ from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Registry, aggregate_of, function_of
 from foldflight.functions.author.adapters import adapter_of
 from foldflight.functions.flink import AggregateFunction, DataTypes, ListView, MapView, Row
-from foldflight.shipping.bundles import unpickled
-from foldflight.shipping.pickling import bundle_of, pickled, unpickled_copy
+from foldflight.shipping.bundles import unpickle
+from foldflight.shipping.pickling import bundle_of, pickle_functions, unpickled_copy
 from foldflight.testing import run_epochs
 from tests.engines import beam_functions, flink_functions, other_functions
 from tests.engines.adapted import ADAPTED
@@ -291,7 +291,7 @@ def test_bundles_need_no_engine() -> None:
 
 def test_the_code_of_a_spark_aggregator_does_not_import_pyspark() -> None:
     """A server without PySpark unpickles and runs it, although the class declares its types with PySpark's."""
-    code = pickled([ADAPTED["spark_mean"].function])
+    code = pickle_functions([ADAPTED["spark_mean"].function])
     program = """
 import sys
 sys.modules["pyspark"] = sys.modules["apache_beam"] = None
@@ -302,7 +302,7 @@ print(function.where, methods.get_value(methods.accumulate(methods.accumulate((0
 """
     done = subprocess.run([sys.executable, "-c", program], input=code, capture_output=True, check=False, cwd=Path.cwd())
     assert done.stdout.decode() == "tests.engines.other_functions.Mean 1.5\n", done.stderr.decode()
-    assert unpickled(code, "digest")[0].source.__bases__ in {(object,), (Aggregator,)}
+    assert unpickle(code, "digest")[0].source.__bases__ in {(object,), (Aggregator,)}
 
 
 def test_pickled_states_of_handlers_are_their_aggregate_states() -> None:

@@ -28,8 +28,8 @@ from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.mode import Unsupported
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.udaf import function_of
-from foldflight.shipping.bundles import unpickled
-from foldflight.shipping.pickling import pickled
+from foldflight.shipping.bundles import unpickle
+from foldflight.shipping.pickling import pickle_functions
 from foldflight.testing import check_laws
 from tests.folds import open_fold
 
@@ -320,9 +320,9 @@ def test_shipped_annotations_keep_their_meaning(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
     here = function_of(importlib.import_module("module_that_stays_here").Highest)
     assert here is not None
-    code = pickled([here])
+    code = pickle_functions([here])
     monkeypatch.delitem(sys.modules, "module_that_stays_here")
-    (there,) = unpickled(code, hashlib.sha256(code).hexdigest())
+    (there,) = unpickle(code, hashlib.sha256(code).hexdigest())
     columns = pa.schema([("slot", pa.int32()), ("x", pa.int64())])
     fold = open_fold(bind_calls(Registry([there]), [Call("highest", ("x",))], columns), accelerator=Programs())
     fold.fold(pa.record_batch([pa.array([0, 0], pa.int32()), pa.array([1, 3])], schema=columns))

@@ -39,8 +39,8 @@ from foldflight.recording.file import (
     MAGIC,
     OPEN,
     Pair,
-    Part,
     Recording,
+    RecordingPart,
     parts_in,
     read_recording,
     write_recording,
@@ -292,7 +292,7 @@ def test_a_state_that_fails_tells_no_columns(tmp_path: Path) -> None:
             end_epoch(exchange, 1)
     shrunk = shrink(read_recording(the_file(tmp_path)), Registry.load([Ratio]))
     assert isinstance(shrunk.recording.pairs[0].frame, States)
-    assert shrunk.unneeded == ()
+    assert shrunk.unused_columns == ()
 
 
 def test_times_are_shown_whole(tmp_path: Path) -> None:
@@ -508,7 +508,7 @@ def test_texts_are_masked(tmp_path: Path) -> None:
 )
 def test_masks_keep_the_form_of_values(array: pa.Array) -> None:
     """Only texts change, at any depth; NULLs and lengths stay."""
-    part = Part(GROUPS, b"", write_batch(pa.record_batch({"column": array})))
+    part = RecordingPart(GROUPS, b"", write_batch(pa.record_batch({"column": array})))
     masks = Masks.of([part])
     (masked,) = read_batch(masks.masked(part).batch, "").columns
     masked.validate(full=True)
@@ -524,7 +524,9 @@ def test_masks_keep_the_form_of_values(array: pa.Array) -> None:
 def test_masked_json_is_left_out() -> None:
     """JSON is text to Arrow, and a mask would be no JSON."""
     array = pa.ExtensionArray.from_storage(JSON, pa.array(['{"name": "ann"}', None]))
-    part = Part(GROUPS, b"", write_batch(pa.record_batch({"column": pa.StructArray.from_arrays([array], ["a"])})))
+    part = RecordingPart(
+        GROUPS, b"", write_batch(pa.record_batch({"column": pa.StructArray.from_arrays([array], ["a"])}))
+    )
     (masked,) = read_batch(Masks.of([part]).masked(part).batch, "").columns
     assert masked.to_pylist() == [{"a": None}, {"a": None}]
 
@@ -533,7 +535,7 @@ def test_masked_maps_with_bytes_as_keys_are_left_out() -> None:
     """Keys cannot be NULL, as other bytes are: Arrow ends the process for such a map."""
     array = pa.array([[(b"ann", 1)], None], pa.map_(pa.binary(), pa.int64()))
     nested = pa.array([[[(b"ann", 1)], None], None], pa.list_(array.type))
-    part = Part(GROUPS, b"", write_batch(pa.record_batch({"column": array, "nested": nested})))
+    part = RecordingPart(GROUPS, b"", write_batch(pa.record_batch({"column": array, "nested": nested})))
     masked = read_batch(Masks.of([part]).masked(part).batch, "")
     assert masked.to_pydict() == {"column": [None, None], "nested": [[None, None], None]}
 
@@ -695,7 +697,7 @@ def test_no_bytes_of_a_recording_break_its_reader(tmp_path: Path) -> None:
             changed = {name: bytearray(getattr(parts[place], name)) for name in ("message", "batch")}
             data = changed[rng.choice([name for name in changed if changed[name]])]
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-            kept = [*parts[:place], Part(parts[place].kind, **{k: bytes(v) for k, v in changed.items()})]
+            kept = [*parts[:place], RecordingPart(parts[place].kind, **{k: bytes(v) for k, v in changed.items()})]
             with other.open("wb") as file:
                 write_recording(file, [*kept, *parts[place + 1 :]], None)
             run = replayed(other, "--function", f"{PLACE}:Ratio", "--shrink")
@@ -729,7 +731,11 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     path, groups = tmp_path / "other", pa.record_batch([pa.array([0], pa.int32())] * 2, names=["slot", "slot"])
     facts = {"at": "", "server": "", "foldflight": "", "is_masked": False, "functions": []}
     opening = encode_open(Open((Call("count"),), pa.schema([])))
-    parts = [Part(ABOUT, json.dumps(facts).encode()), Part(OPEN, opening), Part(GROUPS, b"", write_batch(groups))]
+    parts = [
+        RecordingPart(ABOUT, json.dumps(facts).encode()),
+        RecordingPart(OPEN, opening),
+        RecordingPart(GROUPS, b"", write_batch(groups)),
+    ]
     with path.open("wb") as file:
         write_recording(file, parts, None)
     with pytest.raises(RejectedError, match="two columns of one name"):
@@ -945,7 +951,7 @@ def test_a_recording_of_another_program_needs_the_facts(about: Any, tmp_path: Pa
     path = tmp_path / "other.recording"
     with path.open("wb") as file:
         opening = encode_open(Open((Call("count"),), pa.schema([])))
-        write_recording(file, [Part(ABOUT, json.dumps(about).encode()), Part(OPEN, opening)], None)
+        write_recording(file, [RecordingPart(ABOUT, json.dumps(about).encode()), RecordingPart(OPEN, opening)], None)
     with pytest.raises(RejectedError, match="the part A of the recording is not the JSON that it must be"):
         read_recording(path)
 

@@ -199,7 +199,7 @@ def test_the_sampler_decides_below_a_parent_of_another_one(
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
     tracer = memory_of(monkeypatch).tracer
     above = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-0{is_above}"}
-    parent, context = tracer.below(above)
+    parent, context = tracer.child_context(above)
     tracer.close()
     assert parent == above
     assert context["traceparent"].startswith(f"00-{'ab' * 16}-")

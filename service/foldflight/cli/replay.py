@@ -23,7 +23,7 @@ from foldflight.functions import AnyFunction, Registry, RowKind
 if TYPE_CHECKING:
     from foldflight.recording.file import Recording
     from foldflight.recording.replay import Difference, Outcome
-    from foldflight.recording.shrink import Shrunk
+    from foldflight.recording.shrink import ShrinkResult
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -133,12 +133,12 @@ def _read(
     file: Path, given: Sequence[AnyFunction], arguments: str | None, literals: tuple[str, ...], key: str | None
 ) -> Recording:
     from foldflight.cli.laws import literals_in
-    from foldflight.recording.dead_letters import read_letters
+    from foldflight.recording.dead_letters import read_dead_letters
     from foldflight.recording.file import read_recording
 
     if file.is_dir() or file.suffix == ".parquet":
         columns = None if arguments is None else [each.strip() for each in arguments.split(",")]
-        return read_letters(file, given, columns, literals_in(literals))
+        return read_dead_letters(file, given, columns, literals_in(literals))
     return read_recording(file, key=key)
 
 
@@ -195,8 +195,8 @@ def _shrink(recording: Recording, registry: Registry, state_keys: Sequence[bytes
     with console.status("looking for the fewest rows"):
         shrunk = shrink(recording, registry, state_keys=state_keys)
     console.print(_rows_table(shrunk))
-    if shrunk.unneeded:
-        _say(f"the error is the same if these columns are NULL: {', '.join(shrunk.unneeded)}")
+    if shrunk.unused_columns:
+        _say(f"the error is the same if these columns are NULL: {', '.join(shrunk.unused_columns)}")
     if not shrunk.is_minimal:
         _say(f"ended after {shrunk.runs} runs: fewer rows may do", "bold")
     _say(str(shrunk.error))
@@ -220,11 +220,11 @@ def _write_test(test: Path, recording: Recording, registry: Registry, shows: Fol
     _say(f"wrote {test}: it fails until the function {does}. Run: python -m pytest {shlex.quote(str(test))}")
 
 
-def _rows_table(shrunk: Shrunk) -> Table:
+def _rows_table(shrunk: ShrinkResult) -> Table:
     from foldflight.exchange.frames import Barrier, Chunk, States
 
     opening, pairs = shrunk.recording.opening, shrunk.recording.pairs
-    hidden = {"slot", *shrunk.unneeded, *(["emit"] if opening.emits else [])}  # no column of the query
+    hidden = {"slot", *shrunk.unused_columns, *(["emit"] if opening.emits else [])}  # no column of the query
     names = [name for name in opening.columns.names if name not in hidden]
     rows = sum(each.frame.batch.num_rows for each in pairs if isinstance(each.frame, (Chunk, States)))
     _say(f"rows that still fail: {rows} ({shrunk.runs} runs)")  # a title is as narrow as its table
@@ -262,7 +262,7 @@ def _is_equal(recording: Recording, registry: Registry, outcome: Outcome, differ
     """Print what differs from the recording. Return whether no function raised and no answer differs."""
     from foldflight.recording.code import has_changed
     from foldflight.recording.groups import slots_in
-    from foldflight.recording.replay import COMPARED
+    from foldflight.recording.replay import COMPARED_FRAMES
 
     if differences:
         Console().print(_differences_table(differences))
@@ -283,7 +283,7 @@ def _is_equal(recording: Recording, registry: Registry, outcome: Outcome, differ
             _say(_IF_CHANGED if is_edited else _IF_SAME, "yellow" if is_edited else "bold red")
             return is_edited
     told = pairs if recorded is None else pairs[:-1]
-    compared = sum(any(isinstance(each, COMPARED) for each in pair.answers) for pair in told)
+    compared = sum(any(isinstance(each, COMPARED_FRAMES) for each in pair.answers) for pair in told)
     same = f"all recorded answers are the same ({compared})" if compared else "there is no recorded answer to compare"
     _say(f"{now}, and {same}", "green")
     if recorded is not None and recorded.code == "LIMIT":

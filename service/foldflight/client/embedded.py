@@ -29,8 +29,8 @@ from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.registry import Registry
 from foldflight.lift.lifting import lift_text, listed_lift
 from foldflight.recording import Recordings
-from foldflight.shipping.bundles import unpickled
-from foldflight.shipping.pickling import pickled
+from foldflight.shipping.bundles import unpickle
+from foldflight.shipping.pickling import pickle_functions
 
 SERVER_ID = "embedded"
 _RESTORED_MAX = 16
@@ -199,7 +199,7 @@ class ShippedFunctions:
     @classmethod
     def of(cls, functions: Sequence[AnyFunction]) -> ShippedFunctions:
         """Pickle functions. Raises RejectedError SIGNATURE if they refer to an object that cannot be pickled."""
-        code = pickled(functions)
+        code = pickle_functions(functions)
         return cls(tuple(each.name for each in functions), code, hashlib.sha256(code).hexdigest())
 
     def registry(self) -> Registry:
@@ -207,7 +207,7 @@ class ShippedFunctions:
         registry = _restored.get(self.digest)
         if registry is None:
             try:
-                functions = unpickled(self.code, self.digest)
+                functions = unpickle(self.code, self.digest)
             except (Exception, SystemExit) as error:
                 raise self._restore_error(error) from error
             registry = Registry(functions)

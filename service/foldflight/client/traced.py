@@ -32,13 +32,13 @@ def traced_dial(dial: Dial, endpoint: str, versions: Sequence[str] = ()) -> Dial
     def traced(url: str, opening: Open) -> Connection:
         nonlocal before
         name, links = ("reopen", tracer.link_to(before)) if before else ("exchange", [])
-        parent, context = tracer.below(opening.trace_context)
+        parent, context = tracer.child_context(opening.trace_context)
         began_ns = time.time_ns()
 
         def end(facts: Attributes, error: BaseException | None = None) -> None:
             about = {"server.address": url, "foldflight.functions": opening.functions, **known, **facts}
             ended_ns = time.time_ns()
-            tracer.past(
+            tracer.record(
                 name, parent, about, began_ns, ended_ns, context=context, kind="CLIENT", links=links, error=error
             )
 
@@ -104,7 +104,7 @@ class _TracedConnection:
             ended_ns = time.time_ns()
             if ended_ns - self._due_ns >= SHORT_S * 1e9:
                 facts = {"foldflight.epoch": barrier.epoch, "foldflight.groups": answer.num_rows}
-                self._tracer.past("barrier", self._context, facts, self._due_ns, ended_ns)
+                self._tracer.record("barrier", self._context, facts, self._due_ns, ended_ns)
         return answer
 
     def take_logs(self) -> list[LogRecord]:

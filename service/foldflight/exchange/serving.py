@@ -85,13 +85,13 @@ class ExchangeStats:
 class Recorder(Protocol):
     """Is told what happens in an exchange."""
 
-    def received(self, frame: Frame) -> None:
+    def record_frame(self, frame: Frame) -> None:
         """Take a frame of the engine, before it is handled."""
 
-    def sent(self, frame: Frame) -> None:
+    def record_answer(self, frame: Frame) -> None:
         """Take an answer."""
 
-    def failed(self, error: FoldflightError) -> None:
+    def record_error(self, error: FoldflightError) -> None:
         """Take the error that ended the exchange; `recorded` of it may be set."""
 
     def close(self) -> None:
@@ -177,13 +177,13 @@ class ServerExchange:
         """
         try:
             if self._recorder is not None:
-                self._recorder.received(frame)
+                self._recorder.record_frame(frame)
             self._machine.step(Role.ENGINE, frame)
             for reply in self._replies(frame):
                 self._check_asking()
                 self._machine.step(Role.SERVER, reply)
                 if self._recorder is not None:
-                    self._recorder.sent(reply)
+                    self._recorder.record_answer(reply)
                 yield reply
             self._check_asking()
         except Unanswered:
@@ -195,7 +195,7 @@ class ServerExchange:
             if not error.story:
                 error.story = self._machine.story
             if self._recorder is not None:
-                self._recorder.failed(error)
+                self._recorder.record_error(error)
             raise
         except Exception as error:
             self._machine.fail()
@@ -207,7 +207,7 @@ class ServerExchange:
                 story=self._machine.story,
             )
             if self._recorder is not None:
-                self._recorder.failed(broken)
+                self._recorder.record_error(broken)
             raise broken from error
 
     def request_reopen(self) -> None:
@@ -287,13 +287,13 @@ class ServerExchange:
             frame = Wanted(asked)
             self._machine.step(Role.SERVER, frame)
             if self._recorder is not None:
-                self._recorder.sent(frame)
+                self._recorder.record_answer(frame)
             answers = []
             for answer in self._send_wanted(frame):
                 self._machine.step(Role.ENGINE, answer)
                 assert isinstance(answer, Entries)  # the machine accepts nothing else
                 if self._recorder is not None:
-                    self._recorder.received(answer)
+                    self._recorder.record_frame(answer)
                 self._count_entries(answer.batch, are_held=are_held)
                 answers.append(answer.batch)
             return read(answers)

@@ -1,6 +1,6 @@
-"""Recordings of exchanges: frames and answers in a file, in the encoding of the wire, and their replay.
+"""Record exchanges to files, in the encoding of the wire, and replay them.
 
-This module imports no protobuf, which embedded functions need only to record.
+This module does not import protobuf: embedded functions need it only if they record.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Literal
 from foldflight.errors import RejectedError
 
 RECORDING_KEY_BYTES_MIN = 16
-_BYTES_MAX = 1 << 30
+_BYTES_MAX = 1 << 30  # default of `bytes_max`: 1 GiB
 
 
 @dataclass(frozen=True)
 class Recordings:
-    """Which exchanges are recorded, and where. A recording has rows and states of the query in plain form.
+    """Settings of recordings: which exchanges are recorded, and where. The files have rows and states in plain form.
 
     Args:
         folder: The folder of the files. If it is missing it is created, for its owner only, as the files are. With
@@ -29,7 +29,7 @@ class Recordings:
             rows of these groups only.
         mask: Whether texts are replaced by others of the same order and equality, and bytes, JSON and messages of
             functions are left out. Numbers, dates and direct arguments stay.
-        key: Signs the recordings, at least 16 bytes. Whoever has it can tell that nobody has changed them.
+        key: Signs the recordings, at least 16 bytes. Whoever has it can verify that nobody has changed them.
         bytes_max: Bytes in the folder, of which the recordings of open exchanges in each process may take half. If
             finished ones take more than the other half, the oldest are removed.
 

@@ -1,4 +1,4 @@
-"""The code of functions: where it is, which code it is, and the functions with which a recording is folded again."""
+"""The code of functions: its location and digest, and the functions with which a recording is replayed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions import AnyFunction, Function
 from foldflight.functions.registry import Registry, import_module, unknown_function
 from foldflight.recording.file import Recording
-from foldflight.shipping.bundles import check_made_with, unpickled, unseal
+from foldflight.shipping.bundles import check_made_with, unpickle, unseal
 
 
 def is_java(function: AnyFunction) -> bool:
@@ -25,7 +25,7 @@ def is_java(function: AnyFunction) -> bool:
 
 
 def module_of(function: AnyFunction) -> str:
-    """Return the place of the author's code as `module:name`, in Java as `functions.jar::com.acme.Name`."""
+    """Return the location of the author's code: `module:name`, or `functions.jar::com.acme.Name` in Java."""
     source: Any = function.source
     if is_java(function):
         return f"{source.form.jar.name}::{source.form.class_name}"
@@ -33,10 +33,10 @@ def module_of(function: AnyFunction) -> str:
 
 
 def _reference_of(function: AnyFunction) -> str:
-    """Return the place of the author's code as `replay --function` takes it.
+    """Return the location of the author's code in the form of the option `replay --function`.
 
-    `__main__` is another program there, so of a class of a script the file is given instead of the module. Workers of
-    an engine, which have the class by value, know it from the code of its methods.
+    For a class of a script it is the file, because `__main__` is another module in `replay`. In workers, which have the
+    class by value, the code of its methods contains the file name.
     """
     module, _, name = module_of(function).partition(":")
     if module != "__main__":
@@ -59,13 +59,13 @@ def _digest_of(function: AnyFunction) -> str:
 
 
 def facts_of(function: AnyFunction) -> dict[str, str]:
-    """Return what a recording tells of a function."""
+    """Return the description of a function for a recording."""
     where, digest = _reference_of(function), _digest_of(function)
     return {"name": function.name, "version": function.version, "where": where, "digest": digest}
 
 
 def has_changed(recorded: Mapping[str, str], function: AnyFunction) -> bool | None:
-    """Return whether a function differs from the recorded one; None if that is not known."""
+    """Return whether a function differs from the recorded one; None if it is unknown."""
     digests = _digest_of(function), recorded["digest"]
     if all(digests):
         return digests[0] != digests[1]
@@ -100,7 +100,7 @@ def function_at(reference: str) -> AnyFunction:
 
 
 def _as_module(file: Path) -> str:
-    """Return the name of a file as a module, unless it would run as a program when it is imported."""
+    """Return the module name of a file. Raises RejectedError MODULE if importing it may run it as a program."""
     try:
         is_guarded = "__main__" in file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -118,24 +118,24 @@ def _as_module(file: Path) -> str:
 def functions_for(recording: Recording, given: Sequence[AnyFunction], bundle_keys: Sequence[bytes] = ()) -> Registry:
     """Return the functions of a recording under the names that it uses.
 
-    One of the user with another name takes the place of the only one that is missing. Bundles that are signed with one
-    of the keys are unpickled, which executes their code.
+    If exactly one function is missing, one of the caller's with another name replaces it. Bundles that are signed with
+    one of the keys are unpickled, which executes their code.
 
     Raises:
-        RejectedError: UNKNOWN_FUNCTION, with what to give, if one is missing; those of `unseal`.
+        RejectedError: UNKNOWN_FUNCTION, with what to give, if one is missing; the errors of `unseal`.
     """
     names = dict.fromkeys(recording.opening.functions)
     by_name = {}
     for sealed in recording.opening.bundles if bundle_keys else ():
         bundle = unseal(sealed, bundle_keys)
         check_made_with(bundle)
-        by_name.update({function.name: function for function in unpickled(bundle.code, bundle.digest)})
+        by_name.update({function.name: function for function in unpickle(bundle.code, bundle.digest)})
     built_in = Registry()
     others = [function for function in given if function.name not in names]
     by_name.update({function.name: function for function in given if function.name in names})
     authored = [name for name in names if name not in built_in]
     missing = [name for name in authored if name not in by_name]
-    replaced = missing or authored  # an edited class may replace that of a bundle
+    replaced = missing or authored  # an edited class may replace the class of a bundle
     if len(others) == len(replaced) == 1:
         by_name[replaced[0]] = replace(others[0], name=replaced[0])
     elif others:

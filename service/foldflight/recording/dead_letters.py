@@ -1,4 +1,4 @@
-"""Dead letters as a recording: the rows of failed groups, as a query with isolated errors returned them."""
+"""Read dead letters, the rows of failed groups of a query with isolated errors, as a recording."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _COLUMNS: Final = ("code", "function", "message", "row_kind", "row")
 _KINDS: Final = {kind.short: int(kind) for kind in RowKind}
 
 
-def read_letters(
+def read_dead_letters(
     path: Path, functions: Sequence[AnyFunction], arguments: Sequence[str] | None, literals: Mapping[str, Any]
 ) -> Recording:
     """Read dead letters of one function from Parquet.
 
     Args:
         path: A file or a folder, as `dead_letters(df).write.parquet(...)` wrote it.
-        functions: The functions that the caller gives. One of them must be that of the letters, or the only one.
-        arguments: The columns of `row` that are its arguments. Default: all, which must then be as many as it takes.
-        literals: The direct arguments of the query, which letters do not have.
+        functions: The functions of the caller: one with the name in the letters, or a single one.
+        arguments: The columns of `row` that are its arguments. Default: all columns.
+        literals: The direct arguments of the query, which dead letters do not contain.
 
     Raises:
         RejectedError: SETTINGS, if the files cannot be read; SCHEMA_MISMATCH, if they have no dead letters, or the

@@ -1,6 +1,6 @@
-"""The format of recordings: the frames of an exchange and the answers to them, each as on the wire.
+"""The file format of recordings: the frames of an exchange and their answers, each encoded as on the wire.
 
-A file is a first line and parts. A part has a head of 13 bytes, little-endian (the kind as one ASCII character, the
+A file has a first line and parts. A part has a head of 13 bytes, little-endian (the kind as one ASCII character, the
 bytes of the message as uint32, the bytes of the batch as uint64), the message, and the batch as an Arrow IPC stream,
 which is empty if there are no rows. proto/README.md has the kinds. Reading executes nothing of the file.
 """
@@ -35,7 +35,7 @@ _DIGEST_BYTES: Final = 32
 
 
 @dataclass(frozen=True)
-class Part:
+class RecordingPart:
     """One part of a recording."""
 
     kind: bytes
@@ -48,20 +48,20 @@ class Part:
         return _HEAD.size + len(self.message) + len(self.batch)
 
     @classmethod
-    def of(cls, kind: bytes, message: Message) -> Part:
+    def of(cls, kind: bytes, message: Message) -> RecordingPart:
         """Return the part for an encoded frame."""
         batch = message.batch
         return cls(kind, message.metadata, b"" if batch is None or not batch.num_rows else write_batch(batch))
 
 
-def write_part(part: Part, write: Callable[[bytes], Any]) -> None:
+def write_part(part: RecordingPart, write: Callable[[bytes], Any]) -> None:
     """Write one part."""
     write(_HEAD.pack(part.kind, len(part.message), len(part.batch)))
     write(part.message)
     write(part.batch)
 
 
-def write_recording(file: IO[bytes], parts: Iterable[Part], key: str | None) -> None:
+def write_recording(file: IO[bytes], parts: Iterable[RecordingPart], key: str | None) -> None:
     """Write a recording: its parts, then the digest of all bytes, and with a key their signature."""
     digest = hashlib.sha256()
 
@@ -73,7 +73,7 @@ def write_recording(file: IO[bytes], parts: Iterable[Part], key: str | None) -> 
     for part in parts:
         write_part(part, write)
     signature = b"" if key is None else _signature(key, digest.digest())
-    write_part(Part(_END, digest.digest() + signature), file.write)
+    write_part(RecordingPart(_END, digest.digest() + signature), file.write)
 
 
 def _signature(key: str, digest: bytes) -> bytes:
@@ -82,9 +82,9 @@ def _signature(key: str, digest: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Pair:
-    """A frame of the engine, and what followed it until the engine's next one.
+    """A frame of the engine, and the frames of both sides until the engine's next one.
 
-    `answers` has neither questions nor logs. `questions` are those for entries of views, with the entries in answer.
+    `answers` are results and states. `questions` are requests for entries of views, each with the entries in answer.
     """
 
     frame: fr.EngineFrame
@@ -94,10 +94,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording.
+    """The content of a recording.
 
     Args:
-        about: Who made it: `file`, `at`, `server`, `foldflight`, `is_masked`, and `functions`, each with `name`,
+        about: Its origin: `file`, `at`, `server`, `foldflight`, `is_masked`, and `functions`, each with `name`,
             `version`, `where` and `digest`. Of dead letters it has `functions` only.
         opening: The Open of the exchange.
         pairs: The frames, with their answers.
@@ -117,8 +117,8 @@ def read_recording(path: str | Path, *, key: str | None = None) -> Recording:
 
     Args:
         path: The file.
-        key: The key with which it must be signed. None: a signature is not looked at. It tells who recorded, not that
-            the states of the engine are harmless: a server also records those that it refused to unpickle.
+        key: The key with which it must be signed. None: signatures are not verified. A signature proves the origin, not
+            that states are harmless: a server also records states that it refused to unpickle.
 
     Raises:
         RejectedError: SETTINGS, if the file cannot be read; BAD_FRAME, if it is no recording, or damaged;
@@ -135,7 +135,7 @@ def read_recording(path: str | Path, *, key: str | None = None) -> Recording:
     return replace(recording, about={**recording.about, "file": Path(path).name})
 
 
-def _checked_parts(data: bytes, key: str | None) -> list[Part]:
+def _checked_parts(data: bytes, key: str | None) -> list[RecordingPart]:
     if not data.startswith(MAGIC):
         raise RejectedError(
             "BAD_FRAME", f"it is no recording: it does not begin with the line {MAGIC.decode().strip()!r}"
@@ -155,8 +155,8 @@ def _checked_parts(data: bytes, key: str | None) -> list[Part]:
     return parts
 
 
-def parts_in(file: IO[bytes], start: int = 0) -> Iterator[Part]:
-    """Yield the parts of a file from a byte on. Raises RejectedError BAD_FRAME, with the place, for what is no part."""
+def parts_in(file: IO[bytes], start: int = 0) -> Iterator[RecordingPart]:
+    """Yield the parts of a file from an offset on. Raises RejectedError BAD_FRAME for an invalid part."""
     size = file.seek(0, io.SEEK_END)
     file.seek(start)
     while head := file.read(_HEAD.size):
@@ -168,10 +168,10 @@ def parts_in(file: IO[bytes], start: int = 0) -> Iterator[Part]:
             raise RejectedError(
                 "BAD_FRAME", f"a part ends after byte {size}, where the file was cut off; copy it again"
             )
-        yield Part(kind, file.read(message_bytes), file.read(batch_bytes))
+        yield RecordingPart(kind, file.read(message_bytes), file.read(batch_bytes))
 
 
-def _recording(parts: Sequence[Part]) -> Recording:
+def _recording(parts: Sequence[RecordingPart]) -> Recording:
     if [each.kind for each in parts[:2]] != [ABOUT, OPEN]:
         raise RejectedError("BAD_FRAME", "the recording does not begin with the parts A and O")
     about, opening = _about(parts[0].message), decode_open(parts[1].message)
@@ -193,7 +193,7 @@ def _recording(parts: Sequence[Part]) -> Recording:
     return Recording(about, opening, tuple(pairs), groups, error)
 
 
-def batch_of(part: Part) -> pa.RecordBatch:
+def batch_of(part: RecordingPart) -> pa.RecordBatch:
     """Return the batch of a part."""
     if not part.batch:
         return pa.RecordBatch.from_arrays([], schema=pa.schema([]))
@@ -204,7 +204,7 @@ def batch_of(part: Part) -> pa.RecordBatch:
 
 
 def _add(pairs: list[Pair], frame: Any) -> None:
-    """Add a frame in the order of the recording."""
+    """Add the next frame of the recording to the pairs."""
     if isinstance(frame, fr.Entries) and pairs and pairs[-1].questions and not _is_answered(pairs[-1]):
         pairs[-1].questions[-1][1].append(frame)
     elif isinstance(frame, (fr.States, fr.Entries, fr.Chunk, fr.Barrier, fr.Forget, fr.Checkpoint)):

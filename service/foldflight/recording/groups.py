@@ -1,4 +1,4 @@
-"""The groups of a recording: which there are, and the rows and answers of some of them, by slot."""
+"""Select groups of a recording, and the rows and answers of some slots."""
 
 from __future__ import annotations
 
@@ -16,58 +16,58 @@ from foldflight.exchange import frames as fr
 from foldflight.functions.types.arrow import with_column
 from foldflight.recording.file import Pair, Recording
 
-# Groups that an error names, of those that there are.
+# Groups that an error message names.
 _NAMED_MAX: Final = 5
 
 F = TypeVar("F", bound=fr.Frame)
 
 
 def slots_of(batch: pa.RecordBatch) -> pa.Array | None:
-    """Return the slots of rows; None if they have none, or other values in their place."""
+    """Return the column `slot` of rows; None if there is none, or if it has another type."""
     index = batch.schema.get_field_index("slot")
     return batch.column(index) if index >= 0 and batch.schema.field(index).type == pa.int32() else None
 
 
 def slots_in(frame: fr.Frame) -> list[int]:
-    """Return the slots of the rows of a frame; slot 0 of rows without a slot. A refused frame may have NULLs."""
+    """Return the slots of the rows of a frame, without NULLs of invalid frames; rows without a slot have slot 0."""
     if not isinstance(frame, (fr.Chunk, fr.States)):
         return []
     slots = slots_of(frame.batch)
     return [0] * frame.batch.num_rows if slots is None else slots.drop_null().to_pylist()
 
 
-def of_slots(frame: F, wanted: pa.Array, asked: fr.Frame) -> F:
+def of_slots(frame: F, kept: pa.Array, request: fr.Frame) -> F:
     """Return a frame of the engine, or an answer, with the rows of some slots only.
 
     Args:
         frame: The frame.
-        wanted: The slots, int32.
-        asked: Of outputs of rows: the chunk that has these rows.
+        kept: The slots to keep, int32.
+        request: For outputs of rows: the chunk with these rows.
     """
     if isinstance(frame, fr.Forget):
-        return replace(frame, slots=frame.slots.filter(pc.is_in(frame.slots, value_set=wanted)))
+        return replace(frame, slots=frame.slots.filter(pc.is_in(frame.slots, value_set=kept)))
     batch = getattr(frame, "batch", None)
     slots = None if batch is None else slots_of(batch)
     if batch is None or slots is None:
         return frame
-    if isinstance(frame, fr.RowOutputs) and isinstance(asked, fr.Chunk):
-        # The slots of these answers are the numbers of the rows in the chunk.
-        owners = slots_of(asked.batch)
+    if isinstance(frame, fr.RowOutputs) and isinstance(request, fr.Chunk):
+        # In these answers, `slot` is the number of the row in the chunk.
+        owners = slots_of(request.batch)
         if owners is None:
             return frame
-        numbers = pa.array(np.cumsum(pc.is_in(owners, value_set=wanted)) - 1, pa.int32())
+        numbers = pa.array(np.cumsum(pc.is_in(owners, value_set=kept)) - 1, pa.int32())
         batch, slots = with_column(batch, "slot", numbers.take(slots)), owners.take(slots)
-    return replace(frame, batch=batch.filter(pc.is_in(slots, value_set=wanted)))
+    return replace(frame, batch=batch.filter(pc.is_in(slots, value_set=kept)))
 
 
 def of_groups(recording: Recording, slots: Iterable[int]) -> Recording:
-    """Return a recording with the rows and answers of these slots only."""
-    wanted = pa.array(sorted(slots), pa.int32())
+    """Return a recording that has only the rows and answers of these slots."""
+    kept = pa.array(sorted(slots), pa.int32())
     chosen = []
     for pair in recording.pairs:
-        frame = of_slots(pair.frame, wanted, pair.frame)
+        frame = of_slots(pair.frame, kept, pair.frame)
         if not isinstance(frame, (fr.Chunk, fr.States, fr.Entries)) or frame.batch.num_rows:
-            answers = [of_slots(each, wanted, pair.frame) for each in pair.answers]
+            answers = [of_slots(each, kept, pair.frame) for each in pair.answers]
             chosen.append(Pair(frame, answers, pair.questions))
     return replace(recording, pairs=tuple(chosen))
 
@@ -100,6 +100,6 @@ def groups_named(recording: Recording, wanted: Mapping[str, str]) -> list[int]:
 
 
 def _group_text(group: Mapping[str, Any]) -> str:
-    """Return a group as `--group` takes it: its keys, or its slot if they are not known."""
+    """Return a group in the form of the option `--group`: its keys, or its slot if they are unknown."""
     names = [name for name in group if name != "slot"] or ["slot"]
     return " ".join(f"{name}={group[name]}" for name in names)

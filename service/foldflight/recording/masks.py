@@ -1,4 +1,4 @@
-"""Masking of recordings: texts are replaced by others of the same order and equality; bytes and JSON are left out."""
+"""Mask recordings: replace strings by others with the same order and equality, and bytes and JSON by NULL."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from foldflight.exchange.frames import Open
 from foldflight.exchange.ipc import write_batch
 from foldflight.fold.failures import ERROR
 from foldflight.functions.types.arrow import with_members
-from foldflight.recording.file import ENGINE, Part
+from foldflight.recording.file import ENGINE, RecordingPart
 
 _STATES = ("states", "entries")
 _Change = Callable[[pa.Array], pa.Array]
 
 
 class Masks:
-    """The texts of a recording, ascending, with their masks, which are numbered alike. The empty text stays."""
+    """The strings of a recording in ascending order, and their replacements. The empty string is not replaced."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         width = len(str(len(texts)))
@@ -30,8 +30,8 @@ class Masks:
         self._masks = pa.array([f"text{rank:0{width}}" if text else "" for rank, text in enumerate(texts)])
 
     @classmethod
-    def of(cls, parts: Iterable[Part]) -> Masks:
-        """Return the masks of all texts in the batches of parts."""
+    def of(cls, parts: Iterable[RecordingPart]) -> Masks:
+        """Return the masks of all strings in the batches of parts."""
         distinct: set[str] = set()
 
         def collect(texts: pa.Array) -> pa.Array:
@@ -42,16 +42,16 @@ class Masks:
             _part(part, collect)
         return cls(sorted(distinct))
 
-    def masked(self, part: Part) -> Part:
+    def masked(self, part: RecordingPart) -> RecordingPart:
         """Return a part with masked batches."""
-        return _part(part, self._masked)
+        return _part(part, self._mask)
 
-    def _masked(self, texts: pa.Array) -> pa.Array:
+    def _mask(self, texts: pa.Array) -> pa.Array:
         return self._masks.take(pc.index_in(texts, value_set=self._texts))
 
 
-def _part(part: Part, change: _Change) -> Part:
-    """Return a part with other texts."""
+def _part(part: RecordingPart, change: _Change) -> RecordingPart:
+    """Return a part whose strings have been passed through `change`."""
     message, batch = part.message, part.batch
     if part.kind == ENGINE:
         frame = pb.EngineFrame.FromString(message)
@@ -67,31 +67,31 @@ def _part(part: Part, change: _Change) -> Part:
 
 def _batch(batch: pa.RecordBatch, change: _Change) -> pa.RecordBatch:
     columns = [
-        _masked_errors(column) if name == ERROR else _array(column, change)
+        _mask_errors(column) if name == ERROR else _array(column, change)
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch
 
 
 def _array(array: pa.Array, change: _Change) -> pa.Array:
-    """Return an array with other texts in all its parts. Bytes, JSON, and maps with such keys are NULL."""
+    """Return an array with changed strings, also nested ones. Bytes, JSON, and maps with such keys are NULL."""
     type_, kinds = array.type, pa.types
     if kinds.is_string(type_) or kinds.is_large_string(type_):
         return change(array.cast(pa.string())).cast(type_)
-    # Keys of maps cannot be NULL: Arrow ends the process.
+    # The whole map becomes NULL, because Arrow aborts the process for a NULL key.
     if _has_no_mask(type_.key_type if kinds.is_map(type_) else type_):
         return pa.nulls(len(array), type_)
     return with_members(array, lambda member: _array(member, change)) if type_.num_fields else array
 
 
 def _has_no_mask(type_: pa.DataType) -> bool:
-    """Return whether values are bytes or JSON, which a mask is not."""
+    """Return whether a type is bytes or JSON: a mask would not be a valid value."""
     kinds = pa.types
     is_bytes = kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_fixed_size_binary(type_)
     return is_bytes or isinstance(type_, pa.BaseExtensionType)
 
 
-def _masked_errors(errors: pa.Array) -> pa.Array:
+def _mask_errors(errors: pa.Array) -> pa.Array:
     masked = [
         {**each, "message": _what_raised(each["message"]), "row": None, "trace": None} if each else None
         for each in errors.to_pylist()
@@ -100,15 +100,15 @@ def _masked_errors(errors: pa.Array) -> pa.Array:
 
 
 def _what_raised(message: str | None) -> str:
-    """Return the start of a message: the method and the class of the exception. The rest may have values of rows."""
+    """Return the method and the exception's class from a message. The rest may contain values of rows."""
     return (message or "").partition(":")[0] if message and " raised " in message else "masked"
 
 
-def masked_error(error: FoldflightError) -> FoldflightError:
+def mask_error(error: FoldflightError) -> FoldflightError:
     """Return an error without the values of rows."""
     return type(error)(error.code, _what_raised(error.message), function=error.function, slot=error.slot)
 
 
-def masked_opening(opening: Open) -> Open:
+def mask_open_request(opening: Open) -> Open:
     """Return an Open without job parameters and trace context."""
     return dataclasses.replace(opening, job_parameters={}, trace_context={})

@@ -1,7 +1,7 @@
-"""Records one exchange: its frames and answers are kept in memory, then in a temporary file, and written if wanted.
+"""Record one exchange: frames and answers are kept in memory, then in a temporary file, and written if selected.
 
-When all groups of an exchange have been forgotten, nothing before influences what follows. So an exchange that a task
-uses for one bucket after the other gives one recording for each bucket that is wanted.
+Once an exchange has forgotten all groups, earlier frames do not influence later ones. So if a task uses an exchange for
+several buckets, there is one recording for each selected bucket.
 """
 
 from __future__ import annotations
@@ -33,56 +33,57 @@ from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, SlotSet, check_
 from foldflight.fold.failures import ERROR
 from foldflight.recording import file as format_
 from foldflight.recording.code import facts_of, module_of, options_for
-from foldflight.recording.file import Part, parts_in, write_part, write_recording
+from foldflight.recording.file import RecordingPart, parts_in, write_part, write_recording
 from foldflight.recording.groups import of_slots, slots_of
-from foldflight.recording.masks import Masks, masked_error, masked_opening
+from foldflight.recording.masks import Masks, mask_error, mask_open_request
 
 if TYPE_CHECKING:
     from foldflight.functions.registry import Registry
     from foldflight.recording import Recordings
 
 SUFFIX: Final = ".recording"
-# Frames that the open exchanges of a process only refer to: most exchanges end without an error, and are dropped.
-_HELD_BYTES_MAX: Final = 64 << 20
-# The room that is counted for a frame beside its rows.
+# Bytes of frames that the open exchanges of a process keep in memory. Most exchanges end without an error, and are not
+# written.
+_UNWRITTEN_BYTES_MAX: Final = 64 << 20
+# Bytes that are counted for a frame in addition to its rows.
 _FRAME_BYTES: Final = 256
 # An engine numbers its groups from 0, so slots from here on are damaged.
 _SLOTS_MAX: Final = 1 << 28
-# Names of groups are looked up one by one.
+# Groups whose keys are recorded: each needs a call of its own.
 _NAMED_MAX: Final = 10_000
 _EMPTY: Final = pa.schema([])
 
 
-class _Room:
-    """The bytes that the open exchanges of this process share."""
+class ByteBudget:
+    """A limit of bytes that the open exchanges of this process share."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._taken = 0
+        self._used_bytes = 0
 
-    def take(self, size: int, most: int) -> bool:
-        """Take bytes. Return whether there was room for them."""
+    def acquire(self, size: int, most: int) -> bool:
+        """Reserve bytes, and return True, if the limit `most` permits it; otherwise return False."""
         with self._lock:
-            if self._taken + size > most:
+            if self._used_bytes + size > most:
                 return False
-            self._taken += size
+            self._used_bytes += size
             return True
 
-    def give_back(self, size: int) -> None:
-        """Give bytes back."""
+    def release(self, size: int) -> None:
+        """Release reserved bytes."""
         with self._lock:
-            self._taken -= size
+            self._used_bytes -= size
 
 
-_ROOM: Final = _Room()
-_MEMORY: Final = _Room()
+_OPEN_BUDGET: Final = ByteBudget()
+_MEMORY_BUDGET: Final = ByteBudget()
 
 
 class Recorder:
-    """Records one exchange, as the plan says. A problem of the file system is told, and the exchange goes on.
+    """Records one exchange, as configured. Problems of the file system are logged, and the exchange continues.
 
     Attributes:
-        group_of: Returns the keys of a slot; None where they are not known.
+        group_of: Returns the keys of a slot; None where keys are unknown, as on servers.
     """
 
     def __init__(
@@ -91,24 +92,24 @@ class Recorder:
         opening: Open,
         registry: Registry,
         server_id: str,
-        tell: Callable[[str, Mapping[str, Any]], None],
+        log: Callable[[str, Mapping[str, Any]], None],
     ) -> None:
         self.group_of: Callable[[int], Mapping[str, Any]] | None = None
         self._plan = plan
         self._opening = opening
         self._functions = [registry[name] for name in dict.fromkeys(opening.functions)]
         self._server_id = server_id
-        self._tell = tell
+        self._log = log
         self._encode = Encoder(_EMPTY)
         self._file: IO[bytes] | None
         self._slots: SlotSet
         self._problem: str | None
-        self._is_left_out: bool  # the last frame of the engine
-        self._chunk: Frame  # the last chunk with all its rows, if groups are chosen
+        self._is_left_out: bool  # whether the last frame of the engine has no selected rows
+        self._chunk: Frame  # the last chunk with all its rows, if groups are selected
         self._begin()
 
-    def received(self, frame: Frame) -> None:
-        """Record a frame of the engine, before it is handled."""
+    def record_frame(self, frame: Frame) -> None:
+        """Record a frame of the engine. It is called before the frame is handled."""
         slots = _slots_in(frame)
         if isinstance(frame, Forget):
             self._slots.discard(slots)
@@ -121,7 +122,7 @@ class Recorder:
             self._learn_names()
         self._note(format_.ENGINE, frame)
 
-    def sent(self, frame: Frame) -> None:
+    def record_answer(self, frame: Frame) -> None:
         """Record an answer."""
         if isinstance(frame, Log) and self._plan.mask:
             return
@@ -131,10 +132,10 @@ class Recorder:
             self._learn_names()
         self._note(format_.SERVER, frame)
         if isinstance(frame, Mapped) and frame.last:
-            self._end()  # no row of a program influences another chunk
+            self._end()  # scalar functions have no state, so the next chunk starts a new recording
 
-    def failed(self, error: FoldflightError) -> None:
-        """Keep the recording, and name it in the error, unless another attempt may succeed."""
+    def record_error(self, error: FoldflightError) -> None:
+        """Write the recording, and name it in the error, unless another attempt may succeed."""
         if isinstance(error, RetryableError):
             self._drop()
             return
@@ -151,11 +152,11 @@ class Recorder:
 
     def _begin(self) -> None:
         self._file = None
-        self._held: list[Part | tuple[bytes, Frame]] = []
-        self._bytes = self._held_bytes = 0
+        self._unwritten: list[RecordingPart | tuple[bytes, Frame]] = []
+        self._bytes = self._unwritten_bytes = 0
         self._slots = SlotSet()
         self._names: dict[int, Mapping[str, Any]] = {}
-        self._chosen: list[int] = []  # of the slots with names
+        self._selected_slots: list[int] = []  # slots with known keys whose rows are recorded
         self._chunk = self._opening
         self._is_wanted = self._plan.of == "all"
         self._problem = None
@@ -163,80 +164,86 @@ class Recorder:
 
     def _drop(self) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):  # it writes what is left, for which a full disk has no room
+            with contextlib.suppress(OSError):  # close() flushes, which fails on a full disk
                 self._file.close()
-        _ROOM.give_back(self._bytes)
-        _MEMORY.give_back(self._held_bytes)
+        _OPEN_BUDGET.release(self._bytes)
+        _MEMORY_BUDGET.release(self._unwritten_bytes)
         self._begin()
 
     def _note(self, kind: bytes, frame: Frame) -> None:
-        """Take a frame into the recording."""
+        """Add a frame to the recording."""
         if self._problem is not None:
             return
-        chosen = self._chosen_of(frame)
+        chosen = self._select(frame)
         if kind == format_.ENGINE:
             self._is_left_out = chosen is None
             self._is_wanted |= isinstance(self._plan.of, Mapping) and isinstance(chosen, (Chunk, States))
         elif self._is_left_out and not isinstance(frame, Wanted):
-            return  # answers belong to the frame before them, which is not there
+            return  # the answers of a frame that is not recorded
         if chosen is None:
             return
         batch = getattr(chosen, "batch", None)
         size = _FRAME_BYTES + (0 if batch is None else batch.nbytes)
-        if not _ROOM.take(size, self._plan.open_bytes_max):
+        if not _OPEN_BUDGET.acquire(size, self._plan.open_bytes_max):
             self._give_up(
                 f"the exchanges that are open at once have more than {self._plan.open_bytes_max} bytes, half of "
                 "bytes_max of the recordings; raise it"
             )
             return
         self._bytes += size
-        fits = _MEMORY.take(size, _HELD_BYTES_MAX)
-        self._held_bytes += size if fits else 0
-        # The batches of an answer may be views of memory that the fold changes; an engine's are its own.
-        self._held.append((kind, chosen) if kind == format_.ENGINE else Part.of(kind, self._encode(chosen)))
+        fits = _MEMORY_BUDGET.acquire(size, _UNWRITTEN_BYTES_MAX)
+        self._unwritten_bytes += size if fits else 0
+        # Answers are encoded now, because the fold may change the memory of their batches. Frames of engines are
+        # immutable.
+        self._unwritten.append(
+            (kind, chosen) if kind == format_.ENGINE else RecordingPart.of(kind, self._encode(chosen))
+        )
         if not fits:
             try:
-                self._write_held()
+                self._write_frames()
             except OSError as error:
                 self._give_up(f"cannot write into {self._plan.folder}: {error.strerror}")
 
-    def _write_held(self) -> IO[bytes]:
-        """Write the frames that are only referred to into the temporary file, and return it."""
+    def _write_frames(self) -> IO[bytes]:
+        """Write the frames in memory to the temporary file, and return the file."""
         if self._file is None:
             self._plan.make_folder()
             self._file = tempfile.TemporaryFile(dir=self._plan.folder)  # noqa: SIM115
-        for each in self._held:
-            write_part(each if isinstance(each, Part) else Part.of(each[0], self._encode(each[1])), self._file.write)
-        self._held.clear()
-        _MEMORY.give_back(self._held_bytes)
-        self._held_bytes = 0
+        for each in self._unwritten:
+            write_part(
+                each if isinstance(each, RecordingPart) else RecordingPart.of(each[0], self._encode(each[1])),
+                self._file.write,
+            )
+        self._unwritten.clear()
+        _MEMORY_BUDGET.release(self._unwritten_bytes)
+        self._unwritten_bytes = 0
         return self._file
 
     def _give_up(self, problem: str) -> None:
         slots = self._slots
         self._drop()
         self._slots, self._problem = slots, problem
-        self._tell("exchange not recorded", {"problem": problem})
+        self._log("exchange not recorded", {"problem": problem})
 
-    def _chosen_of(self, frame: Frame) -> Frame | None:
-        """Return a frame with the rows of the chosen groups only; None if nothing is left."""
+    def _select(self, frame: Frame) -> Frame | None:
+        """Return a frame with the rows of the selected groups; None if there are none."""
         batch = getattr(frame, "batch", None)
         if not isinstance(self._plan.of, Mapping) or batch is None:
             return frame
         if slots_of(batch) is None:
-            return frame if self._is_chosen(0) else None
+            return frame if self._is_selected(0) else None
         self._chunk = frame if isinstance(frame, Chunk) else self._chunk
-        chosen = of_slots(frame, pa.array(self._chosen, pa.int32()), self._chunk)
+        chosen = of_slots(frame, pa.array(self._selected_slots, pa.int32()), self._chunk)
         return None if isinstance(chosen, (Chunk, States)) and not chosen.batch.num_rows else chosen
 
-    def _is_chosen(self, slot: int) -> bool:
+    def _is_selected(self, slot: int) -> bool:
         group, of = self._names.get(slot, {}), self._plan.of
         return not isinstance(of, Mapping) or all(name in group and group[name] in of[name] for name in of)
 
     def _learn_names(self, *, first: int | None = None) -> None:
-        """Ask for the names of groups while the engine has them; `first` is one that must not be missing.
+        """Look up the keys of new slots while the engine has them, those of `first` before all others.
 
-        Each name is a call of its own, so with errors only they are asked for when there is one, and at most 10,000.
+        Each lookup is a call of its own. So if only errors are recorded, at most 10,000 are looked up, after an error.
         """
         if self.group_of is None or self._opening.maps:
             return
@@ -244,43 +251,43 @@ class Recorder:
         if not isinstance(self._plan.of, Mapping):
             new = [*([first] if first in new else []), *new][: _NAMED_MAX - len(self._names)]
         self._names.update({slot: self.group_of(slot) for slot in new})
-        self._chosen += filter(self._is_chosen, new)
+        self._selected_slots += filter(self._is_selected, new)
 
     def _end(self, error: FoldflightError | None = None) -> str | None:
-        """Keep the recording if it is wanted. Return what an error says of it; None if it is not kept."""
-        said = None
-        if self._is_wanted and (self._held or self._file is not None):
+        """Write the recording if it is selected. Return the note for the error; None if it is not written."""
+        note = None
+        if self._is_wanted and (self._unwritten or self._file is not None):
             try:
-                said = self._keep(error)
+                note = self._keep(error)
             except (OSError, pa.ArrowException, FoldflightError) as problem:
                 why = problem.strerror if isinstance(problem, OSError) else problem
-                said = f"no: cannot write into {self._plan.folder}: {why}"
-                self._tell("exchange not recorded", {"problem": said.removeprefix("no: ")})
+                note = f"no: cannot write into {self._plan.folder}: {why}"
+                self._log("exchange not recorded", {"problem": note.removeprefix("no: ")})
         self._drop()
-        return said
+        return note
 
     def _keep(self, error: FoldflightError | None) -> str:
-        spool = self._write_held()
+        spool = self._write_frames()
         groups = self._groups()
-        named = [] if groups is None else [Part(format_.GROUPS, b"", write_batch(groups))]
+        named = [] if groups is None else [RecordingPart(format_.GROUPS, b"", write_batch(groups))]
         opening = self._opening
-        parts: Iterable[Part] = itertools.chain(parts_in(spool), named)
+        parts: Iterable[RecordingPart] = itertools.chain(parts_in(spool), named)
         if self._plan.mask:
             masks = Masks.of(parts)
             parts = map(masks.masked, itertools.chain(parts_in(spool), named))
-            opening = masked_opening(opening)
-            error = None if error is None else masked_error(error)
-        about = Part(format_.ABOUT, json.dumps(self._about()).encode())
-        last = [] if error is None else [Part(format_.ERROR, encode_error(error))]
-        path = self._write(itertools.chain([about, Part(format_.OPEN, encode_open(opening))], parts, last))
+            opening = mask_open_request(opening)
+            error = None if error is None else mask_error(error)
+        about = RecordingPart(format_.ABOUT, json.dumps(self._about()).encode())
+        last = [] if error is None else [RecordingPart(format_.ERROR, encode_error(error))]
+        path = self._write(itertools.chain([about, RecordingPart(format_.OPEN, encode_open(opening))], parts, last))
         remove_oldest(Path(self._plan.folder), self._plan.bytes_max - self._plan.open_bytes_max)
         command = self._command(path)
-        if error is None and self._plan.of != "all":  # an error names it itself
-            self._tell("exchange recorded", {"file": str(path), "replay": command})
+        if error is None and self._plan.of != "all":  # an error contains the name already
+            self._log("exchange recorded", {"file": str(path), "replay": command})
         return f"{path} (by {self._server_id}), replay with: {command}"
 
-    def _write(self, parts: Iterable[Part]) -> Path:
-        """Write the file of a recording. It has its name only when it is complete."""
+    def _write(self, parts: Iterable[RecordingPart]) -> Path:
+        """Write the file of a recording, and rename it when it is complete."""
         name = re.sub(r"\W", "_", self._functions[0].name)
         stem = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{name}-{secrets.token_hex(4)}"
         path = Path(self._plan.folder, stem + SUFFIX)
@@ -294,8 +301,8 @@ class Recorder:
         return path
 
     def _groups(self) -> pa.RecordBatch | None:
-        """Return the keys of slots, in columns after `slot`; None if no keys are known."""
-        slots = sorted(self._chosen)
+        """Return the keys of the recorded slots, in columns after `slot`; None if keys are unknown."""
+        slots = sorted(self._selected_slots)
         groups = [self._names[slot] for slot in slots]
         if not groups or not groups[0]:
             return None
@@ -319,7 +326,7 @@ class Recorder:
 
 
 def _slots_in(frame: Frame) -> Slots:
-    """Return the slots of a frame of the engine; none if it has wrong ones, which the exchange refuses."""
+    """Return the slots of a frame of the engine; none if they are invalid, because the exchange rejects the frame."""
     if isinstance(frame, Forget):
         slots = frame.slots
     elif isinstance(frame, (Chunk, States)) and frame.batch.num_rows:

@@ -1,7 +1,7 @@
-"""Folding of a recording again, with the interpreter, and the comparison with the recorded answers.
+"""Replay a recording with the interpreter, and compare the answers with the recorded ones.
 
-Only functions that the caller gives are executed. States in the recording are read as servers read them, so pickled
-ones need the key that signed them.
+Only functions that the caller passes are executed. States are read as servers read them, so pickled states need the key
+that signed them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from foldflight.functions.registry import Registry
 from foldflight.recording.file import Recording
 from foldflight.recording.groups import of_groups, slots_in, slots_of
 
-# Accumulators take memory up to the largest slot, so one number of a hostile recording could take all.
+# Memory grows with the largest slot, so a single number in a hostile recording could exhaust it.
 _SLOTS_MAX: Final = 1 << 24
-# Answers with rows, which are compared. Saved states depend on when an engine asked.
-COMPARED: Final = (fr.InitialOutputs, fr.Results, fr.RowOutputs, fr.Mapped)
+# Answers that are compared. Others, such as saved states, depend on the time at which the engine asked.
+COMPARED_FRAMES: Final = (fr.InitialOutputs, fr.Results, fr.RowOutputs, fr.Mapped)
 
 
 class Outcome(NamedTuple):
@@ -38,14 +38,14 @@ class Outcome(NamedTuple):
 def fold_again(
     recording: Recording, registry: Registry, *, state_keys: Sequence[bytes] = (), isolates: bool | None = None
 ) -> Outcome:
-    """Fold the frames of a recording, and return the answers or the error of a function, or the recorded other one.
+    """Fold the frames of a recording. Return the answers, with the error of a function, or one of the recorded code.
 
-    `isolates` tells whether errors of single slots are isolated. Default: as recorded.
+    `isolates`: whether errors of single slots are isolated. Default: as recorded.
 
     Raises:
         RejectedError: The functions do not fit the recording, or a state is not signed with one of the keys.
     """
-    # Any class of the user fits, whatever its version is.
+    # The versions of functions are not compared: the user may replay with an edited class.
     opening = replace(recording.opening.pinned([""] * len(recording.opening.functions)), bundles=())
     if isolates is not None:
         opening = replace(opening, isolate_errors=isolates)
@@ -73,17 +73,17 @@ def fold_again(
             answers.append([])
             answers[-1].extend(exchange.handle(_frame_of(pair.frame, opening, registry)))
     except (FunctionError, CorruptError) as error:
-        return Outcome(answers, _named(error, recording))
+        return Outcome(answers, _with_group(error, recording))
     except RejectedError as error:
         if error.code == "STATE_MISMATCH" and "was not unpickled" in error.message:
-            raise _pickled(error) from None
+            raise _pickle_error(error) from None
         if recording.error is not None and recording.error.code == error.code:
-            return Outcome(answers, _named(error, recording))
+            return Outcome(answers, _with_group(error, recording))
         raise
     return Outcome(answers)
 
 
-def _named(error: FoldflightError, recording: Recording) -> FoldflightError:
+def _with_group(error: FoldflightError, recording: Recording) -> FoldflightError:
     """Return the error with the keys of its group, if the recording has them."""
     group = recording.groups.get(-1 if error.slot is None else error.slot)
     if group is None:
@@ -93,7 +93,7 @@ def _named(error: FoldflightError, recording: Recording) -> FoldflightError:
     return named
 
 
-def _pickled(error: RejectedError) -> RejectedError:
+def _pickle_error(error: RejectedError) -> RejectedError:
     return RejectedError(
         "STATE_MISMATCH",
         f"the recording has pickled states of {error.function}, and unpickling executes what is in them; for a "
@@ -108,7 +108,7 @@ def _frame_of(frame: fr.Frame, opening: fr.Open, registry: Registry) -> fr.Frame
         return fr.Chunk(pa.RecordBatch.from_pylist([], opening.columns))
     if not isinstance(frame, fr.States):
         return frame
-    # States of an edited class are those of the recorded one, unless it says how to convert them.
+    # An edited class reads the states of the recorded one, unless it has `migrate` to convert them.
     batch = frame.batch
     if not opening.isolate_errors and ERROR in batch.schema.names:
         batch = batch.drop_columns([ERROR])
@@ -136,10 +136,10 @@ class Difference:
     Args:
         where: The epoch, or the number of the frame.
         group: The keys of the group, or its slot; for outputs of rows, the row.
-        column: The function, and whether it is its state.
+        column: The name for display: a function, or the state of one.
         recorded: The recorded value.
-        replayed: The value of now.
-        frame: The number of the frame with whose answer it came.
+        replayed: The value of the replay.
+        frame: The number of the answered frame.
         position: The slot, or the number of the row.
         call: The number of the call; None for states and steps.
     """
@@ -154,14 +154,16 @@ class Difference:
     call: int | None
 
 
-def _compared(answers: Iterable[Any], names: Mapping[str, str], *, by_slot: bool) -> dict[int, dict[str, Any]]:
+def _comparable_columns(
+    answers: Iterable[Any], names: Mapping[str, str], *, by_slot: bool
+) -> dict[int, dict[str, Any]]:
     """Return the compared columns of the rows of answers, by slot or by number."""
     rows: dict[int, dict[str, Any]] = {}
-    for batch in (answer.batch for answer in answers if answer.batch.num_rows):  # others have no columns in a recording
+    for batch in (answer.batch for answer in answers if answer.batch.num_rows):
         slots = slots_of(batch) if by_slot else pa.array(range(len(rows), len(rows) + batch.num_rows))
         if slots is None:
             raise RejectedError("BAD_FRAME", "an answer in the recording has no slots")
-        # States that are bytes differ by their signature, or by the order of a set.
+        # Equal states in bytes may differ in their signature, or in the order of a set.
         known = [each for each in batch.schema if each.name in names]
         chosen = [each.name for each in known if not (each.name[:6] == "state_" and pa.types.is_binary(each.type))]
         rows.update(zip(slots.to_pylist(), batch.select(chosen).to_pylist(maps_as_pydicts="lossy"), strict=True))
@@ -171,32 +173,32 @@ def _compared(answers: Iterable[Any], names: Mapping[str, str], *, by_slot: bool
 def differences(recording: Recording, outcome: Outcome) -> Iterator[Difference]:
     """Yield the answers of an outcome that differ from the recorded ones.
 
-    Outputs are compared; where an exchange returns none, states are, unless they are bytes.
+    Outputs are compared, or states if the exchange returns no outputs, but no states in bytes.
     """
     for number, (pair, replayed) in enumerate(zip(recording.pairs, outcome.answers, strict=False), 1):
         if outcome.error is not None and number == len(outcome.answers):
-            return  # the error is the answer
+            return  # the last frame was answered by the error
         if recording.error is not None and number == len(recording.pairs):
-            return  # the recorded answer is an error
-        recorded = [each for each in pair.answers if isinstance(each, COMPARED)]
-        now = [each for each in replayed if isinstance(each, COMPARED)]
+            return  # the recorded answer of the last frame is an error
+        recorded = [each for each in pair.answers if isinstance(each, COMPARED_FRAMES)]
+        now = [each for each in replayed if isinstance(each, COMPARED_FRAMES)]
         if not recorded and not now:
             continue
         by_slot = isinstance((recorded or now)[0], (fr.Results, fr.InitialOutputs)) and not recording.opening.maps
         names = _names_of(recording.opening)
-        before, after = (_compared(answers, names, by_slot=by_slot) for answers in (recorded, now))
+        before, after = (_comparable_columns(answers, names, by_slot=by_slot) for answers in (recorded, now))
         where = f"epoch {pair.frame.epoch}" if isinstance(pair.frame, fr.Barrier) else f"frame {number}"
         for position in sorted({*before, *after}):
             group = recording.groups.get(position, {"slot": position}) if by_slot else {"row": position + 1}
             old, new = before.get(position, {}), after.get(position, {})
-            for name, shown in names.items():
+            for name, display_names in names.items():
                 if repr(old.get(name)) != repr(new.get(name)):
                     call = int(name[7:]) if by_slot and name.startswith("output_") else None
-                    yield Difference(where, group, shown, old.get(name), new.get(name), number, position, call)
+                    yield Difference(where, group, display_names, old.get(name), new.get(name), number, position, call)
 
 
 def of_difference(recording: Recording, difference: Difference) -> Recording:
-    """Return the recording with the call whose answer differs, and the rows that led to it, as one epoch.
+    """Return a recording of one epoch with only the call whose answer differs, and the rows of its group.
 
     Raises:
         RejectedError: SIGNATURE, if the answer is not the output of a group at a barrier.
@@ -213,9 +215,9 @@ def of_difference(recording: Recording, difference: Difference) -> Recording:
 
 
 def _names_of(opening: fr.Open) -> dict[str, str]:
-    """Return the columns that are compared, each with what it is called."""
-    shown = [opening.functions[step] for step in opening.outputs] if opening.maps else list(opening.functions)
+    """Return the names of the compared columns, with their names for display."""
+    display_names = [opening.functions[step] for step in opening.outputs] if opening.maps else list(opening.functions)
     kind = "output"
     if not (opening.maps or opening.returns.outputs or opening.row_outputs or opening.initial_outputs):
-        kind, shown = "state", [f"state of {name}" for name in shown]
-    return {f"{kind}_{index}": name for index, name in enumerate(shown)} | {ERROR: "error"}
+        kind, display_names = "state", [f"state of {name}" for name in display_names]
+    return {f"{kind}_{index}": name for index, name in enumerate(display_names)} | {ERROR: "error"}

@@ -1,7 +1,7 @@
-"""The fewest rows and columns for which a function still raises: delta debugging over groups, rows, calls, columns.
+"""Find the fewest rows and columns for which a function still raises: delta debugging of groups, rows, calls, columns.
 
 Source: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input" (2002): the complements of ddmin. A
-retraction is left out together with the row that it retracts, because no engine retracts what was never there.
+retraction is removed together with the row that it retracts, because engines only retract rows that they have sent.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from foldflight.recording.file import Pair, Recording
 from foldflight.recording.groups import of_groups, slots_in
 from foldflight.recording.replay import fold_again
 
-_RUNS_MAX: Final = 2000
-# A row of a frame, or the whole frame if it is a barrier.
+_RUNS_MAX: Final = 2000  # replays of a search
+# The index of a frame and of a row in it; row 0 stands for a whole barrier.
 _Unit = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Shrunk:
-    """The smallest frames that were found: only the calls, columns and frames that are needed."""
+class ShrinkResult:
+    """The result of a search: a recording with only the calls, columns and frames that the failure needs."""
 
     recording: Recording
-    unneeded: tuple[str, ...]  # columns without whose values the error is the same; a mended class may need them
-    error: FoldflightError  # for these frames
-    runs: int  # how often frames were folded
-    is_minimal: bool  # whether no single row can be left out; False if the search was ended
+    unused_columns: tuple[str, ...]  # columns that may be NULL; a corrected class may need them
+    error: FoldflightError  # the error of this recording
+    runs: int  # number of replays
+    is_minimal: bool  # whether every single row is needed; False if the search reached its limit
 
 
 class _Trial:
-    """Folds candidates, and tells whether they fail in the same way as the first one.
+    """Replays candidates, and compares their failure with that of the first one.
 
     Raises:
         RejectedError: SIGNATURE, if no function raises for the first one.
@@ -58,7 +58,7 @@ class _Trial:
         self.error = error
 
     def error_of(self, recording: Recording) -> FoldflightError | None:
-        """Return the error of a function; None also for frames that are refused, such as without entries of a view."""
+        """Return the error of a function; None if there is none, or if the frames are rejected."""
         self.runs += 1
         try:
             return self._fold(recording).error
@@ -74,7 +74,7 @@ class _Trial:
         return True
 
     def is_over(self) -> bool:
-        """Whether the search has taken too many runs."""
+        """Return whether the search has reached its limit."""
         return self.runs >= _RUNS_MAX
 
 
@@ -82,7 +82,7 @@ def _kind_of(error: FoldflightError) -> tuple[str, str | None, str]:
     return error.code, error.function, error.message.partition(":")[0]
 
 
-def shrink(recording: Recording, registry: Registry, *, state_keys: Sequence[bytes] = ()) -> Shrunk:
+def shrink(recording: Recording, registry: Registry, *, state_keys: Sequence[bytes] = ()) -> ShrinkResult:
     """Return the fewest rows for which the function still raises.
 
     Raises:
@@ -92,17 +92,17 @@ def shrink(recording: Recording, registry: Registry, *, state_keys: Sequence[byt
     of_group = _of_one_group(trial, recording)
     partners = _partners(of_group.pairs)
 
-    def built(chosen: Iterable[_Unit]) -> Recording:
-        return replace(of_group, pairs=_built(of_group.pairs, chosen, partners))
+    def build(chosen: Iterable[_Unit]) -> Recording:
+        return replace(of_group, pairs=_build(of_group.pairs, chosen, partners))
 
-    minimal = _minimal(_units_in(of_group.pairs), lambda chosen: trial.fails(built(chosen)), trial)
-    narrowed = _of_one_call(trial, built(minimal))
-    trial.fails(narrowed)  # the error as it is for these rows
-    return Shrunk(narrowed, _unneeded(trial, narrowed), trial.error, trial.runs, not trial.is_over())
+    minimal = _minimal(_units_in(of_group.pairs), lambda chosen: trial.fails(build(chosen)), trial)
+    narrowed = _of_one_call(trial, build(minimal))
+    trial.fails(narrowed)  # stores the error of these rows
+    return ShrinkResult(narrowed, _unneeded(trial, narrowed), trial.error, trial.runs, not trial.is_over())
 
 
 def _of_one_group(trial: _Trial, recording: Recording) -> Recording:
-    """Return the recording with as few groups as possible: mostly the one that the error names."""
+    """Return the recording with as few groups as possible: usually only the group of the error."""
     if recording.opening.maps:
         return recording
     slots = sorted({slot for pair in recording.pairs for slot in slots_in(pair.frame)})
@@ -111,11 +111,11 @@ def _of_one_group(trial: _Trial, recording: Recording) -> Recording:
         if trial.fails(alone):
             return alone
     alone = of_groups(recording, _minimal(slots, lambda chosen: trial.fails(of_groups(recording, chosen)), trial))
-    return alone if trial.fails(alone) else recording  # as if it fails for a row without a slot
+    return alone if trial.fails(alone) else recording  # the failure may not belong to a group
 
 
 def _of_one_call(trial: _Trial, recording: Recording) -> Recording:
-    """Return the recording with the failing call and its columns only, if it fails alone."""
+    """Return the recording with only one call and its columns, if that call fails alone."""
     pairs = recording.pairs
     if recording.opening.maps or any(pair.questions or isinstance(pair.frame, Entries) for pair in pairs):
         return recording
@@ -146,20 +146,20 @@ def _of_call(recording: Recording, index: int) -> Recording:
 
 
 def _unneeded(trial: _Trial, recording: Recording) -> tuple[str, ...]:
-    """Return the columns that may all be NULL without another message or line of the error."""
-    unneeded: list[str] = []
+    """Return the columns that may be NULL together without changing the error's message or line."""
+    unused_columns: list[str] = []
     has_rows = any(isinstance(pair.frame, Chunk) for pair in recording.pairs)
     for name in recording.opening.columns.names if has_rows else ():  # states do not have the columns
         if name in ("slot", "kind") or (name == "emit" and recording.opening.emits):
             continue
-        error = trial.error_of(replace(recording, pairs=tuple(_nulled(recording.pairs, [*unneeded, name]))))
+        error = trial.error_of(replace(recording, pairs=tuple(_with_nulls(recording.pairs, [*unused_columns, name]))))
         if error is not None and (error.message, error.trace) == (trial.error.message, trial.error.trace):
-            unneeded.append(name)
-    return tuple(unneeded)
+            unused_columns.append(name)
+    return tuple(unused_columns)
 
 
-def _nulled(pairs: Sequence[Pair], names: Sequence[str]) -> Iterator[Pair]:
-    """Yield pairs in whose chunks columns are NULL."""
+def _with_nulls(pairs: Sequence[Pair], names: Sequence[str]) -> Iterator[Pair]:
+    """Yield the pairs, with NULL in some columns of chunks."""
     for pair in pairs:
         if not isinstance(pair.frame, Chunk):
             yield pair
@@ -183,7 +183,7 @@ def _units_in(pairs: Sequence[Pair]) -> list[_Unit]:
 
 
 def _partners(pairs: Sequence[Pair]) -> dict[_Unit, _Unit]:
-    """Return the row that each retraction retracts: the last equal row of its group that is still there."""
+    """Return the row that each retraction retracts: the latest equal row of its group that is not retracted yet."""
     there: dict[str, list[_Unit]] = {}
     partners: dict[_Unit, _Unit] = {}
     for index, pair in enumerate(pairs):
@@ -200,14 +200,14 @@ def _partners(pairs: Sequence[Pair]) -> dict[_Unit, _Unit]:
     return partners
 
 
-def _built(pairs: Sequence[Pair], chosen: Iterable[_Unit], partners: dict[_Unit, _Unit]) -> tuple[Pair, ...]:
-    """Return frames with the chosen rows and barriers only. Epochs are numbered anew."""
+def _build(pairs: Sequence[Pair], chosen: Iterable[_Unit], partners: dict[_Unit, _Unit]) -> tuple[Pair, ...]:
+    """Return frames with the selected rows and barriers only. Epochs are renumbered."""
     wanted = set(chosen)
     rows: dict[int, list[int]] = {}
     for index, row in sorted(wanted):
         if partners.get((index, row), (index, row)) in wanted:
             rows.setdefault(index, []).append(row)
-    built: list[Pair] = []
+    build: list[Pair] = []
     epoch: int | None = None
     for index, pair in enumerate(pairs):
         frame: EngineFrame = pair.frame
@@ -218,14 +218,14 @@ def _built(pairs: Sequence[Pair], chosen: Iterable[_Unit], partners: dict[_Unit,
             frame = Barrier(epoch)
         elif isinstance(frame, (Chunk, States)) and len(rows[index]) < frame.batch.num_rows:
             frame = replace(frame, batch=frame.batch.take(pa.array(np.array(rows[index], np.int64))))
-        built.append(Pair(frame, [], pair.questions))
-    return tuple(built)
+        build.append(Pair(frame, [], pair.questions))
+    return tuple(build)
 
 
 def _minimal(items: Sequence[Any], fails: Callable[[Sequence[Any]], bool], trial: _Trial) -> list[Any]:
-    """Return a part of the items that fails and of which no single item can be left out.
+    """Return a subset of the items that still fails and in which every item is needed.
 
-    Pieces of half the size each time are left out, one after the other; single items until none can be.
+    It tries to remove pieces, halving their size each time, and in the end single items until none can be removed.
     """
     current, size, before = list(items), len(items), 0
     while (size > 1 or len(current) < before) and not trial.is_over():

@@ -18,7 +18,7 @@ from foldflight.functions.registry import Registry
 from foldflight.server.authentication import bundle_keys_of, check_allowed, check_state_keys
 from foldflight.server.ops.logs import Logger
 from foldflight.server.run.settings import SETTINGS, Settings
-from foldflight.shipping.bundles import Bundle, check_made_with, unpickled, unseal
+from foldflight.shipping.bundles import Bundle, check_made_with, unpickle, unseal
 
 _LOADED_MAX = 64
 
@@ -127,7 +127,7 @@ def _functions_of(bundle: Bundle) -> tuple[AnyFunction, ...]:
     """Unpickle a verified bundle, which runs its code. Raises RejectedError MODULE."""
     names = ", ".join(bundle.functions)
     try:
-        functions = unpickled(bundle.code, bundle.digest)
+        functions = unpickle(bundle.code, bundle.digest)
     except (Exception, SystemExit) as error:
         lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
         missing = "; install it where the server runs" if isinstance(error, ModuleNotFoundError) else ""

@@ -71,7 +71,7 @@ class FoldSpans:
         is_told, self._is_first = self._is_first or error is not None, False
         parent, began_ns, short_ns = self._opening.trace_context, self._began_ns, SHORT_S * 1e9
         if is_told or began_ns - self._since_ns >= short_ns:
-            self._tracer.past("wait", parent, {"foldflight.server_id": self._server_id}, self._since_ns, began_ns)
+            self._tracer.record("wait", parent, {"foldflight.server_id": self._server_id}, self._since_ns, began_ns)
         if not is_told and ended_ns - began_ns < short_ns:
             return
         facts |= {
@@ -90,4 +90,4 @@ class FoldSpans:
                 "foldflight.groups": self.exchange.groups,
                 "foldflight.groups_isolated": self.exchange.stats.isolated.total(),
             }
-        self._tracer.past("fold", parent, facts, began_ns, ended_ns, kind="SERVER", error=error)
+        self._tracer.record("fold", parent, facts, began_ns, ended_ns, kind="SERVER", error=error)

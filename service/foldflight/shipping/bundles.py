@@ -1,8 +1,8 @@
 """Signed bundles of shipped functions: sign them, verify them and unpickle their code.
 
-The signed bytes begin with a constant that is unique to bundles. So nothing else that is signed with the same key, such
-as a state, is accepted as a bundle. protobuf is imported to sign and to verify, and not to unpickle: Spark's workers
-unpickle functions where it may be missing.
+The signed bytes begin with a constant that is unique to bundles, so that nothing else with a valid signature, such as a
+state, is accepted as a bundle. protobuf is imported only to sign and verify, because it may be missing in Spark's
+workers, which unpickle functions.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def check_made_with(bundle: Bundle) -> None:
             )
 
 
-def unpickled(code: bytes, digest: str) -> Any:
+def unpickle(code: bytes, digest: str) -> Any:
     """Unpickle an object that cloudpickle pickled. This executes code: call it only for trusted bytes.
 
     cloudpickle gives a class the same id in all of its pickles. A process that unpickles a second version of a class
@@ -142,6 +142,6 @@ class _Unpickler(pickle.Unpickler):  # noqa: S301 - the callers trust the bytes
         return target
 
 
-def _make(maker: Callable[..., type], digest: str, *given: Any) -> type:
-    *what, class_id, extra = given
-    return maker(*what, class_id and f"{digest}/{class_id}", extra)
+def _make(maker: Callable[..., type], digest: str, *arguments: Any) -> type:
+    *first, class_id, extra = arguments
+    return maker(*first, class_id and f"{digest}/{class_id}", extra)

@@ -19,12 +19,12 @@ from foldflight.fold.pickles import named
 from foldflight.functions.author.adapters import Shipped, systems, written_by_author
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import Function
-from foldflight.shipping.bundles import Bundle, made_here, seal, unpickled
+from foldflight.shipping.bundles import Bundle, made_here, seal, unpickle
 
 # The set of modules that cloudpickle pickles by value is global to the process. Without a lock, one thread could remove
 # modules that another still needs. The lock is reentrant because a class may refer to a transport.
 _pickling = threading.RLock()
-_TRACED_MAX: Final = 10_000
+_TRACED_MAX: Final = 10_000  # objects that are inspected to find the one that cannot be pickled
 
 
 def bundle_of(functions: Sequence[AnyFunction], key: str) -> bytes:
@@ -34,10 +34,10 @@ def bundle_of(functions: Sequence[AnyFunction], key: str) -> bytes:
         RejectedError: SIGNATURE if they refer to an object that cannot be pickled.
     """
     names = tuple(function.name for function in functions)
-    return seal(Bundle(names, made_here(), pickled(functions)), key.encode())
+    return seal(Bundle(names, made_here(), pickle_functions(functions)), key.encode())
 
 
-def pickled(functions: Sequence[AnyFunction]) -> bytes:
+def pickle_functions(functions: Sequence[AnyFunction]) -> bytes:
     """Pickle functions by value. To unpickle them, a process needs foldflight and the imports of their packages.
 
     Each function records the classes and functions that are pickled with it (`Function.own`).
@@ -63,8 +63,8 @@ def pickled(functions: Sequence[AnyFunction]) -> bytes:
 
 def unpickled_copy(functions: Sequence[AnyFunction]) -> tuple[AnyFunction, ...]:
     """Pickle and unpickle functions, as another process would receive them. Raises as `pickled`."""
-    code = pickled(functions)
-    functions_there: tuple[AnyFunction, ...] = unpickled(code, hashlib.sha256(code).hexdigest())
+    code = pickle_functions(functions)
+    functions_there: tuple[AnyFunction, ...] = unpickle(code, hashlib.sha256(code).hexdigest())
     return functions_there
 
 

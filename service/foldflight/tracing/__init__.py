@@ -1,9 +1,9 @@
-"""Traces: what is known without OpenTelemetry, which is imported only where an endpoint is given.
+"""Traces: the part that needs no OpenTelemetry, which is imported only if an endpoint is configured.
 
 A trace has the spans `query` (the driver plans it), `task` or `epoch` (a task of the engine), `exchange` or, after the
-loss of a server, `reopen`, `barrier`, and on the server `fold` and `wait`. None of them stands for a row or a frame. An
-exchange on a server has one `fold` and `wait` at least; others, and barriers, have one if they took `SHORT_S`: a span
-costs about as much as a short barrier. The context of a parent travels in `Open.trace_context`.
+loss of a server, `reopen`, `barrier`, and on the server `fold` and `wait`. There are no spans for rows or frames. An
+exchange on a server has at least one `fold` and `wait`. Further ones, and barriers, get a span if they took `SHORT_S`,
+because a span costs about as much as a short barrier. The context of a parent travels in `Open.trace_context`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 TraceContext = Mapping[str, str]
 """A W3C trace context: `traceparent`, and perhaps `tracestate`."""
 
-SHORT_S: Final = 0.02
+SHORT_S: Final = 0.02  # seconds; shorter barriers and folds have no span
 _SERVICE: Final = "foldflight"
 TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]([0-9a-f])(-.*)?")
 
 
 @dataclass(frozen=True)
 class Traced:
-    """What the tasks of a traced query need.
+    """The trace settings that a query sends to its tasks.
 
     Args:
         endpoint: The collector.

@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry and their way to a collector. Only this module imports OpenTelemetry."""
+"""Create OpenTelemetry spans and send them to a collector. Only this module imports OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from foldflight.tracing import TRACEPARENT, TraceContext
 
 Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
 
-# Spans that are kept while the collector does not answer, and how long it may take.
+# The spans that are kept while the collector does not answer, the spans of a request, the deadline of a request, and
+# the longest time between requests.
 _SPANS_MAX: Final = 2048
 _BATCH_MAX: Final = 512
 _EXPORT_S_MAX: Final = 3.0
 _PAUSE_S: Final = 5.0
-# How long spans are gathered at least, and how long there is no other request for each second of CPU that one took:
-# sending takes at most a 400th of a CPU, also for many short tasks.
+# Spans are collected for at least this time before a request. After a request, the sender pauses for 400 times the CPU
+# time that it took, so that sending needs at most 1/400 of a CPU, also with many short tasks.
 _GATHER_S: Final = 0.1
 _REST_FOR_CPU: Final = 400.0
 _W3C: Final = TraceContextTextMapPropagator()
@@ -46,18 +47,18 @@ T = TypeVar("T")
 
 
 class Span:
-    """A span that is the current one while items are made. As a context manager it records the error that leaves.
+    """A span that is the current span while items are produced. As a context manager it records an exception.
 
     Args:
         span: The span of OpenTelemetry.
-        send: Sends the spans that have ended; see `Tracer.send`.
+        send: Sends completed spans; see `Tracer.send`.
     """
 
     def __init__(self, span: trace.Span, send: Callable[..., None]) -> None:
         self._span = span
         self._send = send
         self._current = trace.set_span_in_context(span)
-        self.context = _written(self._current)
+        self.context = _headers_of(self._current)
 
     def end(self) -> None:
         """End the span, and send it. Repeated calls have no effect."""
@@ -66,10 +67,10 @@ class Span:
             self._send()
 
     def within(self, items: Iterator[T]) -> Iterator[T]:
-        """Yield items, each of which is made with this span as the current one; record the error that ends them.
+        """Yield items, and make this span the current one while each is produced. Record an error that ends them.
 
-        An engine may ask for each item in another thread, so the span is not the current one between them. After an
-        error the span is sent before it is raised: the driver may end soon, and Spark's workers with it.
+        Between items the span is not the current one, because an engine may ask for each in another thread. After an
+        error the span is sent before the error is raised, because Spark may soon end the worker.
         """
         while True:
             token = attach(self._current)
@@ -96,10 +97,10 @@ class Span:
 
 
 class Tracer:
-    """Makes spans, and sends them to a collector.
+    """Creates spans, and sends them to a collector.
 
-    A span of an exchange is made when it has ended, by the thread that sends it: between the rows of a fold that costs
-    several times as much, because nothing of OpenTelemetry is in the caches of the processor.
+    The sending thread creates the spans of exchanges after they have ended. During a fold that would cost several times
+    as much, because the code of OpenTelemetry is not in the processor's caches.
 
     Args:
         service: The name of the service, unless the environment of OpenTelemetry has one.
@@ -115,7 +116,7 @@ class Tracer:
         self._provider = TracerProvider(resource=resource, id_generator=self._ids)
         self._provider.add_span_processor(self._outbox)
         self._tracer = self._provider.get_tracer("foldflight")
-        # It need not be asked for a span with a parent, which takes several times as long as the rest of `below`.
+        # Such a sampler follows the parent, so `child_context` need not call it, which would take most of its time.
         self._follows_parents = isinstance(self._provider.sampler, ParentBased)
 
     @classmethod
@@ -138,16 +139,16 @@ class Tracer:
         links: Sequence[trace.Link] = (),
         trace_id: int | None = None,
     ) -> Span:
-        """Start a span: with a trace id at the head of that trace, else below the current span, or else its parent."""
+        """Start a span: the root of `trace_id`, if given; else a child of the current span, or of `parent`."""
         is_within = trace_id is None and trace.get_current_span().get_span_context().is_valid
-        self._ids.given = trace_id, None
+        self._ids.chosen = trace_id, None
         above = None if is_within else _W3C.extract(parent if trace_id is None else {}, Context())
         return Span(self._tracer.start_span(name, above, attributes=attributes, links=links), self.send)
 
-    def below(self, parent: TraceContext) -> tuple[TraceContext, TraceContext]:
-        """Return the context of the current span, or else the parent, and that of a span below, for `past`."""
+    def child_context(self, parent: TraceContext) -> tuple[TraceContext, TraceContext]:
+        """Return the context of the current span, or else `parent`, and a new context for a child, for `record`."""
         if trace.get_current_span().get_span_context().is_valid:
-            parent = _written(None)
+            parent = _headers_of(None)
         header = TRACEPARENT.fullmatch(parent.get("traceparent", ""))
         if header is None:
             parent = {}
@@ -160,7 +161,7 @@ class Tracer:
             flags = f"{decision == Decision.RECORD_AND_SAMPLE:d}"
         return parent, {**parent, "traceparent": f"00-{trace_id}-{_RANDOM.generate_span_id():016x}-0{flags}"}
 
-    def past(
+    def record(
         self,
         name: str,
         parent: TraceContext,
@@ -173,12 +174,12 @@ class Tracer:
         links: Sequence[trace.Link] = (),
         error: BaseException | None = None,
     ) -> None:
-        """Record a span that has ended, whatever the current one is. `below` may have made its context."""
+        """Record a completed span, independently of the current one. `context`: from `child_context`."""
         event = None if error is None else _event_of(error)
 
         def make() -> None:
             ids = () if context is None else context["traceparent"].split("-")[1:3]
-            self._ids.given = tuple(int(each, 16) for each in ids) or (None, None)
+            self._ids.chosen = tuple(int(each, 16) for each in ids) or (None, None)
             span = self._tracer.start_span(
                 name, _W3C.extract(parent, Context()), trace.SpanKind[kind], attributes, links, start_time=began_ns
             )
@@ -194,7 +195,7 @@ class Tracer:
         return [trace.Link(span)] if span.is_valid else []
 
     def send(self, *, wait: bool = False) -> None:
-        """Send the spans that have ended. With `wait`, return when they are sent, or when that fails."""
+        """Send completed spans. With `wait`, return when they have been sent, or when that has failed."""
         if wait:
             self._outbox.force_flush()
         else:
@@ -215,26 +216,26 @@ class Tracer:
 
 
 class _Ids(threading.local, RandomIdGenerator):
-    """Random ids, except those of a trace and span that this thread has given for the span that it starts next."""
+    """Random ids, except for the next span of this thread if `chosen` has its trace and span id."""
 
-    given: tuple[int | None, ...] = (None, None)
+    chosen: tuple[int | None, ...] = (None, None)
 
     def generate_trace_id(self) -> int:
-        return self.given[0] or super().generate_trace_id()
+        return self.chosen[0] or super().generate_trace_id()
 
     def generate_span_id(self) -> int:
-        return self.given[1] or super().generate_span_id()
+        return self.chosen[1] or super().generate_span_id()
 
 
 class _Outbox(SpanProcessor):
-    """Sends spans in a thread: soon when it is told to, and otherwise every five seconds."""
+    """Sends spans in a thread: soon after `wake`, and otherwise every five seconds."""
 
     def __init__(self, exporter: SpanExporter) -> None:
-        self.due: deque[Callable[[], None]] = deque(maxlen=_SPANS_MAX)  # make spans that have ended
+        self.due: deque[Callable[[], None]] = deque(maxlen=_SPANS_MAX)  # create the spans that have ended
         self._exporter = exporter
         self._spans: deque[ReadableSpan] = deque(maxlen=_SPANS_MAX)
         self._sending = threading.Lock()
-        self._told = threading.Event()
+        self._wake_event = threading.Event()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="foldflight-traces", daemon=True)
         self._thread.start()
@@ -244,8 +245,8 @@ class _Outbox(SpanProcessor):
             self._spans.append(span)
 
     def wake(self) -> None:
-        """Send soon."""
-        self._told.set()
+        """Let the thread send soon."""
+        self._wake_event.set()
 
     def force_flush(self, timeout_millis: int = 0) -> bool:  # noqa: ARG002 - the exporter has the deadline
         with self._sending:
@@ -258,38 +259,38 @@ class _Outbox(SpanProcessor):
 
     def shutdown(self) -> None:
         self._closed.set()
-        self._told.set()
+        self._wake_event.set()
         self._thread.join(2 * _EXPORT_S_MAX)
         self._exporter.shutdown()
 
     def _run(self) -> None:
         next_s, is_connected = 0.0, False
         while not self._closed.is_set():
-            if self._told.wait(_PAUSE_S):
+            if self._wake_event.wait(_PAUSE_S):
                 self._closed.wait(max(_GATHER_S, next_s - time.monotonic()))
-                self._told.clear()
+                self._wake_event.clear()
             began_s, has_spans = time.thread_time(), bool(self.due or self._spans)
             self.force_flush()
-            if is_connected:  # the first request takes many times as long as the next ones
+            if is_connected:  # the first request is not typical: it opens the connection
                 next_s = time.monotonic() + _REST_FOR_CPU * (time.thread_time() - began_s)
             is_connected |= has_spans
 
 
-def _written(context: Context | None) -> dict[str, str]:
-    """Return a context, or the current one, as it is sent."""
-    written: dict[str, str] = {}
-    _W3C.inject(written, context)
-    return written
+def _headers_of(context: Context | None) -> dict[str, str]:
+    """Return a context, or the current one, as W3C headers."""
+    headers: dict[str, str] = {}
+    _W3C.inject(headers, context)
+    return headers
 
 
 def _event_of(error: BaseException) -> dict[str, str | int]:
-    """Return what a span tells of an error; for one of a function, the file and line of its author, too."""
-    said = error.message if isinstance(error, FoldflightError) else str(error)
+    """Return the attributes of an error for a span, with the author's file and line for an error of a function."""
+    message = error.message if isinstance(error, FoldflightError) else str(error)
     code = error.code if isinstance(error, FoldflightError) else type(error).__name__
     event: dict[str, str | int] = {
         "error.type": code,
         "exception.type": type(error).__name__,
-        "exception.message": said,
+        "exception.message": message,
     }
     if isinstance(error, FoldflightError) and error.trace:
         event |= {**_location_of(error.trace), "exception.stacktrace": error.trace}
@@ -308,8 +309,8 @@ def _location_of(text: str) -> dict[str, str | int]:
     location: dict[str, str | int] = {}
     frames = [match.groups() for match in _FRAME.finditer(text)]
     if frames:
-        own = [each for each in frames if not _NOT_THE_AUTHORS.search(each[0])]
-        path, line, function = (own or frames)[-1]
+        authors = [each for each in frames if not _NOT_THE_AUTHORS.search(each[0])]
+        path, line, function = (authors or frames)[-1]
         location = {"code.file.path": path, "code.line.number": int(line), "code.function.name": function}
     elif java := _JAVA_FRAME.search(text):
         location = {"code.file.path": java[2], "code.line.number": int(java[3]), "code.function.name": java[1]}

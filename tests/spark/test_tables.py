@@ -22,6 +22,7 @@ from foldflight import RejectedError, RetryableError
 from foldflight.client import Functions
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.spark import group_by, tumble, write_table
+from foldflight.spark.tables import sink
 from foldflight.spark.tables.catalog import CatalogTable, netted
 from foldflight.spark.tables.duckdb import DuckDBTable
 from foldflight.spark.tables.statements import merge_statement
@@ -51,7 +52,7 @@ def totals(spark: Any, functions: Functions, folder: Path, **options: Any) -> Da
 def written(changes: DataFrame, target: Any, folder: Path, **options: Any) -> None:
     """Write all that has arrived."""
     given = {"keys": KEYS, "checkpoint": folder / "checkpoint", "create": isinstance(target, str), **options}
-    query = write_table(changes, target, trigger="available now", **given)
+    query = write_table(changes, target, trigger="availableNow", **given)
     assert query.awaitTermination(600)
 
 
@@ -285,7 +286,10 @@ def test_a_table_that_lost_its_epochs_is_refused(
         ({"keys": ["nam"]}, "the key nam is no column of the stream: row_kind, name, shop, total, orders"),
         ({"keys": [ROW_KIND]}, "the key row_kind is no column"),
         ({"part_rows": 0}, "a part has at least one row"),
-        ({"trigger": {"availableNow": True}}, "write '10 seconds', or 'available now'"),
+        ({"trigger": {"availableNow": False}}, "write '10 seconds', or 'available now'"),
+        ({"trigger": {"continuous": "1 second"}}, "write '10 seconds', or 'available now'"),
+        ({"trigger": "ten"}, "Spark cannot read the trigger 'ten'"),
+        ({"trigger": 10}, "write '10 seconds', or 'available now'"),
         ({"target": "duckdb:///tmp/x"}, "names no table; add .table=NAME"),
         ({"target": "duckdb://host/x?table=t"}, "absolute path behind three slashes"),
         ({"target": "mysql://host/db?table=t"}, "there is no target mysql:"),
@@ -302,6 +306,21 @@ def test_what_is_refused_before_it_starts(
     with pytest.raises(RejectedError, match=said):
         write_table(totals(classic, embedded, tmp_path), checkpoint=tmp_path / "checkpoint", **options)
     assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    ("written", "given"),
+    [
+        (None, {}),
+        ("available now", {"availableNow": True}),
+        ({"availableNow": True}, {"availableNow": True}),
+        ({"processingTime": "10 seconds"}, {"processingTime": "10 seconds"}),
+        ("10 seconds", {"processingTime": "10 seconds"}),
+    ],
+)
+def test_triggers_are_those_of_pyspark(written: Any, given: dict[str, Any]) -> None:
+    """In the words of PySpark's `trigger`, or as one text."""
+    assert sink._trigger(written) == given
 
 
 def test_streams_that_are_no_changes(classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -27,6 +27,7 @@ from foldflight.client.logs import log_event
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.engine.targets import Target, is_key, netted, offsets_name
 from foldflight.errors import RejectedError, RetryableError
+from foldflight.spark.columns import rejecting
 from foldflight.spark.tables.address import KINDS, Address
 from foldflight.spark.tables.catalog import CatalogTable
 from foldflight.spark.tables.delta import DeltaTable
@@ -51,7 +52,7 @@ def write_table(
     *,
     keys: Sequence[str],
     checkpoint: str | Path,
-    trigger: str | None = None,
+    trigger: str | Mapping[str, str | bool] | None = None,
     output_mode: Literal["update", "append"] = "update",
     name: str | None = None,
     create: bool = False,
@@ -80,6 +81,7 @@ def write_table(
         keys: The columns that identify a row of the table.
         checkpoint: The folder in which Spark keeps the query's progress.
         trigger: How often an epoch begins, as "10 seconds", or "available now" to end after all that has arrived.
+            PySpark's names are taken, too: "availableNow", {"availableNow": True}, {"processingTime": "10 seconds"}.
             Default: one epoch after the other.
         output_mode: "append" for closed windows (`emit="append"`).
         name: The query's name.
@@ -104,8 +106,7 @@ def write_table(
         raise RejectedError("SETTINGS", "write_table writes streams, and these rows are a batch: use changes.write")
     if part_rows < 1:
         raise RejectedError("SETTINGS", f"part_rows is {part_rows}; a part has at least one row")
-    if not isinstance(trigger, str | None):
-        raise RejectedError("SETTINGS", f"trigger is {trigger!r}; write '10 seconds', or 'available now'")
+    triggered = _trigger(trigger)
     _check_columns(changes, keys)
     table = _opened(changes, target, keys, create=create, add_columns=add_columns)
     sink = Sink(table, keys, str(checkpoint), is_own=create, part_rows=part_rows, patience_s=patience_s)
@@ -115,11 +116,26 @@ def write_table(
     writer = writer.option("checkpointLocation", str(checkpoint))
     if name is not None:
         writer = writer.queryName(name)
-    if trigger == AVAILABLE_NOW:
-        writer = writer.trigger(availableNow=True)
-    elif trigger is not None:
-        writer = writer.trigger(processingTime=trigger)
+    if triggered:
+        with rejecting("SETTINGS", f"Spark cannot read the trigger {trigger!r}"):
+            writer = writer.trigger(**triggered)
     return writer.start()
+
+
+def _trigger(written: object) -> dict[str, Any]:
+    """Return the arguments of PySpark's `trigger`, none by default. Raises RejectedError SETTINGS."""
+    match written:
+        case None:
+            return {}
+        case str() if written in (AVAILABLE_NOW, "availableNow"):
+            return {"availableNow": True}
+        case str():
+            return {"processingTime": written}
+        case {"availableNow": True, **others} if not others:
+            return {"availableNow": True}
+        case {"processingTime": str(interval), **others} if not others:
+            return {"processingTime": interval}
+    raise RejectedError("SETTINGS", f"trigger is {written!r}; write '10 seconds', or 'available now'")
 
 
 def _check_columns(changes: DataFrame, keys: Sequence[str]) -> None:

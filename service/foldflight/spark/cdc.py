@@ -18,6 +18,7 @@ which keeps the last row of each primary key: an update must retract the old row
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -28,12 +29,14 @@ from pyspark.sql import types as st
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
-from foldflight.spark.columns import column_of, rejecting
+from foldflight.spark.columns import column_of, quoted, rejecting
 from foldflight.spark.errors import raise_error
 
 DELTA_CHANGES: Final = {"insert": "+I", "update_preimage": "-U", "update_postimage": "+U", "delete": "-D"}
 """The values of `_change_type` in Delta's change data feed, for `group_by(..., row_kinds=DELTA_CHANGES)`."""
 
+# Spark reads JSON and DataFrames as STRING only. Databases check the lengths.
+_BOUNDED_TEXT: Final = re.compile(r"\b(?:var)?char(?:acter)?\s*\(\s*\d+\s*\)", re.IGNORECASE)
 _VALUE = "value"
 _ANY_ROW = "MAP<STRING, STRING>"
 _ROW = "row"
@@ -204,13 +207,15 @@ def _refused(what: Column, remedy: str) -> Column:
 def table_schema(df: DataFrame, schema: str | st.StructType) -> st.StructType:
     """Return the type of a table's rows. Raises RejectedError SCHEMA_MISMATCH."""
     if isinstance(schema, st.StructType):
-        return schema
+        if _BOUNDED_TEXT.search(schema.simpleString()) is None:
+            return schema
+        schema = ", ".join(f"{quoted(each.name)} {each.dataType.simpleString()}" for each in schema)
     if not isinstance(schema, str):
         raise RejectedError(
             "SIGNATURE", f"the schema is a text such as 'id BIGINT, amount INT', or a StructType, not {schema!r}"
         )
     with rejecting("SCHEMA_MISMATCH", f"Spark cannot read the schema {schema!r}"):
-        return df.sparkSession.createDataFrame([], schema).schema
+        return df.sparkSession.createDataFrame([], _BOUNDED_TEXT.sub("STRING", schema)).schema
 
 
 def _parsed(df: DataFrame, envelope: st.StructType, **more: Column) -> DataFrame:

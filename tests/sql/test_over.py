@@ -93,3 +93,15 @@ def test_filter_guards_arguments(db: Any, plan: Any) -> None:
     assert values(sql(db, query, plan=plan)) == [(1.0, 0.5, 0), (1.5, 0.5, 1), (None, 0.5, 0)]
     query = "SELECT my_count(v + 1) FILTER (WHERE rand() < 0.5) OVER () AS n FROM hav"
     assert 0 <= sql(db, query, plan=plan).head()[0] <= 4
+
+
+def test_distances_of_several_units(db: Any) -> None:
+    """SQL's intervals of several units are distances, as those of one unit are."""
+    frame = "RANGE BETWEEN INTERVAL {} PRECEDING AND CURRENT ROW"
+    query = """SELECT {}sum(v) OVER (ORDER BY at {}) AS s
+               FROM (SELECT timestamp_seconds(60 * m) AS at, v FROM VALUES (0, 1), (90, 2), (91, 4) AS t(m, v))"""
+    for interval in ("'1:30' HOUR TO MINUTE", "'0 01:30:00' DAY TO SECOND", "'90:00' MINUTE TO SECOND"):
+        statement = query.format("my_", frame.format(interval))
+        assert sql(db, statement, explain=True).head().plan == "over"
+        rows = db.sql(query.format("", frame.format(interval)))
+        assert sorted(values(sql(db, statement))) == sorted(values(rows)) == [(1,), (3,), (6,)]

@@ -295,6 +295,7 @@ def test_idle_is_for_over_in_streams(db: Any, tmp_path: Path) -> None:
     ("table", "expected"),
     [
         ("TUMBLE(TABLE o, DESCRIPTOR(at), INTERVAL '10' MINUTES)", [(0, 10, 3), (20, 30, 4)]),
+        ("TUMBLE(TABLE o, DESCRIPTOR(at), INTERVAL '0:10' HOUR TO MINUTE)", [(0, 10, 3), (20, 30, 4)]),
         (
             "HOP(TABLE o, DESCRIPTOR(at), '10 minutes', '20 minutes')",
             [(-10, 10, 3), (0, 20, 3), (10, 30, 4), (20, 40, 4)],
@@ -304,6 +305,7 @@ def test_idle_is_for_over_in_streams(db: Any, tmp_path: Path) -> None:
             [(0, 10, 3), (0, 20, 3), (20, 30, 4), (20, 40, 4)],
         ),
         ("SESSION((SELECT * FROM o), at, INTERVAL '9' MINUTES)", [(1, 18, 3), (25, 34, 4)]),
+        ("SESSION(TABLE o, DESCRIPTOR(at), INTERVAL '0 00:09:00' DAY TO SECOND)", [(1, 18, 3), (25, 34, 4)]),
     ],
 )
 def test_windows_over_batches(db: Any, table: str, expected: list[tuple[int, int, int]]) -> None:

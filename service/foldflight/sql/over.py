@@ -32,6 +32,7 @@ from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in, orde
 from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, star_of, unaliased, written_items
 from foldflight.sql.meaning import guarded
 from foldflight.sql.text import Edits, Span, Text, quoted
+from foldflight.sql.windows import in_units
 
 
 class _Window(NamedTuple):
@@ -496,11 +497,11 @@ def _written(key: OrderKey) -> str:
 
 
 def _interval(text: Text, span: Span, sign: int) -> str:
-    """Return `'1' HOUR`, `1 HOUR` or `'1 hour 30 minutes'` as `over` takes it."""
+    """Return `'1' HOUR`, `'1:30' HOUR TO MINUTE`, `1 HOUR` or `'1 hour 30 minutes'` as `over` takes it."""
     first = text.tokens[span.start]
     written = first.value if first.kind == "string" else first.text
     unit = "".join(f" {text.tokens[index].text}" for index in range(span.start + 1, span.stop))
-    interval = interval_of(written + unit)
+    interval = interval_of(in_units(written + unit))
     if interval is None:
         raise CannotFoldError(f"the interval {text.slice(span)} as the end of its frame")
     parts = [(sign * number, name) for number, name in zip(interval, interval._fields, strict=True) if number]

@@ -20,6 +20,15 @@ SYNTAX: Final = {
     "CUMULATE": "CUMULATE(TABLE t, DESCRIPTOR(time), step, size)",
     "SESSION": "SESSION(TABLE t, DESCRIPTOR(time), gap)",
 }
+# The units of SQL's intervals, what separates them from the one before, and how many of them the one before may have.
+_UNITS: Final = ("year", "month", "day", "hour", "minute", "second")
+_SEPARATORS: Final = {"month": "-", "day": "", "hour": " ", "minute": ":", "second": ":"}
+_MOST: Final = {"month": 11, "hour": 23, "minute": 59, "second": 59}
+_RANGE: Final = re.compile(
+    r"\s*([-+]?)(\d+(?:[ :-]\d+)+)(?:\.(\d{1,6}))?\s+"
+    r"(YEAR(?=\s+TO\s+MONTH)|DAY|HOUR|MINUTE)\s+TO\s+(MONTH|HOUR|MINUTE|SECOND)\s*",
+    re.IGNORECASE,
+)
 _LENGTHS: Final = {"TUMBLE": 1, "HOP": 2, "CUMULATE": 2, "SESSION": 1}
 
 
@@ -123,10 +132,37 @@ def window_of_call(text: Text, call: ParsedCall) -> Window:
 
 
 def _length(text: Text, span: Span) -> str:
-    """Return the length of a window as `group_by` takes it: `INTERVAL '5' MINUTES` and '5 minutes' are `5 MINUTES`."""
+    """Return the length of a window as `group_by` takes it: `INTERVAL '5' MINUTES` and '5 minutes' are `5 MINUTES`.
+
+    `INTERVAL '1:30' HOUR TO MINUTE` is `1 hour 30 minute`.
+    """
     first = text.tokens[span.start]
     if len(span.indexes) == 1 and first.kind == "string":
         return first.value
     if not text.says(span.start, "INTERVAL"):
         raise text.error("the length of a window is expected here: INTERVAL '5' MINUTES, or '5 minutes'", span)
-    return re.sub(r"(?i)^interval\s+|['\"]", "", text.slice(span))
+    written = re.sub(r"(?i)^interval\s+|['\"]", "", text.slice(span))
+    return in_units(written)
+
+
+def in_units(interval: str) -> str:
+    """Return an interval of several units, as `1:30 HOUR TO MINUTE`, with its units; other texts as they are.
+
+    >>> in_units("1:30 HOUR TO MINUTE")
+    '1 hour 30 minute'
+    >>> in_units("-1 02:00:00.5 DAY TO SECOND")
+    '-1 day -02 hour -00 minute -00 second -500000 microsecond'
+    """
+    match = _RANGE.fullmatch(interval)
+    if match is None:
+        return interval
+    sign, digits, fraction, first, last = match.groups()
+    units = _UNITS[_UNITS.index(first.lower()) : _UNITS.index(last.lower()) + 1]
+    numbers = re.split("[ :-]", digits)
+    separators = "".join(_SEPARATORS[unit] for unit in units[1:])
+    if re.sub(r"\d", "", digits) != separators or (fraction and units[-1] != "second"):
+        return interval
+    if any(int(number) > _MOST[unit] for number, unit in zip(numbers[1:], units[1:], strict=True)):
+        return interval
+    terms = [f"{sign}{number} {unit}" for number, unit in zip(numbers, units, strict=True)]
+    return " ".join([*terms, *([f"{sign}{fraction:0<6} microsecond"] if fraction else [])])

@@ -228,3 +228,15 @@ def test_mistakes_are_refused_before_anything_runs(
         "recompute, because",
     ):
         assert f"folded: {way}" in shown
+
+
+def test_the_keys_may_be_named(classic: Any) -> None:
+    """`partition_by` has the words of SQL, beside `order_by`: a name, a Column or a list."""
+    df = classic.createDataFrame([("a", 1), ("a", 2), ("b", 3)], "k string, v int")
+    count = connect("embedded:")["count"]
+    expected = sorted(over(df, "k", order_by="v").agg(n=count()).collect())
+    for keys in ("k", df["k"], ["k"]):
+        assert sorted(over(df, partition_by=keys, order_by="v").agg(n=count()).collect()) == expected
+    with pytest.raises(RejectedError, match="PARTITION BY twice") as raised:
+        over(df, "k", partition_by="k")
+    assert raised.value.code == "SIGNATURE"

@@ -311,18 +311,28 @@ class Columns:
                     raise RejectedError(
                         "SCHEMA_MISMATCH",
                         f"{name} takes {spark_name(type_)} for its argument {each.function.input_names[index]}, and "
-                        f"{text_of(written)} is {spark_name(given)}; {_conversion(text_of(written), type_)}",
+                        f"{text_of(written)} is {spark_name(given)}; {_conversion(text_of(written), given, type_)}",
                         function=name,
                     )
 
 
-def _conversion(written: str, type_: pa.DataType) -> str:
-    """Return the instruction that tells how to convert an argument to a type."""
+def _conversion(written: str, given: pa.DataType, type_: pa.DataType) -> str:
+    """Return the instruction that tells how to convert an argument of one type to another."""
     if is_json(type_):
         return f"give the text of JSON, as to_json({written}) makes it"
     if not _is_of_spark(type_):
         return f"Spark has no {spark_name(type_)}, so the function's author has to declare another type"
-    return f"convert it in the query: CAST({written} AS {spark_name(type_)})"
+    return f"{zone_remedy(given, type_)}convert it in the query: CAST({written} AS {spark_name(type_)})"
+
+
+def zone_remedy(given: pa.DataType, declared: pa.DataType) -> str:
+    """Return the remedy for an argument with a time zone of a function that takes none; otherwise an empty text.
+
+    A cast in the query would take the digits of the session's zone, which is rarely what was meant.
+    """
+    if not (pa.types.is_timestamp(given) and given.tz and pa.types.is_timestamp(declared)):
+        return ""
+    return "TIMESTAMP in input_types is SQL's, without a time zone: declare TIMESTAMPTZ there, or "
 
 
 def _is_of_spark(type_: pa.DataType) -> bool:

@@ -58,6 +58,7 @@ _MEASURED: Final = (st.NumericType, st.DateType, st.TimestampType, st.TimestampN
 def over(
     df: DataFrame,
     *keys: str | Column | Sequence[str | Column],
+    partition_by: str | Column | Sequence[str | Column] = (),
     order_by: str | Column | Sequence[str | Column] = (),
     buckets: int = 32,
     idle: str | None = None,
@@ -73,6 +74,7 @@ def over(
         df: A batch or streaming DataFrame, of classic PySpark or of Spark Connect.
         keys: The columns of PARTITION BY: column names, SQL expressions, or Columns; or one list of them. Without keys
             all rows are one partition, which one task computes.
+        partition_by: The same columns by name, instead of `keys`: `over(df, partition_by="k", order_by="at")`.
         order_by: The columns of ORDER BY. A text may end with ASC or DESC, and with NULLS FIRST or NULLS LAST. By
             default the order is ascending; NULL comes first in ascending and last in descending order. A column of the
             input may also be given as PySpark's `desc("at")`. For streams the first one is the column under
@@ -93,7 +95,10 @@ def over(
     """
     if not isinstance(df, DataFrame):
         raise RejectedError("SIGNATURE", f"over takes a DataFrame of Spark, and this is {type(df).__qualname__}")
-    chosen = listed(keys)
+    named = tuple(partition_by) if isinstance(partition_by, (list, tuple)) else (partition_by,)
+    if keys and named:
+        raise RejectedError("SIGNATURE", "over has columns of PARTITION BY twice; give them as keys or as partition_by")
+    chosen = listed(keys) or named
     roles = [f"the key {text_of(key)!r}" for key in chosen]
     columns = tuple(key_of(df, key, role) for key, role in zip(chosen, roles, strict=True))
     names = tuple(key_name(df, key, column) for key, column in zip(chosen, columns, strict=True))

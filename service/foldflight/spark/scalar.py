@@ -40,7 +40,7 @@ from foldflight.functions.types.sql import sql_name
 from foldflight.spark.arrow import arrow_function, step_name
 from foldflight.spark.attempts import attempt
 from foldflight.spark.carrier import SPARK, result_types
-from foldflight.spark.columns import Columns, spark_name, text_of
+from foldflight.spark.columns import Columns, spark_name, text_of, zone_remedy
 from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.types import arrow_fields, check_returned, check_udf
@@ -588,7 +588,7 @@ class _OneCall:
             raise RejectedError(
                 "SCHEMA_MISMATCH",
                 f"{self.function} takes {spark_name(wanted)} for its argument {name} and was given "
-                f"{spark_name(array.type)}; cast it in the query",
+                f"{spark_name(array.type)}; {zone_remedy(array.type, wanted)}cast it in the query",
                 function=self.function,
             )
         column = Argument.cast(name, array, wanted)

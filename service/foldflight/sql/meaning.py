@@ -24,7 +24,7 @@ from foldflight.functions import can_widen
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.literals import check_known
 from foldflight.spark.carrier import result_carrier
-from foldflight.spark.columns import spark_name
+from foldflight.spark.columns import spark_name, zone_remedy
 from foldflight.spark.months import interval_text, is_months, months_text
 from foldflight.spark.types import arrow_fields, check_compared
 from foldflight.spark.versions.types import spark_type
@@ -733,7 +733,7 @@ def _argument_types(
         if not can_widen(given, wanted):
             raise analysis.text.error(
                 f"{entry.name} takes {spark_name(wanted)} for its argument {name}, and this is {spark_name(given)}; "
-                f"write CAST({analysis.text.slice(span)} AS {spark_name(wanted)})",
+                f"{zone_remedy(given, wanted)}write CAST({analysis.text.slice(span)} AS {spark_name(wanted)})",
                 span,
                 code="SCHEMA_MISMATCH",
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,10 @@ from pyspark.sql import Row
 from pyspark.sql import functions as sf
 
 from foldflight import RejectedError, connect
+from foldflight.engine.batch.scalar import ScalarQuery, Steps
+from foldflight.engine.query.blocks import BlockBounds
 from foldflight.spark import dead_letters, group_by, join_lateral, results, scalar, with_columns
+from foldflight.spark.carrier import SPARK
 from foldflight.spark.errors import error_of
 from tests import scalar_functions
 from tests.spark_sessions import since_spark
@@ -320,3 +324,24 @@ def test_mapped_rows_with_two_columns_of_one_name(classic: Any, embedded: Any) -
     assert [tuple(row) for row in mapped.collect()] == [(1, 2, 3, 5, "a b", 10)]
     lateral = join_lateral(joined, embedded["split"]("text"))
     assert [tuple(row)[:5] for row in lateral.collect()] == [(1, 2, 3, 5, "a b")] * 2
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_each_batch_has_an_answer_of_its_length(functions: Any, count: int) -> None:
+    """Spark joins them batch by batch where it reads Arrow, such as its Arrow cache: empty batches, too."""
+    multiply = functions["multiply"]
+    outputs = {f"m{index}": multiply("a", "b") for index in range(count)}
+    steps = Steps(lambda column, _: str(column))
+    columns = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    uses = {name: steps.add(use) for name, use in outputs.items()}
+    query = ScalarQuery.of(multiply.transport, steps, uses, columns, types=SPARK)
+    types = pa.schema([(name, pa.int64()) for name in uses])
+    query = replace(query, bounds=BlockBounds(rows_max=1000))
+    lengths = [0, 3, 1500, 0, 1, 700, 2500, 0, 0]
+    given = [(pa.array(range(length), pa.int64()),) * 2 for length in lengths]
+    answers = list(scalar._evaluated(query, types, iter(given)))
+    assert [len(answer) for answer in answers] == lengths
+    for answer, length in zip(answers, lengths, strict=True):
+        values = answer if count == 1 else answer.field(1)
+        assert values.to_pylist() == [value * value for value in range(length)]
+    assert [len(answer) for answer in scalar._evaluated(query, types, iter([given[0]]))] == [0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -329,17 +330,32 @@ def chunk_schema(fields: pa.Schema, shown: Sequence[str]) -> pa.Schema:
 
 
 def _evaluated(query: ScalarQuery, types: pa.Schema, batches: Iterator[Any]) -> Iterator[pa.Array]:
-    """Yield the outputs of Spark's batches: of one output its values, of several structs.
+    """Yield one array for each of Spark's batches: the values of a single output, or structs of several.
 
-    The lengths agree with the input in total only.
+    Most of Spark's operators join the arrays to their input row by row, but those that read Arrow (its Arrow cache)
+    join them batch by batch.
     """
     chunk = query.opening.columns
-    blocks = gather(_batches(batches, len(chunk)), chunk, query.bounds)
-    for _, answer in query.answers(blocks):
+    lengths: deque[int] = deque()
+
+    def noted() -> Iterator[pa.RecordBatch]:
+        for batch in _batches(batches, len(chunk)):
+            lengths.append(batch.num_rows)
+            yield batch
+
+    # Spark copies structs row by row, which costs more than the column of a single output.
+    waiting = pa.nulls(0, types.types[0] if len(types) == 1 else pa.struct(list(types)))
+    for _, answer in query.answers(gather(noted(), chunk, query.bounds)):
         arrays = [column.combine_chunks() for column in answer.columns]
         members = [convert(_one(array), type_) for array, type_ in zip(arrays, types.types, strict=True)]
-        # Spark copies structs row by row, which costs more than the column of a single output.
-        yield members[0] if len(members) == 1 else pa.StructArray.from_arrays(members, fields=list(types))
+        made = members[0] if len(members) == 1 else pa.StructArray.from_arrays(members, fields=list(types))
+        waiting = pa.concat_arrays([waiting, made]) if len(waiting) else made
+        while lengths and lengths[0] <= len(waiting):
+            count = lengths.popleft()
+            yield waiting.slice(0, count)
+            waiting = waiting.slice(count)
+    for _ in lengths:  # the last batches have no rows
+        yield waiting
 
 
 def _one(array: Any) -> pa.Array:

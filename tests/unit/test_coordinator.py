@@ -49,8 +49,15 @@ URLS = ("grpc://a", "grpc://b")
 ASKING = Checkpoint(if_reopen=True)
 
 
-def opened(name: str = "s", fingerprint: str = "f1") -> Opened:
-    call = OpenedCall(fingerprint, can_retract=True, can_merge=False, is_invertible=True, input_types=(pa.int64(),))
+def opened(name: str = "s", fingerprint: str = "f1", code: str = "") -> Opened:
+    call = OpenedCall(
+        fingerprint,
+        can_retract=True,
+        can_merge=False,
+        is_invertible=True,
+        input_types=(pa.int64(),),
+        code_digest=code,
+    )
     return Opened(name, 1, (call,), LIMITS, RESULTS)
 
 
@@ -69,7 +76,13 @@ class Telling:
         opening = Open((Call("sum", ("v",)),), COLUMNS, returns=returns or Returns(), **asked)
         self.now_s = 100.0
         self.coordinator = Coordinator(
-            opening, urls, Circuits(lambda: 0.5), bounds=FailoverBounds(**more), now_s=lambda: self.now_s
+            opening,
+            urls,
+            Circuits(lambda: 0.5),
+            code_digests={"sum": more.pop("known", "")},
+            strict=more.pop("strict", False),
+            bounds=FailoverBounds(**more),
+            now_s=lambda: self.now_s,
         )
 
     def tell(self, *events: Event) -> list[Any]:
@@ -468,6 +481,62 @@ def test_patience_and_back_off() -> None:
     assert said.error.code == "OVERLOADED"
     assert "no server took the exchange within 10 s" in said.error.message
     assert said.error.story[0].startswith("0.0s refused by grpc://a: OVERLOADED")
+
+
+def test_an_exchange_stays_on_its_code() -> None:
+    """A server with other code does not take over; one that does not tell its code does."""
+    telling = Telling(("grpc://a", "grpc://b"), patience_s=0.0)
+    telling.tell(STARTED, accepted(opened("one", code="1")), given(CHUNK), SENT)
+    telling.tell(lost(RetryableError("UNREACHABLE", "gone")))
+    said = telling.tell(accepted(opened("two", code="2")))
+    assert isinstance(said[-1], GiveUp)
+    assert isinstance(said[-1].error, RetryableError)
+    assert "server two has other code of sum than one, on which the exchange began" in said[-1].error.message
+    telling = Telling(("grpc://a", "grpc://b"))
+    telling.tell(STARTED, accepted(opened("one", code="1")), given(CHUNK), SENT)
+    telling.tell(lost(RetryableError("UNREACHABLE", "gone")))
+    assert isinstance(telling.tell(accepted(opened("two", code="")))[-1], SendFrame)
+
+
+def test_waiting_for_the_old_code_ends() -> None:
+    """After nine servers with other code in a row the exchange ends, so that the task is repeated with the new code."""
+    telling = Telling(("grpc://a",), losses_max=8, patience_s=1e9)
+    telling.tell(STARTED, accepted(opened("one", code="1")), given(CHUNK), SENT)
+    said = telling.tell(lost(RetryableError("UNREACHABLE", "gone")))
+    refusals = 0
+    while not isinstance(said[-1], GiveUp):
+        if isinstance(said[-1], Rest):
+            telling.now_s = said[-1].until_s
+            said = telling.tell(RESTED)
+        else:
+            refusals += 1
+            said = telling.tell(accepted(opened("two", code="2")))
+    assert refusals == 9
+    assert "9 answers in a row were of servers with other code" in said[-1].error.message
+
+
+def test_a_server_with_other_code_is_told_of() -> None:
+    """A new exchange uses a server with other code than the client has seen, with a warning."""
+    telling = Telling(known="1")
+    told, *_ = telling.tell(STARTED, accepted(opened("two", code="2")))
+    assert isinstance(told, LogEvent)
+    assert told.once
+    assert told.fields["functions"] == "sum"
+    assert (told.fields["server_id"], told.fields["code_digests"], told.fields["expected"]) == ("two", "2", "1")
+    assert Telling(known="1").tell(STARTED, accepted(opened("one", code="1"))) == []
+    assert Telling(known="1").tell(STARTED, accepted(opened("old"))) == []
+
+
+def test_strict_refuses_other_code() -> None:
+    """With `strict` the next server is tried, and without another one the error says what differs."""
+    telling = Telling(("grpc://a", "grpc://b"), known="1", strict=True, patience_s=0.0)
+    said = telling.tell(STARTED, accepted(opened("two", code="2")))
+    assert isinstance(said[-1], OpenConnection)
+    assert isinstance(telling.tell(accepted(opened("one", code="1")))[-1], LogEvent)  # it goes on
+    telling = Telling(("grpc://a",), known="1", strict=True, patience_s=0.0)
+    said = telling.tell(STARTED, accepted(opened("two", code="2")))
+    assert isinstance(said[-1], GiveUp)
+    assert "other code of sum than the client has seen" in said[-1].error.message
 
 
 def test_the_error_names_each_server() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from foldflight import connect
+from foldflight import connect, udaf
 from foldflight.client import EmbeddedTransport, FlightTransport, Functions, OpenExchange, close_connections, flight
 from foldflight.client.failover import SurvivingExchange
 from foldflight.errors import FunctionError, RejectedError, RetryableError
@@ -364,3 +364,91 @@ def test_over_goes_on_when_a_server_is_killed(fork: Fork, is_stream: bool) -> No
 
     assert over(connect(",".join(each.url for each in servers)), strike) == expected
     assert len({each.url for each in killed}) == 2
+
+
+def summing(factor: int) -> type:
+    """Return a function whose code differs by a variable, under one name and version."""
+
+    def times(value: int) -> int:
+        return value * factor
+
+    @udaf(name="summing", input_types=["BIGINT"], result_type="BIGINT")
+    class Summing:
+        def create_accumulator(self) -> list[int]:
+            return [0]
+
+        def accumulate(self, accumulator: list[int], value: int) -> None:
+            accumulator[0] += times(value)
+
+        def merge(self, accumulator: list[int], other: list[int]) -> None:
+            accumulator[0] += other[0]
+
+        def get_value(self, accumulator: list[int]) -> int:
+            return accumulator[0]
+
+    return Summing
+
+
+@pytest.fixture
+def mixed() -> Iterator[tuple[str, str]]:
+    """Two servers with other code of one function."""
+    settings = {"state_keys": STATE_KEY, "health_port": 0, "http_port": 0}
+    with (
+        serving(summing(1), server_id="one", **settings) as one,
+        serving(summing(2), server_id="two", **settings) as two,
+    ):
+        yield one.url, two.url
+    close_connections()
+
+
+def test_servers_with_other_code_are_told_of(mixed: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    """`connect` names both servers and the function; `strict` refuses them."""
+    with caplog.at_level(logging.WARNING, "foldflight.client"):
+        connect(",".join(mixed))
+    assert all(url in caplog.text for url in mixed)
+    assert "different code of summing, so" in caplog.text
+    with pytest.raises(RejectedError, match="STATE_MISMATCH") as caught:
+        connect(",".join(mixed), strict=True)
+    assert all(url in caught.value.message for url in mixed)
+    caplog.clear()
+    connect(",".join([mixed[0], mixed[0]]), strict=True)
+    with pytest.raises(RejectedError, match="strict is for servers only"):
+        connect(summing(1), strict=True)
+    assert not caplog.text
+
+
+def test_an_exchange_never_mixes_codes(mixed: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    """It ends rather than continue on a server with other code; the next one begins there, with a warning."""
+    bounds = FailoverBounds(patience_s=0.0)
+    transport = FlightTransport(mixed, deadline_s=DEADLINE_S, bounds=bounds)
+    transport.infos()
+    call = opening(Call("summing", ("value",)))
+    values = {}
+    with caplog.at_level(logging.WARNING, "foldflight.client"):
+        for _ in range(2):
+            with transport.open(call) as exchange:
+                exchange.chunk(rows((0, 0, 5)))
+                values[exchange.opened.server_id] = end_epoch(exchange, 1)["output_0"].to_pylist()
+    assert values == {"one": [5], "two": [10]}
+    assert "a server has other code of functions than the client has seen functions=summing" in caplog.text
+    exchange = transport.open(call)
+    exchange.chunk(rows((0, 0, 5)))
+    exchange._connection.cut()
+    with pytest.raises(RetryableError, match="on which the exchange began"):
+        end_epoch(exchange, 1)
+
+
+def test_strict_clients_use_the_code_that_they_know(mixed: tuple[str, str]) -> None:
+    """A strict client of one server refuses the other one, which answers later, for plans and exchanges."""
+    call = opening(Call("summing", ("value",)))
+    transport = FlightTransport(mixed[:1], deadline_s=DEADLINE_S, bounds=IMPATIENT, strict=True)
+    transport.infos()
+    transport.urls = mixed
+    for _ in range(3):
+        transport.describe(call)
+        with transport.open(call) as exchange:
+            assert exchange.opened.server_id == "one"
+    transport.urls = mixed[1:]
+    for use in (transport.describe, transport.open):
+        with pytest.raises(RetryableError, match="strict is set"):
+            use(call)

@@ -187,11 +187,12 @@ def test_both_transports_describe_how_a_call_is_lifted(transport: Transport) -> 
 def test_both_transports_list_the_same_functions(flight: FlightTransport) -> None:
     """ListFlights returns the registry; how a function is folded may differ between servers.
 
-    Embedded, neither this nor how it is lifted is told without looking at its code.
+    Embedded, neither this, nor how it is lifted, nor the digest of its code is told without looking at its code.
     """
     embedded = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
-    assert [replace(info, folding=None, lift="") for info in flight.infos()] == embedded.infos()
+    assert [replace(info, folding=None, lift="", code_digest="") for info in flight.infos()] == embedded.infos()
     assert {"weighted_avg", "count", "talks"} <= {info.name for info in flight.infos()}
+    assert all(len(info.code_digest) == 16 for info in flight.infos())
 
 
 def test_flight_transport_can_be_pickled(flight: FlightTransport) -> None:

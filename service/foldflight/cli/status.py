@@ -137,7 +137,8 @@ def status_view(servers: Servers, *, wide: bool = True) -> Group:
     versions = _placed(answering, lambda server: {"foldflight": server["version"]})
     functions = _placed(answering, lambda server: server["functions"])
     alike = [*_alike("version", versions, len(answering)), *_alike("functions", functions, len(answering))]
-    return Group(table, *silent, *_failing(answering), *alike)
+    code = _placed(answering, lambda server: server.get("code_digests", {}))
+    return Group(table, *silent, *_failing(answering), *alike, *_differing(code))
 
 
 def _failing(servers: Servers) -> Iterator[Text]:
@@ -185,6 +186,14 @@ def _alike(what: str, placed: Placed, servers: int) -> Iterator[Text]:
         if name not in alike:
             where = "; ".join(f"{version} on {', '.join(sorted(ids))}" for version, ids in sorted(by.items()))
             yield Text(f"{name} differs: {where}", "red")
+
+
+def _differing(code: Placed) -> Iterator[Text]:
+    """Yield the functions of which servers have different code. Older servers do not report their code."""
+    for name, by in sorted(code.items()):
+        if len(by) > 1:
+            where = "; ".join(f"{digest} on {', '.join(sorted(ids))}" for digest, ids in sorted(by.items()))
+            yield Text(f"{name} has different code: {where}", "red")
 
 
 def _duration(seconds: float) -> str:

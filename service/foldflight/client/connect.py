@@ -50,6 +50,7 @@ def connect(
     tls_key: str | os.PathLike[str] | None = None,
     otlp_endpoint: str | None = None,
     record: Recordings | None = None,
+    strict: bool = False,
 ) -> Functions:
     """Get the functions of modules and classes, or of servers.
 
@@ -83,6 +84,9 @@ def connect(
             install 'foldflight[otel]'` here and on the workers. Default: nothing of OpenTelemetry is imported.
         record: Records exchanges of embedded functions, to replay them later: `Recordings("recordings")` those in which
             a function raises. Servers record with `foldflight serve --record DIR`.
+        strict: Whether servers are refused that have other code of a function than the first one that answered, though
+            its version is the same. Default: they are used, with a warning that names both, as a rolling deployment
+            needs.
 
     Returns:
         Functions: The functions by name, as `connect(...)["weighted_avg"]` or `connect(...).weighted_avg`. If there is
@@ -94,7 +98,8 @@ def connect(
             if the packages that reach servers or of OpenTelemetry are missing here or too old;
             SIGNATURE for a bad target, a Java class that is not a function, or if an embedded function is declared
             `compile=True` and cannot be compiled, or for a token that cannot be sent; SETTINGS if a file cannot be read
-            or has no such certificate or key; UNAUTHENTICATED.
+            or has no such certificate or key; UNAUTHENTICATED; STATE_MISMATCH, if `strict`, for servers with different
+            code of one function.
 
     >>> connect("embedded:")["count"]().function.signature
     'count([value]) -> BIGINT'
@@ -128,9 +133,12 @@ def connect(
                 job_parameters=job_parameters,
                 bundle_key=_bundle_key(bundle_key),
                 otlp_endpoint=otlp_endpoint,
+                strict=strict,
             )
         )
         return functions.register(*java_functions(java)) if java else functions
+    if strict:
+        raise RejectedError("SIGNATURE", "strict is for servers only; remove it: embedded functions have one code")
     if bundle_key is not None:
         raise RejectedError(
             "SIGNATURE", "bundle_key is for servers only; remove it: embedded functions are registered without one"

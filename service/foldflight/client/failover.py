@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from foldflight.client.connection import Connection
 from foldflight.client.exchange import OpenExchange, closed_error
@@ -27,6 +27,20 @@ from foldflight.exchange.failover.steps import (
 from foldflight.exchange.frames import EngineFrame, Open
 
 _LOGGER = "foldflight.client"
+
+
+_told: Final[set[str]] = set()
+_TOLD_MAX: Final = 1000
+
+
+def _is_told(event: LogEvent) -> bool:
+    """Return whether an event has been logged in this process, and note it. A stream opens exchanges for ever."""
+    key = repr(event)
+    if key in _told:
+        return True
+    if len(_told) < _TOLD_MAX:
+        _told.add(key)
+    return False
 
 
 class SurvivingExchange(OpenExchange):
@@ -97,7 +111,8 @@ class SurvivingExchange(OpenExchange):
             case LeaveConnection():
                 self._leave(is_cut=False)
             case LogEvent():
-                log_event(set_up(_LOGGER, logging.WARNING), logging.WARNING, instruction.event, instruction.fields)
+                if not (instruction.once and _is_told(instruction)):
+                    log_event(set_up(_LOGGER, logging.WARNING), logging.WARNING, instruction.event, instruction.fields)
             case GiveUp():
                 raise instruction.error
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import logging
 import os
 import random
 import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -24,23 +26,30 @@ from foldflight.client.connection import Connection, Resolve, check_resolve
 from foldflight.client.edge import translated
 from foldflight.client.exchange import OpenExchange
 from foldflight.client.failover import SurvivingExchange
+from foldflight.client.logs import set_up
 from foldflight.client.patience import Patience
 from foldflight.client.process import take_first_turn
 from foldflight.client.watchdog import Guard
-from foldflight.errors import RejectedError, RetryableError
+from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, encode_open
 from foldflight.exchange.failover.circuits import Circuits, problem_of
-from foldflight.exchange.failover.coordinator import Coordinator
+from foldflight.exchange.failover.coordinator import Coordinator, strict_refusal
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.fields import app_metadata_in
 from foldflight.exchange.frames import Frame, FunctionInfo, Open, Opened
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_info
+from foldflight.functions.author.codedigest import other_code
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.shipping.bundles import REGISTER_ACTION
 from foldflight.shipping.pickling import bundle_of
 
 _GONE = frozenset({"UNREACHABLE", "DEADLINE"})
+
+_LOGGER: Final = "foldflight.client"
+# Servers whose code is compared when a client connects, and how long it waits for each.
+_ASKED_AT_ONCE: Final = 32
+_COMPARED_S_MAX: Final = 5.0
 
 R = TypeVar("R")
 Tls = tuple[tuple[str, bytes], ...]
@@ -82,6 +91,7 @@ class FlightTransport:
         job_parameters: Values of `FunctionContext.job_parameters`. Those of an Open take precedence.
         bundle_key: Signs functions that are registered. The key stays in this process; signed bundles are sent.
         otlp_endpoint: The collector of spans. Default: there are no spans.
+        strict: Whether servers with other code of a function are refused. Default: they are used, with a warning.
     """
 
     def __init__(
@@ -95,8 +105,11 @@ class FlightTransport:
         job_parameters: Mapping[str, str] | None = None,
         bundle_key: str | None = None,
         otlp_endpoint: str | None = None,
+        strict: bool = False,
     ) -> None:
         self.otlp_endpoint = otlp_endpoint
+        self._strict = strict
+        self._code_digests: dict[str, str] = {}  # of the functions by name, as `infos` and `register` have seen them
         self.urls = tuple(urls)
         self._bounds = FailoverBounds() if bounds is None else bounds
         self._deadline_s = deadline_s
@@ -110,16 +123,51 @@ class FlightTransport:
         return {**self.__dict__, "_bundle_key": None}
 
     def infos(self, *, look: bool = False) -> list[FunctionInfo]:  # noqa: ARG002 - servers always report it
-        """Return the functions of the servers, sorted by name. All servers are assumed to have the same functions.
+        """Return the functions of the servers, sorted by name.
+
+        The functions are those of the first server that answers. The others are asked whether they have the same code.
 
         Raises:
             RetryableError: UNREACHABLE or DEADLINE if no server answers.
+            RejectedError: STATE_MISMATCH if servers have different code of a function, and `strict` is set.
         """
 
-        def ask(client: Any, options: Any, _url: str) -> list[FunctionInfo]:
-            return [decode_info(app_metadata_in(flight.serialize())) for flight in client.list_flights(options=options)]
+        def ask(client: Any, options: Any, url: str) -> tuple[str, list[FunctionInfo]]:
+            flights = client.list_flights(options=options)
+            return url, [decode_info(app_metadata_in(flight.serialize())) for flight in flights]
 
-        return sorted(self._ask_servers(ask), key=lambda info: info.name)
+        first, infos = self._ask_servers(ask)
+        self._code_digests.update({info.name: info.code_digest for info in infos})
+        others = [url for url in self.urls if url != first]
+        if others:
+            with ThreadPoolExecutor(min(len(others), _ASKED_AT_ONCE)) as pool:
+                for url, digests in pool.map(functools.partial(self._digests_of, ask), others):
+                    self._check_code(first, url, digests)
+        return sorted(infos, key=lambda info: info.name)
+
+    def _digests_of(self, ask: Callable[..., tuple[str, list[FunctionInfo]]], url: str) -> tuple[str, dict[str, str]]:
+        """Return the digests of a server's functions; none of a server that does not answer, which exchanges tell."""
+        deadline_s = min(self._deadline_s, _COMPARED_S_MAX)
+        options = fl.FlightCallOptions(timeout=deadline_s, headers=_headers(self._token))
+        try:
+            _, infos = ask(_connections_of_this_process().client(url, self._deadline_s, self._tls), options, url)
+        except (pa.ArrowException, OSError, FoldflightError):
+            return url, {}
+        return url, {info.name: info.code_digest for info in infos}
+
+    def _check_code(self, first: str, url: str, digests: Mapping[str, str]) -> None:
+        """Warn of two servers with different code of functions, or refuse them if `strict`."""
+        other = other_code(self._code_digests, digests)
+        if not other:
+            return
+        message = (
+            f"{first} and {url} have different code of {', '.join(other)}, so the tasks of one query may use either; "
+            "deploy the same code on all servers"
+        )
+        if self._strict:
+            raise RejectedError("STATE_MISMATCH", message, function=other[0])
+        fields = {"functions": ", ".join(other), "servers": f"{first}, {url}"}
+        set_up(_LOGGER, logging.WARNING).warning("%s", message, extra={"event": "different code", **fields})
 
     def register(self, functions: Sequence[AnyFunction]) -> list[FunctionInfo]:
         """Sign functions, check with one server that it accepts them, and send them with each exchange that calls them.
@@ -144,6 +192,7 @@ class FlightTransport:
 
         infos = self._ask_servers(ask)
         self._bundles.update({function.name: bundle for function in functions})
+        self._code_digests.update({info.name: info.code_digest for info in infos})
         return infos
 
     def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
@@ -153,7 +202,11 @@ class FlightTransport:
         def ask(client: Any, options: Any, url: str) -> Opened:
             flight = client.get_flight_info(descriptor, options)
             metadata = app_metadata_in(flight.serialize())
-            return _check_opened(decode(Message(metadata, _empty_batch(flight.schema)), Role.SERVER), url)
+            opened = _check_opened(decode(Message(metadata, _empty_batch(flight.schema)), Role.SERVER), url)
+            refusal = strict_refusal(open, opened, self._code_digests) if self._strict else None
+            if refusal is not None:
+                raise refusal
+            return opened
 
         return self._ask_servers(ask, patience_s=self._bounds.patience_s)
 
@@ -187,7 +240,15 @@ class FlightTransport:
         circuits, clock = _connections_of_this_process().circuits, _Clock()
         if (turn := take_first_turn()) is not None:
             circuits.begin(turn)
-        coordinator = Coordinator(opening, self.urls, circuits, bounds=self._bounds, now_s=clock.now_s)
+        coordinator = Coordinator(
+            opening,
+            self.urls,
+            circuits,
+            bounds=self._bounds,
+            now_s=clock.now_s,
+            code_digests=self._code_digests,
+            strict=self._strict,
+        )
         dial: Callable[[str, Open], Connection] = functools.partial(self._dial, resolve=resolve)
         if self.otlp_endpoint is not None:
             from foldflight.client.traced import traced_dial

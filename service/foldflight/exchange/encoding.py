@@ -57,7 +57,15 @@ _LITERALS_BYTES_MAX: Final = 1 << 20
 # What a message and its value have alike.
 _OPEN: Final = ("initial_outputs", "row_outputs", "emits", "isolate_errors", "keeps_views", "protocol_version")
 _CALL: Final = ("function", "distinct", "materialize", "fingerprint")
-_OPENED_CALL: Final = ("fingerprint", "can_retract", "can_merge", "is_invertible", "can_migrate", "is_ordered")
+_OPENED_CALL: Final = (
+    "fingerprint",
+    "can_retract",
+    "can_merge",
+    "is_invertible",
+    "can_migrate",
+    "is_ordered",
+    "code_digest",
+)
 # The metadata of every chunk.
 _CHUNK: Final = pb.EngineFrame(chunk=pb.Chunk()).SerializeToString()
 

@@ -230,7 +230,7 @@ class Opened(_message.Message):
     def __init__(self, server_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[OpenedCall, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., knows_if_reopen: _Optional[bool] = ..., knows_emits: _Optional[bool] = ..., knows_views: _Optional[bool] = ...) -> None: ...
 
 class OpenedCall(_message.Message):
-    __slots__ = ("fingerprint", "can_retract", "can_merge", "is_invertible", "input_types", "can_migrate", "is_ordered", "views", "folded", "lift")
+    __slots__ = ("fingerprint", "can_retract", "can_merge", "is_invertible", "input_types", "can_migrate", "is_ordered", "views", "folded", "lift", "code_digest")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     CAN_RETRACT_FIELD_NUMBER: _ClassVar[int]
     CAN_MERGE_FIELD_NUMBER: _ClassVar[int]
@@ -241,6 +241,7 @@ class OpenedCall(_message.Message):
     VIEWS_FIELD_NUMBER: _ClassVar[int]
     FOLDED_FIELD_NUMBER: _ClassVar[int]
     LIFT_FIELD_NUMBER: _ClassVar[int]
+    CODE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     fingerprint: str
     can_retract: bool
     can_merge: bool
@@ -251,7 +252,8 @@ class OpenedCall(_message.Message):
     views: _containers.RepeatedCompositeFieldContainer[View]
     folded: str
     lift: str
-    def __init__(self, fingerprint: _Optional[str] = ..., can_retract: _Optional[bool] = ..., can_merge: _Optional[bool] = ..., is_invertible: _Optional[bool] = ..., input_types: _Optional[bytes] = ..., can_migrate: _Optional[bool] = ..., is_ordered: _Optional[bool] = ..., views: _Optional[_Iterable[_Union[View, _Mapping]]] = ..., folded: _Optional[str] = ..., lift: _Optional[str] = ...) -> None: ...
+    code_digest: str
+    def __init__(self, fingerprint: _Optional[str] = ..., can_retract: _Optional[bool] = ..., can_merge: _Optional[bool] = ..., is_invertible: _Optional[bool] = ..., input_types: _Optional[bytes] = ..., can_migrate: _Optional[bool] = ..., is_ordered: _Optional[bool] = ..., views: _Optional[_Iterable[_Union[View, _Mapping]]] = ..., folded: _Optional[str] = ..., lift: _Optional[str] = ..., code_digest: _Optional[str] = ...) -> None: ...
 
 class View(_message.Message):
     __slots__ = ("name", "types", "is_list", "prefetch")
@@ -381,7 +383,7 @@ class Error(_message.Message):
     def __init__(self, error_class: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., function: _Optional[str] = ..., slot: _Optional[int] = ..., row: _Optional[str] = ..., trace: _Optional[str] = ..., story: _Optional[_Iterable[str]] = ..., repeats: _Optional[bool] = ..., recorded: _Optional[str] = ...) -> None: ...
 
 class FunctionInfo(_message.Message):
-    __slots__ = ("name", "version", "signature", "doc", "retract", "merge", "invertible", "deterministic", "codec", "codec_reason", "parameters", "input_names", "input_types", "result_type", "folded", "inputs_min", "kind", "vectorised", "zoned_types", "zoned_result", "lift")
+    __slots__ = ("name", "version", "signature", "doc", "retract", "merge", "invertible", "deterministic", "codec", "codec_reason", "parameters", "input_names", "input_types", "result_type", "folded", "inputs_min", "kind", "vectorised", "zoned_types", "zoned_result", "lift", "code_digest")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
@@ -403,6 +405,7 @@ class FunctionInfo(_message.Message):
     ZONED_TYPES_FIELD_NUMBER: _ClassVar[int]
     ZONED_RESULT_FIELD_NUMBER: _ClassVar[int]
     LIFT_FIELD_NUMBER: _ClassVar[int]
+    CODE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     signature: str
@@ -424,7 +427,8 @@ class FunctionInfo(_message.Message):
     zoned_types: Types
     zoned_result: str
     lift: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., signature: _Optional[str] = ..., doc: _Optional[str] = ..., retract: _Optional[bool] = ..., merge: _Optional[bool] = ..., invertible: _Optional[bool] = ..., deterministic: _Optional[bool] = ..., codec: _Optional[str] = ..., codec_reason: _Optional[str] = ..., parameters: _Optional[_Iterable[_Union[Parameter, _Mapping]]] = ..., input_names: _Optional[_Iterable[str]] = ..., input_types: _Optional[_Union[Types, _Mapping]] = ..., result_type: _Optional[str] = ..., folded: _Optional[str] = ..., inputs_min: _Optional[int] = ..., kind: _Optional[str] = ..., vectorised: _Optional[str] = ..., zoned_types: _Optional[_Union[Types, _Mapping]] = ..., zoned_result: _Optional[str] = ..., lift: _Optional[str] = ...) -> None: ...
+    code_digest: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., signature: _Optional[str] = ..., doc: _Optional[str] = ..., retract: _Optional[bool] = ..., merge: _Optional[bool] = ..., invertible: _Optional[bool] = ..., deterministic: _Optional[bool] = ..., codec: _Optional[str] = ..., codec_reason: _Optional[str] = ..., parameters: _Optional[_Iterable[_Union[Parameter, _Mapping]]] = ..., input_names: _Optional[_Iterable[str]] = ..., input_types: _Optional[_Union[Types, _Mapping]] = ..., result_type: _Optional[str] = ..., folded: _Optional[str] = ..., inputs_min: _Optional[int] = ..., kind: _Optional[str] = ..., vectorised: _Optional[str] = ..., zoned_types: _Optional[_Union[Types, _Mapping]] = ..., zoned_result: _Optional[str] = ..., lift: _Optional[str] = ..., code_digest: _Optional[str] = ...) -> None: ...
 
 class Parameter(_message.Message):
     __slots__ = ("name", "required", "default", "annotation")

@@ -254,6 +254,7 @@ class OpenedCall:
         mode: How it was folded when the exchange was opened; it may have changed since. None: not known.
         lift: How an engine may aggregate the rows without the function, or why it cannot, as a JSON document
             (`foldflight.lift.lift_text`); empty if the server does not tell, as in an open exchange.
+        code_digest: Digest of the function's code; empty if the server does not tell.
     """
 
     fingerprint: str
@@ -266,6 +267,7 @@ class OpenedCall:
     views: tuple[ViewSpec, ...] = ()
     mode: Mode | None = None
     lift: str = ""
+    code_digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -461,6 +463,7 @@ class FunctionInfo:
         zoned_result: `result_type` for `zoned_types`.
         lift: As `OpenedCall.lift`, for the types of `input_types` and the defaults of direct arguments; empty if it is
             not known without a call.
+        code_digest: Digest of its code; empty if the server does not tell.
     """
 
     name: str
@@ -484,6 +487,7 @@ class FunctionInfo:
     zoned_types: tuple[str, ...] | None = None
     zoned_result: str | None = None
     lift: str = ""
+    code_digest: str = ""
 
     @property
     def folded(self) -> str:
@@ -491,7 +495,9 @@ class FunctionInfo:
         return "" if self.folding is None else str(self.folding)
 
     @classmethod
-    def of(cls, function: AnyFunction, *, folding: Folding | None = None, lift: str = "") -> FunctionInfo:
+    def of(
+        cls, function: AnyFunction, *, folding: Folding | None = None, lift: str = "", code_digest: str = ""
+    ) -> FunctionInfo:
         """Return the description of a function. The caller determines how it is folded, and how it is lifted."""
         can = function.capabilities if isinstance(function, Function) else None
         inputs, result = function.input_types, function.result_type
@@ -521,6 +527,7 @@ class FunctionInfo:
             zoned_types=_names(None if zoned is None else zoned.input_types),
             zoned_result=None if zoned is None or zoned.result_type is None else sql_name(zoned.result_type),
             lift=lift,
+            code_digest=code_digest,
         )
 
     def taking(self, given: Sequence[pa.DataType]) -> FunctionInfo:

@@ -21,7 +21,7 @@ _Parsed = TypeVar("_Parsed", bound=Protobuf)
 _ERROR_TEXTS: Final = ("function", "row", "trace", "recorded")
 _PARAMETER: Final = ("name", "required", "default", "annotation")
 _CAPABILITIES: Final = ("retract", "merge", "invertible", "deterministic", "codec", "codec_reason")
-_INFO: Final = ("name", "version", "signature", "doc", *_CAPABILITIES, "vectorised")
+_INFO: Final = ("name", "version", "signature", "doc", *_CAPABILITIES, "vectorised", "code_digest")
 
 
 def same(source: object, names: Sequence[str]) -> dict[str, Any]:

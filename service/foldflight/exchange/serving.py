@@ -114,6 +114,7 @@ class ServerExchange:
         ask: Sends `Wanted` to an engine that keeps views, and returns its answer: `Entries` until the last.
         part_bytes_max: Bytes of the parts in which results, saved states and mapped rows are returned.
         recorder: Is told the frames and the answers.
+        tells_code: Whether Opened has the digests of the functions' code: servers may have different ones.
 
     Raises:
         RejectedError: As `describe`; SETTINGS if states would be pickled and there is no signer.
@@ -133,6 +134,7 @@ class ServerExchange:
         ask: Callable[[Wanted], Iterable[Frame]] | None = None,
         part_bytes_max: int = _PART_BYTES,
         recorder: Recorder | None = None,
+        tells_code: bool = False,
     ) -> None:
         self.stats = ExchangeStats()
         self._opening = opening
@@ -151,7 +153,8 @@ class ServerExchange:
         self._evaluator = bound.open(Resources(signer, metrics, self._take_log, accelerator, self._ask))
         self.stats.isolated = self._evaluator.isolated
         self._told = self.folds  # the modes that the engine knows: those of Opened, later those of results
-        self.opened = _opened(bound, opening, limits, server_id, self._told)
+        digests = _digests(bound, registry) if tells_code else ()
+        self.opened = _opened(bound, opening, limits, server_id, self._told, digests)
         self._machine.step(Role.SERVER, self.opened)
 
     @property
@@ -452,6 +455,8 @@ def describe(
     server_id: str,
     accelerator: Accelerator = INTERPRETER,
     lift: Callable[[BoundFunction], str] | None = None,
+    *,
+    tells_code: bool = False,
 ) -> Opened:
     """Return the Opened of an exchange without opening it. The arguments are those of `ServerExchange`.
 
@@ -466,7 +471,8 @@ def describe(
     """
     bound = _bind(opening, registry, server_id)
     bound.check(accelerator)
-    opened = _opened(bound, opening, limits, server_id, [None] * len(bound.calls))
+    digests = _digests(bound, registry) if tells_code else ()
+    opened = _opened(bound, opening, limits, server_id, [None] * len(bound.calls), digests)
     if lift is None or opening.maps:
         return opened
     lifts = [lift(call.bound) if isinstance(call, BoundCall) else "" for call in bound.calls]
@@ -525,7 +531,20 @@ def _newly_bound(opening: Open, registry: Registry, server_id: str) -> BoundRequ
     return bind(opening, registry, where=f"on server {server_id}")
 
 
-def _opened(bound: BoundRequest, opening: Open, limits: Limits, server_id: str, modes: Sequence[Mode | None]) -> Opened:
+def _digests(bound: BoundRequest, registry: Registry) -> list[str]:
+    """Return the digest of the code of each call or step."""
+    calls: Sequence[BoundCall | BoundStep] = bound.calls
+    return [registry[call.bound.function.name].code_digest for call in calls]
+
+
+def _opened(
+    bound: BoundRequest,
+    opening: Open,
+    limits: Limits,
+    server_id: str,
+    modes: Sequence[Mode | None],
+    digests: Sequence[str] = (),
+) -> Opened:
     ordered = [bool(call.order) for call in opening.calls] + [False] * len(opening.steps)
     calls: Sequence[BoundCall | BoundStep] = bound.calls
     return Opened(
@@ -542,8 +561,11 @@ def _opened(bound: BoundRequest, opening: Open, limits: Limits, server_id: str, 
                 is_ordered=is_ordered,
                 views=call.views,
                 mode=mode,
+                code_digest=digest,
             )
-            for call, is_ordered, mode in zip(calls, ordered, modes, strict=True)
+            for call, is_ordered, mode, digest in zip(
+                calls, ordered, modes, digests or [""] * len(ordered), strict=True
+            )
         ),
         # Each call has an accumulator for each slot. The bound applies to the accumulators of all calls together.
         limits=replace(limits, slots_max=max(limits.slots_max // max(len(bound.calls), 1), 1)),

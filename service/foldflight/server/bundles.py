@@ -115,6 +115,8 @@ class Bundles:
                 return functions
         # Unpickling runs foreign code, which may take long. The lock is not held, so other exchanges do not wait.
         functions = _functions_of(bundle)
+        for function in functions:
+            function.code_digest  # noqa: B018 - before functions change variables of their modules
         self._logger.info("bundle unpickled", digest=digest, functions=list(bundle.functions))
         with self._lock:
             functions = self._loaded.setdefault(digest, functions)  # another thread may have been quicker

@@ -98,6 +98,8 @@ class FlightServer(FlightBase):
         self._settings = settings
         self._registry = registry
         self._bundles = Bundles(settings, registry, logger)
+        for function in registry.values():
+            function.code_digest  # noqa: B018 - before functions change variables of their modules
         self._server_id = server_id
         self._signer = signer
         self._programs = programs
@@ -182,6 +184,7 @@ class FlightServer(FlightBase):
                 self._server_id,
                 self._programs,
                 lift_text,
+                tells_code=True,
             )
         )
         message = encode(opened, opened.schema)
@@ -236,7 +239,10 @@ class FlightServer(FlightBase):
         """Answer `status` with the status of the fleet (see `foldflight.server.ops.status`), or `register`."""
         if action.type == REGISTER_ACTION:
             functions = self._exchanges.watch.run(lambda: self._taken(action.body.to_pybytes(), context))
-            return [fl.Result(encode_info(FunctionInfo.of(function))) for function in functions]
+            return [
+                fl.Result(encode_info(FunctionInfo.of(function, code_digest=function.code_digest)))
+                for function in functions
+            ]
         if action.type == PROTOCOL_VERSION_ACTION:
             return [fl.Result(PROTOCOL_VERSION_ANSWER)]
         if action.type != STATUS_ACTION:
@@ -301,6 +307,7 @@ class FlightServer(FlightBase):
                 accelerator=self._programs,
                 ask=questions.ask,
                 recorder=recorder,
+                tells_code=True,
             )
             return Running(
                 opening,
@@ -442,7 +449,12 @@ class FlightServer(FlightBase):
 
     def _flight_of(self, name: str) -> Any:
         function = self._registry[name]
-        info = FunctionInfo.of(function, folding=self._programs.folding(function), lift=listed_lift(function))
+        info = FunctionInfo.of(
+            function,
+            folding=self._programs.folding(function),
+            lift=listed_lift(function),
+            code_digest=function.code_digest,
+        )
         return flight_info(
             _signature_schema(self._registry[name]),
             fl.FlightDescriptor.for_path(name),

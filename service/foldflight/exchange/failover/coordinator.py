@@ -14,7 +14,9 @@ servers.
   answer while the engine blocks on writing a chunk.
 - Within an epoch the coordinator asks the server at intervals, before it sends a frame, whether the exchange should
   move. The answer then has the states, so that no row is folded again on the next server.
-- Every later server must report the same fingerprints as the first one. Otherwise it is skipped.
+- Every later server must report the same fingerprints as the first one, and the same digests of code. Otherwise it is
+  skipped. So one exchange, which is that of one task or epoch of Spark, never mixes two codes; the next one may have
+  the other.
 - The coordinator gives up after `losses_max` losses without an answer, or after `patience_s` without a server. After
   three seconds without a server it says once that it waits, and for how much longer.
 """
@@ -22,8 +24,9 @@ servers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
@@ -62,6 +65,7 @@ from foldflight.exchange.frames import (
 from foldflight.exchange.machine import check_epoch, check_none_due
 from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, check_chunk, check_slots, check_states
 from foldflight.exchange.views import without_entries
+from foldflight.functions.author.codedigest import other_code
 from foldflight.functions.author.context import LogRecord
 
 _STORY_STEPS: Final = 30
@@ -93,6 +97,8 @@ class Coordinator:
         circuits: The circuit breakers of the servers.
         bounds: Limits on the cost of failover.
         now_s: Returns the time of a monotonic clock, in seconds.
+        code_digests: The digests of the functions' code that the engine knows, by name.
+        strict: Whether a server with other code is refused, rather than used with a warning.
 
     Attributes:
         opened: The Opened frame of the newest server; None before the first.
@@ -107,6 +113,8 @@ class Coordinator:
         *,
         bounds: FailoverBounds,
         now_s: Callable[[], float],
+        code_digests: Mapping[str, str] = MappingProxyType({}),
+        strict: bool = False,
     ) -> None:
         self.opened: Opened | None = None
         self.stats = FailoverStats()
@@ -116,6 +124,8 @@ class Coordinator:
         self._circuits = circuits
         self._bounds = bounds
         self._now_s = now_s
+        self._code_digests = code_digests
+        self._strict = strict
         self._epoch: int | None = None  # of the last barrier
         self._due = 0  # answers that the engine does not have
         self._replay_log = ReplayLog(returns_states=opening.returns.states)
@@ -125,6 +135,7 @@ class Coordinator:
         self._is_saving = False  # an answer with states is due, so no checkpoint is needed
         self._no_failover_reason = ""  # why the exchange cannot move to another server; empty if it can
         self._losses = 0  # consecutive losses without an answer
+        self._refusals = 0  # consecutive servers with other code
         self._unserved_since_s: float | None = None
         self._is_wait_told = False
         self._tried: dict[str, FoldflightError | None] = {}  # servers since one was up to date, and their last errors
@@ -245,9 +256,12 @@ class Coordinator:
         """The server opened the exchange."""
         refusal = self._refusal(opened)
         if refusal is not None:
+            self._refusals += isinstance(refusal, RetryableError)
             return self.lost(refusal)
+        self._refusals = 0
+        told = self._tell_other_code(opened)
         self._start_connection(opened)
-        return self._next()
+        return [*told, *self._next()]
 
     def sent(self) -> list[Instruction]:
         """The frame was sent."""
@@ -404,9 +418,18 @@ class Coordinator:
             fields |= {"code": self._error.code, "problem": problem_of(self._problems())}
         return [LogEvent("an exchange waits for a server", fields)]
 
-    def _refusal(self, opened: Opened) -> RejectedError | None:
+    def _refusal(self, opened: Opened) -> FoldflightError | None:
         """Return the reason why a server cannot take over the exchange; None if it can."""
         first = self.opened
+        digests = _digests(self._opening, opened)
+        if first is not None and (other := other_code(_digests(self._opening, first), digests)):
+            return RetryableError(
+                "UNREACHABLE",
+                f"server {opened.server_id} has other code of {', '.join(other)} than {first.server_id}, on which the "
+                "exchange began, so it cannot go on there; a repeated task or epoch begins with the new code",
+            )
+        if self._strict and (refusal := strict_refusal(self._opening, opened, self._code_digests)):
+            return refusal
         if first is None or (opened.fingerprints == first.fingerprints and opened.schema.equals(first.schema)):
             return None
         return RejectedError(
@@ -414,6 +437,21 @@ class Coordinator:
             f"server {opened.server_id} serves other versions of the functions than {first.server_id}, on which the "
             "exchange began; deploy the same versions on all servers",
         )
+
+    def _tell_other_code(self, opened: Opened) -> list[Instruction]:
+        """Warn of a server with other code than the engine has seen, as in a rolling deployment."""
+        digests = _digests(self._opening, opened)
+        other = other_code(self._code_digests, digests)
+        if not other:
+            return []
+        fields = {
+            "functions": ", ".join(other),
+            "server": self._open_connection().url,
+            "server_id": opened.server_id,
+            "code_digests": ", ".join(digests[name] for name in other),
+            "expected": ", ".join(self._code_digests[name] for name in other),
+        }
+        return [LogEvent("a server has other code of functions than the client has seen", fields, once=True)]
 
     def _start_connection(self, opened: Opened) -> None:
         connection = self._open_connection()
@@ -476,6 +514,11 @@ class Coordinator:
                 CutConnection(),
                 self._give_up(f"the exchange could not move to another server: {self._no_failover_reason}"),
             ]
+        if self._refusals > self._bounds.losses_max:
+            return [
+                CutConnection(),
+                self._give_up(f"{self._refusals} answers in a row were of servers with other code"),
+            ]
         if self._losses > self._bounds.losses_max:
             return [CutConnection(), self._give_up(f"{self._losses} servers were lost in a row without an answer")]
         return [CutConnection(), *self._connect()]
@@ -513,6 +556,23 @@ class Coordinator:
 
     def _record(self, what: str) -> None:
         self._story.append(f"{self._now_s() - self._started_at_s:.1f}s {what}"[:200])
+
+
+def _digests(opening: Open, opened: Opened) -> dict[str, str]:
+    """Return the digest of the code of each function of an exchange, by name."""
+    return dict(zip(opening.functions, (call.code_digest for call in opened.calls), strict=True))
+
+
+def strict_refusal(opening: Open, opened: Opened, code_digests: Mapping[str, str]) -> RetryableError | None:
+    """Return why a server is refused that has other code than an engine has seen, or None if it has the same."""
+    other = other_code(code_digests, _digests(opening, opened))
+    if not other:
+        return None
+    return RetryableError(
+        "UNREACHABLE",
+        f"server {opened.server_id} has other code of {', '.join(other)} than the client has seen, and strict is set; "
+        "deploy the same code on all servers, and connect again",
+    )
 
 
 def _summary(error: FoldflightError) -> str:

@@ -106,10 +106,12 @@ class LogEvent:
     Args:
         event: What happened.
         fields: Details, by name.
+        once: Whether an equal event is logged once in a process.
     """
 
     event: str
     fields: Mapping[str, str | int | float]
+    once: bool = False
 
 
 @dataclass(frozen=True)

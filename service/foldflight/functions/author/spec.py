@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
+from foldflight.functions.author.codedigest import code_digest
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.query.literals import check_names, fits
 from foldflight.functions.types.serializer import StateSerializer, serializer_of_type, views_in
@@ -218,6 +219,11 @@ class Registered(ABC):
     @abstractmethod
     def source(self) -> type | FunctionType:
         """The author's class or function."""
+
+    @functools.cached_property
+    def code_digest(self) -> str:
+        """The digest of the author's code; see `codedigest`."""
+        return code_digest(self.source)
 
     @property
     def where(self) -> str:

@@ -35,7 +35,7 @@ STATUS_ACTION = "status"
 FLEET_PATH = "/status"
 OWN_PATH = "/status/own"
 # The entries of a server that contain names of functions.
-BY_FUNCTION = ("functions", "kinds", "folded", "function_errors", "groups_isolated")
+BY_FUNCTION = ("functions", "code_digests", "kinds", "folded", "function_errors", "groups_isolated")
 _ANSWER_S = 2.0
 _ANSWER_BYTES_MAX = 4 * 2**20
 _HEAD = re.compile(rb"HTTP/1\.[01] (\d{3}) .*\r\ncontent-length: (\d+)\r\n", re.DOTALL | re.IGNORECASE)
@@ -89,6 +89,7 @@ class Status:
             "up_s": round(time.monotonic() - self._started_s, 1),
             "workers": int(values.total("foldflight_workers")),
             "functions": {name: self._functions[name].version for name in sorted(self._functions)},
+            "code_digests": {name: self._functions[name].code_digest for name in sorted(self._functions)},
             "kinds": {name: str(self._functions[name].kind) for name in sorted(self._functions)},
             "folded": self._folded(values),
             "function_errors": values.by_labels("foldflight_function_errors_total", "function", "code"),

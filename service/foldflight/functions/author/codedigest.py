@@ -1,0 +1,255 @@
+"""A digest of a function's code, by which servers with other code of one function are told apart.
+
+It covers what the author's class or function is and reads: bytecode, constants, defaults, closures, base classes, and
+the variables of modules that its code names, by value and transitively. What is installed as a package, and Python
+itself, counts by its version. It does not cover comments, line numbers, docstrings of classes, annotations (the
+fingerprint of a call has the types), and what code reads in other ways: files, `getattr` by a computed name, the
+environment.
+
+The digest must be the same in each process with the same code. So sets are sorted, dicts keep their order, and an
+object that cannot be pickled counts by its type. A variable with a value of its own in each process, such as the time
+of its start, makes the digest of each process another one.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import hashlib
+import site
+import sys
+import sysconfig
+from collections.abc import Mapping
+from enum import Enum
+from importlib.metadata import PackageNotFoundError, version
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, Final
+
+_DIGITS: Final = 16
+_OBJECTS_MAX: Final = 100_000
+_DEPTH_MAX: Final = 200
+_PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
+# Members of a class that Python makes, or that say nothing about what the class does. The last is our own decorator's.
+_LEFT_OUT: Final = frozenset(
+    {
+        "__dict__",
+        "__weakref__",
+        "__doc__",
+        "__module__",
+        "__annotations__",
+        "__annotate__",
+        "__annotate_func__",
+        "__annotations_cache__",
+        "__firstlineno__",
+        "__static_attributes__",
+        "__abstractmethods__",
+        "__parameters__",
+        "_abc_impl",
+        "__foldflight_function__",
+    }
+)
+_INSTALLED: Final = tuple(
+    {
+        *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *(site.getsitepackages() if hasattr(site, "getsitepackages") else ()),
+    }
+)
+
+
+def code_digest(source: Any) -> str:
+    """Return the digest of an author's class or function, as 16 hexadecimal digits."""
+    walk = _Walk(source.__module__.partition(".")[0])
+    walk.add([sys.implementation.name, *sys.version_info[:2], version("foldflight")])
+    walk.add(source)
+    return walk.hexdigest()
+
+
+class _Walk:
+    """Visits objects and hashes what they are.
+
+    Args:
+        package: The top-level package of the author, which may be an installed one.
+    """
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+        self._hash = hashlib.sha256()
+        self._numbers: dict[int, int] = {}  # by identity, the number of each object that may be met again
+        self._alive: list[object] = []  # so that no other object gets an identity of these
+        self._modules: set[str] = set()  # whose variables are being added
+        self._depth = 0
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()[:_DIGITS]
+
+    def add(self, value: Any) -> None:
+        """Add one object, and all that it consists of."""
+        if isinstance(value, _PLAIN) and type(value) in _PLAIN:
+            self._say(type(value).__name__, repr(value))
+        elif isinstance(value, (tuple, CodeType)) and type(value) in (tuple, CodeType):
+            self._descend(value)  # equal ones may be one object or several
+        elif (number := self._numbers.get(id(value))) is not None:
+            self._say("again", str(number))
+        else:
+            self._numbers[id(value)] = len(self._numbers)
+            self._alive.append(value)
+            self._descend(value)
+
+    def _descend(self, value: Any) -> None:
+        if self._depth >= _DEPTH_MAX or len(self._numbers) > _OBJECTS_MAX:
+            self._say("deep", type(value).__qualname__)
+            return
+        self._depth += 1
+        try:
+            self._parts(value)
+        except Exception:  # noqa: BLE001 - foreign code; what cannot be read or pickled counts by its type
+            self._say("opaque", type(value).__qualname__)
+        finally:
+            self._depth -= 1
+
+    def _say(self, *texts: str) -> None:
+        for text in texts:
+            encoded = text.encode(errors="surrogatepass")
+            self._hash.update(b"%d:" % len(encoded))
+            self._hash.update(encoded)
+
+    def _all(self, name: str, *values: Any) -> None:
+        self._say(name, str(len(values)))
+        for value in values:
+            self.add(value)
+
+    def _parts(self, value: Any) -> None:
+        match value:
+            case CodeType():
+                counts = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags)
+                names = (value.co_name, value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
+                table = getattr(value, "co_exceptiontable", b"")
+                self._all("code", *counts, *names, value.co_code, table, *value.co_consts)
+            case FunctionType():
+                self._function(value)
+            case MethodType():
+                self._all("method", value.__func__, value.__self__)
+            case staticmethod() | classmethod():
+                self._all(type(value).__name__, value.__func__)
+            case property():
+                self._all("property", value.fget, value.fset, value.fdel)
+            case CellType():
+                self._all("cell", *_contents(value))
+            case BuiltinFunctionType():
+                self._say("built in", str(value.__module__), value.__qualname__)
+            case ModuleType():
+                self._named(value.__name__, "")
+            case Enum():
+                self._all("member", type(value), value.name, value.value)
+            case type():
+                self._class(value)
+            case list() | tuple() if type(value) in (list, tuple):
+                self._all(type(value).__name__, *value)
+            case dict() if type(value) is dict:
+                self._all("dict", *(part for item in value.items() for part in item))
+            case set() | frozenset() if type(value) in (set, frozenset):
+                self._all("set", *sorted(map(self._apart, value)))
+            case _:
+                self._object(value)
+
+    def _apart(self, value: Any) -> str:
+        """Return the digest of one object on its own, by which the items of a set are sorted."""
+        walk = _Walk(self._package)
+        walk._depth = self._depth
+        walk.add(value)
+        return walk.hexdigest()
+
+    def _function(self, function: FunctionType) -> None:
+        if not self._is_own(function.__module__):
+            self._named(function.__module__, function.__qualname__)
+            return
+        self._all("function", function.__code__, function.__defaults__, function.__kwdefaults__)
+        for cell in function.__closure__ or ():
+            self._all("closure", *_contents(cell))
+        names = _names_in(function.__code__)
+        for name in sorted(names & function.__globals__.keys()):
+            self._say("variable", name)
+            self._variable(function.__globals__[name], names)
+        if (wrapped := function.__dict__.get("__wrapped__")) is not None:
+            self._all("wrapped", wrapped)
+
+    def _variable(self, value: Any, names: set[str]) -> None:
+        """Add a variable that code names; of an author's module, those of its variables that the code names, too."""
+        if not (isinstance(value, ModuleType) and self._is_own(value.__name__)):
+            self.add(value)
+            return
+        self._say("module", value.__name__)
+        if value.__name__ in self._modules:
+            return
+        self._modules.add(value.__name__)
+        for name in sorted(names & vars(value).keys()):
+            self._say("variable", name)
+            self._variable(vars(value)[name], names)
+        self._modules.remove(value.__name__)  # other code may name other variables of it
+
+    def _class(self, cls: type) -> None:
+        if not self._is_own(cls.__module__):
+            self._named(cls.__module__, cls.__qualname__)
+            return
+        self._all("class", cls.__qualname__, *cls.__bases__)
+        for name, member in sorted(vars(cls).items()):
+            if name not in _LEFT_OUT:
+                self._say("member", name)
+                self.add(member)
+
+    def _object(self, value: Any) -> None:
+        """Add another object by what it is pickled from."""
+        self.add(type(value))
+        wrapped = getattr(value, "__dict__", {}).get("__wrapped__")  # such as functools.cache
+        reduce = copyreg.dispatch_table.get(type(value))  # such as that of compiled regular expressions
+        reduced = "" if wrapped is not None else reduce(value) if reduce else value.__reduce_ex__(4)
+        parts = [list(each) if index > 2 and each is not None else each for index, each in enumerate(reduced[:5])]
+        if wrapped is not None:
+            self._all("wrapped", wrapped)
+        elif isinstance(reduced, str):
+            self._say("named", reduced)
+        else:
+            self._all("object", *parts)
+
+    def _named(self, module: str, name: str) -> None:
+        """Add something installed: its name, and the version of its package."""
+        package = module.partition(".")[0]
+        self._say("installed", module, name, "" if package in sys.stdlib_module_names else _version(package))
+
+    def _is_own(self, name: str | None) -> bool:
+        """Return whether a module is an author's: of the function's package, or not installed as a package."""
+        package = (name or "").partition(".")[0]
+        if package in sys.stdlib_module_names and package != "__main__":
+            return False
+        if package == "foldflight":
+            return False
+        if package in (self._package, "__main__", ""):
+            return True
+        file = getattr(sys.modules.get(name or ""), "__file__", None)
+        return file is not None and not file.startswith(_INSTALLED)
+
+
+def _contents(cell: CellType) -> tuple[Any, ...]:
+    try:
+        return (cell.cell_contents,)
+    except ValueError:  # the variable is not assigned yet
+        return ()
+
+
+def _names_in(code: CodeType) -> set[str]:
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return set(code.co_names).union(*map(_names_in, inner))
+
+
+@functools.cache
+def _version(package: str) -> str:
+    told = getattr(sys.modules.get(package), "__version__", None)
+    try:
+        return told if isinstance(told, str) else version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def other_code(digests: Mapping[str, str], others: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the functions whose digests, by name, are known on both sides and differ."""
+    return tuple(name for name, digest in digests.items() if digest and others.get(name) not in (None, "", digest))

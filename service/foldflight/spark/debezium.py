@@ -24,7 +24,7 @@ from foldflight.errors import RejectedError
 from foldflight.spark.cdc import require_columns, split_changes, table_schema
 from foldflight.spark.connectvalues import Binary, Decimals, Decode, Described, Refused, Times, Words, decoder
 from foldflight.spark.upserts import upserts
-from foldflight.spark.versions.types import arrow_type
+from foldflight.spark.versions.types import arrow_type, spark_type
 
 Row = dict[str, Any]
 Event = dict[str, Any]
@@ -201,7 +201,7 @@ def _spark_type(described: Described, *, has_time: bool) -> st.DataType:
     if name.endswith("Timestamp"):
         return st.TimestampNTZType()
     if name in ("Time", "MicroTime", "NanoTime", "IsoTime"):
-        return st.TimeType(6) if has_time else st.StringType()
+        return spark_type(pa.time64("us")) if has_time else st.StringType()
     if name in ("MicroDuration", "NanoDuration"):
         return st.StringType()
     if described.type == "array" and described.items is not None:

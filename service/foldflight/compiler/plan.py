@@ -182,6 +182,8 @@ def _attributes(methods: Methods | ScalarMethods, cls: type, functions: Collecti
 
 
 def _check_hooks(cls: type) -> None:
+    if issubclass(cls, tuple):  # which has hooks of its own
+        raise Unsupported(f"{cls.__name__} is a named tuple; annotate tuple[...], or use a dataclass")
     hooks = [name for name in _HOOKS if getattr(cls, name, None) not in (None, getattr(object, name, None))]
     if hooks:
         raise Unsupported(f"{cls.__name__} has {hooks[0]}")

@@ -750,16 +750,21 @@ class _StackFrame:
             raise self.unsupported(f"{made.cls.__name__} has __post_init__")
         given = list(arguments)
         for each in dataclasses.fields(made.cls):
-            if not each.init or each.kw_only or each.default_factory is not dataclasses.MISSING:
+            if not each.init or each.kw_only or not _is_missing(each.default_factory):
                 raise self.unsupported(f"{made.cls.__name__}.{each.name} is not a plain field")
             if given:
                 made.attributes[each.name] = given.pop(0)
             elif each.name in named:
                 made.attributes[each.name] = named[each.name]
-            elif each.default is not dataclasses.MISSING:
+            elif not _is_missing(each.default):
                 made.attributes[each.name] = self.constant(each.default, each.name)
             else:
                 raise Raised(f"TypeError: {made.cls.__name__} is created without {each.name} ({self.where})")
+
+
+def _is_missing(default: object) -> bool:
+    """Return whether a field of a dataclass has no default. A class that was pickled has a copy of `MISSING`."""
+    return isinstance(default, type(dataclasses.MISSING))
 
 
 def _private(node: ast.AST) -> str:

@@ -97,12 +97,12 @@ def iterate_laws(
     function: AnyFunction, *, literals: Mapping[str, Any] | None = None, examples: int = 100
 ) -> Iterator[LawResult]:
     """Check the laws of a function one by one, as `check_laws` does, and yield each result when it is there."""
-    if isinstance(function, ScalarFunction):
-        mapped = ScalarSubject(function, dict(literals or {}))
+    (there,) = unpickled_copy([function])
+    if isinstance(there, ScalarFunction):
+        mapped = ScalarSubject(there, dict(literals or {}))
         inputs = _Inputs(rows_of(mapped.types, nulls=True), examples=examples)
         yield from (_check(law, mapped, inputs) for law in SCALAR_LAWS)
         return
-    (there,) = unpickled_copy([function])
     assert isinstance(there, Function)
     subject = _Subject(there, dict(literals or {}))
     inputs = _Inputs(rows_of(subject.types, nulls=_takes_nulls(subject)), examples=examples)

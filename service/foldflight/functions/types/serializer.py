@@ -349,7 +349,8 @@ class _Map(StateSerializer):
                 raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is not a dict")
             if hasattr(value, "__missing__"):
                 wrong = f"{_shown(value)} would be restored as a plain dict, which does not create missing entries"
-                raise CastError(index, "RESULT_TYPE", f"{wrong}; use dict.get or dict.setdefault")
+                remedy = "annotate its class, as in defaultdict[str, int], or use dict.get or dict.setdefault"
+                raise CastError(index, "RESULT_TYPE", f"{wrong}; {remedy}")
             if None in value:
                 wrong = f"{_shown(value)} has the key None, and keys of maps cannot be NULL"
                 raise CastError(index, "RESULT_TYPE", f"{wrong}; skip NULLs (skip_nulls=True), or use another key")

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight import FunctionError, RejectedError, connect, udaf
+from foldflight.functions.types.arrow import JSON
 from foldflight.testing import run_epochs, run_over, run_over_epochs
 
 FUNCTIONS = connect("embedded:")
@@ -273,3 +274,22 @@ def test_floats_of_16_bits() -> None:
         repr(first.changelog) == "[('+I', {'v': 1.5, 'n': 1}), ('+I', {'v': None, 'n': 1}), ('+I', {'v': nan, 'n': 1})]"
     )
     assert [row["n"] for kind, row in second.changelog if kind == "+U"] == [2, 2, 3]
+
+
+@pytest.mark.skipif(JSON is None, reason="Arrow has JSON since 19")
+def test_json_in_states() -> None:
+    """JSON is a state, a key and DISTINCT, also in the first epoch, in which no state is known."""
+    rows = [{"v": text} for text in ('{"a":1}', "[2]", '{"a":1}')]
+    types, count = {"v": JSON}, FUNCTIONS["count"]
+    calls = {"first": FUNCTIONS["first"]("v"), "n": count("v").distinct()}
+    one, other = run_epochs(calls, [rows, [{"v": "3"}]], types=types)
+    row = {"first": '{"a":1}', "n": 2}
+    assert one.changelog == [("+I", row)]
+    assert other.changelog == [("-U", row), ("+U", {**row, "n": 3})]
+    calls = {"n": count(), "last": FUNCTIONS["last"]("v")}
+    (keyed,) = run_epochs(calls, [rows], keys=["v"], types=types)
+    assert keyed.changelog == [
+        ("+I", {"v": '{"a":1}', "n": 2, "last": '{"a":1}'}),
+        ("+I", {"v": "[2]", "n": 1, "last": "[2]"}),
+    ]
+    assert [row["first"] for row in run_over({"first": FUNCTIONS["first"]("v")}, rows, types=types)] == ['{"a":1}'] * 3

@@ -471,6 +471,14 @@ def test_a_date_beyond_9999_within_a_nested_key_has_no_hash() -> None:
     assert caught.value.code == "SCHEMA_MISMATCH"
 
 
+def test_a_struct_with_two_fields_of_one_name_has_no_hash() -> None:
+    """Python has no object for it, so a state table cannot place it; the error tells that."""
+    array = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    with pytest.raises(RejectedError, match="a struct with two fields of one name; group by its members") as raised:
+        key_hashes(pa.RecordBatch.from_arrays([array], names=["key"]))
+    assert raised.value.code == "SCHEMA_MISMATCH"
+
+
 @pytest.mark.skipif(JSON is None, reason="Arrow has JSON since 19")
 def test_json_within_a_key_is_text() -> None:
     """Its texts are compared, not their meaning."""

@@ -251,8 +251,10 @@ def key_values(array: pa.Array) -> list[Any]:
     try:
         return array.to_pylist() if array.type.num_fields else to_python(array)
     except (OverflowError, ValueError) as error:
+        doubles = "duplicate field" in str(error)
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"a key of the type {sql_name(array.type)} has a value without a Python object ({error}), such as a date "
-            "beyond the year 9999; group by its members as keys of their own, or cast the key to STRING",
+            f"a key of the type {sql_name(array.type)} has a value without a Python object ({error}), such as a "
+            f"{'struct with two fields of one name' if doubles else 'date beyond the year 9999'}; group by its members "
+            "as keys of their own, or cast the key to STRING",
         ) from error

@@ -18,7 +18,7 @@ from foldflight.engine.state.migration import Migration
 from foldflight.engine.state.table import Conversion
 from foldflight.engine.state.timelog import TIME, TimeLog
 from foldflight.functions import RowKind
-from foldflight.functions.types.arrow import concat_batches, with_column
+from foldflight.functions.types.arrow import concat_batches, one_array, with_column
 
 
 class AccumulatorFold(CallsFold):
@@ -167,7 +167,7 @@ class AccumulatorFold(CallsFold):
         together = pa.Table.from_batches(states)
         empty = [pa.nulls(0, field.type) for field in self.layout.outputs]
         columns = [pa.concat_arrays(list(parts)) for parts in zip(empty, *outputs, strict=True)]
-        return [column.combine_chunks() for column in together.columns], columns
+        return [one_array(column) for column in together.columns], columns
 
 
 class _Events(NamedTuple):

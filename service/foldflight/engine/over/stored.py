@@ -18,6 +18,7 @@ from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import StateTable
 from foldflight.engine.state.timelog import TimeLog, is_time_log, read_manifest
 from foldflight.engine.state.versions import VersionColumns, with_older
+from foldflight.functions.types.arrow import one_array
 
 _LATEST: Final = np.iinfo(np.int64).max
 
@@ -147,7 +148,7 @@ def _states_of(groups: Groups, part: _Part, storage: Storage) -> tuple[Any, list
             slots.append(groups.slots(rows))
             parts.append(rows.select(part.layout.states.names).cast(part.layout.states))
     states = pa.Table.from_batches(parts, schema=part.layout.states)
-    return np.concatenate(slots), [column.combine_chunks() for column in states.columns]
+    return np.concatenate(slots), [one_array(column) for column in states.columns]
 
 
 def sizes_of(name: str, data: bytes) -> dict[str, int]:

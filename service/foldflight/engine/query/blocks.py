@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.functions.types.arrow import is_binary_view
+from foldflight.functions.types.arrow import is_binary_view, one_array
 
 _FIRST_ITEMS: Final = 1 << 9
 
@@ -117,7 +117,7 @@ def gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema, bounds: BlockBo
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
     """Return the rows of a table as one batch, which may be empty."""
-    columns = [column.combine_chunks() for column in table.columns]
+    columns = [one_array(column) for column in table.columns]
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)
 
 

@@ -40,6 +40,7 @@ from foldflight.engine.state.manifest import (
 )
 from foldflight.engine.state.runs import Piece
 from foldflight.engine.state.storage import Storage
+from foldflight.functions.types.arrow import one_array
 
 __all__ = ["Committed", "Conversion", "Lookup", "MemoryStore", "RunStore", "StateTable", "TableBounds", "TableLayout"]
 
@@ -456,7 +457,7 @@ class StateTable:
             return first
         # Several groups share a hash.
         first[:] = False
-        columns = [column.combine_chunks() for column in named.columns]
+        columns = [one_array(column) for column in named.columns]
         slots = KeyIndex(self.layout.keys).slots(columns).to_numpy()
         first[np.unique(slots, return_index=True)[1]] = True
         return first

@@ -42,6 +42,14 @@ def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=first.schema)
 
 
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return the values of a column as one array, as `combine_chunks` does not for all types.
+
+    It fails for a struct with JSON that has no chunks, and older versions of it leave the chunks of JSON apart.
+    """
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+
+
 def with_column(batch: pa.RecordBatch, field: pa.Field | str, column: pa.Array) -> pa.RecordBatch:
     """Return a batch of n rows with a column of n values in the place of the one of its name, or after the last one.
 

@@ -386,7 +386,7 @@ def test_open_and_close(tmp_path: Path) -> None:
 def test_without_jpype_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch, weighted: Function) -> None:
     """A process without JPype says what to install, also when it gets a function from another process."""
     monkeypatch.setitem(__import__("sys").modules, "jpype", None)
-    classes.loaded.cache_clear()
+    classes.load_class.cache_clear()
     with pytest.raises(RejectedError, match=re.escape("pip install 'foldflight[java-functions]'")):
         Fold(
             bind_calls(

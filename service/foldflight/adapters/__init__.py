@@ -1,6 +1,6 @@
-"""Adapters for other worlds: classes written for other systems, functions in Java, and the protocols of other clients.
+"""Adapters: classes written for other systems, functions in Java, and the protocols of other systems' clients.
 
-The core imports none of them. Importing this package registers those of classes, which `foldflight` does.
+The core imports none of them. `foldflight` imports this package, which registers the adapters of classes.
 """
 
 from foldflight.adapters.arrow_udf import ARROW_UDF

@@ -13,7 +13,7 @@ class _ArrowUdf(Adapter):
 
     def bound_methods(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
         def returning(call: Callable[..., Any]) -> Callable[..., Any]:
-            """Return a call whose result is the state, except that None keeps a state that can change in place."""
+            """Return a call whose result is the new state; None stands for a state that was changed in place."""
 
             def change(state: Any, *values: Any) -> Any:
                 returned = call(state, *values)

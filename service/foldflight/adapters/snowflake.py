@@ -1,4 +1,4 @@
-"""Handlers of Snowflake and Doris: instances that hold the state of a group."""
+"""Handlers of Snowflake and Doris: an instance of the author's class contains the state of a group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foldflight.functions.types.values import CastError
 
 
 class Handled:
-    """An accumulator of the Snowflake adapter: the handler of a group, or the state from which it is made when needed.
+    """An accumulator of the Snowflake adapter: the handler of a group, or a state from which it is created on demand.
 
     Pickled states contain it under this name, or as `foldflight.functions.dialects.Handled`.
     """
@@ -25,7 +25,7 @@ class Handled:
         self.state = state
 
     def aggregate_state(self) -> Any:
-        """Return the state, which the system sends from node to node."""
+        """Return the state, which the system sends between nodes."""
         return self.state if self.handler is None else self.handler.aggregate_state
 
     def __reduce__(self) -> Any:
@@ -52,7 +52,7 @@ class _HandledSerializer(StateSerializer):
 
 
 def _of_states(migrate: Callable[[str, Any], Any]) -> Callable[[str, Any], Handled]:
-    """Return a `migrate` for accumulators of one that takes and returns states of handlers."""
+    """Return a `migrate` for accumulators, from the author's `migrate` for states of handlers."""
 
     def migrated(version: str, state: Any) -> Handled:
         return Handled(None, migrate(version, state.aggregate_state() if isinstance(state, Handled) else state))
@@ -61,11 +61,11 @@ def _of_states(migrate: Callable[[str, Any], Any]) -> Callable[[str, Any], Handl
 
 
 class _Snowflake(Adapter):
-    """The conventions of Snowflake, which Doris has, too."""
+    """The conventions of Snowflake, which Doris also has."""
 
     def bound_methods(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - a handler per group
         def of(accumulator: Handled) -> Any:
-            """Return the handler of an accumulator. It is restored as the system does on the node that gets a state."""
+            """Return the handler of an accumulator. It is restored from its state on demand."""
             if accumulator.handler is None:
                 restored = instance()
                 restored.merge(accumulator.state)

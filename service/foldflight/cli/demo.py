@@ -89,8 +89,8 @@ def _compare(console: Console, flights: DataFrame, url: str, rows: int) -> int:
     embedded, remote = connect(f"embedded:{MODULE}"), connect(url)
     ways: list[tuple[str, Callable[[DataFrame, Sequence[str]], DataFrame]]] = [
         ("Spark SQL itself", _built_in),
-        ("embedded, in Spark's workers", lambda df, keys: _folded(embedded, df, keys)),
-        ("remote, on the server", lambda df, keys: _folded(remote, df, keys)),
+        ("embedded, in Spark's workers", lambda df, keys: _foldflight_query(embedded, df, keys)),
+        ("remote, on the server", lambda df, keys: _foldflight_query(remote, df, keys)),
     ]
     results: list[tuple[str, Rows, Rows, float]] = []
     copies = warm_copies(rows, flights.sparkSession.sparkContext.defaultParallelism)
@@ -142,7 +142,7 @@ def timed_warm(
     return _rows(query(flights, KEYS)), time.perf_counter() - start
 
 
-def _folded(functions: Functions, flights: DataFrame, keys: Sequence[str]) -> DataFrame:
+def _foldflight_query(functions: Functions, flights: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Return the result of the query of docs/how-to/query-dataframes.md."""
     from foldflight.spark import group_by
 
@@ -172,7 +172,7 @@ def _built_in(flights: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 
 def differences(expected: Rows, actual: Rows, keys: Sequence[str]) -> list[str]:
-    """Return the differences between two results: a text for each value, missing group or extra group.
+    """Return the differences between two results, a line for each value, missing group or extra group.
 
     Args:
         expected: The rows of one result, one for each group, as mappings of column to value.
@@ -254,7 +254,7 @@ def server_process(log: Path, *options: str) -> Iterator[str]:
 
 def _ready_line(process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
     """Wait for the server's first line of output, and return it. It has the ports by name."""
-    timer = Timer(_START_S, process.kill)  # then readline returns an empty line
+    timer = Timer(_START_S, process.kill)  # so that `readline` returns
     timer.start()
     try:
         line = process.stdout.readline() if process.stdout is not None else b""

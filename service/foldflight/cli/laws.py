@@ -21,7 +21,7 @@ from foldflight.errors import FoldflightError, RejectedError
 from foldflight.functions import AnyFunction, Registry, ScalarFunction
 
 if TYPE_CHECKING:
-    from foldflight.testing import LawResult  # imports Hypothesis, which a server does not need
+    from foldflight.testing import LawResult  # imports Hypothesis, which servers do not have
 
 
 EXIT_BROKEN = 1
@@ -68,7 +68,7 @@ def check(
     broken, unchecked = 0, []
     in_java = [name for name in modules if "::" in name]
     sources = [name.removeprefix(EMBEDDED) for name in modules if name not in in_java]
-    functions = _chosen(_loaded([*sources, *java_functions(in_java)]), names)
+    functions = _select_functions(_load_functions([*sources, *java_functions(in_java)]), names)
     named = Counter(function.name for function in functions)
     titles = [
         function.signature if named[function.name] == 1 else f"{function.signature} of {function.where}"
@@ -77,11 +77,11 @@ def check(
     with Progress(*_BAR, console=console, transient=True, disable=not console.is_terminal) as progress:
         for function, title in zip(functions, titles, strict=True):
             try:
-                results = _results(function, _for_function(function, values), examples, progress)
+                results = _results(function, _arguments_of(function, values), examples, progress)
             except FoldflightError as error:
                 unchecked.append(function.name)
-                said = Text.assemble((title, "italic"), "\n", (f"not checked: {error}", "bold red"))
-                console.print(said, soft_wrap=True)
+                text = Text.assemble((title, "italic"), "\n", (f"not checked: {error}", "bold red"))
+                console.print(text, soft_wrap=True)
                 continue
             shown = [result for result in results if result.passed is False or not quiet]
             broken += sum(result.passed is False for result in results)
@@ -96,12 +96,12 @@ def check(
     console.print("every law holds", style="green")
 
 
-def _loaded(sources: Sequence[object]) -> list[AnyFunction]:
-    """Return the functions of several sources. Those of different modules may have one name: no query calls them."""
+def _load_functions(sources: Sequence[object]) -> list[AnyFunction]:
+    """Return the functions of several sources. Names may repeat, because no query calls the functions."""
     return [function for source in sources for function in Registry.load([source]).authored]
 
 
-def _chosen(functions: Sequence[AnyFunction], names: Sequence[str]) -> Sequence[AnyFunction]:
+def _select_functions(functions: Sequence[AnyFunction], names: Sequence[str]) -> Sequence[AnyFunction]:
     """Return the functions of these names, or all without names. Raises RejectedError UNKNOWN_FUNCTION."""
     known = [function.name for function in functions]
     for name in names:
@@ -113,7 +113,7 @@ def _chosen(functions: Sequence[AnyFunction], names: Sequence[str]) -> Sequence[
 
 
 def _results(function: AnyFunction, literals: dict[str, Any], examples: int, progress: Progress) -> list[LawResult]:
-    """Check a function, with a bar that shows how many of its laws are through."""
+    """Check the laws of a function, with a progress bar."""
     from foldflight.testing.laws import LAWS, iterate_laws
     from foldflight.testing.scalarlaws import SCALAR_LAWS
 
@@ -131,11 +131,11 @@ def _results(function: AnyFunction, literals: dict[str, Any], examples: int, pro
 
 def laws_table(title: str, results: list[LawResult]) -> Table:
     """Return the outcome of each law as a table for people: broken laws first, and each error once."""
-    told: dict[str, str] = {}
+    first_laws: dict[str, str] = {}
     table = Table("law", "", Column("detail", overflow="fold"), title=Text(title), title_justify="left")
     for result in sorted(results, key=lambda result: result.passed is not False):
         word, style = _OUTCOMES[result.passed]
-        first = told.setdefault(result.cause, result.law) if result.cause else result.law
+        first = first_laws.setdefault(result.cause, result.law) if result.cause else result.law
         detail = result.detail if first == result.law else f"the same error as in: {first}"
         table.add_row(result.law, Text(word, style=style), Text(detail))
     return table
@@ -158,7 +158,7 @@ def literals_in(literals: tuple[str, ...]) -> dict[str, Any]:
     return values
 
 
-def _for_function(function: AnyFunction, values: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments_of(function: AnyFunction, values: Mapping[str, Any]) -> dict[str, Any]:
     known = {parameter.name: parameter for parameter in function.parameters}
     missing = [name for name, parameter in known.items() if parameter.required and name not in values]
     if missing:

@@ -35,7 +35,7 @@ def functions(target: str, *, as_json: bool, **connection: Any) -> None:
         return
     console = Console()
     for info in infos:
-        console.print(function_text(info), soft_wrap=True)  # the terminal wraps long lines: nothing is cut off
+        console.print(function_text(info), soft_wrap=True)  # long lines are wrapped by the terminal, not cut
 
 
 def function_text(info: FunctionInfo) -> Text:
@@ -43,14 +43,14 @@ def function_text(info: FunctionInfo) -> Text:
     folding = info.folding
     how = "" if folding is None else folding.mode
     if info.kind is not FunctionKind.AGGREGATE:
-        return _described(info, _scalar_facts(info, how))
+        return _describe(info, _scalar_facts(info, how))
     retracts = "retracts in any order" if info.invertible else "retracts" if info.retract else "append-only"
     facts = [f"version {info.version}", retracts, "merges" if info.merge else "no merge", f"{info.codec} state", how]
     if info.lift and lifted_of(info.lift)[0] is not None:
         facts.append("lifted in batches")
     if _is_built_in(info):
         facts.insert(0, "built in")
-    return _described(info, facts)
+    return _describe(info, facts)
 
 
 def _scalar_facts(info: FunctionInfo, how: str) -> list[str]:
@@ -59,7 +59,7 @@ def _scalar_facts(info: FunctionInfo, how: str) -> list[str]:
     return [kind, f"version {info.version}", "" if info.deterministic else "not deterministic", how]
 
 
-def _described(info: FunctionInfo, facts: list[str]) -> Text:
+def _describe(info: FunctionInfo, facts: list[str]) -> Text:
     text = Text.assemble((info.signature, "bold"), "\n    ", (", ".join(filter(None, facts)), "cyan"))
     if doc := info.doc.strip().partition("\n")[0]:
         text.append(f"\n    {doc}", "dim")

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 EXIT_DIFFERENT: Final = 1
-_SHOWN_MAX: Final = 20
-_DIFFERENCES_MAX: Final = 10_000
+_TABLE_ROWS_MAX: Final = 20  # rows that are printed of a table
+_DIFFERENCES_MAX: Final = 10_000  # differences that are collected
 _VALUE_CHARS_MAX: Final = 60
-# What it means that no function raises for masked texts, by whether the code is known to have changed.
+# Messages if no function raises for masked strings, when the code has changed and when it may be the same.
 _IF_CHANGED: Final = (
     "no function raises, but the texts are masked: this shows that the function is mended only if the recorded class "
     "raises for them"
@@ -112,7 +112,7 @@ def replay(
     state_keys = [state_key.encode()] if state_key else []
     state_keys += [NO_STATE_KEY] if unpickle else []
     if groups:
-        recording = of_groups(recording, groups_named(recording, _parsed(groups)))
+        recording = of_groups(recording, groups_named(recording, _parse_groups(groups)))
     _describe(recording, registry)
     isolates = False if breaks or shrinks else None
     outcome = folding.fold_again(recording, registry, state_keys=state_keys, isolates=isolates)
@@ -142,7 +142,7 @@ def _read(
     return read_recording(file, key=key)
 
 
-def _parsed(groups: Iterable[str]) -> Mapping[str, str]:
+def _parse_groups(groups: Iterable[str]) -> Mapping[str, str]:
     pairs = [group.partition("=") for group in groups]
     for name, equals, _ in pairs:
         if not name or not equals:
@@ -153,7 +153,7 @@ def _parsed(groups: Iterable[str]) -> Mapping[str, str]:
 
 
 def _describe(recording: Recording, registry: Registry) -> None:
-    """Print what is known of a recording, and which code has changed since."""
+    """Print the origin of a recording, and which code has changed since."""
     from foldflight.recording.code import has_changed, module_of
 
     about = recording.about
@@ -163,14 +163,14 @@ def _describe(recording: Recording, registry: Registry) -> None:
         _say("its texts are masked: a function that looks into them may do otherwise than it did")
     for each in about["functions"]:
         function = registry[each["name"]]
-        # Workers of Spark have no source.
-        said = {
+        # The answer is unknown (None) for recordings of Spark's workers, which have no source.
+        notes = {
             True: ", which differs from that of the recording",
             None: "; whether its code has changed since is not known",
         }
         changed = has_changed(each, function)
         if changed is not False:
-            _say(f"{each['name']}: folded with {module_of(function)}{said[changed]}")
+            _say(f"{each['name']}: folded with {module_of(function)}{notes[changed]}")
     if recording.error is not None:
         _say(f"recorded error: {recording.error.code}: {recording.error.message}")
 
@@ -181,14 +181,14 @@ def _say(text: str, style: str = "") -> None:
 
 
 def printable(text: str) -> str:
-    """Return text with escapes for what a terminal may take as a command: texts of others may have it."""
+    """Escape characters that a terminal may interpret, because a recording is untrusted."""
     return "".join(
         each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text
     )
 
 
 def _shrink(recording: Recording, registry: Registry, state_keys: Sequence[bytes], test: Path | None) -> None:
-    """Print the fewest rows that fail, and write them into a test."""
+    """Print the fewest rows that fail, and write them to a test."""
     from foldflight.recording.shrink import shrink
 
     console = Console()
@@ -205,7 +205,7 @@ def _shrink(recording: Recording, registry: Registry, state_keys: Sequence[bytes
 
 
 def _write_test(test: Path, recording: Recording, registry: Registry, shows: FoldflightError | Difference) -> None:
-    """Write rows into a test for an error, or for the first answer that differs."""
+    """Write a test of an error, or of the first answer that differs."""
     from foldflight.testing.testfile import test_text
 
     text = test_text(recording, registry, shows=shows)
@@ -224,10 +224,10 @@ def _rows_table(shrunk: ShrinkResult) -> Table:
     from foldflight.exchange.frames import Barrier, Chunk, States
 
     opening, pairs = shrunk.recording.opening, shrunk.recording.pairs
-    hidden = {"slot", *shrunk.unused_columns, *(["emit"] if opening.emits else [])}  # no column of the query
+    hidden = {"slot", *shrunk.unused_columns, *(["emit"] if opening.emits else [])}  # not columns of the query
     names = [name for name in opening.columns.names if name not in hidden]
     rows = sum(each.frame.batch.num_rows for each in pairs if isinstance(each.frame, (Chunk, States)))
-    _say(f"rows that still fail: {rows} ({shrunk.runs} runs)")  # a title is as narrow as its table
+    _say(f"rows that still fail: {rows} ({shrunk.runs} runs)")  # a table wraps its title
     table = Table()
     for name in ("epoch", "group", *names):
         table.add_column(Text(printable(name)), overflow="fold")
@@ -236,12 +236,12 @@ def _rows_table(shrunk: ShrinkResult) -> Table:
         if isinstance(pair.frame, Barrier):
             epoch += 1
         elif isinstance(pair.frame, (Chunk, States)):
-            for row in islice(pair.frame.batch.to_pylist(maps_as_pydicts="lossy"), _SHOWN_MAX):
+            for row in islice(pair.frame.batch.to_pylist(maps_as_pydicts="lossy"), _TABLE_ROWS_MAX):
                 slot = row.get("slot", 0)
                 group = _group_text(shrunk.recording.groups.get(slot, {"slot": slot}))
                 if not opening.maps and isinstance(row.get("kind"), int):
                     row["kind"] = RowKind(row["kind"])
-                values = [_shown(row[name]) for name in names if name in row]
+                values = [_display_text(row[name]) for name in names if name in row]
                 table.add_row(str(epoch), Text(group), *(values if isinstance(pair.frame, Chunk) else ["(a state)"]))
     return table
 
@@ -259,7 +259,7 @@ def _debug(error: FoldflightError) -> None:
 
 
 def _is_equal(recording: Recording, registry: Registry, outcome: Outcome, differences: Sequence[Difference]) -> bool:
-    """Print what differs from the recording. Return whether no function raised and no answer differs."""
+    """Print the differences from the recording. Return True if no function raised and no answer differs."""
     from foldflight.recording.code import has_changed
     from foldflight.recording.groups import slots_in
     from foldflight.recording.replay import COMPARED_FRAMES
@@ -282,8 +282,8 @@ def _is_equal(recording: Recording, registry: Registry, outcome: Outcome, differ
             is_edited = any(has_changed(each, registry[each["name"]]) for each in recording.about["functions"])
             _say(_IF_CHANGED if is_edited else _IF_SAME, "yellow" if is_edited else "bold red")
             return is_edited
-    told = pairs if recorded is None else pairs[:-1]
-    compared = sum(any(isinstance(each, COMPARED_FRAMES) for each in pair.answers) for pair in told)
+    answered = pairs if recorded is None else pairs[:-1]
+    compared = sum(any(isinstance(each, COMPARED_FRAMES) for each in pair.answers) for pair in answered)
     same = f"all recorded answers are the same ({compared})" if compared else "there is no recorded answer to compare"
     _say(f"{now}, and {same}", "green")
     if recorded is not None and recorded.code == "LIMIT":
@@ -292,7 +292,7 @@ def _is_equal(recording: Recording, registry: Registry, outcome: Outcome, differ
 
 
 def _as_recorded(recording: Recording, error: FoldflightError) -> str:
-    """Return what to say of an error beside the recorded one, whose values of rows may be masked."""
+    """Return a note that compares an error with the recorded one, without values of rows, which may be masked."""
     if recording.error is None:
         return ""
     recorded, now = ((each.code, each.message.partition(":")[0]) for each in (recording.error, error))
@@ -302,10 +302,10 @@ def _as_recorded(recording: Recording, error: FoldflightError) -> str:
 def _differences_table(differences: Sequence[Difference]) -> Table:
     _say(f"values that differ: {len(differences)}")
     table = Table("where", "group", "value", "recorded", "now")
-    for each in differences[:_SHOWN_MAX]:
-        values = _shown(each.recorded), _shown(each.replayed)
+    for each in differences[:_TABLE_ROWS_MAX]:
+        values = _display_text(each.recorded), _display_text(each.replayed)
         table.add_row(each.where, Text(_group_text(each.group)), Text(printable(each.column)), *values)
-    if len(differences) > _SHOWN_MAX:
+    if len(differences) > _TABLE_ROWS_MAX:
         table.add_row("...", "", "", "", "")
     return table
 
@@ -314,7 +314,7 @@ def _group_text(group: Mapping[str, Any]) -> str:
     return printable(", ".join(f"{name}={value!r}" for name, value in group.items()) or "(all rows)")
 
 
-def _shown(value: Any) -> Text:
+def _display_text(value: Any) -> Text:
     text = value.short if isinstance(value, RowKind) else repr(value)
     if isinstance(value, (datetime.date, datetime.time)):
         text = str(value)

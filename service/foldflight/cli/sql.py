@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 EXIT_REFUSED = 1
 _T = TypeVar("_T")
 _ROWS_MAX = 50
-_CANCEL_S = 1  # how often a statement that is stopped is cancelled again
-_FAILURE_S = 1  # how often a watched stream is asked for failures
+_CANCEL_S = 1  # seconds between repeated cancellations of a statement
+_FAILURE_S = 1  # seconds between checks of a watched stream for failures
 _STREAM_SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -194,7 +194,7 @@ def _run_script(runner: _Runner, script: str, file: Path | None) -> bool:
 
 
 class _Location(NamedTuple):
-    """Where a statement stands.
+    """The location of a statement in a file.
 
     Args:
         file: The name of the file.
@@ -206,7 +206,7 @@ class _Location(NamedTuple):
     script: str
     start: int
 
-    def said(self, error: Exception) -> str:
+    def describe(self, error: Exception) -> str:
         """Return the text of an error, with the file, and the line in it."""
         from foldflight.sql import SqlError
 
@@ -214,10 +214,10 @@ class _Location(NamedTuple):
             error = SqlError(error.message, self.script, self.start + error.start, self.start + error.stop)
             return f"{self.file}: {error}"
         line = self.script.count("\n", 0, self.start) + 1
-        return f"{self.file}, statement at line {line}: {_said(error)}"
+        return f"{self.file}, statement at line {line}: {_message_of(error)}"
 
 
-def _said(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     return error.format_message() if isinstance(error, click.ClickException) else str(error)
 
 
@@ -255,7 +255,7 @@ class _Runner:
             else:
                 self._print(df.columns, [tuple(row) for row in rows])
         except (FoldflightError, click.ClickException) as error:
-            text = _said(error) if location is None else location.said(error)
+            text = _message_of(error) if location is None else location.describe(error)
             click.echo(f"foldflight: {text.partition('JVM stacktrace:')[0].strip()}", err=True)
             return False
         if self.timing:
@@ -269,7 +269,7 @@ class _Runner:
         return df, [] if df.isStreaming else shown.collect()
 
     def _print(self, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-        if not columns or (list(columns) == ["ok"] and not rows):  # a statement without a result
+        if not columns or (list(columns) == ["ok"] and not rows):  # a statement without a result, such as CREATE
             return
         if self.output == "csv":
             text = io.StringIO()
@@ -288,7 +288,7 @@ class _Runner:
             table.add_row(*("NULL" if value is None else str(value) for value in row))
         if sys.stdout.isatty():
             self.console.print(table)
-        else:  # a program that reads the output gets whole values
+        else:  # another program reads the output, so values are not shortened
             Console(width=10_000).print(table)
         if len(rows) > _ROWS_MAX:
             click.echo(f"only the first {_ROWS_MAX} rows are shown; --output csv shows all", err=True)
@@ -322,20 +322,20 @@ def _await(query: StreamingQuery, failed: Sequence[Exception]) -> None:
         while not failed and not query.awaitTermination(_FAILURE_S):
             pass
     except Exception:
-        if not failed:  # a failed epoch has not committed its state, which fails the stream, too
+        if not failed:  # after a failed epoch, the stream fails because the epoch is not committed
             raise
     if failed:
         raise failed[0]
 
 
 def _interruptible(work: Callable[[], _T], cancel: Callable[[], object]) -> _T:
-    """Return the result of work in a thread of its own, which ends normally after Ctrl-C.
+    """Run work in another thread, so that Ctrl-C does not interrupt it, and return the result.
 
     A call of the JVM that Ctrl-C broke off would leave its answer to the next call of the same thread.
 
     Args:
         work: The work.
-        cancel: Makes it end soon. It is called at Ctrl-C, and KeyboardInterrupt raised again when the work has ended.
+        cancel: Makes the work end soon. It is called at Ctrl-C; KeyboardInterrupt is raised when the work has ended.
     """
     future: Future[_T] = Future()
     thread = Thread(target=_complete, args=(future, work), name="foldflight-statement")
@@ -343,7 +343,7 @@ def _interruptible(work: Callable[[], _T], cancel: Callable[[], object]) -> _T:
         thread.start()
         return future.result()
     except KeyboardInterrupt:
-        while thread.is_alive():  # another job may begin after a first cancellation
+        while thread.is_alive():  # a job that starts after the first cancellation must be cancelled as well
             cancel()
             thread.join(_CANCEL_S)
         raise
@@ -372,32 +372,32 @@ def _shell(runner: _Runner) -> None:
         return
     ask = _prompt(runner.spark)
     click.echo(r"foldflight sql: statements end with ;  \? shows help, \q quits")
-    held = ""
+    buffer = ""
     while True:
         try:
-            line = ask("       ...> " if held else "foldflight> ")
+            line = ask("       ...> " if buffer else "foldflight> ")
         except KeyboardInterrupt:
-            held = ""
+            buffer = ""
             continue
         except EOFError:
             return
         word = line.strip().rstrip(";").rstrip()
-        if not held and word.lower() in _QUIT:
+        if not buffer and word.lower() in _QUIT:
             return
-        if not held and (word.startswith("\\") or word.lower() == "help"):
+        if not buffer and (word.startswith("\\") or word.lower() == "help"):
             _command(runner, word)
             continue
-        held = _run_complete(runner, held + line + "\n")
+        buffer = _run_complete(runner, buffer + line + "\n")
 
 
-def _run_complete(runner: _Runner, held: str) -> str:
+def _run_complete(runner: _Runner, buffer: str) -> str:
     """Run the complete statements of a text, and return the rest."""
     from foldflight.sql import SqlError, split_statements
 
     try:
-        statements, rest = split_statements(held)
+        statements, rest = split_statements(buffer)
     except SqlError:
-        return held  # a string or comment that continues on the next line
+        return buffer  # a string or comment that continues on the next line
     try:
         for statement in statements:
             runner.run(statement)
@@ -447,7 +447,7 @@ def _prompt(spark: SparkSession) -> Any:
     session: Any = PromptSession(history=FileHistory(str(folder / "sql_history")), completer=words)
 
     def ask(prompt: str) -> str:
-        words.words = _words(spark)  # Spark takes too long for them to be asked for at each key
+        words.words = _words(spark)  # once, because Spark is too slow to ask at each key
         return str(session.prompt(prompt))
 
     return ask

@@ -35,7 +35,7 @@ _MEMBERS_SHOWN = 6
 @click.argument("checkpoint")
 @click.option(
     "--group",
-    "wanted",
+    "conditions",
     multiple=True,
     metavar="KEY=VALUE",
     help="Only groups with this value of a key. KEY alone means NULL.",
@@ -47,7 +47,7 @@ _MEMBERS_SHOWN = 6
 def state(
     checkpoint: str,
     *,
-    wanted: tuple[str, ...],
+    conditions: tuple[str, ...],
     operator: int | None,
     view: str | None,
     limit: int,
@@ -66,7 +66,7 @@ def state(
 
         with spark_progress(spark, Console(stderr=True), "reading the checkpoint"):
             table = StoredTable.of(spark, checkpoint, operator)
-            groups = _chosen(table, table.groups() if view is None else table.entries(view), wanted)
+            groups = _select_groups(table, table.groups() if view is None else table.entries(view), conditions)
             lines = _lines(groups, len(table.keys) + (view is not None), limit)
             count = len(lines) if len(lines) < limit else groups.count()
             figures = table.figures()
@@ -75,17 +75,17 @@ def state(
                 click.echo(line)
         else:
             _print(Console(), table if view is None else None, groups, [json.loads(line) for line in lines])
-            Console().print(_summary(table, figures, _numbered(count, is_view=view is not None)), highlight=False)
-    if not lines and wanted:
-        click.echo(f"no group has {', '.join(wanted)}", err=True)
+            Console().print(_summary(table, figures, _limit_items(count, is_view=view is not None)), highlight=False)
+    if not lines and conditions:
+        click.echo(f"no group has {', '.join(conditions)}", err=True)
         click.get_current_context().exit(EXIT_NO_GROUP)
     if len(lines) < count:
         click.echo(
-            f"{len(lines):,} of {_numbered(count, is_view=view is not None)}; --limit {count} prints all", err=True
+            f"{len(lines):,} of {_limit_items(count, is_view=view is not None)}; --limit {count} prints all", err=True
         )
 
 
-def _numbered(count: int, *, is_view: bool) -> str:
+def _limit_items(count: int, *, is_view: bool) -> str:
     one, many = ("entry", "entries") if is_view else ("group", "groups")
     return f"{count:,} {one if count == 1 else many}"
 
@@ -94,12 +94,12 @@ def _settings() -> dict[str, Any]:
     return {"spark.sql.shuffle.partitions": os.cpu_count() or 1}
 
 
-def _chosen(table: StoredTable, groups: DataFrame, wanted: Sequence[str]) -> DataFrame:
-    """Return the rows of groups with these values of keys. Spark casts the texts to the types of the keys."""
+def _select_groups(table: StoredTable, groups: DataFrame, conditions: Sequence[str]) -> DataFrame:
+    """Return the groups whose keys have these values. Spark casts the values to the types of the keys."""
     from pyspark.sql import functions as sf
     from pyspark.sql import types as st
 
-    for each in wanted:
+    for each in conditions:
         name, is_value, text = each.partition("=")
         if name not in table.keys:
             raise RejectedError(
@@ -166,20 +166,20 @@ def _key(value: Any) -> str:
 
 
 def state_as_text(state: Any, *, is_binary: bool = False) -> str:
-    """Return a state as short text, such as `sum 12, count 3`. Long lists are cut; bytes are shown by their number.
+    """Return a state as short text, such as `sum 12, count 3`. Long lists are shortened; for bytes it has their number.
 
     Args:
         state: The state, as parsed from JSON.
-        is_binary: Whether it is a text of bytes in Base64.
+        is_binary: Whether it is a string of bytes in Base64.
     """
     if state is None:
         return "NULL"
     if is_binary:
         return f"{len(base64.b64decode(state)):,} bytes"
     if isinstance(state, dict):
-        return _enclosed([f"{name} {_member(value)}" for name, value in state.items()])
+        return _enclose([f"{name} {_member(value)}" for name, value in state.items()])
     if isinstance(state, list):
-        return f"{len(state):,}: {_enclosed([_member(value) for value in state])}" if state else "none"
+        return f"{len(state):,}: {_enclose([_member(value) for value in state])}" if state else "none"
     return json.dumps(state, ensure_ascii=False)
 
 
@@ -188,7 +188,7 @@ def _member(value: Any) -> str:
     return f"({text})" if isinstance(value, dict | list) and value else text
 
 
-def _enclosed(texts: Sequence[str]) -> str:
+def _enclose(texts: Sequence[str]) -> str:
     return ", ".join([*texts[:_MEMBERS_SHOWN], *(["..."] if len(texts) > _MEMBERS_SHOWN else [])])
 
 

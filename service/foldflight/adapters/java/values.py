@@ -45,13 +45,13 @@ class UnknownType(Exception):  # noqa: N818 - the caller, which knows the class 
 
 @dataclass(frozen=True)
 class Value:
-    """How values of one Java type are converted.
+    """The conversion of values of one Java type.
 
     Args:
         arrow: Their Arrow type.
         java: The Java type's name.
-        into: Returns a Python value, never None unless `is_nullable`, for Java. None: JPype converts it.
-        out: Returns a value of Java, or null as None, for Python.
+        into: Converts a Python value to Java; None only if `is_nullable`. Default: JPype converts it.
+        out: Converts a Java value to Python, and null to None.
         is_primitive: Whether it is a primitive type, which has no null.
         is_immutable: Whether values cannot be changed in place.
     """
@@ -150,7 +150,7 @@ def _collection(jpype: Any, type_: Any, name: str) -> Value:
 
 
 def into_object(jpype: Any, value: Value) -> Callable[[Any], Any]:
-    """Return the conversion into an object of Java, for a place whose type JPype cannot see, such as a list."""
+    """Return the conversion to a Java object for positions without a static type, such as items of a list."""
     if value.into is not None:
         return value.into
     return _nullable(jpype.JClass(next((box for box, name in _BOXES.items() if name == value.java), value.java)))
@@ -161,7 +161,7 @@ def _nullable(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _plain(type_: pa.DataType) -> Callable[[Any], Any]:
-    """Return the conversion of a number of Java, which JPype represents by a subclass of Python's."""
+    """Return a conversion of Java numbers, which JPype represents by subclasses of Python's, to plain ones."""
     if pa.types.is_boolean(type_):
         return bool
     return float if pa.types.is_floating(type_) else int

@@ -4,7 +4,7 @@
     path ["databend:multiply"]    Databend: CREATE FUNCTION ... HANDLER = 'databend:multiply'
     path ["aggregate:average"]    an aggregate function over lists with the rows of a group; also after databend:
 
-Both send columns without names that matter, and get the result columns back. An adapter says how types are written:
+Column names do not matter. The answer has the result columns. An adapter determines the encoding of types:
 
     declared            RisingWave                          Databend
     DECIMAL(p, s)       utf8, extension arrowudf.decimal    decimal128
@@ -26,10 +26,10 @@ from foldflight.adapters.wire.risingwave import RisingWave
 
 PROTOCOL_VERSION_ACTION: Final = "protocol_version"
 PROTOCOL_VERSION_ANSWER: Final = b"\x02"
-"""The version of arrow-udf's protocol whose types these are. A client that gets no answer takes those of version 1.
+"""The version of arrow-udf's protocol that defines these types. Without an answer, a client assumes version 1.
 
-A client reads this answer only, not what follows. So if tokens are required, every action without a valid token is
-answered with it and then with UNAUTHENTICATED: the server need not read which action was meant.
+A client reads only this answer. So if tokens are required, every action without a valid token gets this answer and then
+UNAUTHENTICATED: the server need not know which action was requested.
 """
 
 _DATABEND: Final = "databend:"

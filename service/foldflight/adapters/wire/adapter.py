@@ -1,4 +1,4 @@
-"""How the client of another system writes types and results."""
+"""The interface of wire adapters: the encoding of types and results for clients of another system."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ EXTENSION: Final = b"ARROW:extension:name"
 
 
 class WireAdapter(ABC):
-    """How a system writes types and results."""
+    """The encoding of types and results for one system."""
 
     has_errors: ClassVar[bool]
-    """Whether the answer of a scalar function may have the error of each row."""
+    """Whether answers of scalar functions may contain an error for each row."""
 
     @abstractmethod
     def leaf(self, type_: pa.DataType) -> tuple[pa.DataType, dict[bytes, bytes]]:
-        """Return the type on the wire of a type that is not nested, and the metadata of its field."""
+        """Return the wire type of a type that is not nested, and the metadata of its field."""
 
     def is_leaf(self, type_: pa.DataType) -> bool:  # noqa: ARG002 - for subclasses
-        """Return whether a type of lists has a type of its own on the wire."""
+        """Return whether a list type has a wire type of its own, such as a vector."""
         return False
 
     @abstractmethod
@@ -35,7 +35,7 @@ class WireAdapter(ABC):
     def answer(
         self, answer: pa.RecordBatch, result: pa.DataType, *, is_table: bool
     ) -> tuple[list[pa.Array], pa.Array | None]:
-        """Return the columns of an answer, before they are written, and the error of each row, if any has one.
+        """Return the columns of an answer before encoding, and the errors of rows, if there are any.
 
         Args:
             answer: The results of the exchange.
@@ -44,9 +44,10 @@ class WireAdapter(ABC):
         """
 
     def reads(self, given: pa.DataType, declared: pa.DataType) -> bool:
-        """Return whether a client's column may be passed to an argument of a declared type, or is written as one.
+        """Return whether a client's column may be passed to an argument of a declared type.
 
-        As in queries, only casts that change no value are implicit. Members of structs have their declared names here.
+        As in queries, only casts that change no value are implicit. The members of structs already have their declared
+        names.
         """
         kinds = pa.types
         if isinstance(given, pa.BaseExtensionType):
@@ -74,7 +75,7 @@ class WireAdapter(ABC):
         return pa.field(name, wire, metadata=metadata or None)
 
     def schema(self, function: AnyFunction) -> pa.Schema:
-        """Return inputs and outputs as fields; a type that depends on the arguments is shown as null."""
+        """Return inputs and outputs as fields; a type that depends on the arguments is null."""
         types = function.input_types or (pa.null(),) * len(function.input_names)
         if function.kind is FunctionKind.AGGREGATE:
             types = tuple(map(pa.list_, types))

@@ -1,4 +1,4 @@
-"""A call of one function without states: the chunks of a client's stream become those of an exchange."""
+"""Stateless calls of one function: the batches of a client's stream become chunks of an exchange."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def stateless_call(adapter: WireAdapter, function: AnyFunction, columns: pa.Sche
 
 
 Ask = Callable[[Frame], Iterator[Any]]
-"""Gives a frame to an open exchange, and yields its answers."""
+"""Sends a frame to an open exchange, and yields its answers."""
 
 
 class StatelessCall(ABC):
-    """One function over the chunks of one stream.
+    """A call of one function over the batches of one stream.
 
     Args:
         adapter: The adapter.
@@ -48,7 +48,7 @@ class StatelessCall(ABC):
         columns: The schema of the client's stream; names do not matter.
 
     Attributes:
-        opening: What the exchange is opened with.
+        open_request: What the exchange is opened with.
         result: The declared type of the result; of a table function, the struct of its columns.
         is_table: Whether it is a table function.
 
@@ -56,7 +56,7 @@ class StatelessCall(ABC):
         RejectedError: SCHEMA_MISMATCH for columns that do not fit the function.
     """
 
-    opening: Open
+    open_request: Open
 
     def __init__(self, adapter: WireAdapter, function: AnyFunction, columns: pa.Schema) -> None:
         self.adapter = adapter
@@ -70,9 +70,7 @@ class StatelessCall(ABC):
         if declared is not None and function.inputs_min <= len(columns):
             declared = declared[: len(columns)]
         if declared is not None and len(declared) != len(columns):
-            raise self._refused(
-                f"{function.signature} takes {len(declared)} columns, and the stream has {len(columns)}"
-            )
+            raise self._error(f"{function.signature} takes {len(declared)} columns, and the stream has {len(columns)}")
         given = [self._argument_type(index, type_) for index, type_ in enumerate(columns.types)]
         self._types = [_usual(type_) for type_ in given] if declared is None else list(declared)
         for index, type_ in enumerate(given):
@@ -84,7 +82,7 @@ class StatelessCall(ABC):
     def answers(self, batch: pa.RecordBatch, ask: Ask) -> Iterator[tuple[list[pa.Array], pa.Array | None]]:
         """Yield the answers to a batch of the client, which has been validated.
 
-        Each has the columns as the adapter writes them, and the error of each row, if any has one.
+        Each answer has the encoded columns, and the errors of rows, if there are any.
 
         Raises:
             RejectedError: SCHEMA_MISMATCH for a value that the declared type cannot hold.
@@ -103,7 +101,7 @@ class StatelessCall(ABC):
         return type_
 
     def _check(self, index: int, given: pa.DataType) -> None:
-        """Raise RejectedError SCHEMA_MISMATCH unless values of a client's type can be read as an argument."""
+        """Raise RejectedError SCHEMA_MISMATCH if values of a client's type cannot be converted to an argument."""
         declared = self._types[index]
         try:
             named = _with_names(given, declared)
@@ -113,23 +111,23 @@ class StatelessCall(ABC):
             raise self._misfit(index, given, "cast it in the query")
 
     def _argument(self, index: int, array: pa.Array) -> pa.Array:
-        """Return values of the client in the declared type."""
+        """Convert values of the client to the declared type."""
         try:
-            return _read(array, self._types[index])
+            return _from_wire(array, self._types[index])
         except (pa.ArrowException, CastError, ValueError, TypeError, OverflowError, KeyError) as error:
             raise self._misfit(index, array.type, str(error)) from None
 
-    def _written(self, answer: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array | None]:
+    def _to_wire(self, answer: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array | None]:
         arrays, errors = self.adapter.answer(answer, self.result, is_table=self.is_table)
-        return [_written(array, field) for array, field in zip(arrays, self.fields(), strict=True)], errors
+        return [_to_wire(array, field) for array, field in zip(arrays, self.fields(), strict=True)], errors
 
     def _misfit(self, index: int, given: pa.DataType, why: str) -> RejectedError:
-        return self._refused(
+        return self._error(
             f"argument {index + 1} of {self.function.name} is {given}, which cannot be read as "
             f"{sql_name(self._types[index])}: {why}"
         )
 
-    def _refused(self, message: str) -> RejectedError:
+    def _error(self, message: str) -> RejectedError:
         return RejectedError("SCHEMA_MISMATCH", message, function=self.function.name)
 
 
@@ -139,7 +137,7 @@ class ScalarCall(StatelessCall):
     def __init__(self, adapter: WireAdapter, function: AnyFunction, columns: pa.Schema) -> None:
         super().__init__(adapter, function, columns)
         self._schema = pa.schema(list(zip(self._names, self._types, strict=True)) or [(_ONE, pa.bool_())])
-        self.opening = Open(
+        self.open_request = Open(
             (),
             self._schema,
             steps=(Step(function.name, tuple(StepArgument(column=name) for name in self._names)),),
@@ -153,24 +151,24 @@ class ScalarCall(StatelessCall):
         else:
             arrays = [pa.array(np.ones(batch.num_rows, np.bool_))]
         for mapped in ask(Chunk(pa.RecordBatch.from_arrays(arrays, schema=self._schema))):
-            yield self._written(mapped.batch)
+            yield self._to_wire(mapped.batch)
 
 
 class GroupCall(StatelessCall):
-    """An aggregate function over lists. The lists of a row have the arguments of the rows of one group.
+    """An aggregate function over lists. A client's row is a group, and its lists are the arguments of the group's rows.
 
-    RisingWave passes a group's values so for `aggregate:f(x)`, and every system with `array_agg` can.
+    RisingWave passes groups in this form for `aggregate:f(x)`, and every system with `array_agg` can do it.
     """
 
     def __init__(self, adapter: WireAdapter, function: AnyFunction, columns: pa.Schema) -> None:
         super().__init__(adapter, function, columns)
         if not self._types:
-            raise self._refused(f"{function.signature} takes its rows as lists, and the stream has no column")
+            raise self._error(f"{function.signature} takes its rows as lists, and the stream has no column")
         self._schema = pa.schema(
             [("slot", pa.int32()), (_COUNTS, pa.bool_()), *zip(self._names, self._types, strict=True)]
         )
         self._epoch = 0
-        self.opening = Open(
+        self.open_request = Open(
             (Call(function.name, tuple(self._names), filter=_COUNTS),),
             self._schema,
             returns=Returns(states=False, outputs=True),
@@ -183,10 +181,10 @@ class GroupCall(StatelessCall):
         results = [each.batch for each in ask(Barrier(self._epoch))]
         list(ask(Forget(pa.array(range(batch.num_rows), pa.int32()))))
         for each in results:  # with all slots, in their order
-            yield self._written(each)
+            yield self._to_wire(each)
 
     def _rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of all groups; for a group without rows, a row that does not count."""
+        """Return the rows of all groups. A group without rows gets one row that the filter excludes."""
         sizes = self._sizes(batch)
         groups = np.arange(batch.num_rows, dtype=np.int32)
         empty = groups[sizes == 0]
@@ -200,7 +198,7 @@ class GroupCall(StatelessCall):
 
     def _argument_type(self, index: int, type_: pa.DataType) -> pa.DataType:
         if not is_list(type_):
-            raise self._refused(
+            raise self._error(
                 f"argument {index + 1} of {self.function.name} is {type_}, and an aggregate function takes lists, each "
                 "with the values of a group; give array_agg(...), or in RisingWave aggregate:f(...)"
             )
@@ -212,7 +210,7 @@ class GroupCall(StatelessCall):
         for each in sizes[1:]:
             wrong = np.flatnonzero(each != sizes[0])
             if len(wrong):
-                raise self._refused(
+                raise self._error(
                     "the lists of a row have the arguments of the same rows, and in row "
                     f"{wrong[0]} of a batch they have {sizes[0][wrong[0]]} and {each[wrong[0]]} values"
                 )
@@ -220,15 +218,15 @@ class GroupCall(StatelessCall):
 
 
 def _usual(type_: pa.DataType) -> pa.DataType:
-    """Return the type that authors know for a column of a client."""
+    """Return the type of a client's column for error messages, in the terms of authors."""
     return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(type_, type_)
 
 
-def _read(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return a column of a client as an array of the declared type."""
+def _from_wire(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Convert a column of a client to the declared type."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
-    array = _renamed(array, type_)
+    array = _rename_members(array, type_)
     if array.type == type_:
         return array
     if is_json(type_):
@@ -236,24 +234,24 @@ def _read(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(type_) and _is_text(array.type):
         return cast_results(array.to_pylist(), type_)
     if pa.types.is_nested(type_) and _has_special(type_):
-        # JSON inside of another value stays a text, as in other exchanges. As a result it would become a JSON string.
+        # JSON inside another value stays a string, as in other exchanges: otherwise a result would be encoded twice.
         plain = _with_texts(type_)
         values = cast_results(to_python(array), plain)
         return values if plain == type_ else values.cast(type_)
     return array.cast(type_)
 
 
-def _renamed(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return an array whose members of structs have the declared names.
+def _rename_members(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return an array whose struct members have the declared names.
 
-    Arrow casts structs by the names of their members, and gives NULL for a member that it does not find.
+    Arrow casts structs by member names, and returns NULL for a member that it does not find.
     """
     names = _with_names(array.type, type_)
-    return array if names == array.type else pa.array(_Relabelled(array, names))
+    return array if names == array.type else pa.array(_RenamedArray(array, names))
 
 
 def _with_names(given: pa.DataType, declared: pa.DataType) -> pa.DataType:
-    """Return a client's type with the declared names of members. The same names in another order stay as they are.
+    """Return a client's type with the declared member names. If the names are the same in another order, they stay.
 
     Raises:
         TypeError: A struct does not have as many members as are declared.
@@ -285,8 +283,8 @@ def _with_names(given: pa.DataType, declared: pa.DataType) -> pa.DataType:
     return pa.large_list(value) if kinds.is_large_list(given) else pa.list_(value)
 
 
-class _Relabelled:
-    """An array under a type that differs in names only, for `pa.array`. The values are not copied."""
+class _RenamedArray:
+    """An array with other names in its type, for `pa.array`. The values are not copied."""
 
     def __init__(self, array: pa.Array, type_: pa.DataType) -> None:
         self._array = array
@@ -315,7 +313,7 @@ def _is_text(type_: pa.DataType) -> bool:
 
 
 def _has_special(type_: pa.DataType) -> bool:
-    """Return whether a type has decimals or JSON inside, which clients write as texts."""
+    """Return whether a type contains decimals or JSON, which clients encode as strings."""
     if pa.types.is_struct(type_):
         return any(_has_special(each.type) for each in type_)
     if pa.types.is_map(type_):
@@ -325,8 +323,8 @@ def _has_special(type_: pa.DataType) -> bool:
     return is_json(type_) or bool(pa.types.is_decimal128(type_))
 
 
-def _written(array: pa.Array, field: pa.Field) -> pa.Array:
-    """Return results as the type of a field on the wire."""
+def _to_wire(array: pa.Array, field: pa.Field) -> pa.Array:
+    """Convert results to the wire type of a field."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if array.type == field.type:
@@ -339,7 +337,7 @@ def _written(array: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _plain(value: Any, type_: pa.DataType) -> Any:
-    """Return a value for a type on the wire, which has texts for some decimals inside."""
+    """Convert a value to a wire type, in which nested decimals may be strings."""
     if value is None:
         return None
     if is_list(type_):

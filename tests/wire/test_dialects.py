@@ -543,6 +543,6 @@ def test_a_mistake_of_ours_is_no_bad_argument(monkeypatch: pytest.MonkeyPatch) -
     def mistaken(*_: object) -> None:
         raise AttributeError("mistake")
 
-    monkeypatch.setattr(calls, "_read", mistaken)
+    monkeypatch.setattr(calls, "_from_wire", mistaken)
     with pytest.raises(AttributeError, match="mistake"):
         call._argument(0, pa.array([1]))

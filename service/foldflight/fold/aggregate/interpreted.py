@@ -474,13 +474,15 @@ class Interpreted(Accumulators):
         return accumulator if only_reads else self._copy_of(accumulator)
 
     def _copy_of(self, accumulator: Any) -> Any:
-        try:
-            return copy.deepcopy(accumulator)
-        except Exception:  # noqa: BLE001 - objects that cannot be copied have a state
+        if self.bound.function.language != "java":  # a deep copy of a Java object has none of its fields
             try:
-                return self.codec.decode(self.codec.encode([accumulator]))[0]
-            except UnconvertibleState as unfit:
-                raise unfit.error from unfit.__cause__
+                return copy.deepcopy(accumulator)
+            except Exception:  # noqa: BLE001, S110 - objects that cannot be copied have a state
+                pass
+        try:
+            return self.codec.decode(self.codec.encode([accumulator]))[0]
+        except UnconvertibleState as unfit:
+            raise unfit.error from unfit.__cause__
 
     def _reads(self, accumulator: Any) -> bool:
         """Return whether get_value certainly only reads an accumulator of this type."""

@@ -37,6 +37,20 @@ def test_one_call_sets_everything_and_says_so(fresh: Any, capsys: pytest.Capture
     assert not capsys.readouterr().out
 
 
+def test_lz4_of_batches_is_warned_of(classic: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A session that compresses batches by lz4 is told which of them Python cannot read; the setting is the user's."""
+    session = classic.newSession()
+    name = "spark.sql.execution.arrow.compression.codec"
+    configure(session)
+    capsys.readouterr()
+    for codec, lines in (("zstd", 0), ("LZ4", 1), ("none", 0)):
+        session.conf.set(name, codec)
+        assert configure(session) == {}
+        told = capsys.readouterr().out.splitlines()
+        assert [line.startswith(f"{name}: lz4 stays") for line in told] == [True] * lines
+    session.conf.unset(name)
+
+
 def _sizes(batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield pa.RecordBatch.from_pydict({"size": pa.array([batch.nbytes], pa.int64())})

@@ -24,6 +24,7 @@ _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _BATCH_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 _BATCH_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_CODEC: Final = "spark.sql.execution.arrow.compression.codec"
 # With this value Spark does not measure batches.
 _NOT_MEASURED: Final = 2**31 - 1
 # Bytes of a batch. Each task holds a batch in the JVM and a few of them in Python.
@@ -66,7 +67,7 @@ _LOCAL: Final = (
 def configure(
     spark: SparkSession, *, row_bytes: int = _ROW_BYTES, partitions: int | None = None, local_checkpoints: bool = False
 ) -> dict[str, str]:
-    """Set what queries of a session need and profit from, and print each setting that changes.
+    """Set what queries of a session need and profit from, and print each setting that changes, or should change.
 
     Call it before the queries are started. It works in classic PySpark and in Spark Connect, and may be called again.
     In a session of Sail it sets nothing.
@@ -99,6 +100,11 @@ def configure(
             changed[setting.name] = setting.value
             was = before or "Spark's default"
             print(f"{setting.name}: {was} > {setting.value} ({setting.why})")  # noqa: T201
+    if (spark.conf.get(_CODEC, None) or "").lower() == "lz4":
+        print(  # noqa: T201
+            f"{_CODEC}: lz4 stays, and Python cannot read the batches in which all texts of a column are empty: "
+            "Spark writes them wrongly. Set zstd or none"
+        )
     return changed
 
 

@@ -56,11 +56,11 @@ def _names(annotated: Any, owner: type | None) -> dict[str, Any]:
 def _of_functions(annotated: Any) -> dict[str, Any]:
     """Return the local variables of the functions in which something is defined, of inner functions first.
 
-    While a function runs, its frame has them. Later, the methods that use a variable still have it.
+    While a function runs, its stack frame has them. Later, the methods that use a variable still have it.
     """
     visible: dict[str, Any] = {}
-    for frame in _frames(annotated, in_functions=True):
-        for name, value in frame.f_locals.items():
+    for stack_frame in _stack_frames(annotated, in_functions=True):
+        for name, value in stack_frame.f_locals.items():
             visible.setdefault(name, value)
     methods = vars(annotated).values() if isinstance(annotated, type) else (inspect.unwrap(annotated),)
     for method in (getattr(each, "__func__", each) for each in methods):
@@ -73,26 +73,26 @@ def _of_functions(annotated: Any) -> dict[str, Any]:
     return visible
 
 
-def _frames(annotated: Any, *, in_functions: bool) -> typing.Iterator[FrameType]:
+def _stack_frames(annotated: Any, *, in_functions: bool) -> typing.Iterator[FrameType]:
     """Yield the running functions, or bodies of classes, in which something is defined, inner ones first."""
     path, module = getattr(annotated, "__qualname__", ""), getattr(annotated, "__module__", None)
-    frame = inspect.currentframe()
+    stack_frame = inspect.currentframe()
     mark = ".<locals>." if in_functions else "."
-    while frame is not None:
-        code = frame.f_code
+    while stack_frame is not None:
+        code = stack_frame.f_code
         is_function = bool(code.co_flags & inspect.CO_NEWLOCALS and code.co_flags & inspect.CO_OPTIMIZED)
-        surrounds = path.startswith(f"{code.co_qualname}{mark}") and frame.f_globals.get("__name__") == module
+        surrounds = path.startswith(f"{code.co_qualname}{mark}") and stack_frame.f_globals.get("__name__") == module
         if surrounds and is_function == in_functions:
-            yield frame
-        frame = frame.f_back
+            yield stack_frame
+        stack_frame = stack_frame.f_back
 
 
 def _outermost(cls: type) -> tuple[str, Any]:
     """Return the name of the outermost class around a class, and what it contains while its body is still executed."""
     name, inner = cls.__name__, typing.cast("Any", cls)
-    for frame in _frames(cls, in_functions=False):
-        inner = SimpleNamespace(**{**frame.f_locals, name: inner})
-        name = frame.f_code.co_name
+    for stack_frame in _stack_frames(cls, in_functions=False):
+        inner = SimpleNamespace(**{**stack_frame.f_locals, name: inner})
+        name = stack_frame.f_code.co_name
     return name, inner
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import pickle
 from collections.abc import Callable, Iterator
@@ -12,8 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from rich.console import Console
 
 from foldflight import connect, udaf
+from foldflight.cli.status import status_view
 from foldflight.client import EmbeddedTransport, FlightTransport, Functions, OpenExchange, close_connections, flight
 from foldflight.client.failover import SurvivingExchange
 from foldflight.errors import FunctionError, RejectedError, RetryableError
@@ -415,6 +418,19 @@ def test_servers_with_other_code_are_told_of(mixed: tuple[str, str], caplog: pyt
     with pytest.raises(RejectedError, match="strict is for servers only"):
         connect(summing(1), strict=True)
     assert not caplog.text
+
+
+def test_the_status_shows_which_servers_have_other_code(mixed: tuple[str, str]) -> None:
+    """`foldflight status` names the function and the servers with each digest, and no function that is the same."""
+    servers = [FlightTransport([url], deadline_s=DEADLINE_S).status()["servers"][0] for url in mixed]
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(status_view([{**each, "rows_per_s": None} for each in servers]))
+    told = [line for line in console.export_text().splitlines() if "different code" in line]
+    one, two = (each["code_digests"]["summing"] for each in servers)
+    places = sorted([(one, "one"), (two, "two")])
+    assert [line.strip() for line in told] == [
+        "summing has different code: " + "; ".join(f"{digest} on {name}" for digest, name in places)
+    ]
 
 
 def test_an_exchange_never_mixes_codes(mixed: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:

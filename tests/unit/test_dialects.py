@@ -139,7 +139,7 @@ def test_what_is_missing_is_named(case: str) -> None:
     assert function_of(cls) is None
 
 
-def test_an_accumulator_that_cannot_change_is_told() -> None:
+def test_an_immutable_accumulator_gets_an_error() -> None:
     """PyFlink ignores what accumulate returns, so a number stays what it is; to return it would be no remedy."""
 
     class Ups(AggregateFunction):

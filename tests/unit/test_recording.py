@@ -118,7 +118,7 @@ def test_an_error_is_recorded_and_named(tmp_path: Path) -> None:
     assert "differs from that of the recording" not in run.output
 
 
-def test_a_mended_class_is_compared(tmp_path: Path) -> None:
+def test_a_corrected_class_is_compared(tmp_path: Path) -> None:
     """A class of another name is folded in place of the recorded one, and exit code 0 says that nothing is left."""
     record(tmp_path, ROWS[:30], [*ROWS[30:], BAD])
     run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Mended")
@@ -165,7 +165,7 @@ def test_a_message_with_brackets_is_printed_as_it_is(tmp_path: Path) -> None:
     assert "recorded error: USER_CODE: accumulate raised LookupError: [/b]" in run.output
 
 
-def test_code_without_a_digest_is_not_said_to_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_without_a_digest_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers of Spark have no source of a class that was sent to them, so its digest is empty."""
     monkeypatch.setattr("foldflight.recording.code._digest_of", lambda _: "")
     record(tmp_path, [*ROWS, BAD])
@@ -182,7 +182,7 @@ def test_another_group_than_the_one_that_failed(tmp_path: Path) -> None:
     assert "no function raises here (the recorded error is of the group customer='c3')" in run.output
 
 
-def test_chosen_groups_are_recorded(tmp_path: Path) -> None:
+def test_selected_groups_are_recorded(tmp_path: Path) -> None:
     """With a mapping of keys, rows and answers of other groups are not in the file."""
     record(tmp_path, ROWS, of={"customer": ["c1", "c2"]})
     recording = read_recording(the_file(tmp_path))
@@ -194,7 +194,7 @@ def test_chosen_groups_are_recorded(tmp_path: Path) -> None:
     assert replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio").exit_code == 0
 
 
-def test_chosen_groups_of_over_are_recorded(tmp_path: Path) -> None:
+def test_selected_groups_of_over_are_recorded(tmp_path: Path) -> None:
     """The answers of OVER have numbers of rows in place of slots: those of the chosen rows are recorded."""
     frame = connect(Ratio, record=Recordings(str(tmp_path), of={"customer": ["c1", "c3"]}))("price", "qty").rows(
         None, 0
@@ -206,7 +206,7 @@ def test_chosen_groups_of_over_are_recorded(tmp_path: Path) -> None:
         assert "all recorded answers are the same (1)" in run.output, run.output
 
 
-def test_an_epoch_without_the_chosen_group_is_read(tmp_path: Path) -> None:
+def test_an_epoch_without_the_selected_group_is_read(tmp_path: Path) -> None:
     """The states of the other groups are left out, and with them the answers to these states."""
     rows = [{"customer": name, "price": 4, "qty": 2} for name in "ab"]
     functions = connect(Ratio, record=Recordings(str(tmp_path), of={"customer": ["a"]}))
@@ -216,7 +216,7 @@ def test_an_epoch_without_the_chosen_group_is_read(tmp_path: Path) -> None:
         assert "all recorded answers are the same" in replayed(path, "--function", f"{PLACE}:Ratio").output
 
 
-def test_exchanges_without_the_chosen_group_are_not_recorded(tmp_path: Path) -> None:
+def test_exchanges_without_the_selected_group_are_not_recorded(tmp_path: Path) -> None:
     """Files without rows would take the room of those with rows."""
     for customer in "ab":
         record(tmp_path, [{"customer": customer, "price": 4, "qty": 2}], of={"customer": ["a"]})
@@ -255,14 +255,14 @@ def test_rows_that_are_needed_together_are_found() -> None:
     shrunk = shrink(recording, Registry.load([Longest]))
     assert rows_in(shrunk.recording) == 3
     assert shrunk.is_minimal
-    assert [each.function for each in shrunk.recording.opening.calls] == ["longest"]
+    assert [each.function for each in shrunk.recording.open_request.calls] == ["longest"]
     left = [
         row for pair in shrunk.recording.pairs if isinstance(pair.frame, Chunk) for row in pair.frame.batch.to_pylist()
     ]
     assert [(row["slot"], row["text"], row["number"]) for row in left] == [(4, "x", 1), (4, "x", None), (4, "y", 2)]
 
 
-def test_calls_and_columns_that_are_not_needed_are_left_out(tmp_path: Path) -> None:
+def test_calls_and_columns_that_are_not_needed_are_removed(tmp_path: Path) -> None:
     """Of two calls with states the failing one stays, with its columns; columns that may be NULL are told."""
     functions = connect(Ratio, record=Recordings(str(tmp_path)))
     calls = {"count": functions["count"]("note"), "ratio": functions("price", "qty")}
@@ -270,7 +270,7 @@ def test_calls_and_columns_that_are_not_needed_are_left_out(tmp_path: Path) -> N
     with pytest.raises(FunctionError):
         run_epochs(calls, [rows[:30], [*rows[30:], {**BAD, "note": "zebra"}]], keys=["customer"])
     path = the_file(tmp_path)
-    (call,) = shrink(read_recording(path), Registry.load([Ratio])).recording.opening.calls
+    (call,) = shrink(read_recording(path), Registry.load([Ratio])).recording.open_request.calls
     assert call.function == "ratio"
     run = replayed(path, "--function", f"{PLACE}:Ratio", "--shrink")
     assert "the error is the same if these columns are NULL: price\n" in run.output
@@ -295,7 +295,7 @@ def test_a_state_that_fails_tells_no_columns(tmp_path: Path) -> None:
     assert shrunk.unused_columns == ()
 
 
-def test_times_are_shown_whole(tmp_path: Path) -> None:
+def test_times_are_printed_in_full(tmp_path: Path) -> None:
     """A timestamp with its zone is not cut in the table of rows."""
     when = datetime.datetime(2030, 1, 2, 3, 4, 5, 678901, datetime.UTC)
     record(tmp_path, [{"customer": "c1", "at": when}], function=recorded_functions.Refuses, columns=("at",))
@@ -348,7 +348,9 @@ class Rated:
 """
 
 
-def test_a_written_test_fails_and_passes_with_the_mended_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_written_test_fails_and_passes_with_the_corrected_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The test fails with the recorded error, and passes when the class is mended."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -375,8 +377,8 @@ def test_a_scalar_function_is_recorded_and_tested(tmp_path: Path) -> None:
     """Of steps each chunk is an exchange of its own, and a written test calls the function."""
     transport = connect(recorded_functions.initial, record=Recordings(str(tmp_path))).transport
     columns = pa.schema([("name", pa.string())])
-    opening = Open((), columns, steps=(Step("initial", (StepArgument(column="name"),)),), outputs=(0,))
-    with transport.open(opening) as exchange:
+    open_request = Open((), columns, steps=(Step("initial", (StepArgument(column="name"),)),), outputs=(0,))
+    with transport.open(open_request) as exchange:
         exchange.chunk(pa.record_batch({"name": ["ann", "bob"]}))
         exchange.mapped()
         with pytest.raises(FunctionError, match="recorded: "):
@@ -521,7 +523,7 @@ def test_masks_keep_the_form_of_values(array: pa.Array) -> None:
 
 
 @pytest.mark.skipif(JSON is None, reason="Arrow has JSON since 19")
-def test_masked_json_is_left_out() -> None:
+def test_masked_json_is_null() -> None:
     """JSON is text to Arrow, and a mask would be no JSON."""
     array = pa.ExtensionArray.from_storage(JSON, pa.array(['{"name": "ann"}', None]))
     part = RecordingPart(
@@ -531,7 +533,7 @@ def test_masked_json_is_left_out() -> None:
     assert masked.to_pylist() == [{"a": None}, {"a": None}]
 
 
-def test_masked_maps_with_bytes_as_keys_are_left_out() -> None:
+def test_masked_maps_with_bytes_as_keys_are_null() -> None:
     """Keys cannot be NULL, as other bytes are: Arrow ends the process for such a map."""
     array = pa.array([[(b"ann", 1)], None], pa.map_(pa.binary(), pa.int64()))
     nested = pa.array([[[(b"ann", 1)], None], None], pa.list_(array.type))
@@ -617,7 +619,7 @@ def test_a_class_in_java_is_replayed(tmp_path: Path) -> None:
     assert (run.exit_code, "which differs from that of the recording" in run.output) == (0, True), run.output
 
 
-def test_a_batch_that_needs_a_state_is_told_what_a_batch_can_do() -> None:
+def test_a_batch_that_needs_a_state_gets_an_error_with_a_remedy() -> None:
     """The last task of a batch has states only; the rows are in its dead letters."""
     columns = pa.schema([("slot", pa.int32()), ("price", pa.int64()), ("qty", pa.int64())])
     states = States(pa.RecordBatch.from_pydict({"slot": pa.array([0], pa.int32()), "state_0": [None]}))
@@ -720,8 +722,8 @@ def test_a_state_of_no_call_is_refused(tmp_path: Path) -> None:
 def test_one_number_of_a_recording_does_not_take_all_memory() -> None:
     """Accumulators take memory up to the largest slot, so a slot far beyond the number of rows is refused."""
     chunk = pa.record_batch({"slot": pa.array([0, 1 << 28], pa.int32()), "price": [1, 2], "qty": [1, 2]})
-    opening = Open((Call("ratio", ("price", "qty")),), chunk.schema)
-    recording = Recording({"functions": []}, opening, (Pair(Chunk(chunk)), Pair(Barrier(1))))
+    open_request = Open((Call("ratio", ("price", "qty")),), chunk.schema)
+    recording = Recording({"functions": []}, open_request, (Pair(Chunk(chunk)), Pair(Barrier(1))))
     with pytest.raises(RejectedError, match="LIMIT: slot 268435456 is out of bounds"):
         fold_again(recording, Registry.load([Ratio]))
 
@@ -730,10 +732,10 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     """Names choose the columns of a recording, so they must be different."""
     path, groups = tmp_path / "other", pa.record_batch([pa.array([0], pa.int32())] * 2, names=["slot", "slot"])
     facts = {"at": "", "server": "", "foldflight": "", "is_masked": False, "functions": []}
-    opening = encode_open(Open((Call("count"),), pa.schema([])))
+    open_request = encode_open(Open((Call("count"),), pa.schema([])))
     parts = [
         RecordingPart(ABOUT, json.dumps(facts).encode()),
-        RecordingPart(OPEN, opening),
+        RecordingPart(OPEN, open_request),
         RecordingPart(GROUPS, b"", write_batch(groups)),
     ]
     with path.open("wb") as file:
@@ -950,8 +952,10 @@ def test_a_recording_of_another_program_needs_the_facts(about: Any, tmp_path: Pa
     """Facts that are missing, or have another form, are an error of the file."""
     path = tmp_path / "other.recording"
     with path.open("wb") as file:
-        opening = encode_open(Open((Call("count"),), pa.schema([])))
-        write_recording(file, [RecordingPart(ABOUT, json.dumps(about).encode()), RecordingPart(OPEN, opening)], None)
+        open_request = encode_open(Open((Call("count"),), pa.schema([])))
+        write_recording(
+            file, [RecordingPart(ABOUT, json.dumps(about).encode()), RecordingPart(OPEN, open_request)], None
+        )
     with pytest.raises(RejectedError, match="the part A of the recording is not the JSON that it must be"):
         read_recording(path)
 

@@ -223,9 +223,9 @@ def _write_test(test: Path, recording: Recording, registry: Registry, shows: Fol
 def _rows_table(shrunk: ShrinkResult) -> Table:
     from foldflight.exchange.frames import Barrier, Chunk, States
 
-    opening, pairs = shrunk.recording.opening, shrunk.recording.pairs
-    hidden = {"slot", *shrunk.unused_columns, *(["emit"] if opening.emits else [])}  # not columns of the query
-    names = [name for name in opening.columns.names if name not in hidden]
+    open_request, pairs = shrunk.recording.open_request, shrunk.recording.pairs
+    hidden = {"slot", *shrunk.unused_columns, *(["emit"] if open_request.emits else [])}  # not columns of the query
+    names = [name for name in open_request.columns.names if name not in hidden]
     rows = sum(each.frame.batch.num_rows for each in pairs if isinstance(each.frame, (Chunk, States)))
     _say(f"rows that still fail: {rows} ({shrunk.runs} runs)")  # a table wraps its title
     table = Table()
@@ -239,7 +239,7 @@ def _rows_table(shrunk: ShrinkResult) -> Table:
             for row in islice(pair.frame.batch.to_pylist(maps_as_pydicts="lossy"), _TABLE_ROWS_MAX):
                 slot = row.get("slot", 0)
                 group = _group_text(shrunk.recording.groups.get(slot, {"slot": slot}))
-                if not opening.maps and isinstance(row.get("kind"), int):
+                if not open_request.maps and isinstance(row.get("kind"), int):
                     row["kind"] = RowKind(row["kind"])
                 values = [_display_text(row[name]) for name in names if name in row]
                 table.add_row(str(epoch), Text(group), *(values if isinstance(pair.frame, Chunk) else ["(a state)"]))

@@ -246,8 +246,8 @@ class Arena:
             records = np.zeros(len(offsets), record_dtype((member,)))
             words = self._words[offsets + number]
             records["value"] = words.view(np.float64) if member.format == "f8" else words
-            wanted = type_.field(number).type if part.is_tuple else type_
-            columns.append(column_of(records, member, wanted, narrow=narrow))
+            expected = type_.field(number).type if part.is_tuple else type_
+            columns.append(column_of(records, member, expected, narrow=narrow))
         if any(column is None for column in columns):
             return None
         if not part.is_tuple:

@@ -45,10 +45,10 @@ def _check_statement(statement: ir.Stmt, state: Any) -> None:
             _check_assignment(statement, state.typemap)
         case ir.SetAttr():
             reference = state.typemap[statement.target.name]
-            wanted, given = reference.type_of(statement.attr), state.typemap[statement.value.name]
-            if isinstance(given, types.Optional) and not isinstance(wanted, types.Optional):
-                given = given.type  # storing None raises, and the interpreter repeats the row
-            _check_same(f"the attribute {statement.attr}", wanted, given)
+            expected, actual = reference.type_of(statement.attr), state.typemap[statement.value.name]
+            if isinstance(actual, types.Optional) and not isinstance(expected, types.Optional):
+                actual = actual.type  # storing None raises, and the interpreter repeats the row
+            _check_same(f"the attribute {statement.attr}", expected, actual)
         case ir.Return():
             _check_same("its return value", state.return_type, state.typemap[statement.value.name])
 
@@ -144,15 +144,15 @@ def _check_assignment(statement: ir.Assign, typemap: dict[str, types.Type]) -> N
         _check_same(shown, type_, typemap[source.name])
 
 
-def _check_same(what: str, wanted: types.Type, given: types.Type) -> None:
+def _check_same(what: str, expected: types.Type, actual: types.Type) -> None:
     """Reject a conversion between kinds. Making a value optional is no conversion."""
-    if isinstance(wanted, types.BaseTuple) and isinstance(given, types.BaseTuple) and len(wanted) == len(given):
-        for one_wanted, one_given in zip(wanted, given, strict=True):
+    if isinstance(expected, types.BaseTuple) and isinstance(actual, types.BaseTuple) and len(expected) == len(actual):
+        for one_wanted, one_given in zip(expected, actual, strict=True):
             _check_same(f"a member of {what}", one_wanted, one_given)
         return
-    if kind_of(wanted) is None and kind_of(given) is None:
+    if kind_of(expected) is None and kind_of(actual) is None:
         return
-    one, other = str(kind_of(wanted)), str(kind_of(given))
+    one, other = str(kind_of(expected)), str(kind_of(actual))
     if all(each.removesuffix("?") in DECIMALS for each in (one, other)) and one.endswith("?") >= other.endswith("?"):
         return  # the conversion is exact, or raises
     if one.endswith("?") and other == "none":

@@ -92,7 +92,7 @@ class Compiled(Accumulators):
     def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
         program = self._compiled_for(len(rows))
         shows = np.ones(len(rows), np.bool_) if asked is None else asked
-        shown: list[pa.Array] = []
+        outputs: list[pa.Array] = []
         done = 0
         if program is not None and len(rows):
             run, unfit = self._loop(program, rows, program.each)
@@ -102,21 +102,21 @@ class Compiled(Accumulators):
 
                 def show(end: int) -> None:
                     part = slice(first, end)
-                    shown.append(self._cast(values[part][shows[part]], known[part][shows[part]]))
+                    outputs.append(self._cast(values[part][shows[part]], known[part][shows[part]]))
 
                 def interpret(row: int) -> None:
                     nonlocal first
                     show(row)
                     first, part = row + 1, slice(row, row + 1)
-                    shown.append(self.inner.fold_each(rows.part(row, row + 1), mask[part], shows[part]))
+                    outputs.append(self.inner.fold_each(rows.part(row, row + 1), mask[part], shows[part]))
 
                 more = (mask, shows, self._fresh, values, known)
                 done = self._fold_with_fallback(rows, unfit, lambda end: run(end, *more), interpret)
                 show(done)
                 if done == len(rows):
-                    return pa.concat_arrays(shown)
+                    return pa.concat_arrays(outputs)
         self._leave()
-        return pa.concat_arrays([*shown, self.inner.fold_each(rows.part(done), mask[done:], shows[done:])])
+        return pa.concat_arrays([*outputs, self.inner.fold_each(rows.part(done), mask[done:], shows[done:])])
 
     def _loop(
         self, program: Program, rows: Rows, loop: Callable[..., Any]
@@ -465,11 +465,11 @@ class Compiled(Accumulators):
         records, type_ = records_at(self._rows, slots), self._type
         columns = []
         for index, field in enumerate(self._program.layout.fields):
-            wanted = type_.field(index).type if pa.types.is_struct(type_) else type_
+            expected = type_.field(index).type if pa.types.is_struct(type_) else type_
             if field.contents is None:
-                columns.append(column_of(records, field, wanted, narrow=narrow))
+                columns.append(column_of(records, field, expected, narrow=narrow))
             else:
-                columns.append(self._arena.column(records[field.name], field.contents, wanted, narrow=narrow))
+                columns.append(self._arena.column(records[field.name], field.contents, expected, narrow=narrow))
         return struct_of(columns, type_, narrow=narrow)
 
     def _records(self, states: pa.Array, *, may_copy: bool = True) -> Any | None:
@@ -540,8 +540,8 @@ class Compiled(Accumulators):
         headers = self._rows[field.name][slots]
         type_ = self._type
         names = [each.name for each in self._program.layout.fields]
-        wanted = type_.field(names.index(field.name)).type if pa.types.is_struct(type_) else type_
-        column = self._arena.column(headers, field.contents, wanted, narrow=False)
+        expected = type_.field(names.index(field.name)).type if pa.types.is_struct(type_) else type_
+        column = self._arena.column(headers, field.contents, expected, narrow=False)
         needed = None if column is None else room(column, field.contents)
         assert needed is not None
         offset = self._arena.reserve([self._rows], self._program.layout.fields, needed)
@@ -566,12 +566,12 @@ def _record_would_change(accumulator: Any, fields: Sequence[RecordField]) -> boo
         value = accumulator[index] if isinstance(accumulator, tuple) else getattr(accumulator, field.name, accumulator)
         if field.contents is None:
             part = Element((field.kind,))
-            given: list[tuple[Element, Any]] = [(part, value if field.length else (value,))]
+            actual: list[tuple[Element, Any]] = [(part, value if field.length else (value,))]
         elif field.contents.value is None:
-            given = [(field.contents.key, value)]
+            actual = [(field.contents.key, value)]
         else:
-            given = [(field.contents.key, value), (field.contents.value, value.values())]
-        for part, values in given:
+            actual = [(field.contents.key, value), (field.contents.value, value.values())]
+        for part, values in actual:
             if any(kind == "float" or kind in DECIMALS for kind in part.kinds) and any(
                 (kind == "float" and type(each) is int)
                 or (kind in DECIMALS and each is not None and not each and each.is_signed())

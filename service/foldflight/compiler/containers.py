@@ -122,22 +122,24 @@ def _words_of(part: Element, what: str) -> Any:
 
     @intrinsic
     def words(typing: Any, value: Any) -> Any:
-        given = list(value) if part.is_tuple and isinstance(value, types.BaseTuple) else [value]
-        kinds = tuple(inner_kind(each) for each in given)
+        actual = list(value) if part.is_tuple and isinstance(value, types.BaseTuple) else [value]
+        kinds = tuple(inner_kind(each) for each in actual)
         if kinds != part.kinds or part.is_tuple != isinstance(value, types.BaseTuple):
             remedy = "; write 0.0" if kinds == ("int",) and part.kinds == ("float",) else ""
-            shown = " and ".join(str(each) if kind == "None" else kind for each, kind in zip(given, kinds, strict=True))
-            raise Unsupported(f"{what} is {shown}, and {' and '.join(part.kinds)} is annotated{remedy}")
+            label = " and ".join(
+                str(each) if kind == "None" else kind for each, kind in zip(actual, kinds, strict=True)
+            )
+            raise Unsupported(f"{what} is {label}, and {' and '.join(part.kinds)} is annotated{remedy}")
 
         def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-            given = [arguments[0]]
+            actual = [arguments[0]]
             sources = [made.args[0]]
             if part.is_tuple:
-                given = cgutils.unpack_tuple(builder, arguments[0], len(members))
+                actual = cgutils.unpack_tuple(builder, arguments[0], len(members))
                 sources = list(made.args[0])
             converted = [
                 _word(builder, member, context.cast(builder, each, source, member))
-                for each, source, member in zip(given, sources, members, strict=True)
+                for each, source, member in zip(actual, sources, members, strict=True)
             ]
             return context.make_tuple(builder, made.return_type, converted)
 
@@ -238,9 +240,9 @@ def _is_given(argument: Any) -> bool:
     return not (argument is None or isinstance(argument, (types.Omitted, types.NoneType)))
 
 
-def _whole(what: str, *given: Any) -> None:
+def _whole(what: str, *actual: Any) -> None:
     """Raise Unsupported for an index that is no int."""
-    for each in given:
+    for each in actual:
         if str(kind_of(each)) not in ("int", "bool"):
             raise Unsupported(f"{what} of {each}")
 
@@ -438,12 +440,12 @@ def _set_default(me: Any, key: Any, default: Any) -> Any:
         made.add_entry,
         _value_of(me.contents),
     )
-    given = _words_of(me.contents.value, "the default of setdefault")
+    actual = _words_of(me.contents.value, "the default of setdefault")
 
     def get_or_add(me: Any, key: Any, default: Any) -> Any:
         entry = find(header_of(me), words(key))
         if entry < 0:
-            entry = add_entry(header_of(me), words(key) + given(default))
+            entry = add_entry(header_of(me), words(key) + actual(default))
         return value(header_of(me), entry)
 
     return get_or_add
@@ -734,18 +736,18 @@ def set_item(me: ContainerType, index: Any, value: Any) -> Any:
     made = _of(me, "list dict", "[] =", changes=True)
     if me.contents.shape == "list":
         _whole("[] =", index)
-        given = _words_of(me.contents.key, "the item")
+        actual = _words_of(me.contents.key, "the item")
 
         def replaced(me: Any, index: Any, value: Any) -> None:
             header = header_of(me)
-            memory.replace_item(header, index_of(index, load(header + memory.USED)), given(value))
+            memory.replace_item(header, index_of(index, load(header + memory.USED)), actual(value))
 
         return replaced
     words, find, add_entry = _words_of(me.contents.key, "the key of [] ="), made.find, made.add_entry
-    given, keys, stride = _words_of(me.contents.value, "the value"), len(me.contents.key.kinds), me.contents.stride
+    actual, keys, stride = _words_of(me.contents.value, "the value"), len(me.contents.key.kinds), me.contents.stride
 
     def assigned(me: Any, index: Any, value: Any) -> None:
-        header, key, new_words = header_of(me), words(index), given(value)
+        header, key, new_words = header_of(me), words(index), actual(value)
         entry = find(header, key)
         if entry < 0:
             add_entry(header, key + new_words)
@@ -1011,13 +1013,13 @@ def _any_or_all(*, stops_at: bool) -> Any:
         if part is None or part.is_tuple or part.kinds[0] not in ("bool", "int", "float", *TEXTS):
             raise Unsupported(f"it calls any or all of {me}")
 
-        def asked(me: Any) -> bool:
+        def search(me: Any) -> bool:
             for each in _entries(me):
                 if (as_number(each) != 0) == stops_at:
                     return stops_at
             return not stops_at
 
-        return asked
+        return search
 
     return choose
 

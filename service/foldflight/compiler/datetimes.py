@@ -214,17 +214,17 @@ def duration_of(
     days: Any, seconds: Any, microseconds: Any, milliseconds: Any, minutes: Any, hours: Any, weeks: Any
 ) -> Any:
     """Implement `timedelta(...)` of whole numbers."""
-    given = (days, seconds, microseconds, milliseconds, minutes, hours, weeks)
-    if any(kind_of(each) != "int" for each in given):
+    actual = (days, seconds, microseconds, milliseconds, minutes, hours, weeks)
+    if any(kind_of(each) != "int" for each in actual):
         raise Unsupported("it calls timedelta with something other than whole numbers")
     made = decode_kind("duration")
     factors = tuple(DURATION.values())
 
     def duration(days, seconds, microseconds, milliseconds, minutes, hours, weeks):
         total = 0
-        given = (days, seconds, microseconds, milliseconds, minutes, hours, weeks)
-        for index in range(len(given)):
-            total = arithmetic.add_int(total, arithmetic.mul_int(given[index], factors[index]))
+        actual = (days, seconds, microseconds, milliseconds, minutes, hours, weeks)
+        for index in range(len(actual)):
+            total = arithmetic.add_int(total, arithmetic.mul_int(actual[index], factors[index]))
         return made(_as_duration(total))
 
     return duration

@@ -140,16 +140,16 @@ def _chunks(digits: int) -> list[int]:
 
 
 @lower_cast(Scaled, Scaled)
-def _rescale(context: Any, builder: Any, given: Scaled, wanted: Scaled, value: Any) -> Any:
+def _rescale(context: Any, builder: Any, actual: Scaled, expected: Scaled, value: Any) -> Any:
     """Return a decimal with another scale; raise if that is not exact."""
-    if wanted.scale >= given.scale:
-        factor = 10 ** (wanted.scale - given.scale)
+    if expected.scale >= actual.scale:
+        factor = 10 ** (expected.scale - actual.scale)
         if factor == 1:
             return value
         # Below this limit the product cannot overflow.
         return builder.mul(_check_limit(context, builder, value, _LIMIT // factor), _WIDE(factor))
     quotient, is_negative = _magnitude(builder, value)
-    for power in _chunks(given.scale - wanted.scale):
+    for power in _chunks(actual.scale - expected.scale):
         quotient, rest = _divide(builder, quotient, _WORD(power))
         _raise_if(context, builder, builder.icmp_unsigned("!=", rest, _WORD(0)))
     return builder.select(is_negative, builder.neg(quotient), quotient)
@@ -157,9 +157,9 @@ def _rescale(context: Any, builder: Any, given: Scaled, wanted: Scaled, value: A
 
 @lower_cast(types.Boolean, Scaled)
 @lower_cast(types.Integer, Scaled)
-def _from_whole(context: Any, builder: Any, given: types.Type, wanted: Scaled, value: Any) -> Any:
-    widen = builder.zext if isinstance(given, types.Boolean) else builder.sext
-    return _rescale(context, builder, RAW, wanted, widen(value, _WIDE))
+def _from_whole(context: Any, builder: Any, actual: types.Type, expected: Scaled, value: Any) -> Any:
+    widen = builder.zext if isinstance(actual, types.Boolean) else builder.sext
+    return _rescale(context, builder, RAW, expected, widen(value, _WIDE))
 
 
 # --- functions for compiled code --------------------------------------------------------------------------------------

@@ -11,17 +11,19 @@ from numba.core.typing import signature
 from numba.extending import intrinsic
 
 
-def generated(result: types.Type, *given: types.Type) -> Callable[[Callable[..., Any]], Any]:
+def generated(result: types.Type, *arguments: types.Type) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator that makes a function for compiled code of `generate(context, builder, *values)`.
 
     Args:
         result: The type of what it returns.
-        given: The types of its arguments, to which those of a call are converted.
+        arguments: The types of its arguments, to which those of a call are converted.
     """
 
     def decorate(generate: Callable[..., Any]) -> Any:
         def typed(typing: Any, *_: Any) -> Any:
-            return signature(result, *given), lambda context, builder, made, values: generate(context, builder, *values)
+            return signature(result, *arguments), lambda context, builder, made, values: generate(
+                context, builder, *values
+            )
 
         names = ("typing", *list(inspect.signature(generate).parameters)[2:])
         parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]

@@ -63,8 +63,8 @@ def _iternext(context: Any, builder: Any, made: Any, arguments: Any, result: Any
     over, word = type_.over, types.int64
     following, item = _STEPS[type(over)](over)
     walk = context.make_helper(builder, type_, value=arguments[0])
-    given = [walk.over, walk.seen, builder.load(walk.position)]
-    position = context.compile_internal(builder, following, signature(word, over, _SEEN, word), given)
+    actual = [walk.over, walk.seen, builder.load(walk.position)]
+    position = context.compile_internal(builder, following, signature(word, over, _SEEN, word), actual)
     is_more = builder.icmp_signed(">=", position, llvm.Constant(llvm.IntType(64), 0))
     result.set_valid(is_more)
     with builder.if_then(is_more):

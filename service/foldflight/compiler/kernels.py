@@ -137,7 +137,7 @@ class Kernels:
         self.instance = Reference(plan.cls, plan.instance, changeable=False)
         cls = plan.accumulator_class or plan.cls
         self.accumulator = Reference(cls, plan.accumulator, changeable=True)
-        self.shown = Reference(cls, plan.accumulator, changeable=False)
+        self.read_only_record = Reference(cls, plan.accumulator, changeable=False)
         self._at = reference_at(self.accumulator)
         self._at_instance = reference_at(self.instance)
         self._loops: dict[str, Any] = {}
@@ -146,12 +146,12 @@ class Kernels:
     def check(self) -> None:
         """Raise Unsupported for code that cannot be compiled, as far as this is known without compiling it."""
         changed = _accumulator_type(self.plan, self.accumulator)
-        given: dict[str, tuple[types.Type, ...]] = {"merge": (changed, changed), "eval": ()}
+        actual: dict[str, tuple[types.Type, ...]] = {"merge": (changed, changed), "eval": ()}
         for method_name, function in self.plan.functions:
             if method_name == "get_value":
                 continue  # get_value may be interpreted
             own = (self.instance,) if method_name in self.plan.with_self else ()
-            self.author.check(function, (*own, *given.get(method_name, (changed,))))
+            self.author.check(function, (*own, *actual.get(method_name, (changed,))))
 
     def fold(self, *, nulls: bool) -> Any:
         """Return `fold(table, present, instance, progress, slots, retracts, columns, valid)`.
@@ -269,7 +269,7 @@ class Kernels:
 
     def _each(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
         at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
-        shown, one_row, get_value = seen_as(self.shown), self._one_row(), self._get_value()
+        as_read_only, one_row, get_value = seen_as(self.read_only_record), self._one_row(), self._get_value()
         holds = self.plan.holds
 
         def each(
@@ -287,7 +287,7 @@ class Kernels:
                 if mask[row]:
                     one_row(me, own, retracts, columns, valid, row)
                 if shows[row]:
-                    _show(values, known, row, get_value(me, shown(own)))
+                    _show(values, known, row, get_value(me, as_read_only(own)))
                 if mask[row]:
                     copy(at(table, slot), own)
                     present[slot] = True
@@ -340,7 +340,7 @@ class Kernels:
         return register_jitable(lambda me, record: call(me, accumulator_of(record), ()))
 
     def _values(self) -> tuple[Any, tuple[types.Type, ...]]:
-        at, at_instance, get_value = reference_at(self.shown), self._at_instance, self._get_value()
+        at, at_instance, get_value = reference_at(self.read_only_record), self._at_instance, self._get_value()
 
         holds = self.plan.holds
 
@@ -448,10 +448,10 @@ def _row_of(kinds: tuple[Kind, ...]) -> Any:
                 column, kind = columns[position], leaves[position]
                 if isinstance(kind, Contents):
                     value = cgutils.alloca_once(builder, llvm.ArrayType(llvm.IntType(64), HEADER))
-                    given = [builder.extract_value(arguments[0], position), where]
+                    actual = [builder.extract_value(arguments[0], position), where]
                     of_header = signature(types.void, types.int64, column, types.intp)
-                    given.insert(0, builder.ptrtoint(value, llvm.IntType(64)))
-                    context.compile_internal(builder, _view_of(kind), of_header, given)
+                    actual.insert(0, builder.ptrtoint(value, llvm.IntType(64)))
+                    context.compile_internal(builder, _view_of(kind), of_header, actual)
                     return builder.bitcast(value, cgutils.voidptr_t)
                 if kind in DECIMALS:
                     return decimals.joined(builder, *(at(position, 0, word) for word in _PAIR))
@@ -512,11 +512,11 @@ def _fits(kind: str, field: RecordField) -> bool:
 def _write_back_tuple(record: Any, returned: Any) -> Any:
     """Store the tuple that accumulate, retract or merge returned."""
     members = list(record.fields.values())
-    given = [str(kind_of(each)) for each in returned] if isinstance(returned, types.BaseTuple) else []
-    if len(given) != len(members) or not all(map(_fits, given, members)):
-        wanted = ", ".join(each.kind for each in members)
+    actual = [str(kind_of(each)) for each in returned] if isinstance(returned, types.BaseTuple) else []
+    if len(actual) != len(members) or not all(map(_fits, actual, members)):
+        expected = ", ".join(each.kind for each in members)
         raise Unsupported(
-            f"accumulate, retract or merge returns {returned}, and the accumulator is a tuple of {wanted}"
+            f"accumulate, retract or merge returns {returned}, and the accumulator is a tuple of {expected}"
         )
     return lambda record, returned: store_members(record, returned)
 
@@ -534,16 +534,16 @@ def _write_back_object(record: Any, returned: Any) -> Any:
 @implementation
 def _write_back_value(record: Any, returned: Any) -> Any:
     """Store the value that accumulate, retract or merge returned; None for containers, which they change in place."""
-    wanted = record.fields["value"]
-    if isinstance(returned, types.NoneType) and (wanted.length or wanted.contents is not None):
+    expected = record.fields["value"]
+    if isinstance(returned, types.NoneType) and (expected.length or expected.contents is not None):
         return lambda record, returned: None
-    if wanted.contents is not None:
+    if expected.contents is not None:
         return lambda record, returned: containers.put_whole(record.value, returned)
-    if wanted.length and isinstance(returned, Items):
+    if expected.length and isinstance(returned, Items):
         return lambda record, returned: copy(record.value, returned)
-    if wanted.length or not _fits(str(kind_of(returned)), wanted):
-        shown = f"{'a list of ' * (wanted.length > 0)}{wanted.kind}"
-        raise Unsupported(f"accumulate, retract or merge returns {returned}, and the accumulator is {shown}")
+    if expected.length or not _fits(str(kind_of(returned)), expected):
+        label = f"{'a list of ' * (expected.length > 0)}{expected.kind}"
+        raise Unsupported(f"accumulate, retract or merge returns {returned}, and the accumulator is {label}")
 
     def put(record: Any, returned: Any) -> None:
         record.value = returned  # raises for None where the accumulator cannot be None

@@ -245,7 +245,7 @@ def _insert_texts(cells, hashes, count):
 def compiled(store: Any) -> dict[str, Any]:
     """Return the loops by name, compiled now or loaded from the store (a `LoopStore`)."""
 
-    def given(dtype: Any) -> Any:
+    def actual(dtype: Any) -> Any:
         return types.Array(dtype, 1, "C", readonly=True)
 
     def changed(dtype: Any) -> Any:
@@ -255,13 +255,13 @@ def compiled(store: Any) -> dict[str, Any]:
     narrow = changed(types.uint32)
     numbers, state, bytes_, firsts = (changed(each) for each in (types.int64, types.int64, types.uint8, types.intp))
     loops = {
-        "dense": (_dense, (given(types.int64), types.int64, ids, ids, firsts, numbers, types.int64)),
-        "numbers": (_numbers, (given(types.int64), ids, firsts, narrow, numbers, state, types.uint64)),
+        "dense": (_dense, (actual(types.int64), types.int64, ids, ids, firsts, numbers, types.int64)),
+        "numbers": (_numbers, (actual(types.int64), ids, firsts, narrow, numbers, state, types.uint64)),
         "insert_numbers": (_insert_numbers, (narrow, numbers, types.int64, types.uint64)),
         "texts": (
             _texts,
             (
-                *(given(types.int64), given(types.uint8), ids, firsts, cells, hashes),
+                *(actual(types.int64), actual(types.uint8), ids, firsts, cells, hashes),
                 numbers,
                 bytes_,
                 state,

@@ -1,4 +1,4 @@
-"""Hash tables of keys with compiled loops, which are several times as fast as NumPy once they are compiled.
+"""Hash tables of keys. Their compiled loops are several times as fast as NumPy.
 
 The hash depends on a seed that differs between processes, so that nobody can construct keys that collide. Ids depend on
 the order of the keys alone.
@@ -17,15 +17,16 @@ import numpy.typing as npt
 from foldflight.compiler.program import lacks_numba
 from foldflight.compiler.programs import LoopStore
 
-# The loops save about 0.1 us a row. Importing numba and compiling them takes one to two seconds.
+# Rows after which the loops are compiled: with numba imported already, and without. They save about 0.1 us a row;
+# importing numba and compiling them takes one to two seconds.
 _HOT_ROWS: Final = 1 << 19
 _COLD_ROWS: Final = 1 << 22
-_ROOM: Final = 1 << 10
-_BYTES: Final = 1 << 14
-# The number of cells of a table for each key of its capacity.
+_ROOM: Final = 1 << 10  # first capacity of a table, in keys
+_BYTES: Final = 1 << 14  # first capacity for the content of strings, in bytes
+# Cells of a table for each key of its capacity.
 _CELLS_PER_KEY: Final = 2
 _NO_BYTES: Final = np.zeros(8, np.uint8)
-# The number of bytes behind the last text, which the loops may read.
+# Bytes after the last string, because the loops read eight bytes at once.
 _BEHIND: Final = 8
 
 _logger: Final = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ Rows = npt.NDArray[np.intp]
 
 
 class KeyLoops:
-    """The loops of this process. Several threads may use it; at worst the loops are compiled twice.
+    """The compiled loops of this process. Thread-safe; at worst the loops are compiled twice.
 
     Args:
         store: Keeps compiled loops for later processes.
@@ -75,7 +76,7 @@ class KeyLoops:
 
 
 class NumberTable:
-    """Ids of numbers of 64 bits.
+    """A table that maps 64-bit numbers to ids.
 
     Args:
         loops: The loops.
@@ -117,7 +118,7 @@ class NumberTable:
 
 
 class TextTable:
-    """Ids of texts or bytes.
+    """A table that maps str or bytes to ids.
 
     Args:
         loops: The loops.
@@ -155,7 +156,7 @@ class TextTable:
         return ids, firsts[: state[2]].copy()
 
     def _grow(self, size: int) -> None:
-        """Make room for one more text of `size` bytes, and for more."""
+        """Enlarge the table for at least one more string of `size` bytes."""
         used = int(self._ends[self._count])
         if used + size + _BEHIND > len(self._table_keys):
             self._table_keys = _grown(self._table_keys, max(2 * len(self._table_keys), used + size + _BEHIND))
@@ -170,7 +171,7 @@ class TextTable:
 
 
 def _room(count: int) -> int:
-    """Return a power of two with room for `count` keys and more."""
+    """Return the number of cells for more than `count` keys: a power of two."""
     return max(_ROOM, 1 << count.bit_length())
 
 

@@ -258,9 +258,9 @@ def _contents_of(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str,
 
 
 def _part_of(type_: types.Type | None) -> Element | None:
-    given = list(type_) if isinstance(type_, types.BaseTuple) else [type_]
+    actual = list(type_) if isinstance(type_, types.BaseTuple) else [type_]
     # A row that adds None is left to the interpreter.
-    kinds = ["None" if each is None else inner_kind(each) for each in given]
+    kinds = ["None" if each is None else inner_kind(each) for each in actual]
     if not kinds or any(kind not in KINDS or kind in DECIMALS for kind in kinds):
         return None
     return Element(tuple(kinds), is_tuple=isinstance(type_, types.BaseTuple))

@@ -36,14 +36,14 @@ from foldflight.functions.types.ranking import rank
 _int, _float, _bool = CONVERTERS["int"], CONVERTERS["float"], CONVERTERS["bool"]
 
 
-# --- the stand-ins ----------------------------------------------------------------------------------------------------
+# --- implementations -------------------------------------------------------------------------------------------------
 
 
-def _kinds(name: str, *given: Any, compares: bool = False) -> list[str]:
-    """Return the kinds of operands. Moments are unsupported unless the operator `compares` them with their own kind."""
-    kinds = [kind_of(each) for each in given]
+def _kinds(name: str, *actual: Any, compares: bool = False) -> list[str]:
+    """Return the kinds of operands. Dates and times are unsupported, unless the operator `compares` two of one kind."""
+    kinds = [kind_of(each) for each in actual]
     if any(kind is None or kind == "none" for kind in kinds):
-        raise Unsupported(f"{name} of {' and '.join(map(str, given))}")
+        raise Unsupported(f"{name} of {' and '.join(map(str, actual))}")
     inner_kinds = [str(kind).removesuffix("?") for kind in kinds]
     if not {*ENCODED, *DECIMALS}.isdisjoint(inner_kinds) and not (compares and len(set(inner_kinds)) == 1):
         raise Unsupported(
@@ -56,16 +56,16 @@ _ENCODED_OPERATORS: Final = {**datetimes.ARITHMETIC, **strings.COMPARISONS}
 
 
 def _of_decimals(name: str, one: str, other: str) -> Any:
-    """Return the implementation of a binary operator for decimals, or one and a whole number. Raises Unsupported."""
-    given = [kind if kind in DECIMALS else "decimal0" for kind in (one, other)]
-    scales = [scale_of(kind) for kind in given]
+    """Return the implementation of a binary operator for two decimals, or a decimal and an int. Raises Unsupported."""
+    actual = [kind if kind in DECIMALS else "decimal0" for kind in (one, other)]
+    scales = [scale_of(kind) for kind in actual]
     wide = DECIMALS[max(scales)]
     if not {one, other}.issubset(("int", "bool", *DECIMALS)) or name not in _OF_DECIMALS:
         remedy = ", whose result may have any number of digits; divide in get_value" if name == "/" else ""
         raise Unsupported(f"{name} of {one} and {other}{remedy}")
     raw, scale, function = decimals.as_scale, max(scales), _OF_DECIMALS[name]
     if name == "*":
-        as_one, as_other = CONVERTERS[given[0]], CONVERTERS[given[1]]
+        as_one, as_other = CONVERTERS[actual[0]], CONVERTERS[actual[1]]
         scale = decimals.scale_of_product(*scales)
         excess = sum(scales) - scale
         return lambda a, b: raw(function(raw(as_one(a), 0), raw(as_other(b), 0), excess), scale)
@@ -84,7 +84,7 @@ _OF_DECIMALS: Final = {
 
 
 def _of_encoded(name: str, a: Any, b: Any) -> Any:
-    """Return the implementation of a binary operator for moments or texts; None for other operands."""
+    """Return the implementation of a binary operator for dates, times, str or bytes; None for other operands."""
     one, other = (inner_kind(each) for each in (a, b))
     if one in DECIMALS or other in DECIMALS:
         return _of_decimals(name, one, other)
@@ -101,11 +101,11 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
     As in Python, a bool with a number is converted to a number, and an int with a float to a float.
 
     Args:
-        name: The operator, for reasons.
+        name: The operator, for error messages.
         ints: The function for two ints.
         floats: The function for two floats; None: unsupported.
         bools: The function for two bools; None: `ints`.
-        compares: Whether it compares, so that an int is not converted to a float.
+        compares: Whether it is a comparison, which does not convert an int to a float.
     """
 
     @implementation
@@ -115,8 +115,8 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
             return encoded
         kinds = _kinds(name, a, b, compares=compares)
         if kinds[0] in MOMENTS:
-            given = CONVERTERS[kinds[0]]
-            return lambda a, b: ints(as_number(given(a)), as_number(given(b)))
+            actual = CONVERTERS[kinds[0]]
+            return lambda a, b: ints(as_number(actual(a)), as_number(actual(b)))
         if compares and set(kinds) in ({"int", "float"}, {"bool", "float"}):
             if kinds[0] == "float":
                 return lambda a, b: floats(0.0, arithmetic.order(_int(b), _float(a)))
@@ -157,8 +157,8 @@ def _unary(
         chosen = {"int": ints, "float": floats, "bool": bools or ints}[kind]
         if chosen is None:
             raise Unsupported(f"{name} of {a}")
-        given = _bool if kind == "bool" and bools else CONVERTERS["int" if kind == "bool" else kind]
-        return lambda a: chosen(given(a))
+        actual = _bool if kind == "bool" and bools else CONVERTERS["int" if kind == "bool" else kind]
+        return lambda a: chosen(actual(a))
 
     return choose
 
@@ -183,15 +183,15 @@ def truth(a: Any) -> Any:
     if kind is None:
         raise Unsupported(f"it uses {a} as a condition")
     inner = inner_kind(a)
-    given = CONVERTERS[inner]
+    actual = CONVERTERS[inner]
     if inner in DECIMALS:
         raw = decimals.as_scale
-        return lambda a: a is not None and not decimals.is_zero(raw(given(a), 0))
+        return lambda a: a is not None and not decimals.is_zero(raw(actual(a), 0))
     if inner in ENCODED:
-        zeros = inner in ("duration", *TEXTS)  # all others are true
-        return lambda a: a is not None and not (zeros and as_number(given(a)) == 0)
+        zeros = inner in ("duration", *TEXTS)  # other kinds are always true
+        return lambda a: a is not None and not (zeros and as_number(actual(a)) == 0)
     zero = {"int": 0, "float": 0.0, "bool": False}[inner]
-    return lambda a: a is not None and given(a) != zero
+    return lambda a: a is not None and actual(a) != zero
 
 
 not_true: Final = register_jitable(lambda a: not truth(a))
@@ -211,7 +211,7 @@ _CLASSES: Final = {"int": int, "float": float, "bool": bool, "none": type(None)}
 
 @implementation
 def is_instance(a: Any, mask: Any) -> Any:
-    """Implement `isinstance`; the mask has a bit for each of the classes."""
+    """Implement `isinstance`. `mask` has a bit for each class of `_CLASSES`."""
     kind = inner_kind(a)
     if kind not in _CLASSES:
         raise Unsupported(f"isinstance of {a}")
@@ -220,7 +220,7 @@ def is_instance(a: Any, mask: Any) -> Any:
 
 
 def mask_of(classes: tuple[type, ...]) -> int:
-    """Return the mask of the classes to whose instances one of the given classes belongs."""
+    """Return the mask of the classes of `_CLASSES` that are subclasses of one of these classes."""
     return sum(1 << bit for bit, cls in enumerate(_CLASSES.values()) if issubclass(cls, classes))
 
 
@@ -241,15 +241,15 @@ def _picking(name: str, wins: Any) -> Any:
         kinds = _kinds(name, a, b, compares=True)
         if kinds[0] != kinds[1]:
             raise Unsupported(f"{name} of {' and '.join(kinds)}, whose result may be of either kind")
-        given, picks = CONVERTERS[kinds[0]], pick_text if kinds[0] in TEXTS else pick
-        return lambda a, b: picks(given(a), given(b))
+        actual, picks = CONVERTERS[kinds[0]], pick_text if kinds[0] in TEXTS else pick
+        return lambda a, b: picks(actual(a), actual(b))
 
     return choose
 
 
 @register_jitable
 def _finite(result: float, a: float, b: float) -> float:
-    """Return a result, and raise as Python's math module does if arguments that are finite have one that is not."""
+    """Return a result. As in Python's math module, raise if it is not finite although the arguments are."""
     if math.isnan(result) and not (math.isnan(a) or math.isnan(b)):
         raise ValueError
     if math.isinf(result) and math.isfinite(a) and math.isfinite(b):
@@ -428,7 +428,7 @@ EXTREMES: Final = {
 
 @register_jitable
 def check_lengths(a: Any, b: Any) -> None:
-    """Raise unless `zip(a, b, strict=True)` comes to the end of both."""
+    """Raise if the two iterables of `zip(a, b, strict=True)` have different lengths."""
     if containers.length_of(a) != containers.length_of(b):
         raise ValueError
 
@@ -476,28 +476,28 @@ def set_item(items: Any, index: Any, value: Any) -> Any:
     if not isinstance(items, Items) or not items.changeable or _kinds("[]", index)[0] == "float":
         raise Unsupported(f"it puts an item into {items} by {index}")
     inner = inner_kind(value)
-    if inner != (wanted := "int" if items.kind == "byte" else items.kind):
+    if inner != (expected := "int" if items.kind == "byte" else items.kind):
         raise Unsupported(f"it puts a {inner} into a list of {items.kind}")
-    length, given = items.length, _byte if items.kind == "byte" else CONVERTERS[wanted]
-    return lambda items, index, value: store_item(items, arithmetic.index_of(_int(index), length), given(value))
+    length, actual = items.length, _byte if items.kind == "byte" else CONVERTERS[expected]
+    return lambda items, index, value: store_item(items, arithmetic.index_of(_int(index), length), actual(value))
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
 def _as_result(kind: str, digits: int, inner: str) -> Any:
-    """Return the function that casts decimals or whole numbers to DECIMAL, rounding half up."""
+    """Return a function that casts decimals or ints to DECIMAL, rounding half up."""
     raw, scale, within = decimals.as_scale, scale_of(kind), decimals.WITHIN[digits]
     excess = scale_of(inner) - scale if inner in DECIMALS else 0
     if excess > 0:
-        given = CONVERTERS[inner]
-        return register_jitable(lambda a: raw(within(decimals.rounded(raw(given(a), 0), excess)), scale))
-    given = CONVERTERS[kind]
-    return register_jitable(lambda a: raw(within(raw(given(a), 0)), scale))
+        actual = CONVERTERS[inner]
+        return register_jitable(lambda a: raw(within(decimals.rounded(raw(actual(a), 0), excess)), scale))
+    actual = CONVERTERS[kind]
+    return register_jitable(lambda a: raw(within(raw(actual(a), 0)), scale))
 
 
 def result_of(kind: str, bits: int) -> Any:
-    """Return the function that casts the return value of `get_value` to the result type, as Spark's CAST does.
+    """Return a function that casts the return value of `get_value` to the result type, as Spark's CAST does.
 
     Compiled code raises where the interpreter has an error.
 
@@ -532,9 +532,9 @@ def result_of(kind: str, bits: int) -> Any:
             one = register_jitable(lambda a: whole(arithmetic.int_of_float(a))) if inner == "float" else whole
         else:
             one = CONVERTERS[kind]
-        given = CONVERTERS[inner]
+        actual = CONVERTERS[inner]
         if returned.endswith("?"):
-            return lambda a: None if a is None else one(given(a))
-        return lambda a: one(given(a))
+            return lambda a: None if a is None else one(actual(a))
+        return lambda a: one(actual(a))
 
     return choose

@@ -225,8 +225,8 @@ def _argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], Kind]:
     if kind is not None:
         return np.dtype(np.int64), kind
     if pa.types.is_list(type_) or pa.types.is_map(type_):
-        given = [type_.value_type] if pa.types.is_list(type_) else [type_.key_type, type_.item_type]
-        items = [str(_argument_kind(name, each)[1]) for each in given]
+        actual = [type_.value_type] if pa.types.is_list(type_) else [type_.key_type, type_.item_type]
+        items = [str(_argument_kind(name, each)[1]) for each in actual]
         if all(each in KINDS and each not in DECIMALS for each in items):
             key, *value = (Element((each,)) for each in items)
             return np.dtype(np.int64), Contents("dict" if value else "list", key, value[0] if value else None)
@@ -319,14 +319,14 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
     return RecordLayout(tuple(fields))
 
 
-def _field(name: str, shown: str, type_: pa.DataType, hint: Any, value: Any, may_be_null: bool) -> RecordField:
+def _field(name: str, label: str, type_: pa.DataType, hint: Any, value: Any, may_be_null: bool) -> RecordField:
     """Return the record field of a member of the accumulator, or of the accumulator itself. Reasons call it `shown`."""
-    contents = None if may_be_null else _holding(shown or "its accumulator", type_, value)
+    contents = None if may_be_null else _holding(label or "its accumulator", type_, value)
     if contents is not None:
         return RecordField(name, contents.shape, contents=contents)
-    length = 0 if may_be_null and shown else _length(hint) or _initial_length(value)
+    length = 0 if may_be_null and label else _length(hint) or _initial_length(value)
     is_list = length > 0 and pa.types.is_list(type_)
-    kind = _item_kind(shown, type_.value_type) if is_list else _kind(shown, type_)
+    kind = _item_kind(label, type_.value_type) if is_list else _kind(label, type_)
     return RecordField(name, kind, may_be_null, length)
 
 

@@ -229,8 +229,8 @@ def _writes(plan: CompilePlan, function: FunctionType, seen: set[Any]) -> bool:
     if function in seen:
         return False
     seen.add(function)
-    given = [*(function.__defaults__ or ()), *(cell.cell_contents for cell in function.__closure__ or ())]
-    if not all(map(_is_number, given)):
+    actual = [*(function.__defaults__ or ()), *(cell.cell_contents for cell in function.__closure__ or ())]
+    if not all(map(_is_number, actual)):
         return True
     codes = (function.__code__, *inner_codes(function.__code__))
     return any(_code_writes(plan, function, code, seen) for code in codes)

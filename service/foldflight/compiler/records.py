@@ -260,9 +260,9 @@ def store_members(typing: Any, record: Any, values: Any) -> Any:
     """Store a tuple with a value for each member of a record, in the order of its layout."""
 
     def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        pointer, given = arguments
+        pointer, actual = arguments
         for index, name in enumerate(record.fields):
-            value = builder.extract_value(given, index)
+            value = builder.extract_value(actual, index)
             _write(context, builder, signature(types.void, record, values[index]), (pointer, value), name)
         return context.get_dummy_value()
 
@@ -312,7 +312,7 @@ def local_record(reference: Reference) -> Callable[..., Any]:
 
 
 EXACTLY: Final = {
-    kind: exactly(kind, "it assigns {given} to an attribute without annotation that is {kind} at first")
+    kind: exactly(kind, "it assigns {actual} to an attribute without annotation that is {kind} at first")
     for kind in ("int", "float", "bool")
 }
 

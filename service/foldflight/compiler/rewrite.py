@@ -31,17 +31,17 @@ from foldflight.compiler.value_types import decode_kind, kind_of, require_value,
 from foldflight.fold.mode import Unsupported
 
 _CONSTANTS: Final = (int, float, bool, type(None))
-# Classes and functions that are called with constants when code is compiled.
+# Classes and functions whose calls with constant arguments are evaluated when code is compiled.
 _FOLDED: Final = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, decimal.Decimal, float, int)
 _ALLOWED: Final = (
     *("build_tuple", "call", "cast", "exhaust_iter", "iternext", "null", "pair_first", "pair_second", "phi"),
     *("static_getitem", "undef"),
 )
-_CHAINED_MAX: Final = 8  # so many numbers are compared one by one
-# The methods of texts, bytes, numbers, dates and times.
+_CHAINED_MAX: Final = 8  # constants of a collection that are compared one by one
+# The methods of str, bytes, numbers, dates and times.
 _OF_VALUES: Final = {**datetimes.METHODS, **strings.METHODS, **string_ops.METHODS, **operators.METHODS}
 _BUILT_IN: Final = python.BuiltinMethodType
-# What takes containers that are None. All else raises for them, and the interpreter folds the row.
+# Functions that accept a container that is None. All others raise, so the interpreter handles the row.
 _TAKING_NONE: Final = (require_value, operators.is_none, operators.is_some, operators.truth, operators.not_true)
 _NAMES: Final = {"build_string": "text", "make_function": "a generator or a function", "yield": "yield"}
 
@@ -53,7 +53,7 @@ class ClassCompiler:
     Args:
         known: The dispatchers by function and result cast.
         calls: The functions that each function calls. Recursion is unsupported, because it could exhaust the stack.
-        replacing: The functions that replace a list of an accumulator.
+        replacing: The functions that replace a container of an accumulator.
     """
 
     known: dict[tuple[Any, Any], Any] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class ClassCompiler:
         return self.known[key]
 
     def check(self, function: Any, arguments: tuple[types.Type, ...]) -> None:
-        """Run the pass only, with the types of the first arguments; the others are unknown. Raises Unsupported."""
+        """Run only this pass, to find unsupported code early. Types after those of the first arguments are unknown."""
         _check_code(function)
         code = run_frontend(_without_cleanup(function))
         inline_comprehensions(code)
@@ -104,7 +104,7 @@ class _Role:
 def _check_code(function: Any) -> None:
     code, why, before = function.__code__, "", ""
     for step in dis.get_instructions(code):
-        # Since Python 3.12 comprehensions have exception tables too. Only `try` and `with` handle what is raised.
+        # Since Python 3.12 comprehensions also have exception tables, but only `try` and `with` handle exceptions.
         if step.opname == "PUSH_EXC_INFO":
             why = "uses try or with; test with `if` what would raise"
         elif step.opname in ("DICT_UPDATE", "DICT_MERGE") and not before.startswith("BUILD_"):
@@ -124,7 +124,7 @@ def _check_code(function: Any) -> None:
 
 
 def _without_cleanup(function: Any) -> Any:
-    """Return a copy of a function whose comprehensions do not clean up when they raise.
+    """Return a copy of a function without the exception tables of comprehensions.
 
     The interpreter repeats a row that raises. numba removes the exception table of comprehensions, but not of all.
     """
@@ -154,7 +154,7 @@ class _Replace(FunctionPass):
 class _Method:
     dispatcher: Any
     receiver: ir.Var | None
-    parameters: tuple[str, ...] = ()  # of a method of a value, which gets None for those that are not given
+    parameters: tuple[str, ...] = ()  # of a method of a value; it receives None for omitted ones
 
 
 class _Rewriter:
@@ -164,7 +164,7 @@ class _Rewriter:
         self.role = role
         self.code = code
         self.arguments = arguments
-        # What is known of variables without types: Python objects, and methods that are about to be called.
+        # Variables that have no type because they refer to Python objects, or to methods before their call.
         self.constants: dict[str, Any] = {}
         self.methods: dict[str, _Method] = {}
         self.made: list[ir.Stmt] = []
@@ -220,7 +220,7 @@ class _Rewriter:
                     self.returned.add(block.terminator.value.name)
 
     def check_leftovers(self) -> None:
-        """Refuse Python objects whose use the pass has not replaced."""
+        """Raise Unsupported for uses of Python objects that the pass has not replaced."""
         for block in self.code.blocks.values():
             for statement in block.body:
                 if isinstance(statement, ir.Del):
@@ -228,13 +228,13 @@ class _Rewriter:
                 for var in statement.list_vars():
                     own = isinstance(statement, ir.Assign) and var == statement.target
                     if not own and (var.name in self.methods or self.is_opaque(var.name)):
-                        raise Unsupported(f"it uses {self.shown(var.name)} as a value")
+                        raise Unsupported(f"it uses {self.describe(var.name)} as a value")
 
     def is_opaque(self, name: str) -> bool:
         return name in self.constants and self.is_opaque_object(self.constants[name])
 
     def is_opaque_object(self, value: Any) -> bool:
-        """Return whether a constant is an object of Python that code cannot hold."""
+        """Return whether a constant is a Python object that compiled code cannot represent."""
         if type(value) is tuple and all(type(each) in _CONSTANTS for each in value):
             return False
         if type(value) is decimal.Decimal:
@@ -244,10 +244,10 @@ class _Rewriter:
     def is_true(self, var: ir.Var) -> bool:
         """Return whether a constant number is true. Other objects, such as lists, are unsupported: they may change."""
         if self.is_opaque(var.name):
-            raise Unsupported(f"it uses {self.shown(var.name)} as a condition")
+            raise Unsupported(f"it uses {self.describe(var.name)} as a condition")
         return bool(self.constants[var.name])
 
-    def shown(self, name: str) -> str:
+    def describe(self, name: str) -> str:
         value = self.constants.get(name, "a method")
         return getattr(value, "__name__", None) or repr(value)[:60]
 
@@ -284,13 +284,13 @@ class _Rewriter:
                     statement = ir.SetAttr(statement.target, statement.attr, value, statement.loc)
                 self.made.append(statement)
             case ir.SetItem():
-                given = (statement.target, statement.index, statement.value)
-                self.call(operators.set_item, given, statement.loc)
+                actual = (statement.target, statement.index, statement.value)
+                self.call(operators.set_item, actual, statement.loc)
             case ir.DelItem():
                 self.call(containers.delete_item, (statement.target, statement.index), statement.loc)
             case ir.StaticSetItem():
-                given = (statement.target, statement.index_var, statement.value)
-                self.call(operators.set_item, given, statement.loc)
+                actual = (statement.target, statement.index_var, statement.value)
+                self.call(operators.set_item, actual, statement.loc)
             case ir.Return() | ir.Branch() | ir.Jump() | ir.Del() | ir.StaticRaise():
                 self.made.append(statement)
             case _:
@@ -305,7 +305,7 @@ class _Rewriter:
                 self.expression(statement, value)
             case ir.Var():
                 if value.name in self.methods or self.is_opaque(value.name):
-                    raise Unsupported(f"it assigns {self.shown(value.name)} to a variable")
+                    raise Unsupported(f"it assigns {self.describe(value.name)} to a variable")
                 if target.name in self.returned:
                     value = self.call(self.role.result, (value,), statement.loc)
                 self.made.append(ir.Assign(value, target, statement.loc))
@@ -317,7 +317,7 @@ class _Rewriter:
         if len(self.code._definitions.get(statement.target.name, ())) <= 1:
             self.constants[statement.target.name] = value
         elif self.is_opaque_object(value):
-            # A variable that is assigned in several places has this value in one of them only.
+            # With several assignments, the variable has this value only after one of them.
             raise Unsupported(f"it assigns {getattr(value, '__name__', value)} to a variable")
         if type(value) is int and not -(1 << 63) <= value < 1 << 63:
             raise Unsupported(f"it uses the number {value}, which exceeds 64 bits")
@@ -373,7 +373,7 @@ class _Rewriter:
             raise Unsupported(f"it creates {_NAMES.get(expr.op, expr.op)}")
 
     def container(self, statement: ir.Assign, shape: str, items: list[Any]) -> None:
-        """Replace a list, dict or set by an empty one into which the items are put."""
+        """Replace a list, dict or set display by an empty container to which the items are added."""
         self.emit_call(statement.target, EMPTY[shape], (), statement.loc)
         put = containers.METHODS[{"list": "append", "dict": "__setitem__", "set": "add"}[shape]]
         for item in items:
@@ -434,7 +434,7 @@ class _Rewriter:
                 self.methods[statement.target.name] = _Method(_OF_VALUES[expr.attr], expr.value)
                 return
             if not hasattr(known, expr.attr):
-                raise Unsupported(f"{self.shown(base)} has no attribute {expr.attr}")
+                raise Unsupported(f"{self.describe(base)} has no attribute {expr.attr}")
             self.object(statement, getattr(known, expr.attr))
             return
         reference = self.reference(expr.value)
@@ -491,8 +491,8 @@ class _Rewriter:
             if method.parameters:
                 arguments = self.by_name(statement, expr, method.parameters, None)
                 expr = ir.Expr.call(expr.func, (), (), expr.loc)
-            given = arguments if method.receiver is None else (method.receiver, *arguments)
-            self.emit_call(statement.target, method.dispatcher, given, statement.loc, expr)
+            actual = arguments if method.receiver is None else (method.receiver, *arguments)
+            self.emit_call(statement.target, method.dispatcher, actual, statement.loc, expr)
             return
         if name not in self.constants:
             raise Unsupported("it calls a function that is not known when it is compiled")
@@ -508,8 +508,8 @@ class _Rewriter:
         elif function in (list, dict, set) and not arguments and not expr.kws and expr.vararg is None:
             self.container(statement, function.__name__, [])
         elif function is datetime.timedelta:
-            given = self.by_name(statement, expr, tuple(datetimes.DURATION), 0)
-            self.emit_call(statement.target, datetimes.duration_of, given, statement.loc)
+            actual = self.by_name(statement, expr, tuple(datetimes.DURATION), 0)
+            self.emit_call(statement.target, datetimes.duration_of, actual, statement.loc)
         elif function is zip and len(arguments) > 1 and [name for name, _ in expr.kws] == ["strict"]:
             if self.is_true(expr.kws[0][1]):
                 for each in arguments[1:]:
@@ -535,15 +535,15 @@ class _Rewriter:
 
     def are_known(self, expr: ir.Expr) -> bool:
         """Return whether all arguments of a call are constants."""
-        given = (*expr.args, *(value for _, value in expr.kws))
-        return expr.vararg is None and all(each.name in self.constants for each in given)
+        actual = (*expr.args, *(value for _, value in expr.kws))
+        return expr.vararg is None and all(each.name in self.constants for each in actual)
 
     def folded(self, function: Any, expr: ir.Expr) -> Any:
         """Return the result of a function of constants."""
-        given = [self.constants[each.name] for each in expr.args]
+        actual = [self.constants[each.name] for each in expr.args]
         by_name = {name: self.constants[each.name] for name, each in expr.kws}
         try:
-            return function(*given, **by_name)
+            return function(*actual, **by_name)
         except (ArithmeticError, TypeError, ValueError) as error:
             raise Unsupported(f"it calls {function.__name__}, which raises {type(error).__name__}") from None
 
@@ -558,15 +558,15 @@ class _Rewriter:
         return tuple(self.constant(default, statement.loc) if each is None else each for each in ordered)
 
     def is_instance(self, statement: ir.Assign, value: ir.Var, classes: Any) -> None:
-        given = classes if isinstance(classes, tuple) else (classes,)
-        if not all(isinstance(each, type) for each in given):
+        actual = classes if isinstance(classes, tuple) else (classes,)
+        if not all(isinstance(each, type) for each in actual):
             raise Unsupported("it calls isinstance with something that is not a class")
         type_ = self.type_of(value)
         kind = None if type_ is None else kind_of(type_)
         if kind in ("int", "float", "bool"):
-            self.object(statement, issubclass({"int": int, "float": float, "bool": bool}[kind], given))
+            self.object(statement, issubclass({"int": int, "float": float, "bool": bool}[kind], actual))
         else:
-            mask = self.constant(operators.mask_of(given), statement.loc)
+            mask = self.constant(operators.mask_of(actual), statement.loc)
             self.emit_call(statement.target, operators.is_instance, (value, mask), statement.loc)
 
     # --- the parts of statements ----------------------------------------------------------------------------------
@@ -606,7 +606,7 @@ class _Rewriter:
         return type_ if isinstance(type_, Reference) else None
 
     def is_member(self, expr: ir.Expr) -> bool:
-        """Return whether code takes a member of an accumulator that is a tuple, by a number that it has."""
+        """Return whether code reads a member of a tuple accumulator by a constant index in range."""
         type_, index = self.type_of(expr.value), self.constants.get(expr.index.name)
         return isinstance(type_, types.BaseTuple) and type(index) is int and -len(type_) <= index < len(type_)
 
@@ -621,7 +621,7 @@ class _Rewriter:
         return next(iter(self.code.blocks.values())).scope.redefine("$foldflight", loc)
 
     def snapshot(self, var: ir.Var, loc: Any) -> ir.Var:
-        """Return a variable with the value that one has now, which may be assigned before a method of it is called."""
+        """Return a copy of a variable, which may be assigned again before its method is called."""
         if len(self.code._definitions[var.name]) <= 1:
             return var
         target = self.fresh(loc)
@@ -640,7 +640,7 @@ class _Rewriter:
         return target
 
     def known(self, var: ir.Var, loc: Any) -> ir.Var:
-        """Return a container that is an argument and may be None as one that must not be; other variables unchanged."""
+        """Return a container argument without Optional in its type (None raises); other variables unchanged."""
         type_ = self.type_of(var)
         is_container = isinstance(type_, types.Optional) and kind_of(type_) is None
         return self.call(require_value, (var,), loc) if is_container else var

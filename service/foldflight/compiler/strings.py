@@ -108,8 +108,8 @@ def _differs(context: Any, builder: Any, one: Any, other: Any, count: Any) -> An
     wide, pointer = llvm.IntType(64), llvm.IntType(8).as_pointer()
     kind = llvm.FunctionType(llvm.IntType(32), [pointer, pointer, wide])
     compare = builder.module.globals.get("memcmp") or llvm.Function(builder.module, kind, "memcmp")
-    given = [builder.inttoptr(builder.and_(each, wide(_ADDRESS)), pointer) for each in (one, other)]
-    return builder.sext(builder.call(compare, [*given, count]), wide)
+    actual = [builder.inttoptr(builder.and_(each, wide(_ADDRESS)), pointer) for each in (one, other)]
+    return builder.sext(builder.call(compare, [*actual, count]), wide)
 
 
 length_of: Final = register_jitable(lambda a: a >> ADDRESS_BITS)
@@ -187,11 +187,11 @@ COMPARISONS: Final = {(name, kind, kind): (each, "bool") for kind in TEXTS for n
 # --- stand-ins --------------------------------------------------------------------------------------------------------
 
 
-def text_kind(name: str, *given: Any) -> str:
+def text_kind(name: str, *actual: Any) -> str:
     """Return the common kind of operands, text or bytes. Raises Unsupported for others."""
-    kinds = {inner_kind(each) for each in given}
+    kinds = {inner_kind(each) for each in actual}
     if len(kinds) != 1 or not kinds.issubset(TEXTS):
-        raise Unsupported(f"{name} of {' and '.join(map(str, given))}")
+        raise Unsupported(f"{name} of {' and '.join(map(str, actual))}")
     return kinds.pop()
 
 
@@ -262,7 +262,7 @@ def part_of(a: Any, start: Any, stop: Any) -> Any:
 
 
 _EXACTLY: Final = {
-    kind: exactly(kind, "it uses a {given} where a collection or its default needs a {kind}")
+    kind: exactly(kind, "it uses a {actual} where a collection or its default needs a {kind}")
     for kind in ("int", "float", "bool", *TEXTS)
 }
 
@@ -275,7 +275,7 @@ def table_of(keys: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
         values: Their values, all of one type: ints, floats or booleans.
     """
     kinds = {str: "text", bytes: "bytes", int: "int", float: "float", bool: "bool"}
-    distinct = [{kinds.get(type(each)) for each in given} for given in (keys, values)]
+    distinct = [{kinds.get(type(each)) for each in actual} for actual in (keys, values)]
     if any(len(each) != 1 for each in distinct) or len(keys) > _ITEMS_MAX:
         raise Unsupported(
             f"it uses a collection that is empty, has more than {_ITEMS_MAX} items, or items of several types"
@@ -286,14 +286,14 @@ def table_of(keys: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
     names: dict[str, Any] = {"number": as_number, "key_of": _EXACTLY[key], "value_of": _EXACTLY[value]}
     lines = ["def find(key, default):", "    key = number(key_of(key))"]
     for index, each in enumerate(keys):
-        shown = repr(each)
+        literal = repr(each)
         if key in TEXTS:
             function, written = constant_of(each)
             names["constant"], names["same"] = function, _same
-            shown = f"number(constant({written!r}))"
+            literal = f"number(constant({written!r}))"
         names[f"v{index}"] = values[index]
         lines += [
-            f"    if same(key, {shown}):" if key in TEXTS else f"    if key == {shown}:",
+            f"    if same(key, {literal}):" if key in TEXTS else f"    if key == {literal}:",
             f"        return v{index}",
         ]
     exec("\n".join([*lines, "    return value_of(default)"]), names)  # noqa: S102 - the author's constants, written by repr

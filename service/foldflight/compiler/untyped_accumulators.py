@@ -27,12 +27,12 @@ _TYPES: Final[dict[str, pa.DataType]] = {
 _NUMBERS: Final[dict[Any, str]] = {int: "int", float: "float", bool: "bool"}
 _CLASSES: Final[dict[str, type]] = {**{kind: cls for cls, kind in _NUMBERS.items()}, "text": str, "byte": int}
 CONTAINERS: Final = (Counter, defaultdict, deque, bytearray)
-"""Python's own containers besides lists, dicts and sets."""
+"""Python's containers that are compiled, in addition to list, dict and set."""
 _SHAPES: Final[dict[Any, str]] = {list: "list", deque: "list", dict: "dict", Counter: "dict", defaultdict: "dict"}
-_ITEMS_MAX: Final = 64  # compiled code copies the accumulator at each row
-_BYTES_MAX: Final = 1 << 12
+_ITEMS_MAX: Final = 64  # items of a list: compiled code copies the whole record at each row
+_BYTES_MAX: Final = 1 << 12  # bytes of a bytearray, for the same reason
 _PICKLED_BY: Final = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__new__")
-_HEAP_TYPE: Final = 1 << 9  # a class that is defined in Python
+_HEAP_TYPE: Final = 1 << 9  # the flag of classes that are defined in Python
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class UntypedAccumulators:
     """The types of an accumulator.
 
     Args:
-        cls: The class of the accumulator; None if it is the one field `value`, or a tuple of the fields.
+        cls: The class of the accumulator; None if it is a single value, the field `value`, or a tuple.
         fields: Its attributes or members, in the order in which they are set.
     """
 
@@ -63,14 +63,14 @@ class UntypedAccumulators:
         return RecordLayout(self.fields, exact=True)
 
     def column(self, accumulators: Sequence[Any]) -> pa.Array | None:
-        """Return n accumulators as a column; None if one has other attributes, other types or more than 64 bits."""
+        """Return n accumulators as a column; None if one has other attributes or types, or too large an int."""
         rows = [self._members(each) for each in accumulators]
         names = [each.name for each in self.fields]
         if any(list(row) != names or not all(_fits(each, row[each.name]) for each in self.fields) for row in rows):
             return None
         try:
             columns = [pa.array([_items(each, row[each.name]) for row in rows], _arrow(each)) for each in self.fields]
-        except (OverflowError, ValueError):  # a number of more than 64 bits, or a text that is no UTF-8
+        except (OverflowError, ValueError):  # an int of more than 64 bits, or a str that is not valid UTF-8
             return None
         return columns[0] if self._is_value else pa.StructArray.from_arrays(columns, fields=list(self.arrow))
 
@@ -82,10 +82,10 @@ class UntypedAccumulators:
         return {f"f{index}": each for index, each in enumerate(accumulator)} if type(accumulator) is tuple else {}
 
     def accumulators(self, column: pa.Array) -> list[Any]:
-        """Return a column of n accumulators as n accumulators, as the author's code makes them."""
+        """Convert a column to n accumulators with the types that the author's code creates."""
         columns = [column] if self._is_value else column.flatten()
         members = [
-            [_made(field, value) for value in each.to_pylist()]
+            [_value_from_arrow(field, value) for value in each.to_pylist()]
             for field, each in zip(self.fields, columns, strict=True)
         ]
         if self.cls is None:
@@ -108,7 +108,7 @@ def _arrow(field: RecordField) -> pa.DataType:
 
 
 def _fits(field: RecordField, value: Any) -> bool:
-    """Return whether a value is exactly what compiled code makes of its record."""
+    """Return whether a value survives the conversion to a record and back unchanged."""
     if field.contents is None and not field.length:
         return type(value) is _CLASSES[field.kind]
     if field.contents is None:
@@ -127,14 +127,14 @@ def _fits(field: RecordField, value: Any) -> bool:
 
 
 def _items(field: RecordField, value: Any) -> Any:
-    """Return the value of a field as Arrow takes it."""
+    """Convert the value of a field for Arrow."""
     if field.contents is not None and field.contents.value is not None:
         return list(value.items())
     return value if type(value) in _NUMBERS else list(value)
 
 
-def _made(field: RecordField, value: Any) -> Any:
-    """Return the value of a field, given what Arrow returns."""
+def _value_from_arrow(field: RecordField, value: Any) -> Any:
+    """Convert a value from Arrow to the value of a field."""
     if field.contents is None:
         return bytearray(value) if field.kind == "byte" else value
     if field.contents.made is deque:
@@ -153,7 +153,7 @@ def why_untyped(function: Function) -> str:
 
 
 def class_named(function: Function, create_accumulator: Any) -> type | None:
-    """Return the class of accumulators, as far as it is known without making one; None if there is none.
+    """Return the class of accumulators, if it is known without creating one; else None.
 
     Raises:
         Unsupported: The class is not defined in Python.
@@ -173,11 +173,11 @@ def class_named(function: Function, create_accumulator: Any) -> type | None:
 
 
 def inferred_types(cls: type | None, fresh: Any, untyped: str, hints: typing.Mapping[str, Any]) -> UntypedAccumulators:
-    """Return the types of a fresh accumulator.
+    """Return the types of a new accumulator.
 
     Args:
-        cls: The class that it should have; None if it should be a number, a tuple or a container.
-        fresh: The accumulator.
+        cls: The expected class; None for a number, a tuple or a container.
+        fresh: The new accumulator.
         untyped: The reason of `why_untyped`.
         hints: The annotations of its attributes, or that of a container as `value`.
 
@@ -204,7 +204,7 @@ def inferred_types(cls: type | None, fresh: Any, untyped: str, hints: typing.Map
     fields = [
         _field(name, each, hints.get(name), f"{cls.__name__}.{name}", untyped) for name, each in vars(fresh).items()
     ]
-    # Texts that two objects of an accumulator share are pickled once: only Python knows which these are.
+    # pickle writes a string once that two objects of an accumulator share, and records do not know which are shared.
     if any(each.refers_to_texts for each in fields):
         raise Unsupported(f"{untyped}; keys of attributes that are texts are compiled only where states are typed")
     return UntypedAccumulators(cls, tuple(fields))
@@ -224,8 +224,8 @@ def _hints(cls: type) -> dict[str, Any]:
         return {}
 
 
-def _field(name: str, value: Any, hint: Any, shown: str, untyped: str) -> RecordField:
-    """Return the field of a member of a fresh accumulator. Raises Unsupported if its type is not certain."""
+def _field(name: str, value: Any, hint: Any, label: str, untyped: str) -> RecordField:
+    """Return the field of a member of a new accumulator. Raises Unsupported if its type is unknown."""
     if type(value) in _NUMBERS:
         return RecordField(name, _NUMBERS[type(value)])
     if type(value) is bytearray and 0 < len(value) <= _BYTES_MAX:
@@ -235,19 +235,19 @@ def _field(name: str, value: Any, hint: Any, shown: str, untyped: str) -> Record
         return RecordField(name, str(kinds.pop()), length=len(value))
     contents = None if value or type(value) not in _SHAPES else _holding(value, hint)
     if contents is None:
-        remedy = f"{shown} is a {type(value).__name__} at first; annotate it"
+        remedy = f"{label} is a {type(value).__name__} at first; annotate it"
         remedy += ", as in Counter[str], defaultdict[str, int] or deque[float]" if type(value) in CONTAINERS else ""
         remedy += _AS_IN.get(type(value), "")
         if type(value) is list and len({*map(type, value)}) > 1:
             remedy = (
-                f"{shown} is a list of several types at first; make it a class with an annotated attribute for each"
+                f"{label} is a list of several types at first; make it a class with an annotated attribute for each"
             )
-        raise Unsupported(f"{untyped}; {remedy}" if value is not None or shown != "it" else untyped)
+        raise Unsupported(f"{untyped}; {remedy}" if value is not None or label != "it" else untyped)
     return RecordField(name, contents.shape, contents=contents)
 
 
 def _holding(value: Any, hint: Any) -> Contents | None:
-    """Return what an empty container holds by its annotation; None if that does not tell it."""
+    """Return the types in an empty container from its annotation; None if it has no suitable one."""
     kinds: list[str | None] = [{**_NUMBERS, str: "text"}.get(each) for each in typing.get_args(hint)]
     made: Any = type(value)
     is_list = _SHAPES[made] == "list"

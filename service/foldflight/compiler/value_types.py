@@ -177,9 +177,9 @@ def exactly(kind: str, reason: str) -> Callable[..., Any]:
 
     @implementation
     def choose(value: Any) -> Any:
-        given = inner_kind(value)
-        if given != kind:
-            raise Unsupported(reason.format(given=given, kind=kind))
+        actual = inner_kind(value)
+        if actual != kind:
+            raise Unsupported(reason.format(actual=actual, kind=kind))
         return lambda value: known(value)
 
     return choose

@@ -346,7 +346,7 @@ class _Subject:
         everything = list(_cases({}, effects))
         failed = [each for each in effects if each.values is None]
         cases = [_Case(each.facts, each.sound) for each in everything if each.sound]
-        fields, held = self._classify(cases)
+        fields, extrema = self._classify(cases)
         if retracts:
             self._check_inverse(fields, cases, failed)
         # If all runs of a case raise, they tell nothing about the fields.
@@ -354,7 +354,7 @@ class _Subject:
         failures = tuple(
             self._failure(each)
             for each in failed
-            if any(each.meets(facts) for facts in hopeless) or not any(one.excludes(each) for one in held.values())
+            if any(each.meets(facts) for facts in hopeless) or not any(one.excludes(each) for one in extrema.values())
         )
         given = [not_(null(each)) for each in self.arguments if self.bound.function.skip_nulls]
         made = []
@@ -366,18 +366,18 @@ class _Subject:
     def _classify(self, cases: Sequence[_Case]) -> tuple[dict[str, Field], dict[str, _Extremum]]:
         """Return the lift of each field, and the analyses of those that are minima or maxima."""
         fields = {name: self._plain(name, cases) for name in self.types}
-        held: dict[str, _Extremum] = {}
+        extrema: dict[str, _Extremum] = {}
         for name, one in fields.items():
             if one is None:
                 if self._adds_decimals(name, self.starts[name]):
                     raise Unsupported(f"{_label(name)} starts as 0 and is not a sum of DECIMALs")
                 try:
-                    held[name], fields[name] = self._extremum(name, cases, fields)
+                    extrema[name], fields[name] = self._extremum(name, cases, fields)
                 except Unsupported:
                     for case in cases if self.fields[name].kind == "bool" else ():
                         self._flag_after(name, case)  # raises the reason for bool fields
                     raise
-        return {name: one for name, one in fields.items() if one is not None}, held
+        return {name: one for name, one in fields.items() if one is not None}, extrema
 
     def _extremum(
         self, name: str, cases: Sequence[_Case], others: Mapping[str, Field | None]
@@ -433,8 +433,8 @@ class _Subject:
 
     def _check_constant(self, name: str, value: Expr) -> None:
         """Raise Unsupported for a constant that the type of the state would change."""
-        wanted = kind_of(self.types[name])
-        if wanted is None or value.kind != wanted[0] or not fits(value.value, self.types[name]):
+        expected = kind_of(self.types[name])
+        if expected is None or value.kind != expected[0] or not fits(value.value, self.types[name]):
             raise Unsupported(f"{_label(name)} is set to {_repr(value)}, which is not of its type {self.types[name]}")
 
     def _check_sum(self, name: str, parts: Sequence[Case]) -> None:
@@ -455,13 +455,13 @@ class _Subject:
         for effect in case.effects:
             assert effect.values is not None
             after = effect.values[name]
-            for held in (True, False):
-                if effect.facts.get(before, held) is held:
+            for extrema in (True, False):
+                if effect.facts.get(before, extrema) is extrema:
                     if after != before and not after.is_const:
                         raise Unsupported(f"{_label(name)} depends on other fields")
                     if after.kind != "bool":
                         raise Unsupported(f"{_label(name)} is a truth value and becomes {_repr(after)}")
-                    results[held].add(held if after == before else bool(after.value))
+                    results[extrema].add(extrema if after == before else bool(after.value))
         if results == {True: {True}, False: {False}}:
             return None
         if results[True] == results[False] and len(results[True]) == 1:
@@ -595,8 +595,8 @@ class _Extremum:
         """Return the value that a run stores in the field. An unchanged bool is its known previous value."""
         assert effect.values is not None
         value = effect.values[self.name]
-        held = effect.facts.get(self.before)
-        return self.before if held is not None and value == const(held) else value
+        extrema = effect.facts.get(self.before)
+        return self.before if extrema is not None and value == const(extrema) else value
 
     def _guards(self, one: Field) -> bool:
         """Return whether another field differs from its start exactly when this one has a value."""
@@ -650,8 +650,8 @@ class _Extremum:
         if relation == "empty":
             return None
         if self.before.kind == "bool":
-            held = value.value if relation == "equal" else not value.value
-            return bool(self._of_truth(fact, {**case.facts, self.before: held}))
+            extrema = value.value if relation == "equal" else not value.value
+            return bool(self._of_truth(fact, {**case.facts, self.before: extrema}))
         less, greater, equal = _ANSWERS[relation]
         if fact.op in ("lt", "le", "eq") and set(fact.parts) == {self.before, value}:
             if fact.op == "eq":
@@ -726,11 +726,11 @@ class _Extremum:
         if takes.get("empty") is False:
             raise self._unsupported("does not take the first value")
         fitting: list[Monoid] = []
-        for monoid, wanted in (
+        for monoid, expected in (
             ("min", {"less": True, "greater": False, "value is NaN": False, "held is NaN": True}),
             ("max", {"less": False, "greater": True, "value is NaN": True, "held is NaN": False}),
         ):
-            if all(takes.get(relation, taken) is taken for relation, taken in wanted.items()):  # type: ignore[call-overload]
+            if all(takes.get(relation, taken) is taken for relation, taken in expected.items()):  # type: ignore[call-overload]
                 fitting.append(monoid)  # type: ignore[arg-type]
         if not fitting and value.kind == "float":
             raise self._unsupported(
@@ -742,11 +742,11 @@ class _Extremum:
         return fitting[0] if len(fitting) == 1 else None
 
     def _check_types(self, parts: Sequence[Case]) -> None:
-        wanted = kind_of(self.subject.types[self.name])
-        assert wanted is not None
+        expected = kind_of(self.subject.types[self.name])
+        assert expected is not None
         for part in parts:
             given = part.value.kind
-            if given != wanted[0] or (part.value.is_const and part.value.value is None):
+            if given != expected[0] or (part.value.is_const and part.value.value is None):
                 raise Unsupported(
                     f"{_label(self.name)} is of the type {self.subject.types[self.name]} and takes a {given}"
                 )

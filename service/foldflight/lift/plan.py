@@ -128,12 +128,12 @@ class Aggregate:
         return chosen
 
 
-def _replaces(kind: str, value: Any, held: Any) -> bool:
+def _replaces(kind: str, value: Any, extrema: Any) -> bool:
     """Return whether a value replaces the current minimum or maximum. NaN is greater than all numbers."""
-    value_is_nan, held_is_nan = value != value, held != held  # noqa: PLR0124 - only NaN differs from itself
+    value_is_nan, held_is_nan = value != value, extrema != extrema  # noqa: PLR0124 - only NaN differs from itself
     if value_is_nan or held_is_nan:
         return value_is_nan is not held_is_nan and value_is_nan is (kind == "max")
-    return bool(value < held if kind == "min" else value > held)
+    return bool(value < extrema if kind == "min" else value > extrema)
 
 
 @dataclass(frozen=True)

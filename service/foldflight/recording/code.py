@@ -124,9 +124,9 @@ def functions_for(recording: Recording, given: Sequence[AnyFunction], bundle_key
     Raises:
         RejectedError: UNKNOWN_FUNCTION, with what to give, if one is missing; the errors of `unseal`.
     """
-    names = dict.fromkeys(recording.opening.functions)
+    names = dict.fromkeys(recording.open_request.functions)
     by_name = {}
-    for sealed in recording.opening.bundles if bundle_keys else ():
+    for sealed in recording.open_request.bundles if bundle_keys else ():
         bundle = unseal(sealed, bundle_keys)
         check_made_with(bundle)
         by_name.update({function.name: function for function in unpickle(bundle.code, bundle.digest)})

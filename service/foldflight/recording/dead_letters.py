@@ -109,7 +109,7 @@ def _recording(table: pa.Table, call: Call, function: Function) -> Recording:
     known = first["code"] if first["code"] in FunctionError.codes else "USER_CODE"
     return Recording(
         about={"functions": [{**facts_of(function), "name": call.function}]},
-        opening=Open((call,), batch.schema),
+        open_request=Open((call,), batch.schema),
         pairs=(Pair(Chunk(batch)), Pair(Barrier(1))),
         groups=groups,
         error=FunctionError(known, first["message"] or "", function=call.function, slot=numbers[0]),

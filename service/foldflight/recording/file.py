@@ -106,7 +106,7 @@ class Recording:
     """
 
     about: Mapping[str, Any]
-    opening: fr.Open
+    open_request: fr.Open
     pairs: tuple[Pair, ...]
     groups: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     error: FoldflightError | None = None
@@ -174,7 +174,7 @@ def parts_in(file: IO[bytes], start: int = 0) -> Iterator[RecordingPart]:
 def _recording(parts: Sequence[RecordingPart]) -> Recording:
     if [each.kind for each in parts[:2]] != [ABOUT, OPEN]:
         raise RejectedError("BAD_FRAME", "the recording does not begin with the parts A and O")
-    about, opening = _about(parts[0].message), decode_open(parts[1].message)
+    about, open_request = _about(parts[0].message), decode_open(parts[1].message)
     groups: Mapping[int, Mapping[str, Any]] = {}
     error: FoldflightError | None = None
     pairs: list[Pair] = []
@@ -190,7 +190,7 @@ def _recording(parts: Sequence[RecordingPart]) -> Recording:
                 raise RejectedError("BAD_FRAME", "the error of the recording cannot be decoded")
         else:
             raise RejectedError("BAD_FRAME", f"a part of the kind {part.kind.decode()} is in the middle")
-    return Recording(about, opening, tuple(pairs), groups, error)
+    return Recording(about, open_request, tuple(pairs), groups, error)
 
 
 def batch_of(part: RecordingPart) -> pa.RecordBatch:

@@ -109,6 +109,6 @@ def mask_error(error: FoldflightError) -> FoldflightError:
     return type(error)(error.code, _what_raised(error.message), function=error.function, slot=error.slot)
 
 
-def mask_open_request(opening: Open) -> Open:
+def mask_open_request(open_request: Open) -> Open:
     """Return an Open without job parameters and trace context."""
-    return dataclasses.replace(opening, job_parameters={}, trace_context={})
+    return dataclasses.replace(open_request, job_parameters={}, trace_context={})

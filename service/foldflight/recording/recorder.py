@@ -89,15 +89,15 @@ class Recorder:
     def __init__(
         self,
         plan: Recordings,
-        opening: Open,
+        open_request: Open,
         registry: Registry,
         server_id: str,
         log: Callable[[str, Mapping[str, Any]], None],
     ) -> None:
         self.group_of: Callable[[int], Mapping[str, Any]] | None = None
         self._plan = plan
-        self._opening = opening
-        self._functions = [registry[name] for name in dict.fromkeys(opening.functions)]
+        self._opening = open_request
+        self._functions = [registry[name] for name in dict.fromkeys(open_request.functions)]
         self._server_id = server_id
         self._log = log
         self._encode = Encoder(_EMPTY)
@@ -270,16 +270,18 @@ class Recorder:
         spool = self._write_frames()
         groups = self._groups()
         named = [] if groups is None else [RecordingPart(format_.GROUPS, b"", write_batch(groups))]
-        opening = self._opening
+        open_request = self._opening
         parts: Iterable[RecordingPart] = itertools.chain(parts_in(spool), named)
         if self._plan.mask:
             masks = Masks.of(parts)
             parts = map(masks.masked, itertools.chain(parts_in(spool), named))
-            opening = mask_open_request(opening)
+            open_request = mask_open_request(open_request)
             error = None if error is None else mask_error(error)
         about = RecordingPart(format_.ABOUT, json.dumps(self._about()).encode())
         last = [] if error is None else [RecordingPart(format_.ERROR, encode_error(error))]
-        path = self._write(itertools.chain([about, RecordingPart(format_.OPEN, encode_open(opening))], parts, last))
+        path = self._write(
+            itertools.chain([about, RecordingPart(format_.OPEN, encode_open(open_request))], parts, last)
+        )
         remove_oldest(Path(self._plan.folder), self._plan.bytes_max - self._plan.open_bytes_max)
         command = self._command(path)
         if error is None and self._plan.of != "all":  # an error contains the name already

@@ -46,9 +46,9 @@ def fold_again(
         RejectedError: The functions do not fit the recording, or a state is not signed with one of the keys.
     """
     # The versions of functions are not compared: the user may replay with an edited class.
-    opening = replace(recording.opening.pinned([""] * len(recording.opening.functions)), bundles=())
+    open_request = replace(recording.open_request.pinned([""] * len(recording.open_request.functions)), bundles=())
     if isolates is not None:
-        opening = replace(opening, isolate_errors=isolates)
+        open_request = replace(open_request, isolate_errors=isolates)
     entries = {_text_of(wanted): answer for pair in recording.pairs for wanted, answer in pair.questions}
 
     def ask(wanted: fr.Wanted) -> Iterable[fr.Frame]:
@@ -58,20 +58,26 @@ def fold_again(
         return answer
 
     rows = sum(len(slots_in(pair.frame)) for pair in recording.pairs)
-    slots_max = max(_SLOTS_MAX, rows * len(opening.functions))
+    slots_max = max(_SLOTS_MAX, rows * len(open_request.functions))
     signer = StateSigner(list(state_keys) or [b"only for states of this replay"])
     answers: list[list[fr.Frame]] = []
     try:
         limits, part_bytes_max = replace(fr.UNBOUNDED, slots_max=slots_max), fr.UNBOUNDED.message_bytes_max
         exchange = ServerExchange(
-            opening, registry, limits=limits, server_id="replay", signer=signer, ask=ask, part_bytes_max=part_bytes_max
+            open_request,
+            registry,
+            limits=limits,
+            server_id="replay",
+            signer=signer,
+            ask=ask,
+            part_bytes_max=part_bytes_max,
         )
     except FunctionError as error:
         return Outcome(answers, error)
     try:
         for pair in recording.pairs:
             answers.append([])
-            answers[-1].extend(exchange.handle(_frame_of(pair.frame, opening, registry)))
+            answers[-1].extend(exchange.handle(_frame_of(pair.frame, open_request, registry)))
     except (FunctionError, CorruptError) as error:
         return Outcome(answers, _with_group(error, recording))
     except RejectedError as error:
@@ -103,16 +109,16 @@ def _pickle_error(error: RejectedError) -> RejectedError:
     )
 
 
-def _frame_of(frame: fr.Frame, opening: fr.Open, registry: Registry) -> fr.Frame:
+def _frame_of(frame: fr.Frame, open_request: fr.Open, registry: Registry) -> fr.Frame:
     if isinstance(frame, fr.Chunk) and not frame.batch.num_rows:
-        return fr.Chunk(pa.RecordBatch.from_pylist([], opening.columns))
+        return fr.Chunk(pa.RecordBatch.from_pylist([], open_request.columns))
     if not isinstance(frame, fr.States):
         return frame
     # An edited class reads the states of the recorded one, unless it has `migrate` to convert them.
     batch = frame.batch
-    if not opening.isolate_errors and ERROR in batch.schema.names:
+    if not open_request.isolate_errors and ERROR in batch.schema.names:
         batch = batch.drop_columns([ERROR])
-    functions = {f"state_{index}": registry[call.function] for index, call in enumerate(opening.calls)}
+    functions = {f"state_{index}": registry[call.function] for index, call in enumerate(open_request.calls)}
     fields = []
     for each in batch.schema:
         function = functions.get(each.name)
@@ -184,8 +190,8 @@ def differences(recording: Recording, outcome: Outcome) -> Iterator[Difference]:
         now = [each for each in replayed if isinstance(each, COMPARED_FRAMES)]
         if not recorded and not now:
             continue
-        by_slot = isinstance((recorded or now)[0], (fr.Results, fr.InitialOutputs)) and not recording.opening.maps
-        names = _names_of(recording.opening)
+        by_slot = isinstance((recorded or now)[0], (fr.Results, fr.InitialOutputs)) and not recording.open_request.maps
+        names = _names_of(recording.open_request)
         before, after = (_comparable_columns(answers, names, by_slot=by_slot) for answers in (recorded, now))
         where = f"epoch {pair.frame.epoch}" if isinstance(pair.frame, fr.Barrier) else f"frame {number}"
         for position in sorted({*before, *after}):
@@ -209,15 +215,21 @@ def of_difference(recording: Recording, difference: Difference) -> Recording:
             f"a test for {difference.column} cannot be written: only outputs of groups at a barrier have one. Compare "
             "the values in the table",
         )
-    opening = replace(recording.opening, calls=(recording.opening.calls[difference.call],))
+    open_request = replace(recording.open_request, calls=(recording.open_request.calls[difference.call],))
     before = tuple(pair for pair in recording.pairs[: difference.frame] if not isinstance(pair.frame, fr.Barrier))
-    return of_groups(replace(recording, opening=opening, pairs=before), [difference.position])
+    return of_groups(replace(recording, open_request=open_request, pairs=before), [difference.position])
 
 
-def _names_of(opening: fr.Open) -> dict[str, str]:
+def _names_of(open_request: fr.Open) -> dict[str, str]:
     """Return the names of the compared columns, with their names for display."""
-    display_names = [opening.functions[step] for step in opening.outputs] if opening.maps else list(opening.functions)
+    display_names = (
+        [open_request.functions[step] for step in open_request.outputs]
+        if open_request.maps
+        else list(open_request.functions)
+    )
     kind = "output"
-    if not (opening.maps or opening.returns.outputs or opening.row_outputs or opening.initial_outputs):
+    if not (
+        open_request.maps or open_request.returns.outputs or open_request.row_outputs or open_request.initial_outputs
+    ):
         kind, display_names = "state", [f"state of {name}" for name in display_names]
     return {f"{kind}_{index}": name for index, name in enumerate(display_names)} | {ERROR: "error"}

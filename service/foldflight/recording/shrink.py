@@ -103,7 +103,7 @@ def shrink(recording: Recording, registry: Registry, *, state_keys: Sequence[byt
 
 def _of_one_group(trial: _Trial, recording: Recording) -> Recording:
     """Return the recording with as few groups as possible: usually only the group of the error."""
-    if recording.opening.maps:
+    if recording.open_request.maps:
         return recording
     slots = sorted({slot for pair in recording.pairs for slot in slots_in(pair.frame)})
     if trial.error.slot in slots:
@@ -117,17 +117,17 @@ def _of_one_group(trial: _Trial, recording: Recording) -> Recording:
 def _of_one_call(trial: _Trial, recording: Recording) -> Recording:
     """Return the recording with only one call and its columns, if that call fails alone."""
     pairs = recording.pairs
-    if recording.opening.maps or any(pair.questions or isinstance(pair.frame, Entries) for pair in pairs):
+    if recording.open_request.maps or any(pair.questions or isinstance(pair.frame, Entries) for pair in pairs):
         return recording
-    alone = (_of_call(recording, index) for index in range(len(recording.opening.calls)))
+    alone = (_of_call(recording, index) for index in range(len(recording.open_request.calls)))
     return next(filter(trial.fails, alone), recording)
 
 
 def _of_call(recording: Recording, index: int) -> Recording:
     """Return the recording with one call, and the columns and states of that call."""
-    opening, call = recording.opening, recording.opening.calls[index]
+    open_request, call = recording.open_request, recording.open_request.calls[index]
     state = f"state_{index}"
-    used = {"slot", "kind", ERROR, state, *call.columns, call.filter} | ({"emit"} if opening.emits else set())
+    used = {"slot", "kind", ERROR, state, *call.columns, call.filter} | ({"emit"} if open_request.emits else set())
 
     def narrowed(frame: EngineFrame) -> EngineFrame:
         if not isinstance(frame, (Chunk, States)):
@@ -137,10 +137,10 @@ def _of_call(recording: Recording, index: int) -> Recording:
             batch = batch.rename_columns(["state_0" if name == state else name for name in batch.schema.names])
         return replace(frame, batch=batch)
 
-    columns = pa.schema([each for each in opening.columns if each.name in used])
+    columns = pa.schema([each for each in open_request.columns if each.name in used])
     return replace(
         recording,
-        opening=replace(opening, calls=(call,), columns=columns),
+        open_request=replace(open_request, calls=(call,), columns=columns),
         pairs=tuple(replace(pair, frame=narrowed(pair.frame)) for pair in recording.pairs),
     )
 
@@ -149,8 +149,8 @@ def _unneeded(trial: _Trial, recording: Recording) -> tuple[str, ...]:
     """Return the columns that may be NULL together without changing the error's message or line."""
     unused_columns: list[str] = []
     has_rows = any(isinstance(pair.frame, Chunk) for pair in recording.pairs)
-    for name in recording.opening.columns.names if has_rows else ():  # states do not have the columns
-        if name in ("slot", "kind") or (name == "emit" and recording.opening.emits):
+    for name in recording.open_request.columns.names if has_rows else ():  # states do not have the columns
+        if name in ("slot", "kind") or (name == "emit" and recording.open_request.emits):
             continue
         error = trial.error_of(replace(recording, pairs=tuple(_with_nulls(recording.pairs, [*unused_columns, name]))))
         if error is not None and (error.message, error.trace) == (trial.error.message, trial.error.trace):

@@ -43,13 +43,13 @@ def test_text(recording: Recording, registry: Registry, *, shows: FoldflightErro
         RejectedError: SIGNATURE, if a test cannot have these rows: the failure needs a state, there are too many rows,
             or the code cannot be imported by its name.
     """
-    opening, source = recording.opening, recording.about.get("file", "dead letters")
+    open_request, source = recording.open_request, recording.about.get("file", "dead letters")
     rows = sum(len(slots_in(pair.frame)) for pair in recording.pairs)
     if rows > _ROWS_MAX:
         raise _no_test(f"it would need {rows} rows, and a test has at most {_ROWS_MAX}")
-    imports, body = _of_scalar(recording, registry) if opening.maps else _of_calls(recording, registry)
+    imports, body = _of_scalar(recording, registry) if open_request.maps else _of_calls(recording, registry)
     if isinstance(shows, FoldflightError):
-        name = shows.function or opening.functions[0]
+        name = shows.function or open_request.functions[0]
         does, why = "takes", f"Fold rows for which {_plain(shows.message.partition(':')[0][:40])}."
     else:
         name, does, why = shows.column, "answers", "Fold rows, and compare with the recorded answer."
@@ -93,7 +93,7 @@ def _imported(function: AnyFunction) -> tuple[str, str]:
 
 def _of_scalar(recording: Recording, registry: Registry) -> tuple[set[tuple[str, str]], list[str]]:
     """Return the imports and the body of a test that calls a function written with `def`."""
-    (step, *others) = recording.opening.steps
+    (step, *others) = recording.open_request.steps
     function = registry[step.function]
     is_plain = isinstance(function, ScalarFunction) and isinstance(function.source, FunctionType)
     if others or not is_plain or getattr(function, "vectorised", None) or step.literals:
@@ -110,9 +110,9 @@ def _of_scalar(recording: Recording, registry: Registry) -> tuple[set[tuple[str,
 
 def _of_calls(recording: Recording, registry: Registry) -> tuple[set[tuple[str, str]], list[str]]:
     """Return the imports and the body of a test with `run_epochs`, which is its last line."""
-    opening = recording.opening
+    open_request = recording.open_request
     if any(isinstance(pair.frame, States) for pair in recording.pairs):
-        is_stream = opening.returns.states or opening.row_outputs
+        is_stream = open_request.returns.states or open_request.row_outputs
         remedy = (
             "Record the stream from its beginning (Recordings(..., of='all'))"
             if is_stream
@@ -121,7 +121,7 @@ def _of_calls(recording: Recording, registry: Registry) -> tuple[set[tuple[str, 
         raise _no_test(f"it needs a state, and the rows that made it are not in the recording. {remedy}")
     imports = {("foldflight", "connect"), ("foldflight.testing", "run_epochs")}
     outputs: dict[str, Any] = {}
-    for index, call in enumerate(opening.calls):
+    for index, call in enumerate(open_request.calls):
         function = registry[call.function]
         if module_of(function).startswith("foldflight."):
             made = f"connect('embedded:')[{call.function!r}]"
@@ -130,10 +130,10 @@ def _of_calls(recording: Recording, registry: Registry) -> tuple[set[tuple[str, 
         else:
             imports.add(_imported(function))
             made = f"connect({_imported(function)[1]})"
-        outputs["result" if len(opening.calls) == 1 else f"result_{index}"] = _Code(made + _methods(call))
-    keys, groups = _keys(recording, opening)
-    given = {"outputs": outputs, "epochs": list(_epochs(recording.pairs, groups, emits=opening.emits))}
-    given |= {name: each for name, each in (("keys", keys), ("types", _types(opening, registry, keys))) if each}
+        outputs["result" if len(open_request.calls) == 1 else f"result_{index}"] = _Code(made + _methods(call))
+    keys, groups = _keys(recording, open_request)
+    given = {"outputs": outputs, "epochs": list(_epochs(recording.pairs, groups, emits=open_request.emits))}
+    given |= {name: each for name, each in (("keys", keys), ("types", _types(open_request, registry, keys))) if each}
     lines = [line for name, value in given.items() for line in _lines(name, value)]
     named = [f"{name}={name}" for name in given if name not in ("outputs", "epochs")]
     return imports, [*lines, f"run_epochs({', '.join(('outputs', 'epochs', *named))})"]
@@ -152,9 +152,9 @@ def _methods(call: Call) -> str:
     return f"{code}.order_by({', '.join(map(repr, orders))})" if orders else code
 
 
-def _keys(recording: Recording, opening: Open) -> tuple[list[str], Mapping[int, Mapping[str, Any]]]:
+def _keys(recording: Recording, open_request: Open) -> tuple[list[str], Mapping[int, Mapping[str, Any]]]:
     """Return the key columns of the test, and the key of each slot."""
-    if "slot" not in opening.columns.names:
+    if "slot" not in open_request.columns.names:
         return [], {}
     groups = recording.groups
     if groups:
@@ -163,15 +163,15 @@ def _keys(recording: Recording, opening: Open) -> tuple[list[str], Mapping[int, 
     return ["slot"], {slot: {"slot": slot} for slot in slots}
 
 
-def _types(opening: Open, registry: Registry, keys: Sequence[str]) -> dict[str, str]:
+def _types(open_request: Open, registry: Registry, keys: Sequence[str]) -> dict[str, str]:
     """Return the types of columns that neither a function declares nor the values tell."""
     undeclared = [
         name
-        for call in opening.calls
+        for call in open_request.calls
         if registry[call.function].input_types is None
         for name in (*call.arguments, *(key.column for key in call.order))
     ]
-    fields = [opening.columns.field(name) for name in dict.fromkeys(undeclared) if name not in keys]
+    fields = [open_request.columns.field(name) for name in dict.fromkeys(undeclared) if name not in keys]
     return {each.name: sql_name(each.type) for each in fields if not pa.types.is_null(each.type)}
 
 

@@ -359,6 +359,39 @@ class Changes:
     def by_getattr(self, accumulator: Part) -> Any:
         return getattr(accumulator, "taken")  # noqa: B009
 
+    def own_if_empty(self, accumulator: Part) -> Any:
+        values = accumulator.values or []
+        values += [1]
+        return values
+
+    def own_unless_there(self, accumulator: Part) -> Any:
+        values = accumulator.values if accumulator.total else []
+        values.append(1)
+        return values
+
+    def by_import(self, accumulator: Part) -> Any:
+        from heapq import heapify
+
+        heapify(accumulator.values)
+        return accumulator.values[0]
+
+
+@dataclass
+class Adding(Part):
+    def __add__(self, other: Adding) -> Adding:
+        self.total += other.total
+        return self
+
+
+def test_operators_of_the_author_may_change_their_operands() -> None:
+    """An operator calls a method without its name; those that dataclasses write only read."""
+
+    def doubled(_self: object, accumulator: Any) -> Any:
+        return (accumulator + accumulator).total
+
+    assert not Reading([Adding], {"values", "total"}).only_reads(doubled)
+    assert Reading([Part], {"values", "total"}).only_reads(doubled)
+
 
 @pytest.mark.parametrize(
     ("cls", "name"),

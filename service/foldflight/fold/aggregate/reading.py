@@ -14,7 +14,10 @@ from datetime import date, datetime, time, timedelta
 from types import CodeType, FunctionType
 from typing import Any, Final
 
-_STORES: Final = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_GLOBAL", "DELETE_", "CALL_FUNCTION_EX")
+_STORES: Final = (
+    *("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_GLOBAL", "DELETE_", "CALL_FUNCTION_EX"),
+    "IMPORT_",  # what is imported may be any function
+)
 _CHANGING: Final = frozenset(
     name
     for each in (list, dict, set, bytearray, collections.deque, collections.Counter)
@@ -47,6 +50,14 @@ _SPECIAL: Final = (
     "__call__",
     "__str__",
     "__format__",
+    *(f"__{name}__" for name in ("lt", "le", "gt", "ge", "neg", "pos", "abs", "invert", "int", "float", "round")),
+    *(
+        f"__{side}{name}__"
+        for side in ("", "r", "i")
+        for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow")
+    ),
+    *(f"__{side}{name}__" for side in ("", "r", "i") for name in ("lshift", "rshift", "and", "xor", "or")),
+    *("__eq__", "__ne__", "__hash__", "__next__", "__reversed__", "__index__", "__missing__"),
 )
 _METHODS: Final = (FunctionType, staticmethod, classmethod, property)
 
@@ -107,6 +118,8 @@ class Reading:
         owned = any(isinstance(inspect.getattr_static(each, name, None), _METHODS) for each in self.classes)
         if owned:
             return self._methods_read(name)
+        if name == "__class__":  # which the __eq__ of a dataclass compares
+            return True
         constants = [inspect.getattr_static(each, name, None) for each in self.classes]
         if name in self.fields or any(each is not None and is_harmless(each) for each in constants):
             return True
@@ -128,6 +141,7 @@ def _own_variables(code: CodeType, steps: Sequence[dis.Instruction]) -> set[str]
         names, before = _variables(step), steps[index - 1]
         is_made = before.opname.startswith("BUILD_") or (before.opname == "BINARY_OP" and before.argrepr != "[]")
         is_made |= _is_constant(before)
+        is_made &= not step.is_jump_target  # of `x or []` only one part is made here
         (own if is_made else foreign).add(names[0])
         if step.opname == "STORE_FAST_STORE_FAST":  # what the second one holds is not known
             foreign.add(names[1])
@@ -159,6 +173,7 @@ def is_harmless(value: Any) -> bool:
         return all(map(is_harmless, (*value, *value.values())))
     return (
         value is None
+        or value is NotImplemented
         or type(value) in (bool, int, float, str, bytes)
         or any(value is each for each in _HARMLESS)
         or (isinstance(value, type) and issubclass(value, Exception))

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.fold.aggregate.records import column_of, fill_member, record_dtype
+from foldflight.fold.datetimes import MOMENTS
 from foldflight.fold.decimals import DECIMALS
-from foldflight.fold.moments import MOMENTS
-from foldflight.fold.texts import TEXTS
+from foldflight.fold.strings import TEXTS
 
 if TYPE_CHECKING:
     from foldflight.compiler.records import RecordField

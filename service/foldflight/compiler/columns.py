@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from foldflight.compiler.arena import FORMATS, Contents
 from foldflight.fold.aggregate.records import filled
+from foldflight.fold.datetimes import MOMENTS, to_numbers
 from foldflight.fold.decimals import DECIMALS, to_words
-from foldflight.fold.moments import MOMENTS, to_numbers
 from foldflight.fold.rows import Mask, Rows
-from foldflight.fold.texts import TEXTS, to_addresses, too_long
+from foldflight.fold.strings import TEXTS, to_addresses, too_long
 
 
 @dataclass(frozen=True)

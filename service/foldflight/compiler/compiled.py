@@ -25,11 +25,11 @@ from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, records_at, struct_of
 from foldflight.fold.aggregate.states import UnconvertibleState
+from foldflight.fold.datetimes import from_numbers, moment_of
 from foldflight.fold.decimals import DECIMALS, from_words
 from foldflight.fold.mode import Mode
-from foldflight.fold.moments import from_numbers, moment_of
 from foldflight.fold.rows import Mask, Rows, Slots, capacity_for
-from foldflight.fold.texts import from_addresses, text_of, to_addresses
+from foldflight.fold.strings import from_addresses, text_of, to_addresses
 
 if TYPE_CHECKING:
     from foldflight.compiler.records import RecordField  # brings numba

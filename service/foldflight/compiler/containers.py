@@ -26,7 +26,7 @@ from foldflight.compiler.memory import dict_operations, word_at
 from foldflight.compiler.strings import includes, size_of
 from foldflight.compiler.value_types import KINDS, as_number, implementation, inner_kind, kind_of, require_value
 from foldflight.fold.mode import Unsupported
-from foldflight.fold.texts import TEXTS
+from foldflight.fold.strings import TEXTS
 
 
 class ContainerType(types.IterableType):

@@ -29,7 +29,7 @@ from foldflight.compiler import arena
 from foldflight.compiler.control_block import current, load, load_byte, load_short, store, store_short
 from foldflight.compiler.generated import generated
 from foldflight.compiler.strings import COMPARISONS
-from foldflight.fold.texts import ADDRESS_BITS, TEXTS
+from foldflight.fold.strings import ADDRESS_BITS, TEXTS
 
 # Offsets in bytes of the words that `arena.py` numbers.
 OFFSET, USED, CAPACITY, LIVE, INDEXED = (

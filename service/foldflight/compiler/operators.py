@@ -24,10 +24,10 @@ from foldflight.compiler.value_types import (
     kind_of,
     require_value,
 )
+from foldflight.fold.datetimes import MOMENTS
 from foldflight.fold.decimals import DECIMALS, scale_of
 from foldflight.fold.mode import Unsupported
-from foldflight.fold.moments import MOMENTS
-from foldflight.fold.texts import TEXTS
+from foldflight.fold.strings import TEXTS
 from foldflight.functions.types.ranking import rank
 
 # --- conversions to the kind of a calculation, from values that may be None, bool or int ------------------------------

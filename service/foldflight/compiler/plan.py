@@ -33,10 +33,10 @@ from foldflight.compiler.untyped_accumulators import (
     why_untyped,
 )
 from foldflight.compiler.value_types import ENCODED, KINDS
+from foldflight.fold.datetimes import moment_of
 from foldflight.fold.decimals import DECIMALS, decimal_of, scale_of, words_of
 from foldflight.fold.mode import Unsupported
-from foldflight.fold.moments import moment_of
-from foldflight.fold.texts import text_of
+from foldflight.fold.strings import text_of
 from foldflight.functions.author.scalar import BoundScalar, ScalarMethods
 from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.types.serializer import Nullable, may_be_none

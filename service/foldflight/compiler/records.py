@@ -24,7 +24,7 @@ from foldflight.compiler.iterators import IteratorType, lower_iterators
 from foldflight.compiler.value_types import KINDS, exactly
 from foldflight.fold.aggregate.records import record_dtype
 from foldflight.fold.mode import Unsupported
-from foldflight.fold.texts import TEXTS
+from foldflight.fold.strings import TEXTS
 
 _number: Final = itertools.count()
 

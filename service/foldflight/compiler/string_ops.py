@@ -19,7 +19,7 @@ from foldflight.compiler.records import Items
 from foldflight.compiler.strings import asking, byte_at, cut, includes_at, length_of, text_kind
 from foldflight.compiler.value_types import CONVERTERS, EncodedType, as_number, decode_kind, implementation, kind_of
 from foldflight.fold.mode import Unsupported
-from foldflight.fold.texts import ADDRESS_BITS, LENGTH_MAX
+from foldflight.fold.strings import ADDRESS_BITS, LENGTH_MAX
 
 _ADDRESS: Final = (1 << ADDRESS_BITS) - 1
 _DIGITS_MAX: Final = 18  # decimal digits that always fit an int64

@@ -18,10 +18,10 @@ from numba.extending import intrinsic, overload, register_model
 
 from foldflight.compiler.decimals import Scaled
 from foldflight.compiler.iterators import IteratorType
+from foldflight.fold.datetimes import MOMENTS
 from foldflight.fold.decimals import DECIMALS, scale_of
 from foldflight.fold.mode import Unsupported
-from foldflight.fold.moments import MOMENTS
-from foldflight.fold.texts import TEXTS
+from foldflight.fold.strings import TEXTS
 
 
 class EncodedType(types.IterableType):

@@ -19,7 +19,7 @@ class Saved:
 
     Args:
         states: n rows in the schema of the results, with NULL outputs.
-        problem: Why there are no states; empty if there are.
+        problem: The reason why there are no states; empty if there are some.
     """
 
     states: pa.Table
@@ -32,7 +32,7 @@ of a chunk in an exchange of steps, or the states of a checkpoint."""
 
 
 def _check_mapped(answer: pa.Table, rows: int) -> None:
-    """Check that the answer to a chunk of n rows belongs to its rows. Raises RejectedError BAD_FRAME."""
+    """Check that an answer refers only to rows of the chunk, which has n rows. Raises RejectedError BAD_FRAME."""
     if ROW not in answer.column_names:
         if answer.num_rows != rows:
             raise RejectedError("BAD_FRAME", f"the answer to a chunk of {rows} rows has {answer.num_rows} rows")

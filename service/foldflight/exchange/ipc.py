@@ -16,19 +16,19 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 
-# Places of fields in their tables, and kinds of headers, from Message.fbs.
+# Positions of fields in their flatbuffer tables, and kinds of headers, from Message.fbs.
 _VERSION, _HEADER_KIND, _HEADER, _CUSTOM_METADATA = 0, 1, 2, 4
 _BATCH: Final = 3
 # MetadataVersion.V5. Messages of version 4 may name their compression in custom metadata, as Arrow 0.17 did.
 _NEWEST_VERSION: Final = 4
 _BUFFERS: Final = 2
 _COMPRESSION: Final = 3
-# Validity, offsets and values.
+# Buffers of one array: validity, offsets and values.
 _BUFFERS_OF_A_FIELD: Final = 3
-# A compressed buffer begins with its size when unpacked; -1 says that it is not compressed.
+# A compressed buffer begins with its uncompressed size; -1 means that it is not compressed.
 _NOT_COMPRESSED: Final = -1
 _PREFIX: Final = b"\xff\xff\xff\xff"
-# To copy a message of this size is faster than to let Arrow call Python for its parts.
+# Up to this size, copying a message is faster than letting Arrow read its parts through Python.
 _COPIED_BYTES_MAX: Final = 128 * 1024
 
 
@@ -41,14 +41,14 @@ def write_batch(batch: pa.RecordBatch) -> bytes:
 
 
 class BatchReader:
-    """Makes batches of the messages of one IPC stream, which come one by one.
+    """Decodes the messages of one IPC stream, which arrive one by one, to batches.
 
     Args:
-        bytes_max: Bytes that one message may unpack to.
+        bytes_max: Limit of the uncompressed bytes of one message.
 
     Attributes:
-        schema: The schema of the stream, once its first message has come.
-        batch_bytes: Bytes of the buffers of the last batch, unpacked.
+        schema: The schema of the stream, after its first message.
+        batch_bytes: Uncompressed bytes of the buffers of the last batch.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -56,12 +56,12 @@ class BatchReader:
         self.batch_bytes = 0
         self._bytes_max = bytes_max
         self._buffers_max = 0
-        # Header and bytes of the body of the last message, if its buffers are not compressed.
+        # The header and the size of the body of the last message, if its buffers are not compressed.
         self._last: tuple[bytes, int] | None = None
         self._empty: pa.RecordBatch | None = None  # the last batch, if it had no body, for equal headers
 
     def take(self, header: memoryview, body: memoryview) -> pa.RecordBatch | None:
-        """Return the batch of a message, which nobody has validated yet; None for the schema.
+        """Return the batch of a message, which is not validated yet; None for the schema.
 
         Raises:
             RejectedError: LIMIT, for a message that unpacks to more than bytes_max.
@@ -71,7 +71,7 @@ class BatchReader:
             self.schema = pa.ipc.read_schema(pa.py_buffer(_joined(header, body)))
             self._buffers_max = _buffers_max(self.schema)
             return None
-        # Batches of equal size have equal headers, and without compression the header alone tells the size.
+        # Batches of equal size often have equal headers, and without compression the header determines the size.
         this = (bytes(header), len(body))
         if this == self._last:
             if self._empty is not None:
@@ -80,7 +80,7 @@ class BatchReader:
             self._empty = None
             table = _batch_in(header)
             if not table:
-                raise ValueError("it is no record batch")  # dictionaries among them: no column that is accepted has one
+                raise ValueError("it is no record batch")  # or a dictionary, which no accepted column has
             self._check_size(_unpacked_bytes(header, table, body, self._buffers_max))
             self._last = None if _field(header, table, _COMPRESSION) else this
         message = pa.ipc.read_message(_source(header, body))
@@ -109,7 +109,7 @@ class _Parts:
         self._parts = list(parts)
 
     def read(self, size: int) -> bytes | memoryview:
-        """Return the next bytes, as many as there are up to `size` in one part: Arrow reads part by part."""
+        """Return the next bytes of one part, at most `size`."""
         if not self._parts:
             return b""
         part = self._parts[0]
@@ -119,7 +119,7 @@ class _Parts:
         return self._parts.pop(0)
 
     def close(self) -> None:
-        """Have nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def _source(header: memoryview, body: memoryview) -> pa.NativeFile | pa.Buffer:
@@ -142,7 +142,7 @@ def split(message: pa.Buffer) -> tuple[memoryview, memoryview]:
 
 
 def _unpacked_bytes(header: bytes | memoryview, table: int, body: bytes | memoryview, buffers_max: int) -> int:
-    """Return how much memory a batch takes when its buffers are unpacked. Each of overlapping buffers counts.
+    """Return the bytes of a batch when its buffers are uncompressed. Overlapping buffers count each.
 
     Raises:
         ValueError: It has more buffers than `buffers_max`.
@@ -159,7 +159,7 @@ def _unpacked_bytes(header: bytes | memoryview, table: int, body: bytes | memory
 
 
 def read_batches(data: bytes, check: Callable[[pa.Schema], None]) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    """Return schema and batches of a whole IPC stream; nobody has validated the batches yet.
+    """Return schema and batches of a whole IPC stream. The batches are not validated yet.
 
     Message by message: `pyarrow.ipc.open_stream(...).read_all()` of forged messages kills the process.
 
@@ -171,7 +171,7 @@ def read_batches(data: bytes, check: Callable[[pa.Schema], None]) -> tuple[pa.Sc
         ValueError: It has messages other than batches, or compressed ones: nobody needs compressed states.
         pa.ArrowException, struct.error, IndexError, StopIteration: The stream is no stream.
     """
-    # Of a message, unlike of bytes, pyarrow reads a schema without a look at the kind of the message.
+    # pyarrow reads a schema from a message without checking the kind of the message; from bytes it checks.
     schema = pa.ipc.read_schema(pa.py_buffer(data))
     check(schema)
     buffers_max = _buffers_max(schema)
@@ -190,18 +190,18 @@ def read_batches(data: bytes, check: Callable[[pa.Schema], None]) -> tuple[pa.Sc
         if _field(header, table, _COMPRESSION):
             raise ValueError("its buffers are compressed; send them as they are")
         if sum(length for _, length in _buffers(header, table, buffers_max)) > message.body.size:
-            # Arrow accepts them, and a copy of such a batch takes many times the memory of the message.
+            # Arrow accepts such batches, and a copy takes many times the memory of the message.
             raise ValueError("its buffers overlap")
         batches.append(pa.ipc.read_record_batch(message, schema))
 
 
 def _buffers_max(schema: pa.Schema) -> int:
-    """Return how many buffers a batch may have. Views, which may have any number, are not supported."""
+    """Return the maximum number of buffers of a batch. String views, with any number, are not supported."""
     return _BUFFERS_OF_A_FIELD * arrays_in(schema)
 
 
 def arrays_in(schema: pa.Schema) -> int:
-    """Return the number of arrays of a batch, with those inside of others."""
+    """Return the number of arrays of a batch, including nested ones."""
     types, count = list(schema.types), 0
     while types:
         type_ = types.pop()
@@ -225,13 +225,13 @@ def _buffers(header: bytes | memoryview, table: int, most: int) -> list[tuple[in
         struct.unpack_from("<qq", header, start + 4 + 16 * index) for index in range(count)
     ]
     if any(length < 0 for _, length in buffers):
-        # Arrow does not look at each of them, and a sum would hide buffers that overlap.
+        # Arrow does not check each buffer, and a sum of sizes would hide overlaps.
         raise ValueError("a buffer has a negative length")
     return buffers
 
 
 def _batch_in(header: bytes | memoryview) -> int:
-    """Return where the table of a batch stands; 0 if the message is none.
+    """Return the position of the table of a batch; 0 if the message is not a batch.
 
     Raises:
         ValueError: The compression of the batch may be in metadata, where Arrow finds it and `_COMPRESSION` does not.
@@ -249,7 +249,7 @@ def _batch_in(header: bytes | memoryview) -> int:
 
 
 def _field(buffer: bytes | memoryview, table: int, index: int) -> int:
-    """Return where a field of a table stands; 0 if it is not there."""
+    """Return the position of a field of a table; 0 if the table does not have it."""
     vtable: int = table - struct.unpack_from("<i", buffer, table)[0]
     entry = 4 + 2 * index
     if vtable < 0 or entry >= struct.unpack_from("<H", buffer, vtable)[0]:

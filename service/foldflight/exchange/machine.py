@@ -41,7 +41,7 @@ from foldflight.exchange.frames import (
     Wanted,
 )
 
-_STORY_STEPS: Final = 20
+_STORY_STEPS: Final = 20  # steps that an error message lists
 
 
 class Role(Enum):
@@ -50,7 +50,7 @@ class Role(Enum):
     ENGINE = "engine"
     SERVER = "server"
 
-    __hash__ = object.__hash__  # that of Enum is written in Python, and each step of an exchange needs several
+    __hash__ = object.__hash__  # Enum.__hash__ is a Python function, and every frame is hashed several times
 
 
 class State(Enum):
@@ -71,8 +71,9 @@ class State(Enum):
 
 # The frames that each side may send: (its state, frame) -> its next state. ANSWERING: some batches of the results of an
 # epoch have been sent. SAVING: some batches of the states of a checkpoint have been sent. MAPPING: the exchange has
-# steps, so there are only chunks. MAPPED: some batches of the answer to a chunk have been sent. WAITING and ASKED: the
-# server has asked for entries, and the engine has to send them. The last ones make both OPEN again.
+# steps, so there are only chunks. MAPPED: some batches of the answer to a chunk have been sent. WAITING (the server)
+# and ASKED (the engine): the server has asked for entries, which the engine must send; the last ones return both to
+# OPEN.
 TABLES: Final[dict[Role, dict[tuple[State, type[Frame]], State]]] = {
     Role.ENGINE: {
         (State.IDLE, Open): State.OPEN,
@@ -174,7 +175,7 @@ class Exchange:
         return kind
 
     def _expected(self, frame: Frame) -> int:
-        """Return the number by which the answer to a frame is checked."""
+        """Return the number that the answer to a frame must have."""
         match frame:
             case Barrier():
                 return frame.epoch
@@ -186,7 +187,7 @@ class Exchange:
                 return 0
 
     def _answered(self, frame: Frame, following: State) -> State:
-        """Check a frame of the server against what is due, and return the server's next state."""
+        """Check a frame of the server against the answers that are due, and return the server's next state."""
         if isinstance(frame, (Opened, Log)):
             return following
         if isinstance(frame, (Wanted, Folded)) and not self.opening.keeps_views:
@@ -212,7 +213,7 @@ class Exchange:
         return following
 
     def fail(self) -> None:
-        """Refuse all further frames, because the processing of a frame failed."""
+        """Reject all further frames, because the processing of a frame failed."""
         self.state_of = {Role.ENGINE: State.FAILED, Role.SERVER: State.FAILED}
 
     def _bad_frame(self, why: str) -> RejectedError:
@@ -221,7 +222,7 @@ class Exchange:
 
 
 def check_epoch(epoch: int, before: int | None) -> None:
-    """Raise RejectedError BAD_FRAME if a barrier has not the number that follows that of the barrier before it."""
+    """Raise RejectedError BAD_FRAME unless a barrier's number follows the number of the previous barrier."""
     if before is not None and epoch != before + 1:
         kind = "repeated" if epoch == before else "older" if epoch < before else "skipping"
         raise RejectedError("BAD_FRAME", f"a {kind} barrier: epoch {epoch} after epoch {before}, expected {before + 1}")
@@ -238,7 +239,7 @@ def _part(frame: Any, unit: str) -> str:
     return f"{type(frame).__name__}({frame.batch.num_rows} {unit}{', last' if frame.last else ''})"
 
 
-# How the story names each frame.
+# The text of each frame in error messages.
 _TEXTS: Final[dict[type[Frame], Callable[[Any], str]]] = {
     Open: lambda frame: f"Open({', '.join(frame.functions)})",
     Opened: lambda frame: f"Opened({frame.server_id})",
@@ -259,7 +260,7 @@ _TEXTS: Final[dict[type[Frame], Callable[[Any], str]]] = {
 }
 
 
-# What is not in TABLES: the last batch of an answer ends it, and an exchange with steps takes chunks only.
+# The transitions that are not in TABLES: the last batch ends an answer, and exchanges with steps accept only chunks.
 _OTHER_ENDS: Final = (
     (Role.ENGINE, State.IDLE, "`Open` with steps", State.MAPPING),
     (Role.ENGINE, State.OPEN, "nothing: the server sends `Wanted`", State.ASKED),
@@ -293,4 +294,4 @@ def transitions_table() -> str:
 
 
 if __name__ == "__main__":
-    print(transitions_table())  # noqa: T201 - it is a command
+    print(transitions_table())  # noqa: T201 - run as a command

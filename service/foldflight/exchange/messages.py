@@ -17,7 +17,7 @@ from foldflight.functions.author.spec import FunctionKind
 
 _Parsed = TypeVar("_Parsed", bound=Protobuf)
 
-# What a message and its value have alike.
+# Fields copied unchanged between the protobuf message and the dataclass.
 _ERROR_TEXTS: Final = ("function", "row", "trace", "recorded")
 _PARAMETER: Final = ("name", "required", "default", "annotation")
 _CAPABILITIES: Final = ("retract", "merge", "invertible", "deterministic", "codec", "codec_reason")
@@ -25,7 +25,7 @@ _INFO: Final = ("name", "version", "signature", "doc", *_CAPABILITIES, "vectoris
 
 
 def same(source: object, names: Sequence[str]) -> dict[str, Any]:
-    """Return these attributes of a message or of its value, which both have alike, by name."""
+    """Return these attributes of a message, or of the dataclass with the same attributes, by name."""
     return {name: getattr(source, name) for name in names}
 
 

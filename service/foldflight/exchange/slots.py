@@ -36,7 +36,7 @@ def check_slots(slots: pa.Array, slots_max: int) -> Slots:
         given = f"{slots.type}" + (f" with {slots.null_count} NULLs" if slots.null_count else "")
         raise RejectedError("SCHEMA_MISMATCH", f"slots are int32 without NULLs, and these are {given}")
     values: Slots = slots.to_numpy(zero_copy_only=False)
-    # As a number without a sign, a negative slot is larger than every valid one.
+    # As an unsigned number, a negative slot is larger than every valid one, so one comparison is enough.
     if len(values) and int(np.maximum.reduce(values.view(np.uint32))) >= slots_max:
         wrong = int(values.min()) if int(values.min()) < 0 else int(values.max())
         raise RejectedError(
@@ -60,7 +60,7 @@ class SlotSet:
 
     def __init__(self) -> None:
         self._has = np.zeros(0, np.bool_)
-        self._full = 0  # the set has all slots below this one
+        self._full = 0  # all slots below this one are in the set
 
     def __bool__(self) -> bool:
         """Return whether the set has any slot."""

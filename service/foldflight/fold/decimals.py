@@ -1,4 +1,4 @@
-"""Decimals as scaled whole numbers, for compiled code: two 64-bit words, the low one first, as Arrow has them."""
+"""Decimals as scaled integers for compiled code: two 64-bit words, the low one first, as in Arrow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def scale_of(kind: str) -> int:
 
 
 def words_of(value: Decimal, scale: int) -> Any | None:
-    """Return a decimal as two words, int64, shape (1, 2); None if it has other digits than can be held exactly."""
+    """Return a decimal as two words, int64, shape (1, 2); None if it has too many digits."""
     _, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int) or abs(exponent) > DIGITS_MAX:
         return None

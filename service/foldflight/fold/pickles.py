@@ -19,7 +19,7 @@ from typing import Any, Final
 from foldflight.functions.author.adapters import ADAPTERS
 
 _PROTOCOL: Final = 5
-# Modules of classes that authors' accumulators may contain, by the names that pickles of earlier releases have.
+# The current modules of classes that accumulators may contain, by their modules in earlier releases.
 _MOVED: Final = {
     "foldflight.functions.bundled": "foldflight.functions.author.bundled",
     "foldflight.functions.exact": "foldflight.functions.types.exact",

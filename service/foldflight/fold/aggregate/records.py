@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from foldflight.fold.datetimes import from_numbers, moment_of, to_numbers
 from foldflight.fold.decimals import DIGITS_MAX, from_words, to_words
-from foldflight.fold.moments import from_numbers, moment_of, to_numbers
-from foldflight.fold.texts import from_addresses, text_of, to_addresses
+from foldflight.fold.strings import from_addresses, text_of, to_addresses
 from foldflight.functions.types.values import narrowed
 
 

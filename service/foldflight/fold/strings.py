@@ -1,4 +1,4 @@
-"""Texts and bytes as integers, for compiled code: the address in the low 48 bits, the length in bytes above them.
+"""Strings and bytes as integers for compiled code: the address in the low 48 bits, the length in bytes above it.
 
 No content is copied, so the arrays must live as long as the integers are used. Zero is an empty text.
 """
@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 
 TEXTS: Final = ("text", "bytes")
 ADDRESS_BITS: Final = 48
-LENGTH_MAX: Final = (1 << 15) - 1  # the integer has a sign
-_GATHERED_MEAN: Final = 24  # bytes; longer texts are copied faster one by one
-_GATHERED_TEXTS: Final = 1 << 14  # at once, so that their indices are few
-_OFFSET_MAX: Final = (1 << 31) - 1
-_EXTENT: Final = 1 << 30
-_RUN_MEAN: Final = 16  # texts of a run at least, so that it pays
+LENGTH_MAX: Final = (1 << 15) - 1  # 15 bits, because the integer is signed
+_GATHERED_MEAN: Final = 24  # bytes; strings that are longer on average are copied faster one by one
+_GATHERED_TEXTS: Final = 1 << 14  # strings that are copied at once, to bound the memory for indices
+_OFFSET_MAX: Final = (1 << 31) - 1  # offsets of an Arrow string array are int32
+_EXTENT: Final = 1 << 30  # bytes of address space that one run may cover
+_RUN_MEAN: Final = 16  # minimum of strings in a run for which runs pay
 
 
 def text_of(type_: pa.DataType) -> str | None:
@@ -30,17 +30,17 @@ def text_of(type_: pa.DataType) -> str | None:
 
 
 def too_long(array: pa.Array) -> Any | None:
-    """Return which of n texts or bytes are too long for compiled code, bool, shape (n,); None if none is."""
+    """Return a mask of the values that are too long for compiled code, bool, shape (n,); None if none is."""
     mask = pc.fill_null(pc.greater(pc.binary_length(array), LENGTH_MAX), False).to_numpy(zero_copy_only=False)
     return mask if mask.any() else None
 
 
-def to_addresses(array: pa.Array, left_out: Any | None = None) -> Any | None:
+def to_addresses(array: pa.Array, omitted: Any | None = None) -> Any | None:
     """Return n texts or bytes as int64, with 0 for NULL; None if one is too long.
 
     Args:
         array: STRING or BINARY, with n values. Its buffers must live as long as the integers are used.
-        left_out: Which of them are 0, too, bool, shape (n,).
+        omitted: Further values that become 0, bool, shape (n,).
     """
     if not len(array):
         return np.zeros(0, np.int64)
@@ -49,8 +49,8 @@ def to_addresses(array: pa.Array, left_out: Any | None = None) -> Any | None:
     lengths = np.diff(ends)
     if array.null_count:
         lengths[~array.is_valid().to_numpy(zero_copy_only=False)] = 0
-    if left_out is not None:
-        lengths[left_out] = 0
+    if omitted is not None:
+        lengths[omitted] = 0
     start = 0 if data is None else data.address
     if lengths.max() > LENGTH_MAX or start + int(ends[-1]) >= 1 << ADDRESS_BITS:
         return None
@@ -113,7 +113,7 @@ def _content(index: int, length: int) -> bytes:
 
 
 def _gather(data: Any, positions: Any, lengths: Any, ends: Any, part: slice) -> None:
-    """Copy the content of some texts into `data`, where each ends at `ends`: byte by byte, as NumPy does it at once."""
+    """Copy the content of some strings into `data`, where each ends at `ends`, with one indexing operation of NumPy."""
     positions, lengths, ends = positions[part], lengths[part], ends[part]
     known = lengths > 0
     if not known.any():

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _FIRST, _LAST = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
 _DAY: Final = 86_400_000_000
-# The ranges of Python's values: days for dates, microseconds for all others.
+# The ranges of the kinds: days for dates, microseconds for all others.
 MOMENTS: Final[dict[str, tuple[int, int]]] = {
     "date": (_FIRST, _LAST),
     "timestamp": (_FIRST * _DAY, (_LAST + 1) * _DAY - 1),
@@ -42,7 +42,7 @@ def to_numbers(array: pa.Array, moment: str) -> Any | None:
     elif moment in ("timestamp", "instant"):
         try:
             array = array.cast(pa.timestamp("us", array.type.tz))
-        except pa.ArrowInvalid:  # nanoseconds, or more microseconds than 64 bits hold
+        except pa.ArrowInvalid:  # nanoseconds, or microseconds that exceed 64 bits
             return None
     numbers = pc.fill_null(array.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     low, high = MOMENTS[moment]

@@ -221,6 +221,11 @@ def test_schema_of_events(classic: Any) -> None:
         ({"keys": ["Id2"]}, "SCHEMA_MISMATCH", "keys names 'Id2'"),
         ({"missing": "ignore"}, "SIGNATURE", "missing is 'refuse' or 'null'"),
         ({"schema": "id BIGINT, row_kind STRING"}, "SCHEMA_MISMATCH", "already have a column row_kind"),
+        (
+            {"schema": "id BIGINT, debezium_sequence STRING", "keys": "id"},
+            "SCHEMA_MISMATCH",
+            "already have a column debezium_sequence",
+        ),
         ({"schema": None, "decimals": "string"}, "SIGNATURE", "the other arguments are for JSON"),
     ],
 )

@@ -457,7 +457,7 @@ def test_flattened_events_with_their_operation() -> None:
     assert [(row["x"], row["y"], row["debezium_deleted"], *row["debezium_sequence"].values()) for row in found] == [
         (1, 5, False, "", 3, 0, 0),
         (1, 6, False, "", 4, 0, 1),
-        (1, None, True, "b.1", 9, 2, 2),
+        (1, None, True, "b.0000000001", 9, 2, 2),
         (2, None, True, "", 5, 0, 3),
     ]
 
@@ -473,6 +473,7 @@ def test_flattened_events_with_their_operation() -> None:
         {"source": {}, "ddl": "CREATE TABLE x", "tableChanges": []},
         event("c", after={"x": 1}, source={"schema": "inv", "table": "other"}),
         {"schema": {"type": "struct"}, "payload": event("m")},
+        {"schema": None, "payload": None},
     ],
 )
 def test_what_changes_no_row_is_skipped(message: Any) -> None:
@@ -492,6 +493,10 @@ def test_what_changes_no_row_is_skipped(message: Any) -> None:
         ({"x": 5}, {}, "flattened"),
         ({"x": 5}, {"keys": ("x",)}, "does not say whether it deletes"),
         ({"x": 5, "__op": "c"}, {"keys": ("x",)}, "no position in the log"),
+        ({"x": 5, "op": "m", "__op": "c"}, {}, "flattened"),
+        ({"x": 5, "__op": "c", "__lsn": 1}, {"keys": ("x",), "table": "inv.t"}, "name its table; add table"),
+        ({"x": 5, "id": 1, "status": "new", "event_count": 2}, {"keys": ("x",)}, "does not say whether it deletes"),
+        ('{"op": "c", "after": {"x": 1e99999999999999999999}}', {}, "too large an exponent"),
         (event("c", after={"y": 1, "X_": 2}), {}, "lacks the column x; .*missing='null'"),
         (event("c", after={"xx": 1}), {}, "lacks the column x; did you mean xx"),
         (in_block(5, type="int64") | {"schema": block(y={"type": "int64"})}, {}, "lacks the column x"),
@@ -526,6 +531,44 @@ def test_names_and_missing_columns() -> None:
     assert rows(reader(odd), [event("c", after={"op": "d", "payload": "{}", "a.b": 5})]) == [
         {"row_kind": "+I", "op": "d", "payload": "{}", "a.b": 5}
     ]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"op": "m"},
+        {"op": "t", "before": None, "after": None},
+        {"ddl": "CREATE", "source": "web"},
+        {"id": 7, "status": "new", "event_count": 2, "data_collections": "a"},
+        {"payload": {"x": 9, "__op": "d", "__lsn": 7}, "schema": None},
+    ],
+)
+def test_flattened_events_may_have_columns_of_any_names(more: dict[str, Any]) -> None:
+    """Also those of envelopes, markers and schema blocks: no row is dropped, and none is read from a column."""
+    flattened = {"x": 1, **more, "__op": "u", "__lsn": 3, "__table": "t"}
+    for options in ({}, {"table": "inv.t"}):
+        found = rows(reader({"x": pa.int64()}, keys=("x",), **options), [flattened])
+        assert [(row["x"], row["debezium_deleted"]) for row in found] == [(1, False)]
+
+
+def test_flattened_events_of_other_tables_are_left_out() -> None:
+    """By the table, and by its schema where the event names it."""
+    events = [
+        {"x": 1, "__op": "c", "__lsn": 1, "__source_table": "t"},
+        {"x": 2, "__op": "c", "__lsn": 2, "__table": "u"},
+        {"x": 3, "__op": "c", "__lsn": 3, "__table": "t", "__schema": "other"},
+        {"x": 4, "__op": "c", "__lsn": 4, "__table": "t", "__schema": "inv"},
+    ]
+    assert [row["x"] for row in rows(reader({"x": pa.int64()}, keys=("x",), table="inv.t"), events)] == [1, 4]
+
+
+def test_binary_logs_are_ordered_by_their_numbers() -> None:
+    """MySQL goes on from binlog.999999 to binlog.1000000."""
+    sources = [{"file": f"binlog.{number}", "pos": 4} for number in ("000009", "999999", "1000000")]
+    found = rows(reader({"x": pa.int64()}, keys=("x",)), [event("c", after={"x": 1}, source=each) for each in sources])
+    logs = [row["debezium_sequence"]["log"] for row in found]
+    assert logs == sorted(logs)
+    assert len(set(logs)) == 3
 
 
 def test_a_text_like_a_member_is_text() -> None:

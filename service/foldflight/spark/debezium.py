@@ -11,7 +11,7 @@ import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Literal, get_args
 
 import pyarrow as pa
@@ -34,10 +34,13 @@ _OFFSET: Final = "offset"
 _SEQUENCE: Final = "debezium_sequence"
 _DELETED: Final = "debezium_deleted"
 _KINDS: Final = {"c": "+I", "r": "+I", "u": "+U", "d": "-D"}
+_FLATTENED: Final = frozenset({"__op", "__deleted"})  # only flattened events have them, beside columns of any names
+_TRANSACTION: Final = frozenset({"status", "id", "event_count", "data_collections"})
 _NO_ROWS: Final = frozenset({"m"})  # messages of PostgreSQL's pg_logical_emit_message
 _WHOLE_ROWS: Final = "let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)"
 _SCHEMAS_MAX: Final = 1000  # schema blocks kept in memory; a topic has one for each version of its table
 _SHOWN_CHARS: Final = 80
+_LOG_DIGITS: Final = 10  # MySQL's binary logs are numbered up to 2**31
 # Position in the log, then in Kafka: an event may be sent again at a later offset.
 _POSITION: Final = st.StructType(
     [
@@ -238,11 +241,12 @@ def _words(decimals: object, times: object, binary: object) -> tuple[dict[str, W
 
 
 def _check_names(row: st.StructType, times: object, keys: Iterable[str] | None) -> None:
-    if ROW_KIND in map(str.casefold, row.names):
-        raise RejectedError(
-            "SCHEMA_MISMATCH",
-            f"the rows already have a column {ROW_KIND}, which the result adds; rename it in the events",
-        )
+    for name in (ROW_KIND, *(() if keys is None else (_SEQUENCE, _DELETED))):
+        if name in map(str.casefold, row.names):
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"the rows already have a column {name}, which the result adds; rename it in the events",
+            )
     for role, names in (("times", times if isinstance(times, Mapping) else ()), ("keys", keys or ())):
         for name in names:
             if name not in row.names:
@@ -309,14 +313,15 @@ class Reader:
 
     def _rows(self, value: bytes, offset: int) -> list[Row]:
         event, columns = self._parsed(value)
+        if event is None:  # a tombstone with a schema block
+            return []
         if not isinstance(event, dict):
             raise _refused(f"an event is not an object: {_text_of(value)}")
-        source = event.get("source")
-        if self.table is not None and "op" in event and not _is_of(self.table, source):
-            return []
-        op = event.get("op")
-        if op is None:
+        op, source = event.get("op"), event.get("source")
+        if op is None or not _FLATTENED.isdisjoint(event):
             return self._without_op(event, columns, offset, value)
+        if self.table is not None and not _is_of(self.table, source):
+            return []
         if op in _NO_ROWS:
             return []
         if op not in _KINDS:
@@ -347,8 +352,8 @@ class Reader:
         """Return the rows of what is no envelope: a flattened event, or one that changes no row."""
         names = set(event)
         is_heartbeat = names in ({"ts_ms"}, {"ts_ms", "ts_us", "ts_ns"})
-        is_transaction = "status" in names and {"id", "event_count"} <= names
-        if is_heartbeat or is_transaction or "ddl" in names or "tableChanges" in names:
+        is_schema_change = "source" in names and not names.isdisjoint({"ddl", "tableChanges"})
+        if names.isdisjoint(_FLATTENED) and (is_heartbeat or names >= _TRANSACTION or is_schema_change):
             return []
         if self.keys is None:
             raise _refused(
@@ -363,9 +368,14 @@ class Reader:
                 "a flattened event does not say whether it deletes its row; set add.fields=op,lsn and "
                 f"delete.tombstone.handling.mode=rewrite: {_text_of(value)}"
             )
-        if self.table is not None and "__table" in event and event["__table"] != self.table.rpartition(".")[2]:
-            return []
-        source = {name: event.get(f"__{name}", event.get(f"__source_{name}")) for name in ("lsn", "file", "pos", "row")}
+        names_of_source = ("lsn", "file", "pos", "row", "schema", "table")
+        source = {name: event.get(f"__{name}", event.get(f"__source_{name}")) for name in names_of_source}
+        if self.table is not None:
+            if source["table"] is None:
+                raise _refused(f"a flattened event does not name its table; add table to add.fields: {_text_of(value)}")
+            said = ".".join(part for part in (source["schema"], source["table"]) if part)
+            if self.table != said and not self.table.endswith(f".{said}"):
+                return []
         return [self._upsert(event, columns, _position(source, offset), is_deleted=is_deleted)]
 
     def _upsert(self, row: Row, columns: _Columns, position: Row, *, is_deleted: bool) -> Row:
@@ -414,7 +424,7 @@ class Reader:
                 ) from None
             raise _refused(f"an event is not JSON ({error}): {_text_of(value)}") from None
         if not (isinstance(event, dict) and set(event) == {"schema", "payload"}):
-            if isinstance(event, dict) and "payload" in event and "op" not in event:
+            if isinstance(event, dict) and "payload" in event and event.keys().isdisjoint({"op", *_FLATTENED}):
                 return event["payload"], self._columns(event.get("schema"))
             return event, self._columns(None)
         columns = self._columns(event["schema"])
@@ -453,6 +463,8 @@ def _json(text: bytes) -> Any:
         return _LOADS(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except InvalidOperation:
+        raise ValueError("a number has too large an exponent") from None
 
 
 def _not_json(constant: str) -> Any:
@@ -479,7 +491,9 @@ def _position(source: Any, offset: int) -> Row:
     if type(given.get("lsn")) is int:
         return {"log": "", "position": given["lsn"], "row": 0, "offset": offset}
     if type(given.get("file")) is str and type(given.get("pos")) is int:
-        return {"log": given["file"], "position": given["pos"], "row": given.get("row") or 0, "offset": offset}
+        name, _, number = given["file"].rpartition(".")  # of binlog.999999 and binlog.1000000 the second is later
+        log = f"{name}.{number:0>{_LOG_DIGITS}}"
+        return {"log": log, "position": given["pos"], "row": given.get("row") or 0, "offset": offset}
     raise _refused(
         "an event has no position in the log of its database (source.lsn, or source.file and source.pos), so the last "
         "row of a key is not known; for flattened events set add.fields=op,lsn, or use upserts(df, sequence_by=...)"

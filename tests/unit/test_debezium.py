@@ -519,6 +519,64 @@ def test_events_are_refused_in_words(message: Any, options: Any, said: str) -> N
     assert len(caught.value.message) < 500
 
 
+DECIMAL_2 = {"name": f"{CONNECT}Decimal", "type": "bytes", "parameters": {"scale": "2"}}
+UNSENT = [*UNAVAILABLE.encode()]
+
+
+@pytest.mark.parametrize(
+    ("message", "type_", "words", "said"),
+    [
+        (event("c", after={"x": UNSENT}), pa.list_(pa.int32()), {}, "not changed and not sent"),
+        (event("c", after={"x": [float(each) for each in UNSENT]}), pa.list_(pa.float64()), {}, "not sent"),
+        (
+            {
+                "schema": block(x={"type": "array", "items": {**DECIMAL_2, "parameters": {"scale": "0"}}}),
+                "payload": event("c", after={"x": [base64_of(each) for each in UNSENT]}),
+            },
+            pa.list_(pa.decimal128(5, 0)),
+            {},
+            "not sent",
+        ),
+        (event("c", after={"x": ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"]}), pa.list_(pa.string()), {}, "not sent"),
+        (
+            event("c", after={"x": {"city": "a"}}),
+            pa.struct([("City", pa.string())]),
+            {},
+            "lacks the field City; it has",
+        ),
+        (event("c", after={"x": {"1": 1}}), pa.map_(pa.int32(), pa.int64()), {}, "whose keys are texts"),
+        (event("c", after={"x": 2**53 + 1}), pa.float64(), {}, "DOUBLE does not hold exactly"),
+        (event("c", after={"x": 10**400}), pa.float64(), {}, "DOUBLE does not hold"),
+        ('{"op": "c", "after": {"x": 1e400}}', pa.float64(), {}, "DOUBLE does not hold"),
+        ('{"op": "c", "after": {"x": 0.1000000000000000055}}', pa.float64(), {}, "does not hold exactly"),
+        (in_block(base64_of(10**250 + 1), **DECIMAL_2), pa.string(), {}, "more than 200 digits"),
+        (in_block("", **DECIMAL_2), pa.decimal128(5, 2), {}, "which is empty"),
+        (
+            event("c", after={"x": "1E-99999999999999999999"}),
+            pa.decimal128(5, 2),
+            {"decimals": "string"},
+            "too large an exponent",
+        ),
+        (event("c", after={"x": "2024-01-01T00:00:00+99:99"}), INSTANT, {}, "has the offset .99:99"),
+        (event("c", after={"x": "\ud800"}), pa.string(), {}, "not Unicode"),
+    ],
+)
+def test_values_that_no_type_holds_are_refused(message: Any, type_: pa.DataType, words: Any, said: str) -> None:
+    """They were rounded, were NULL, or were the bytes of Debezium's placeholder."""
+    with pytest.raises(RejectedError, match=said) as caught:
+        rows(reader({"x": type_}, words), [message])
+    assert caught.value.code == "SCHEMA_MISMATCH"
+
+
+@pytest.mark.parametrize("value", [2**60, -(2**53), 0, 1e22, 5e-324, 0.1, 1.7976931348623157e308])
+@pytest.mark.parametrize("is_described", [False, True])
+def test_doubles_are_exact(value: float, is_described: bool) -> None:
+    """Also integers with more than 53 bits, of which a DOUBLE holds some."""
+    described = {"type": "int64" if isinstance(value, int) else "double"}
+    message = in_block(value, **described) if is_described else event("c", after={"x": value})
+    assert rows(reader({"x": pa.float64()}), [message]) == [{"row_kind": "+I", "x": value}]
+
+
 def test_names_and_missing_columns() -> None:
     """Names match as the session compares them; a column that was added later may be NULL."""
     assert rows(reader({"X": pa.int64()}), [event("c", after={"x": 7})]) == [{"row_kind": "+I", "X": 7}]

@@ -14,7 +14,10 @@ import base64
 import binascii
 import datetime as dt
 import decimal
+import hashlib
+import math
 import re
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -36,7 +39,13 @@ _UNAVAILABLE_FORMS: Final = frozenset(
         base64.b64encode(UNAVAILABLE.encode()).decode(),
         base64.urlsafe_b64encode(UNAVAILABLE.encode()).decode(),
         UNAVAILABLE.encode().hex(),
+        str(uuid.UUID(bytes=hashlib.md5(UNAVAILABLE.encode(), usedforsecurity=False).digest(), version=3)),
     }
+)
+_UNAVAILABLE_NUMBERS: Final = list(UNAVAILABLE.encode())  # of arrays of numbers
+_NOT_SENT: Final = (
+    "which says that a large value was not changed and not sent; let the database send whole rows "
+    "(PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL), or leave the column out of the schema"
 )
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - a time of day without a zone
 _EPOCH_DAY: Final = _EPOCH.date().toordinal()
@@ -54,7 +63,9 @@ _TIMESTAMP: Final = re.compile(
     rf"([0-9]{{4}})-([0-9]{{2}})-([0-9]{{2}})[T ]{_TIME}(Z|[+-][0-9]{{2}}:?[0-9]{{2}}|[+-][0-9]{{2}})?"
 )
 _DIGITS_MAX: Final = 100  # more than DECIMAL(38), and than most numbers of a database
-_EXACT: Final = decimal.Context(prec=200, traps=[decimal.InvalidOperation])
+_DOUBLE_DIGITS: Final = 17
+_EXACT_DIGITS: Final = 200
+_EXACT: Final = decimal.Context(prec=_EXACT_DIGITS, traps=[decimal.InvalidOperation])
 
 
 class Refused(ValueError):  # noqa: N818 - a reason, which the reader of events completes to an error
@@ -129,6 +140,8 @@ def decoder(type_: pa.DataType, described: Described | None, words: Words) -> De
         fields = {field.name: decoder(field.type, None, words) for field in type_}
         return lambda value: _struct(value, fields)
     if described is None and pa.types.is_map(type_):
+        if not (pa.types.is_string(type_.key_type) or pa.types.is_large_string(type_.key_type)):
+            return _refusing("whose keys are texts; declare MAP<STRING, ...>")
         value_of = decoder(type_.item_type, None, words)
         return lambda value: _map(value, value_of)
     is_binary_text = pa.types.is_binary(type_) and described is not None and described.type == "string"
@@ -136,10 +149,7 @@ def decoder(type_: pa.DataType, described: Described | None, words: Words) -> De
 
     def decode(value: Any) -> Any:
         if type(value) is str and value in _UNAVAILABLE_FORMS:
-            raise Refused(
-                "which says that a large value was not changed and not sent; let the database send whole rows "
-                "(PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL), or leave the column out of the schema"
-            )
+            raise Refused(_NOT_SENT)
         return fit(type_, source(value))
 
     return decode
@@ -148,13 +158,19 @@ def decoder(type_: pa.DataType, described: Described | None, words: Words) -> De
 def _items(value: Any, item: Decode) -> list[Any]:
     if not isinstance(value, list):
         raise Refused("which is not an array")
-    return [None if each is None else item(each) for each in value]
+    found = [None if each is None else item(each) for each in value]
+    if _UNAVAILABLE_NUMBERS in (value, found):
+        raise Refused(_NOT_SENT)
+    return found
 
 
 def _struct(value: Any, fields: Mapping[str, Decode]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Refused("which is not an object")
-    return {name: None if value.get(name) is None else decode(value[name]) for name, decode in fields.items()}
+    for name in fields:
+        if name not in value:
+            raise Refused(f"which lacks the field {name}; it has {', '.join(value) or 'none'}")
+    return {name: None if value[name] is None else decode(value[name]) for name, decode in fields.items()}
 
 
 def _map(value: Any, value_of: Decode) -> list[tuple[str, Any]]:
@@ -206,7 +222,14 @@ def _number(value: Any) -> float:
         return _FLOATS[value]
     if type(value) not in (int, decimal.Decimal):
         raise Refused("which is not a number")
-    return float(value)
+    number = decimal.Decimal(value)
+    found = float(number)
+    # A DOUBLE is written with 17 digits at most. A number with more, or an integer, is one of another type.
+    if number != decimal.Decimal(found) and (type(value) is int or len(number.as_tuple().digits) > _DOUBLE_DIGITS):
+        raise Refused("which DOUBLE does not hold exactly; declare DECIMAL, BIGINT or STRING")
+    if math.isinf(found):
+        raise Refused("which DOUBLE does not hold; declare STRING")
+    return found
 
 
 def _boolean(value: Any) -> bool:
@@ -237,8 +260,12 @@ def _unscaled(value: Any, scale: int) -> decimal.Decimal:
     """Return a decimal from its unscaled value: base64 of a big-endian integer in two's complement."""
     if abs(scale) > _DIGITS_MAX:
         raise Refused(f"which has the scale {scale}, and at most {_DIGITS_MAX} is read")
-    digits = decimal.Decimal(int.from_bytes(_bytes(value), "big", signed=True))
-    return digits.scaleb(-scale, _EXACT)
+    if value == "":
+        raise Refused("which is empty")
+    unscaled = int.from_bytes(_bytes(value), "big", signed=True)
+    if abs(unscaled) >= 10**_EXACT_DIGITS:
+        raise Refused(f"which has more than {_EXACT_DIGITS} digits")
+    return decimal.Decimal(unscaled).scaleb(-scale, _EXACT)
 
 
 def _variable_scale(value: Any) -> decimal.Decimal:
@@ -346,7 +373,10 @@ def _zoned_timestamp(value: Any) -> dt.datetime:
     if zone == "Z":
         return at.replace(tzinfo=dt.UTC)
     digits = zone[1:].replace(":", "").ljust(4, "0")
-    offset = dt.timedelta(hours=int(digits[:2]), minutes=int(digits[2:])) * (-1 if zone[0] == "-" else 1)
+    hours, minutes = int(digits[:2]), int(digits[2:])
+    if hours > 18 or minutes > 59:
+        raise Refused(f"which has the offset {zone}, and a zone has at most 18 hours and 59 minutes")
+    offset = dt.timedelta(hours=hours, minutes=minutes) * (-1 if zone[0] == "-" else 1)
     try:
         return (at - offset).replace(tzinfo=dt.UTC)
     except OverflowError:
@@ -468,7 +498,10 @@ def _decimal_source(scale: int, decimals: Decimals | None) -> Decode:
                 "which may be a number or base64 of one; write decimals='string' or decimals='precise', or keep the "
                 "schema block (value.converter.schemas.enable=true)"
             )
-        return decimal.Decimal(value)
+        try:
+            return decimal.Decimal(value)
+        except decimal.InvalidOperation:
+            raise Refused("which has too large an exponent") from None
 
     return read
 
@@ -523,6 +556,8 @@ def _fit_float(type_: pa.DataType, value: Any) -> float:
     found = float(value)
     with np.errstate(over="ignore"):
         nearest = found if type_ == pa.float64() else float(str(np.float32(found)))
+    if isinstance(value, int) and value == (found if type_ == pa.float64() else float(np.float32(found))):
+        return found
     exact = value if isinstance(value, int | decimal.Decimal) else decimal.Decimal(repr(value))
     if found == found and decimal.Decimal(repr(nearest)) != exact:  # noqa: PLR0124 - not NaN
         raise Refused(f"which {type_} does not hold exactly; declare DECIMAL, DOUBLE or BIGINT")
@@ -551,7 +586,13 @@ def _fit_text(type_: pa.DataType, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, dt.date | dt.time):  # a datetime is a date
         return value.isoformat()
-    if isinstance(value, str | int | float):
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise Refused("which is not Unicode: it has half of a surrogate pair") from None
+        return value
+    if isinstance(value, int | float):
         return str(value)
     if isinstance(value, decimal.Decimal):
         return format(value, "f") if _is_small(value) else str(value)

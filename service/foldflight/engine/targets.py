@@ -111,8 +111,8 @@ def netted(changes: pa.Table, keys: Sequence[str], table: str) -> pa.Table:
         raise RejectedError(
             "SCHEMA_MISMATCH",
             f"table {table}: one epoch has {sums.filter(several)[0].as_py()} new rows with the same key, and "
-            "their order is not known. Name all columns of the query that identify a row in keys=[...], or aggregate "
-            "the changes first",
+            "their order is not known. Name all columns of the query that identify a row in keys=[...], aggregate "
+            "the changes first, or keep the last row of each key: upserts(...), from_debezium(..., keys=[...])",
             group=shown_key(counts.filter(several), keys, 0),
         )
     gone = counts.filter(pc.equal(sums, 0))

@@ -74,7 +74,8 @@ def netted(changes: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
     several = raise_error(
         "SCHEMA_MISMATCH",
         f"table {table}: one epoch has several new rows with the same key; keys: {', '.join(keys)}. Their order is "
-        "not known: name all columns of the query that identify a row in keys=[...], or aggregate the changes first",
+        "not known: name all columns of the query that identify a row in keys=[...], aggregate the changes first, "
+        "or keep the last row of each key: upserts(...), from_debezium(..., keys=[...])",
     )
     last_and_new = sf.struct(sf.max_by(sf.struct("*"), sets).alias("last"), sf.count_if(sets).alias("new"))
     grouped = changes.groupBy(*names).agg(last_and_new.alias(ROW_KIND))  # the one name that no key has

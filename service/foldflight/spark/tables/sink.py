@@ -50,7 +50,7 @@ def write_table(
     changes: DataFrame,
     target: str | Target,
     *,
-    keys: Sequence[str],
+    keys: str | Sequence[str],
     checkpoint: str | Path,
     trigger: str | Mapping[str, str | bool] | None = None,
     output_mode: Literal["update", "append"] = "update",
@@ -100,7 +100,8 @@ def write_table(
         RetryableError: UNREACHABLE, if the table is not available for `patience_s`.
     """
     require(TABLES, TABLES.what)
-    if isinstance(keys, str) or not keys:
+    keys = [keys] if isinstance(keys, str) else keys
+    if not keys:
         raise RejectedError("SETTINGS", "keys=[...] are the columns that identify a row of the table, at least one")
     if not changes.isStreaming:
         raise RejectedError("SETTINGS", "write_table writes streams, and these rows are a batch: use changes.write")

@@ -207,6 +207,12 @@ def test_schema_of_events(classic: Any) -> None:
     with pytest.raises(RejectedError, match="none of these events has a schema block"):
         schema_of(kafka(classic, event("c", after=OLD)))
     lines = [(each and each.encode(),) for table in ("orders", "evolving") for each in values("default-schema", table)]
+    with pytest.raises(RejectedError, match=r"none of these events is of the table inv\.none and has a schema block"):
+        schema_of(frame, table="inv.none")
+    with pytest.raises(RejectedError, match=r"write 'schema\.kinds'"):
+        schema_of(frame, table="kinds")
+    with pytest.raises(RejectedError, match="schema_of reads a batch"):
+        schema_of(classic.readStream.format("rate").load().selectExpr("'' AS value"))
     with pytest.raises(RejectedError, match=r"in one event and .* in another; .*table="):
         schema_of(classic.createDataFrame(lines, "value binary"))
 
@@ -219,6 +225,7 @@ def test_schema_of_events(classic: Any) -> None:
         ({"times": {"id": "seconds"}}, "SIGNATURE", "times of id is 'seconds'"),
         ({"times": {"ordred": "microseconds"}}, "SCHEMA_MISMATCH", "times names 'ordred', which is not in the schema"),
         ({"keys": ["Id2"]}, "SCHEMA_MISMATCH", "keys names 'Id2'"),
+        ({"table": "orders"}, "SIGNATURE", "table is 'orders', without its schema; write 'schema.orders'"),
         ({"missing": "ignore"}, "SIGNATURE", "missing is 'refuse' or 'null'"),
         ({"schema": "id BIGINT, row_kind STRING"}, "SCHEMA_MISMATCH", "already have a column row_kind"),
         (

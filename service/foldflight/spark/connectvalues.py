@@ -442,9 +442,9 @@ def _assumed(type_: pa.DataType, words: Words) -> Decode:
         return lambda value: _assumed_time(value, words.times)
     if types.is_timestamp(type_):
         text = _local_timestamp if type_.tz is None else _zoned_timestamp
-        return lambda value: text(value) if type(value) is str else _datetime(_microseconds(value, words.times))
+        return lambda value: text(value) if type(value) is str else _in_unit(_datetime, value, words.times)
     if types.is_floating(type_):
-        return _number
+        return _assumed_number
     if types.is_integer(type_):
         return _integer
     return _as_it_is
@@ -468,11 +468,47 @@ def _microseconds(value: Any, times: Times | None) -> int:
     return number * _UNITS_US["milliseconds" if times == "connect" else times]
 
 
+def _in_unit(convert: Decode, value: Any, times: Times | None) -> Any:
+    """Return the time of an integer. A wrong unit shows as a value that no time has, so the error names the unit."""
+    if times is None or times == "isostring":
+        return convert(_microseconds(value, times))
+    try:
+        return convert(_microseconds(value, times))
+    except Refused as error:
+        raise Refused(f"{error}; it was read as times={times!r} says: does the connector send another unit?") from None
+
+
 def _assumed_time(value: Any, times: Times | None) -> dt.time:
-    return _iso_time(value) if type(value) is str else _time(_microseconds(value, times))
+    return _iso_time(value) if type(value) is str else _in_unit(_time, value, times)
+
+
+def _assumed_number(value: Any) -> float:
+    try:
+        return _number(value)
+    except Refused as error:
+        hint = "; declare DECIMAL for a decimal that is sent as a text" if type(value) is str else ""
+        raise Refused(f"{error}{hint}") from None
+
+
+def _likely_decimals(value: Any) -> Decimals | None:
+    """Return the setting with which the connector seems to have sent a decimal; None if it may be none or several."""
+    if type(value) in (int, decimal.Decimal):
+        return "double"
+    if type(value) is not str or value in _FLOATS or _DIGITS.fullmatch(value):  # Infinity looks like base64
+        return None
+    return "string" if _DECIMAL.fullmatch(value) else "precise" if _BASE64.fullmatch(value) else None
 
 
 def _decimal_source(scale: int, decimals: Decimals | None) -> Decode:
+    def decode(value: Any) -> Any:
+        try:
+            return read(value)
+        except Refused as error:
+            likely = _likely_decimals(value)
+            if decimals is None or likely in (None, decimals):
+                raise
+            raise Refused(f"{error}, as decimals={decimals!r} says; it seems to be of decimals={likely!r}") from None
+
     def read(value: Any) -> Any:
         if decimals == "precise":
             return _variable_scale(value) if isinstance(value, dict) else _unscaled(value, scale)
@@ -480,14 +516,14 @@ def _decimal_source(scale: int, decimals: Decimals | None) -> Decode:
             return _variable_scale(value)
         if type(value) in (int, decimal.Decimal):
             if decimals == "string":
-                raise Refused("which is a number, and decimals='string' says that decimals are texts")
+                raise Refused("which is not a text")
             return value
         if type(value) is not str:
             raise Refused("which is not a number")
         if decimals == "double":
             return _number(value)
         if not _DECIMAL.fullmatch(value):
-            if decimals is None and _BASE64.fullmatch(value):
+            if decimals is None and _likely_decimals(value) == "precise":
                 raise Refused(
                     "which seems to be base64, as of decimal.handling.mode=precise; write decimals='precise', or keep "
                     "the schema block"
@@ -503,7 +539,7 @@ def _decimal_source(scale: int, decimals: Decimals | None) -> Decode:
         except decimal.InvalidOperation:
             raise Refused("which has too large an exponent") from None
 
-    return read
+    return decode
 
 
 def _unsaid_bytes(value: Any) -> bytes:

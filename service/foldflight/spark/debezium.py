@@ -108,8 +108,9 @@ def from_debezium(
         DataFrame: The column `row_kind`, then the columns of the table.
 
     Raises:
-        RejectedError: SIGNATURE for a word that is none of these; SCHEMA_MISMATCH, if a column is missing or has the
-            wrong type. The query fails with SCHEMA_MISMATCH at events that are refused.
+        RejectedError: SIGNATURE for a word that is none of these, and for a table without its schema; SCHEMA_MISMATCH,
+            if a column is missing or has the wrong type. The query fails with SCHEMA_MISMATCH at events that are
+            refused.
     """
     words = _words(decimals, times, binary)
     if missing not in ("refuse", "null"):
@@ -123,6 +124,7 @@ def from_debezium(
         events = df.where(sf.col("op").isNotNull() | sf.col("before").isNotNull() | sf.col("after").isNotNull())
         return split_changes(events, op="op", before="before", after="after", row_kinds=_KINDS, ignored=_NO_ROWS)
     require_columns(df, (_VALUE,), "name the column of JSON so")
+    _check_table(table)
     row = st.StructType([st.StructField(each.name, each.dataType) for each in table_schema(df, schema)])
     key_names = [keys] if isinstance(keys, str) else None if keys is None else list(keys)
     _check_names(row, times, key_names)
@@ -157,9 +159,13 @@ def schema_of(events: DataFrame, *, table: str | None = None) -> st.StructType:
             their values are refused. A `numeric` of PostgreSQL without a precision is DECIMAL(38, 18).
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, if no event has a schema block, or a column has two types.
+        RejectedError: SCHEMA_MISMATCH, if no event has a schema block, or a column has two types; SIGNATURE for a
+            stream, and for a table without its schema.
     """
     require_columns(events, (_VALUE,), "name the column of JSON so")
+    _check_table(table)
+    if events.isStreaming:
+        raise RejectedError("SIGNATURE", "schema_of reads a batch: take a sample of the events by spark.read")
     text = sf.col(_VALUE).cast("string")
     name = sf.concat_ws(
         ".",
@@ -184,8 +190,8 @@ def schema_of(events: DataFrame, *, table: str | None = None) -> st.StructType:
     if not found:
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            "none of these events has a schema block; give the schema as text, or set "
-            "value.converter.schemas.enable=true",
+            f"none of these events{'' if table is None else f' is of the table {table} and'} has a schema block; give "
+            "the schema as text, or set value.converter.schemas.enable=true",
         )
     return st.StructType([st.StructField(column, type_) for column, type_ in found.items()])
 
@@ -238,6 +244,14 @@ def _words(decimals: object, times: object, binary: object) -> tuple[dict[str, W
             raise RejectedError("SIGNATURE", f"{what} is {word!r}, not one of {', '.join(get_args(words))}{hint}")
     general = Words(decimals, None if isinstance(times, Mapping) else times, binary)  # type: ignore[arg-type]
     return {name: Words(general.decimals, unit, general.binary) for name, unit in by_column.items()}, general
+
+
+def _check_table(table: str | None) -> None:
+    """Raise RejectedError SIGNATURE for a name that no event has, which would skip all events without a word."""
+    if table is not None and "." not in table:
+        raise RejectedError(
+            "SIGNATURE", f"table is {table!r}, without its schema; write 'schema.{table}' (MySQL: 'database.{table}')"
+        )
 
 
 def _check_names(row: st.StructType, times: object, keys: Iterable[str] | None) -> None:
@@ -510,7 +524,10 @@ def _lacks(name: str, row: Row) -> RejectedError:
 
 
 def _text_of(value: object) -> str:
-    text = value.decode(errors="replace") if isinstance(value, bytes) else repr(value)
+    if isinstance(value, bytes):
+        text = value.decode(errors="replace")
+    else:
+        text = str(value) if isinstance(value, Decimal) else repr(value)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 

@@ -146,6 +146,8 @@ def test_strict_batches_refuse_a_retraction_without_a_row(classic: Any, embedded
         assert error.code == "CANNOT_RETRACT"
         assert "a row is retracted and no equal row is accumulated" in error.message
         assert "group: k=ann" in error.message
+    empty = group_by(classic.createDataFrame([], ddl), row_kind="kind", strict=True)
+    assert [row.n for row in empty.agg(n=embedded["count"]()).collect()] == [0]
 
 
 @pytest.mark.slow
@@ -156,10 +158,21 @@ def test_rows_of_any_type_are_compared(classic: Any) -> None:
         "STRUCT<m: MAP<INT, INT>>": ("named_struct('m', map(1, 2))", "named_struct('m', map(1, 3))"),
         "ARRAY<DOUBLE>": ("array(0D, double('NaN'))", "array(1D)"),
         "BINARY": ("X'00'", "X'01'"),
+        "MAP<STRING, TIMESTAMP>": (
+            "map('a', timestamp'2024-01-01 00:00:00.000001')",
+            "map('a', timestamp'2024-01-01 00:00:00.000002')",
+        ),
+        "MAP<BINARY, INT>": ("map(X'00', 1)", "map(X'01', 1)"),
+        "ARRAY<STRUCT<`a b`: MAP<INT, MAP<INT, DATE>>>>": (
+            "array(NULL, named_struct('a b', map(1, map(2, date'2024-01-01'), 2, NULL)))",
+            "array(NULL, named_struct('a b', map(1, map(2, date'2024-01-02'), 2, NULL)))",
+        ),
     }
     if SPARK >= (4, 0):
         values["VARIANT"] = ("parse_json('{\"a\": 1}')", "parse_json('{\"a\": 2}')")
         values["STRING COLLATE UTF8_LCASE"] = ("'A'", "'a'")
+        values["MAP<INT, STRING COLLATE UTF8_LCASE>"] = ("map(1, 'A')", "map(1, 'a')")
+        values["ARRAY<VARIANT>"] = ("array(parse_json('1'))", "array(parse_json('2'))")
     if SPARK >= (4, 1):
         points = (f"st_geomfromwkb(X'0101000000000000000000{each}3f0000000000000040')" for each in ("f0", "f8"))
         values["GEOMETRY(0)"] = tuple(points)

@@ -21,9 +21,11 @@ from foldflight.client import Functions
 from foldflight.spark import group_by, upserts, write_table
 from foldflight.spark.errors import error_of
 from tests.spark.test_stream import Stream
+from tests.spark_sessions import SPARK
 
 Change = dict[str, Any]
 DDL = "id BIGINT, customer STRING, amount DOUBLE, tags ARRAY<STRING>, op STRING, lsn BIGINT"
+NESTED = "id int, s struct<g: int, x: double>, l int, v string"
 VALUES = ("id", "customer", "amount", "tags")
 
 
@@ -169,6 +171,29 @@ def test_several_sequences_are_compared_one_after_the_other(spark: Any) -> None:
     (row,) = upserts(df, keys=["the id"], sequence_by=["g", sf.col("l") + 1]).collect()
     assert (row["row_kind"], row["the id"], row["g"], row["l"], row["a.b"]) == ("+I", 1, 2, 3, "new")
     assert list(row.asDict()) == ["row_kind", "the id", "g", "l", "a.b"]
+    df = spark.createDataFrame([(1, (1, 2.0), 5, "b"), (1, (1, math.nan), 5, "c"), (1, (1, 1.0), 6, "a")], NESTED)
+    (row,) = upserts(df, keys="id", sequence_by=["s", "l"]).collect()
+    assert row["v"] == "c"
+
+
+def test_names_that_differ_by_case_are_two_columns(classic: Any) -> None:
+    """Where the session says so."""
+    classic.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        df = classic.createDataFrame([(1, 2, 3, 4)], "a int, A int, s int, k int")
+        (row,) = upserts(df, keys="k", sequence_by="s").collect()
+        assert tuple(row) == ("+I", 1, 2, 3, 4)
+    finally:
+        classic.conf.unset("spark.sql.caseSensitive")
+
+
+@pytest.mark.skipif(SPARK < (4, 0), reason="Spark has collations since 4.0")
+def test_sequences_with_a_collation_are_refused(classic: Any) -> None:
+    """Their texts have another order than their bytes."""
+    df = classic.sql("SELECT 1 AS id, 'a' COLLATE UTF8_LCASE AS s")
+    with pytest.raises(RejectedError, match="compared by their bytes"):
+        upserts(df, keys="id", sequence_by="s")
+    assert upserts(df, keys="id", sequence_by="s COLLATE UTF8_BINARY").count() == 1
 
 
 @pytest.mark.parametrize(

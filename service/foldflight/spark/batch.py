@@ -88,7 +88,7 @@ def _with_their_rows(query: Query, rows: DataFrame, *, strict: bool) -> DataFram
         keys = dict(zip(query.layout.keys.names, query.layout.names, strict=True))
         function = ", ".join(call.function for call in query.opening.calls)
         error = error_text("CANNOT_RETRACT", text(_NO_ROW), function, keys, group=list(keys))
-        has_row = f"CASE WHEN {LIVE} >= 0 THEN {LIVE} > 0 ELSE CAST(raise_error({error}) AS BOOLEAN) END"
+        has_row = f"CASE WHEN {LIVE} < 0 THEN CAST(raise_error({error}) AS BOOLEAN) ELSE {LIVE} > 0 END"
     else:
         has_row = f"{LIVE} > 0"
     names = [name for name, _ in columns]

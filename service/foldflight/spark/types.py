@@ -170,13 +170,32 @@ def equal_by(column: st.StructField) -> str:
         # Sail does not do it by itself.
         sql = type_.simpleString()
         return f"nanvl({name}, CAST('NaN' AS {sql})) + CAST(0 AS {sql})"
-    if isinstance(type_, st.StringType) and is_collated(type_):
-        return f"{name} COLLATE UTF8_BINARY"
+    return _comparable(name, type_)
+
+
+def _comparable(sql: str, type_: st.DataType, depth: int = 0) -> str:
+    """Return the SQL of what Spark compares: maps as sorted entries, because JSON would cut off microseconds."""
+    if not (_contains(type_, UNCOMPARABLE) or is_collated(type_)):
+        return sql
+    item = f"item_{depth}"
+    if isinstance(type_, st.StringType):
+        return f"{sql} COLLATE UTF8_BINARY"
+    if isinstance(type_, st.ArrayType):
+        return f"transform({sql}, {item} -> {_comparable(item, type_.elementType, depth + 1)})"
+    if isinstance(type_, st.MapType):
+        key = _comparable(f"{item}.key", type_.keyType, depth + 1)
+        value = _comparable(f"{item}.value", type_.valueType, depth + 1)
+        return f"array_sort(transform(map_entries({sql}), {item} -> struct({key} AS k, {value} AS v)))"
+    if isinstance(type_, st.StructType):
+        quoted = [each.name.replace("`", "``") for each in type_]
+        fields = (
+            _comparable(f"{sql}.`{name}`", each.dataType, depth) for name, each in zip(quoted, type_, strict=True)
+        )
+        named = ", ".join(f"{field} AS f{at}" for at, field in enumerate(fields))
+        return f"if({sql} IS NULL, NULL, struct({named}))"
     if type_.typeName() in ("geometry", "geography"):
-        return f"st_asbinary({name})"
-    if _contains(type_, UNCOMPARABLE) or is_collated(type_):
-        return f"to_json(struct({name}))"
-    return name
+        return f"st_asbinary({sql})"
+    return f"to_json(struct({sql} AS v))"
 
 
 def result_type(info: FunctionInfo, given: Iterable[st.DataType], type_: pa.DataType) -> st.DataType:

@@ -22,6 +22,7 @@ from foldflight.functions import udaf
 from foldflight.spark.columns import column_named, column_of, is_column, rejecting
 from foldflight.spark.errors import raise_error
 from foldflight.spark.grouping import group_by
+from foldflight.spark.types import is_collated
 
 _SEQUENCE: Final = "foldflight sequence"
 _ROW: Final = "foldflight row"
@@ -65,9 +66,16 @@ class LatestRow:
 
 
 def _is_less(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):  # a STRUCT, whose fields are compared in their order
-        return tuple(one.values()) < tuple(other.values())
-    return bool(one < other)
+    return bool(_ordered(one) < _ordered(other))
+
+
+def _ordered(value: Any) -> Any:
+    """Return what is less for the lesser values, as in Spark: a STRUCT by its fields, and NaN after all numbers."""
+    if isinstance(value, dict):
+        return tuple(map(_ordered, value.values()))
+    if isinstance(value, list):
+        return [*map(_ordered, value)]
+    return (value != value, value) if isinstance(value, float) else value  # noqa: PLR0124 - NaN
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -130,8 +138,10 @@ def upserts(
         )
     parts = [column_of(df, each, f"the sequence {each!r}") for each in written]
     sequence = parts[0] if len(parts) == 1 else sf.struct(*(part.alias(f"f{at}") for at, part in enumerate(parts)))
-    folded = {name.casefold() for name in key_names}
-    others = [name for name in df.columns if name.casefold() not in folded]
+    is_case_sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
+    folded = str if is_case_sensitive else str.casefold
+    key_columns = set(map(folded, key_names))
+    others = [name for name in df.columns if folded(name) not in key_columns]
     row = sf.struct(*map(column_named, others)) if others else sf.struct(sf.lit(True).alias("exists"))
     if deleted is not None:
         row = sf.when(~sf.coalesce(column_of(df, deleted, f"the condition {deleted!r}"), sf.lit(False)), row)
@@ -141,7 +151,13 @@ def upserts(
             _known(sequence, parts, written, key_names).alias(_SEQUENCE),
             row.alias(_ROW),
         )
-        rows.schema  # noqa: B018 - resolves the columns now
+        sequence_type = rows.schema[_SEQUENCE].dataType  # resolves the columns now
+    if is_collated(sequence_type):
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"sequence_by is {sequence_type.simpleString()}, and texts of a sequence are compared by their bytes; "
+            "write for example sequence_by='name COLLATE UTF8_BINARY'",
+        )
     latest = connect(LatestRow)["latest_row"]
     if df.isStreaming:
         grouped = group_by(rows, *key_names, emit="changelog", buckets=buckets)
@@ -149,10 +165,10 @@ def upserts(
     else:
         grouped, kind = group_by(rows, *key_names), sf.lit("+I")
     found = grouped.agg(**{_ROW: latest(_SEQUENCE, _ROW)})
-    values = {name.casefold(): column_named(name) for name in key_names}
-    values |= {name.casefold(): sf.col(f"`{_ROW}`").getField(name) for name in others}
+    values = {folded(name): column_named(name) for name in key_names}
+    values |= {folded(name): sf.col(f"`{_ROW}`").getField(name) for name in others}
     there = found.where(sf.col(f"`{_ROW}`").isNotNull())
-    return there.select(kind.alias(ROW_KIND), *(values[name.casefold()].alias(name) for name in df.columns))
+    return there.select(kind.alias(ROW_KIND), *(values[folded(name)].alias(name) for name in df.columns))
 
 
 def _known(sequence: Column, parts: Sequence[Column], written: Sequence[object], keys: Sequence[str]) -> Column:

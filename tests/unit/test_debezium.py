@@ -308,6 +308,15 @@ TIME_NAME, DATA_NAME, CONNECT = "io.debezium.time.", "io.debezium.data.", "org.a
             pa.decimal128(9, 3),
             Decimal("1.500"),
         ),
+        (
+            {"name": f"{CONNECT}Decimal", "type": "bytes", "parameters": {"scale": "2"}},
+            12.5,  # converter.decimal.format=NUMERIC
+            pa.decimal128(10, 2),
+            Decimal("12.50"),
+        ),
+        ({"type": "string"}, "1234", pa.decimal128(10, 2), Decimal(1234)),  # decimal.handling.mode=string
+        ({"type": "string"}, "42", pa.int64(), 42),
+        ({"type": "map", "values": {"type": "string"}}, {"k": "v"}, pa.map_(pa.string(), pa.string()), [("k", "v")]),
         ({"type": "int16"}, 1, pa.bool_(), True),
         ({"type": "double"}, "-Infinity", pa.float64(), float("-inf")),
         ({"type": "float"}, 1.1, pa.float32(), pa.scalar(1.1, pa.float32()).as_py()),
@@ -348,6 +357,19 @@ def test_the_schema_block_says_what_a_value_is(described: Any, value: Any, type_
             NTZ,
             "stands for infinity|parts of a micro",
         ),
+        *(
+            ({"name": f"{TIME_NAME}NanoTimestamp", "type": "int64"}, value, NTZ, "stands for infinity")
+            for value in (9223372036825200000, -9223372036832400000)
+        ),
+        (
+            {"name": f"{DATA_NAME}VariableScaleDecimal", "type": "struct"},
+            {"scale": 1, "value": 15},
+            pa.decimal128(9, 3),
+            "not base64",
+        ),
+        ({"type": "string"}, "1.005", pa.decimal128(10, 2), "would round"),
+        ({"type": "string"}, "NAN", pa.decimal128(10, 2), "does not hold"),
+        ({"type": "array", "items": {"type": "int32"}}, list(UNAVAILABLE.encode()), pa.list_(pa.int32()), "not sent"),
         ({"name": f"{TIME_NAME}ZonedTimestamp", "type": "string"}, "infinity", INSTANT, "not a timestamp of the years"),
         ({"name": f"{TIME_NAME}ZonedTimestamp", "type": "string"}, "2024-01-01T00:00:00Z", NTZ, "declare TIMESTAMP"),
         ({"name": f"{TIME_NAME}Date", "type": "int32"}, 2**31 - 1, pa.date32(), "outside of the years"),
@@ -426,6 +448,8 @@ def test_what_is_not_exact_is_refused(described: Any, value: Any, type_: pa.Data
         ({}, True, pa.float64(), "not a number\n"),
         ({"decimals": "precise"}, "1234", pa.decimal128(10, 2), Decimal("-26588.24")),
         ({"decimals": "precise"}, 12.5, pa.decimal128(10, 2), "value 12.5, which is not base64, .* decimals='double'"),
+        ({"decimals": "string"}, "42", pa.int64(), 42),
+        ({}, 2**53 + 1, pa.float64(), "does not hold exactly"),
         ({"decimals": "double"}, 0.1, pa.decimal128(10, 2), Decimal("0.10")),
         ({}, 1704067200000000, INSTANT, "an integer whose unit is not known"),
         ({}, 1704067200000, NTZ, "an integer whose unit is not known"),

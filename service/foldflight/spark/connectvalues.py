@@ -81,22 +81,25 @@ class Described:
         name: The semantic name, such as `io.debezium.time.MicroTimestamp`; empty without one.
         parameters: The parameters of the semantic type, such as `scale`.
         items: The items of an array.
+        values: The values of a map, whose keys are texts.
     """
 
     type: str
     name: str = ""
     parameters: tuple[tuple[str, str], ...] = ()
     items: Described | None = None
+    values: Described | None = None
 
     @classmethod
     def of(cls, field: Mapping[str, Any]) -> Described:
         """Return the description that a field of a schema block holds."""
-        items = field.get("items")
+        items, values = field.get("items"), field.get("values")
         return cls(
             str(field.get("type", "")),
             str(field.get("name") or ""),
             tuple(sorted((str(key), str(value)) for key, value in (field.get("parameters") or {}).items())),
             cls.of(items) if isinstance(items, Mapping) else None,
+            cls.of(values) if isinstance(values, Mapping) else None,
         )
 
     def parameter(self, name: str) -> str | None:
@@ -139,13 +142,16 @@ def decoder(type_: pa.DataType, described: Described | None, words: Words) -> De
     if described is None and pa.types.is_struct(type_):
         fields = {field.name: decoder(field.type, None, words) for field in type_}
         return lambda value: _struct(value, fields)
-    if described is None and pa.types.is_map(type_):
+    if pa.types.is_map(type_) and (described is None or described.type == "map"):
         if not (pa.types.is_string(type_.key_type) or pa.types.is_large_string(type_.key_type)):
             return _refusing("whose keys are texts; declare MAP<STRING, ...>")
-        value_of = decoder(type_.item_type, None, words)
+        value_of = decoder(type_.item_type, described.values if described else None, words)
         return lambda value: _map(value, value_of)
     is_binary_text = pa.types.is_binary(type_) and described is not None and described.type == "string"
     source = _assumed(type_, words) if described is None or is_binary_text else _described(described)
+    is_number_text = words.decimals == "string" if described is None else described.type == "string"
+    if is_number_text and (pa.types.is_integer(type_) or (described is not None and pa.types.is_decimal(type_))):
+        source = _number_of_text(source)
 
     def decode(value: Any) -> Any:
         if type(value) is str and value in _UNAVAILABLE_FORMS:
@@ -179,6 +185,11 @@ def _map(value: Any, value_of: Decode) -> list[tuple[str, Any]]:
     return [(key, None if each is None else value_of(each)) for key, each in value.items()]
 
 
+def _number_of_text(source: Decode) -> Decode:
+    """Return a source that takes decimals of `decimal.handling.mode=string`, too, as numbers."""
+    return lambda value: decimal.Decimal(value) if type(value) is str and _DECIMAL.fullmatch(value) else source(value)
+
+
 def _refusing(why: str) -> Decode:
     def refuse(_value: Any) -> Any:
         raise Refused(why)
@@ -201,7 +212,7 @@ def _described(described: Described) -> Decode:
         scale = described.parameter("scale")
         if scale is None or not _DIGITS.fullmatch(scale):
             return _refusing("which is a Decimal without a scale in its schema block")
-        return lambda value: _unscaled(value, int(scale))
+        return lambda value: _of_scale(value, int(scale))
     if described.name in _SEMANTIC:
         return _SEMANTIC[described.name]
     if described.type in _PLAIN:
@@ -268,6 +279,11 @@ def _unscaled(value: Any, scale: int) -> decimal.Decimal:
     return decimal.Decimal(unscaled).scaleb(-scale, _EXACT)
 
 
+def _of_scale(value: Any, scale: int) -> decimal.Decimal:
+    """Return a decimal of a known scale. With `converter.decimal.format=NUMERIC` it is a number of JSON."""
+    return decimal.Decimal(value) if type(value) in (int, decimal.Decimal) else _unscaled(value, scale)
+
+
 def _variable_scale(value: Any) -> decimal.Decimal:
     if not isinstance(value, dict) or type(value.get("scale")) is not int:
         raise Refused("which is not an object with scale and value")
@@ -297,10 +313,13 @@ def _nanoseconds(value: Any) -> int:
     whole, rest = divmod(_integer(value), 1000)
     if rest:
         raise Refused("which has parts of a microsecond, which Spark's types do not hold")
-    if value in _INFINITE_NANOSECONDS:
+    if value in _INFINITE_NANOSECONDS or not -_NANOSECONDS_END <= value <= _NANOSECONDS_END:
         raise Refused("which stands for infinity, and for a time that is another one")
     return whole
 
+
+# The last second of 64 bits on both sides: its driver's own values for infinity, and where Java's conversions end.
+_NANOSECONDS_END: Final = 2**63 - 10**9
 
 # PostgreSQL's infinities are milliseconds in its driver. As nanoseconds they wrap around in 64 bits.
 _INFINITE_NANOSECONDS: Final = frozenset(

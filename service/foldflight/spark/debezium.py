@@ -215,6 +215,8 @@ def _spark_type(described: Described, *, has_time: bool) -> st.DataType:
         return st.StringType()
     if described.type == "array" and described.items is not None:
         return st.ArrayType(_spark_type(described.items, has_time=has_time))
+    if described.type == "map" and described.values is not None:
+        return st.MapType(st.StringType(), _spark_type(described.values, has_time=has_time))
     return _SPARK_TYPES.get(described.type, st.StringType())
 
 

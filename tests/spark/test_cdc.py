@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import random
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +206,10 @@ def test_schema_of_events(classic: Any) -> None:
         "c_point": "string",
     }
     assert {name: found[name] for name in expected} == expected
+    tags = {"type": "map", "keys": {"type": "string"}, "values": {"type": "int32"}, "field": "tags"}
+    block = {"type": "struct", "fields": [{"type": "struct", "fields": [tags], "field": "after"}]}
+    mapped = kafka(classic, {"schema": block, "payload": event("c", after={"tags": {"a": 1}})})
+    assert schema_of(mapped)["tags"].dataType == st.MapType(st.StringType(), st.IntegerType())
     with pytest.raises(RejectedError, match="none of these events has a schema block"):
         schema_of(kafka(classic, event("c", after=OLD)))
     lines = [(each and each.encode(),) for table in ("orders", "evolving") for each in values("default-schema", table)]
@@ -275,7 +281,7 @@ def test_debezium_as_avro_gives_it(spark: Any) -> None:
         (from_maxwell, {"type": "table-drop"}, "the operation of an event is table-drop, which is not one of"),
         pytest.param(
             from_canal,
-            {"type": "UPDATE", "data": [{"id": "1"}], "old": None},
+            {"type": "UPDATE", "data": [{"id": "1", "customer": None, "amount": None}], "old": None},
             "an event lacks its old row, old",
             marks=pytest.mark.slow,
         ),
@@ -287,7 +293,7 @@ def test_debezium_as_avro_gives_it(spark: Any) -> None:
         ),
         (
             from_canal,
-            {"type": "INSERT", "data": [{"id": "many"}]},
+            {"type": "INSERT", "data": [{"id": "many", "customer": "ann", "amount": None}]},
             "SCHEMA_MISMATCH: the column id of an event has the value 'many', which cannot be cast to BIGINT",
         ),
     ],
@@ -316,7 +322,7 @@ def test_an_event_of_canal_has_several_rows(classic: Any) -> None:
 
 def test_texts_of_canal_are_cast_alike_in_every_session(classic: Any) -> None:
     """Without ANSI rules, too, a text that is no number is an error and not NULL, and 1.5 is no integer."""
-    old = {"type": "UPDATE", "data": [{"id": "1", "amount": "8"}], "old": [{"amount": "1.5"}]}
+    old = {"type": "UPDATE", "data": [{"id": "1", "customer": None, "amount": "8"}], "old": [{"amount": "1.5"}]}
     new = {"type": "INSERT", "data": [{"id": "1", "customer": None, "amount": "99999999999999999999"}], "old": None}
     classic.conf.set("spark.sql.ansi.enabled", "false")
     try:
@@ -325,6 +331,57 @@ def test_texts_of_canal_are_cast_alike_in_every_session(classic: Any) -> None:
                 from_canal(kafka(classic, written), SCHEMA).collect()
     finally:
         classic.conf.unset("spark.sql.ansi.enabled")
+
+
+EXACT = "m DECIMAL(10,2), d DATE, t TIMESTAMP, n TIMESTAMP_NTZ, b BINARY"
+ROW = {"m": "12.50", "d": "2024-02-29", "t": "2024-01-01 10:00:00.5", "n": "2024-01-01 10:00:00", "b": "AP8Q"}
+
+
+@pytest.mark.parametrize("tool", ["canal", "maxwell"])
+def test_values_of_canal_and_maxwell_are_exact(classic: Any, tool: str) -> None:
+    """A value that the declared type would round, cut or guess is refused by column and value, in new and old rows."""
+
+    def read(data: Any, old: Any = None, **options: Any) -> list[Any]:
+        if tool == "canal":
+            written = {"type": "UPDATE" if old else "INSERT", "data": [data], "old": old and [old]}
+            return from_canal(kafka(classic, written), EXACT, **options).collect()
+        written = {"type": "update" if old else "insert", "data": data, "old": old}
+        return from_maxwell(kafka(classic, written), EXACT, **options).collect()
+
+    (found,) = read(ROW)
+    assert (found.m, found.d) == (Decimal("12.50"), dt.date(2024, 2, 29))
+    assert found.n == dt.datetime(2024, 1, 1, 10)
+    assert bytes(found.b) == (b"AP8Q" if tool == "canal" else b"\x00\xff\x10")
+    wrong: list[tuple[str, Any, str]] = [
+        ("m", "1.005", "1.005"),
+        ("d", "2024-01-01 10:00:00", "2024-01-01 10:00:00"),
+        ("t", "12:30:00", "12:30:00"),
+        ("n", "1704067200", "1704067200"),
+    ]
+    if tool == "canal":
+        wrong += [("b", "\u20ac", "\u20ac"), ("m", "100000000.00", "100000000.00")]
+    else:
+        wrong += [("m", 1.005, "1.005"), ("t", 1704067200, "1704067200")]
+    for name, value, shown in wrong:
+        for given in (({**ROW, name: value},), (ROW, {name: value})):
+            with pytest.raises(PySparkException) as caught:
+                read(*given)
+            assert f"the column {name} of an event has the value '{shown}'" in str(error_of(caught.value)), (
+                name,
+                value,
+            )
+    partial = {name: value for name, value in ROW.items() if name != "n"}
+    with pytest.raises(PySparkException, match=r"an event lacks the column n; it has m, d, t, b.*missing='null'"):
+        read(partial)
+    assert read(partial, missing="null")[0].n is None
+    with pytest.raises(RejectedError, match="missing is 'refuse' or 'null'"):
+        read(ROW, missing="zero")
+
+
+def test_the_bytes_of_canal_are_latin_1(classic: Any) -> None:
+    """BINARY has the bytes of the database: 0xFF is written as U+00FF, whose UTF-8 has two bytes."""
+    events = kafka(classic, {"type": "INSERT", "data": [{"b": "\u00ff\u0000a"}], "old": None})
+    assert bytes(from_canal(events, "b BINARY").collect()[0].b) == b"\xff\x00a"
 
 
 def test_other_names_and_codes(spark: Any) -> None:
@@ -358,7 +415,7 @@ def test_a_schema_that_is_none(classic: Any) -> None:
         from_maxwell(events, {"id": "BIGINT"})  # type: ignore[arg-type]
     with pytest.raises(RejectedError, match="no column value among message"):
         from_canal(events.select(sf.col("value").alias("message")), SCHEMA)
-    with pytest.raises(RejectedError, match=r"Spark cannot cast them to the schema.*data\.tags.*ARRAY<INT>"):
+    with pytest.raises(RejectedError, match=r"Spark cannot cast them to the schema.*data.*tags.*ARRAY<INT>"):
         from_canal(events, "tags ARRAY<INT>")
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -40,6 +40,14 @@ _BOUNDED_TEXT: Final = re.compile(r"\b(?:var)?char(?:acter)?\s*\(\s*\d+\s*\)", r
 _VALUE = "value"
 _ANY_ROW = "MAP<STRING, STRING>"
 _ROW = "row"
+_PRECISION_MAX: Final = 38
+_TIMES: Final = (st.DateType, st.TimestampType, st.TimestampNTZType)
+_NOT_LATIN_1: Final = r"[^\x00-\xFF]"
+_DATE: Final = r"^\s*[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}\s*$"
+_TIMESTAMP: Final = (
+    r"^\s*[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}"
+    r"([ T][0-9]{1,2}:[0-9]{1,2}(:[0-9]{1,2}(\.[0-9]{0,6}0*)?)?\s*([zZ+-].*)?)?\s*$"
+)
 _INSERTS, _UPDATES, _DELETES = "+I", "+U", "-D"
 _MAXWELL = {"insert": _INSERTS, "bootstrap-insert": _INSERTS, "update": _UPDATES, "delete": _DELETES}
 _CANAL = {"INSERT": _INSERTS, "UPDATE": _UPDATES, "DELETE": _DELETES}
@@ -103,25 +111,41 @@ def split_changes(
     return _split(df, column_of(df, op, f"the operation {op!r}"), by_op, ignored)
 
 
-def from_maxwell(df: DataFrame, schema: str | st.StructType) -> DataFrame:
+def from_maxwell(
+    df: DataFrame, schema: str | st.StructType, *, missing: Literal["refuse", "null"] = "refuse"
+) -> DataFrame:
     """Return the events of Maxwell as rows with row kinds; `old` has the columns that an update changed.
 
     Args:
         df: A batch or streaming DataFrame with a column `value` of JSON, as Kafka gives it.
         schema: The columns of the table and their types in JSON, as text (`"id BIGINT, amount INT"`) or StructType.
+        missing: What a declared column is that an event lacks: the query fails, or the column is NULL.
 
     Returns:
-        DataFrame: The column `row_kind`, then the columns of the table. The query fails if the table is dropped.
+        DataFrame: The column `row_kind`, then the columns of the table. The query fails if the table is dropped, and at
+            a value that its declared type does not hold exactly, such as a DECIMAL that would be rounded, or an integer
+            for a DATE or TIMESTAMP.
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, when a column is missing or has another type.
+        RejectedError: SCHEMA_MISMATCH, when a column is missing or has another type; SIGNATURE, for another `missing`.
     """
     row = table_schema(df, schema)
-    names = sf.map_keys(_json(f"old {_ANY_ROW}")["old"])
-    events = _parsed(df, _changed(row), names=names).select(f"{_VALUE}.*", "names")
-    before = sf.when(sf.col("type") == "update", _overlaid(row, sf.col("data"), sf.col("old"), sf.col("names")))
+    _check_missing(missing)
+    wide = st.StructType([st.StructField(field.name, _wide(field.dataType)) for field in row])
+    texts = _json(f"data {_ANY_ROW}, old {_ANY_ROW}").alias("texts")
+    events = _parsed(df, _changed(wide), texts=texts).select(f"{_VALUE}.*", "texts")
+    kind, data, old = sf.col("type"), sf.col("data"), sf.col("old")
+    data_texts, old_texts = sf.col("texts.data"), sf.col("texts.old")
+    is_row = kind.isin([*_MAXWELL])
+    read = events.select(
+        "type",
+        sf.when(is_row, _typed(data, data_texts, row, missing)).alias("data"),
+        sf.when(is_row, _typed(old, old_texts, row, "null")).alias("old"),
+        sf.map_keys(old_texts).alias("names"),
+    )
+    before = sf.when(kind == "update", _overlaid(row, data, old, sf.col("names")))
     return split_changes(
-        events.select("type", "data", before.otherwise(sf.col("data")).alias("old")),
+        read.select("type", "data", before.otherwise(data).alias("old")),
         op="type",
         before="old",
         after="data",
@@ -130,35 +154,49 @@ def from_maxwell(df: DataFrame, schema: str | st.StructType) -> DataFrame:
     )
 
 
-def from_canal(df: DataFrame, schema: str | st.StructType) -> DataFrame:
+def from_canal(
+    df: DataFrame, schema: str | st.StructType, *, missing: Literal["refuse", "null"] = "refuse"
+) -> DataFrame:
     """Return the events of Canal as rows with row kinds. One event may hold several rows, and all values are texts.
 
     Args:
         df: A batch or streaming DataFrame with a column `value` of JSON, as Kafka gives it.
-        schema: The columns of the table, as text (`"id BIGINT, amount INT"`) or StructType. Values are cast to them.
+        schema: The columns of the table, as text (`"id BIGINT, amount INT"`) or StructType. Values are cast to them;
+            BINARY takes the bytes that Canal writes as text of ISO-8859-1.
+        missing: What a declared column is that an event lacks: the query fails, or the column is NULL.
 
     Returns:
         DataFrame: The column `row_kind`, then the columns of the table. The query fails if the table is truncated or
-            dropped, and at a value that cannot be cast to the type of its column.
+            dropped, and at a value that its declared type does not hold exactly: a DECIMAL or DATE would be cut.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, if a column is missing or has the wrong type, or if texts cannot be cast to a
-            type of the schema.
+            type of the schema; SIGNATURE, for another `missing`.
     """
     row = table_schema(df, schema)
-    texts = st.StructType([st.StructField(field.name, st.StringType()) for field in row])
-    names = sf.transform(_json(f"old ARRAY<{_ANY_ROW}>")["old"], sf.map_keys)
-    read = _parsed(df, _changed(st.ArrayType(texts)), names=names).select(f"{_VALUE}.*", "names")
-    rows = sf.arrays_zip("data", *(sf.coalesce(part, sf.array()).alias(part) for part in ("old", "names")))
+    _check_missing(missing)
+    require_columns(df, (_VALUE,), "name the column of JSON so")
+    rows = sf.from_json(
+        sf.col(_VALUE).cast("string"),
+        f"type STRING, data ARRAY<{_ANY_ROW}>, old ARRAY<{_ANY_ROW}>",
+        {"mode": "FAILFAST"},
+    )
+    read = df.where(sf.col(_VALUE).isNotNull()).select(rows.alias(_VALUE)).select(f"{_VALUE}.*")
+    parts = sf.arrays_zip("data", sf.coalesce("old", sf.array()).alias("old"))
     # Events without rows are kept, because some of them must be refused.
-    events = read.select("type", sf.explode_outer(rows).alias(_ROW)).select("type", f"{_ROW}.*")
-    data = sf.col("data")
-    before = sf.when(sf.col("type") == "UPDATE", _overlaid(texts, data, sf.col("old"), sf.col("names")))
-    typed = (_cast(data, row).alias("data"), _cast(sf.col("old"), row).alias("old"))
+    events = read.select("type", sf.explode_outer(parts).alias(_ROW)).select("type", f"{_ROW}.*")
+    kind, data, old = sf.col("type"), sf.col("data"), sf.col("old")
+    is_row = kind.isin([*_CANAL])
     with rejecting("SCHEMA_MISMATCH", "the values of Canal are texts, and Spark cannot cast them to the schema"):
-        changed = events.select("type", data, before.otherwise(data).alias("old")).select("type", *typed)
+        typed = events.select(
+            "type",
+            sf.when(is_row, _typed(_cast(data, row), data, row, missing)).alias("data"),
+            sf.when(is_row, _typed(_cast(old, row), old, row, "null")).alias("old"),
+            sf.map_keys(old).alias("names"),
+        )
+    before = sf.when(kind == "UPDATE", _overlaid(row, data, old, sf.col("names")))
     return split_changes(
-        changed,
+        typed.select("type", "data", before.otherwise(data).alias("old")),
         op="type",
         before="old",
         after="data",
@@ -236,21 +274,73 @@ def _changed(rows: st.DataType) -> st.StructType:
     return st.StructType([st.StructField(*each) for each in names_and_types])
 
 
+def _check_missing(missing: object) -> None:
+    if missing not in ("refuse", "null"):
+        raise RejectedError("SIGNATURE", f"missing is 'refuse' or 'null', not {missing!r}")
+
+
+def _wide(type_: st.DataType) -> st.DataType:
+    """Return the type to read JSON as, from which values are cast: DECIMAL with all digits after the point; texts."""
+    # from_json rounds to the scale without a word, and has errors of its own for dates.
+    if isinstance(type_, st.DecimalType):
+        return st.DecimalType(_PRECISION_MAX, _PRECISION_MAX - (type_.precision - type_.scale))
+    return st.StringType() if isinstance(type_, _TIMES) else type_
+
+
 def _cast(texts: Column, row: st.StructType) -> Column:
-    """Return a row of texts as a row of other types; the query fails at a text that cannot be cast.
+    """Return a map of texts as a row of other types, with NULL for texts that cannot be cast.
 
-    `try_cast` follows the ANSI rules in every session. Without them, `cast` would return NULL, or 1 for the text 1.5.
+    `try_cast` follows the ANSI rules in every session. Without them, `cast` would return 1 for the text 1.5.
     """
-    return sf.when(texts.isNotNull(), sf.struct(*(_cast_field(texts[field.name], field) for field in row)))
+    fields = []
+    for field in row:
+        text = texts[field.name]
+        if isinstance(field.dataType, st.BinaryType):
+            cast = sf.when(~text.rlike(_NOT_LATIN_1), sf.encode(text, "ISO-8859-1"))
+        else:
+            cast = text.try_cast(_wide(field.dataType))
+        fields.append(cast.alias(field.name))
+    return sf.when(texts.isNotNull(), sf.struct(*fields))
 
 
-def _cast_field(text: Column, field: st.StructField) -> Column:
-    type_ = field.dataType.simpleString().upper()
+def _typed(values: Column, texts: Column, row: st.StructType, missing: str) -> Column:
+    """Return a row of `values` with the types of `row`; the query fails at a value that they do not hold exactly.
+
+    Args:
+        values: The row, whose fields have the types `_wide`. NULL stands for values that cannot be converted, too.
+        texts: The texts of the values, by column.
+        row: The types.
+        missing: `refuse`, if the query fails at a column that `texts` lacks.
+    """
+    fields = (_typed_field(values[field.name], texts, field, missing).alias(field.name) for field in row)
+    return sf.when(texts.isNotNull(), sf.struct(*fields))
+
+
+def _typed_field(value: Column, texts: Column, field: st.StructField, missing: str) -> Column:
+    type_, text = field.dataType, texts[field.name]
+    name = type_.simpleString().upper()
+    found = value.try_cast(type_) if isinstance(type_, (st.DecimalType, *_TIMES)) else value
+    is_wrong, why = found.isNull(), f"which cannot be cast to {name}"
+    if isinstance(type_, st.DecimalType):
+        surplus = text.rlike(rf"^[^.eE]*\.[0-9]{{{type_.scale}}}[0-9]*[1-9][0-9]*\s*$")
+        is_wrong, why = is_wrong | (found != value) | surplus, f"which {name} does not hold exactly"
+    elif isinstance(type_, st.DateType):
+        is_wrong |= ~text.rlike(_DATE)
+    elif isinstance(type_, (st.TimestampType, st.TimestampNTZType)):
+        # A cast takes 12:30:00 for a time of today, and from_json integers for seconds.
+        is_wrong |= ~text.rlike(_TIMESTAMP)
     wrong = _refused(
         sf.concat(sf.lit(f"the column {field.name} of an event has the value '"), text, sf.lit("'")),
-        f", which cannot be cast to {type_}; give the column another type in the schema, such as STRING",
+        f", {why}; give the column another type in the schema, such as STRING",
     )
-    return sf.coalesce(text.try_cast(field.dataType), sf.when(text.isNotNull(), wrong)).alias(field.name)
+    checked = sf.when(text.isNull(), sf.lit(None)).when(is_wrong, wrong).otherwise(found)
+    if missing == "null":
+        return checked
+    lacks = _refused(
+        sf.concat(sf.lit(f"an event lacks the column {field.name}; it has "), sf.concat_ws(", ", sf.map_keys(texts))),
+        ". A column that was added later is NULL in older events with missing='null'",
+    )
+    return sf.when(~sf.map_contains_key(texts, field.name), lacks).otherwise(checked)
 
 
 def _overlaid(row: st.StructType, data: Column, old: Column, names: Column) -> Column:

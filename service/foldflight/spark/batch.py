@@ -7,11 +7,12 @@ two phases if every call supports merging (and is invertible, if rows have kinds
 
 Otherwise it has one: `rows > repartition(hash of keys) > sort within partitions > mapInArrow(FinalFold)`. Rows, and
 states that grow, are sorted by the hash of their keys, so that a task holds one block of groups at a time, however many
-groups its partition has (see `engine.batch.tasks`).
+groups its partition has (see `engine.batch.tasks`). If rows have kinds, the sort also puts the inserts of a group
+before its retractions.
 
-Of rows with kinds, Spark first lets each retraction take back an equal row: no group has rows before the batch, so a
-retraction without an equal row is ignored. No later step could tell: sums and states, which Spark or a partial fold
-makes, have netted the rows. So only inserts reach the plan.
+Rows with kinds first pass a filter of Spark: no group has rows before the batch, so a retraction counts only if an
+equal row is accumulated. No later step could tell: sums and states, which Spark or a partial fold makes, have netted
+the rows.
 
 Without keys there is one partition and one group. A seed row ensures that the group exists for an empty input too.
 """
@@ -22,21 +23,17 @@ from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.engine.batch.tasks import FinalFold, PartialFold
-from foldflight.engine.query.layout import HASH, KIND, LIVE, REAL
+from foldflight.engine.query.layout import HASH, KIND, LIVE, REAL, RETRACTING
 from foldflight.engine.query.query import Query
-from foldflight.functions import RowKind
 from foldflight.spark.arrow import arrow_function, hash_of, spark_schema, step_of, together
 from foldflight.spark.expressions import SIGN, error_text, text
 from foldflight.spark.lifted import lifted_result
 from foldflight.spark.types import equal_by
-
-_REPEATED_MAX: Final = 10_000
-"""How many equal rows are made of one array."""
 
 _NO_ROW: Final = (
     "a row is retracted and no equal row is accumulated (strict mode); correct the input, or disable "
@@ -64,7 +61,7 @@ def batch_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType], 
         schema = spark_schema(query, rows, partial.output)
         arrived = rows.mapInArrow(arrow_function(partial, step_of(query, "fold_partial"), query.traced), schema)
     final = FinalFold(query, merges=merges)
-    parted = _by_key(query, arrived, final) if query.layout.names else _in_one(arrived, final.input)
+    parted = _by_key(query, arrived, final) if query.layout.names else _in_one(query, arrived, final.input)
     step = step_of(query, "merge" if merges else "fold")
     return parted.mapInArrow(
         arrow_function(final, step, query.traced), spark_schema(query, rows, query.layout.results, outputs)
@@ -72,40 +69,27 @@ def batch_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType], 
 
 
 def _with_their_rows(query: Query, rows: DataFrame, *, strict: bool) -> DataFrame:
-    """Return the accumulated rows that no equal retraction takes back, as inserts.
-
-    Rows are equal in the keys and all columns of the query. Spark counts equal rows before its shuffle, too. They are
-    repeated by what is left of their number.
-    """
-    columns = [(column.name, equal_by(column)) for column in rows.schema if column.name != KIND]
-    # Columns that are compared in another form (-0.0 as 0.0) keep the value of one of the equal rows.
-    kept = [f"first({name}) AS {name}" for name, equal in columns if equal != name]
-    equals = [name if equal == name else f"{equal} AS equal_{name}" for name, equal in columns]
-    equal_names = [name if equal == name else f"equal_{name}" for name, equal in columns]
-    compared = rows.selectExpr(*(name for name, equal in columns if equal != name), KIND, *equals)
-    counted = compared.groupBy(*equal_names).agg(*map(sf.expr, [f"sum({SIGN}) AS {LIVE}", *kept]))
+    """Return rows without the retractions that have no equal row, in keys and all columns of the query."""
+    equal = [equal_by(column) for column in rows.schema if column.name != KIND]
+    among = f"PARTITION BY {', '.join(equal)} " if equal else ""
+    # Accumulated rows come first, so the number of rows that are left is negative for exactly these retractions.
+    left = f"sum({SIGN}) OVER ({among}ORDER BY {SIGN} DESC ROWS UNBOUNDED PRECEDING) AS {LIVE}"
+    has_row = f"{LIVE} >= 0"
     if strict:
         keys = dict(zip(query.layout.keys.names, query.layout.names, strict=True))
         function = ", ".join(call.function for call in query.opening.calls)
         error = error_text("CANNOT_RETRACT", text(_NO_ROW), function, keys, group=list(keys))
-        has_row = f"CASE WHEN {LIVE} < 0 THEN CAST(raise_error({error}) AS BOOLEAN) ELSE {LIVE} > 0 END"
-    else:
-        has_row = f"{LIVE} > 0"
-    names = [name for name, _ in columns]
-    # Parts of a bounded size, because an array holds neither any number of items nor any size of memory.
-    parts = counted.where(has_row).selectExpr(*names, LIVE, f"explode(sequence(1L, {LIVE}, {_REPEATED_MAX}L)) AS begin")
-    repeats = f"CAST(least({_REPEATED_MAX}L, {LIVE} - begin + 1L) AS INT)"
-    inserted = f"explode(array_repeat(CAST({int(RowKind.INSERT)} AS TINYINT), {repeats})) AS {KIND}"
-    return parts.selectExpr(*names, inserted).select(rows.columns)
+        has_row = f"CASE WHEN {has_row} THEN true ELSE CAST(raise_error({error}) AS BOOLEAN) END"
+    return rows.selectExpr("*", left).where(has_row).drop(LIVE)
 
 
 def _by_key(query: Query, arrived: DataFrame, final: FinalFold) -> DataFrame:
     hashed = arrived.withColumn(HASH, hash_of(query.layout.keys))
-    order = [sf.col(HASH)] if final.needs_order else []
+    order = [sf.col(HASH), *_retractions_last(query)] if final.needs_order else []
     return together(hashed, sf.col(HASH), order)
 
 
-def _in_one(arrived: DataFrame, schema: pa.Schema) -> DataFrame:
+def _in_one(query: Query, arrived: DataFrame, schema: pa.Schema) -> DataFrame:
     """Return all rows in one partition, with the seed row: NULLs, marked as not real."""
     if REAL in schema.names and REAL not in arrived.columns:
         arrived = arrived.withColumn(REAL, sf.lit(True))
@@ -113,4 +97,10 @@ def _in_one(arrived: DataFrame, schema: pa.Schema) -> DataFrame:
         sf.lit(False if field.name == REAL else None).cast(field.dataType).alias(field.name) for field in arrived.schema
     ]
     seed = arrived.sparkSession.range(0, 1, 1, 1).select(*nothing)
-    return together(arrived.union(seed), None, [])
+    return together(arrived.union(seed), None, _retractions_last(query))
+
+
+def _retractions_last(query: Query) -> list[Column]:
+    if not query.layout.has_kinds or query.folds_before_shuffle.taken:
+        return []
+    return [sf.col(KIND).isin(*RETRACTING)]

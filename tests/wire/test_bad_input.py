@@ -413,7 +413,7 @@ def test_messages_are_bounded() -> None:
 def test_bug_of_ours_is_an_invariant_with_an_id(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unexpected exception reaches the client as its class and an id, without the server's traceback."""
 
-    def broken(*_args: object) -> None:
+    def broken(*_args: object, **_options: object) -> None:
         raise ZeroDivisionError("secret detail")
 
     monkeypatch.setattr("foldflight.server.flight.describe", broken)

@@ -124,9 +124,9 @@ CASES: dict[str, tuple[Any, str, str]] = {
     ),
     "broken expression": (lambda df, f: group_by(df).agg(n=f["sum"]("v +")), "SCHEMA_MISMATCH", "Syntax error"),
     "a constant": (
-        lambda df, f: group_by(df).agg(n=f["sum"](1)),
+        lambda df, f: group_by(df).agg(n=f["max"](1)),
         "SIGNATURE",
-        "the argument '1' of sum is not a column",
+        "the argument '1' of max is not a column",
     ),
     "a key that is a number": (lambda df, f: group_by(df, 1), "SIGNATURE", "the key '1' is not a column"),
     "a list among keys": (lambda df, f: group_by(df, ["k"], "w"), "SIGNATURE", "the key .* is not a column"),

@@ -1,4 +1,3 @@
 SELECT COUNT(DISTINCT a, b) FROM testData;
-SELECT STRING_AGG(k, '-') FROM hav;
 SELECT SUM(x) FROM VALUES ('1'), ('2') AS t(x);
 SELECT k FROM hav GROUP BY k HAVING EXISTS (SELECT 1 FROM testData WHERE testData.a = MAX(hav.v));

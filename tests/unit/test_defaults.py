@@ -73,10 +73,11 @@ def test_aggregates_use_defaults_of_arguments(compile_: bool) -> None:
         pass
 
     total = connect(Again)["total"]
-    rows: list[Any] = [{"v": 3, "w": 5}, ("-D", {"v": 1, "w": 1})]
+    epochs: list[Any] = [[{"v": 3, "w": 5}, {"v": 1, "w": 1}], [("-D", {"v": 1, "w": 1})]]
     outputs = {"a": total("v"), "b": total("v", "w"), "c": total(value="v"), "d": total("v", weight="w")}
-    (epoch,) = run_epochs(outputs, [rows])
-    assert epoch.changelog == [("+I", {"a": 4, "b": 14, "c": 4, "d": 14})]
+    first, second = run_epochs(outputs, epochs)
+    assert first.changelog == [("+I", {"a": 8, "b": 16, "c": 8, "d": 16})]
+    assert second.changelog[-1] == ("+U", {"a": 6, "b": 15, "c": 6, "d": 15})
     assert run_over({"a": total("v")}, [{"v": 3}, {"v": 4}], order_by=["v"]) == [
         {"v": 3, "a": 6},
         {"v": 4, "a": 14},

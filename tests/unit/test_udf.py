@@ -73,8 +73,9 @@ def test_direct_arguments_are_those_of_init() -> None:
     assert scale.info.signature == "scale(x DOUBLE, factor => 2.0, offset => 0) -> DOUBLE"
     with pytest.raises(RejectedError, match="did you mean factor"):
         scale("x", factr=3.0)
-    with pytest.raises(RejectedError, match="takes 1 column, got 2"):
-        scale("x", "y")
+    assert scale("x", 3.0, 1).literals == scale("x", factor=3.0, offset=1).literals
+    with pytest.raises(RejectedError, match="takes 1 column, got 4"):
+        scale("x", 3.0, 1, "y")
 
 
 def annotated(column: pd.Series) -> pd.Series:

@@ -174,7 +174,8 @@ in Python in lambdas, in `VALUES`, and over columns of both sides in `ON` of an 
 For a join, join the pairs in a subquery first, and these to the outer table by its key. In the arguments of an
 aggregate of foldflight with `FILTER`, they and their own arguments are evaluated where the filter holds.
 Spark's `LEFT JOIN LATERAL` keeps rows without a match only if it has a condition, so write `ON true`. In `sql`,
-`name => value` is a direct argument. Other statements with `CREATE FUNCTION` and `DROP FUNCTION` are Spark's.
+`name => value` is a direct argument; those that follow all columns may do without their names. Other statements with
+`CREATE FUNCTION` and `DROP FUNCTION` are Spark's.
 
 ## Calls
 

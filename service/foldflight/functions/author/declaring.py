@@ -17,7 +17,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions.author.scalar import ScalarFunction
 from foldflight.functions.author.spec import Declared, Function, Parameter
 from foldflight.functions.query.literals import names_values
-from foldflight.functions.types.annotations import annotations_of
+from foldflight.functions.types.annotations import annotations_of, signature_of
 from foldflight.functions.types.serializer import StateSerializer, Untyped, serializer_of_annotation
 from foldflight.functions.types.sql import is_spark_type, parse_type, type_variables
 
@@ -45,7 +45,7 @@ def registering(name: str, make: Callable[Concatenate[Any, P], Function | Scalar
         make: Called with the author's class or function, and with the options of the decorator. It has their
             documentation.
     """
-    first = next(iter(inspect.signature(make).parameters))  # the class or function may also be given by this name
+    first = next(iter(signature_of(make).parameters))  # the class or function may also be given by this name
 
     def decorator(target: Any = None, /, **options: Any) -> Any:
         target = options.pop(first, None) if target is None else target
@@ -109,7 +109,7 @@ class SignatureBuilder(ABC):
 
     def parameters_after(self, count: int) -> list[inspect.Parameter]:
         """Return the parameters of the method that takes the arguments, from number `count` on."""
-        return list(inspect.signature(self.takes()[0]).parameters.values())[count:]
+        return list(signature_of(self.takes()[0]).parameters.values())[count:]
 
     def has(self, method_name: str) -> bool:
         """Return whether the class has this method; `retract = None` removes an inherited one."""
@@ -254,7 +254,7 @@ class SignatureBuilder(ABC):
             hints = annotations_of(self.cls.__init__, self.own_class, extras=False)
         except Exception:  # noqa: BLE001 - names that are imported only for type checkers; values are then not checked
             hints = {}
-        for parameter in list(inspect.signature(self.cls.__init__).parameters.values())[1:]:
+        for parameter in list(signature_of(self.cls.__init__).parameters.values())[1:]:
             if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
                 if self.cls.__init__ is object.__init__:
                     continue

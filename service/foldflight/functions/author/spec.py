@@ -22,6 +22,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions.author.codedigest import code_digest
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.query.literals import check_names, fits
+from foldflight.functions.types.annotations import signature_of
 from foldflight.functions.types.serializer import StateSerializer, serializer_of_type, views_in
 from foldflight.functions.types.sql import can_widen, needs_zone, parse_type, sql_name, type_variables
 from foldflight.functions.types.views import ViewSpec
@@ -472,7 +473,7 @@ class Function(Registered):
 def _takes(function: Callable[..., Any], count: int) -> bool:
     """Return whether a function can be called with n positional arguments."""
     try:
-        inspect.signature(function).bind(*[None] * count)
+        signature_of(function).bind(*[None] * count)
     except TypeError:
         return False
     except ValueError:  # a built-in function without a known signature

@@ -24,7 +24,7 @@ from foldflight.functions.author.spec import (
     Methods,
     Parameter,
 )
-from foldflight.functions.types.annotations import annotations_of
+from foldflight.functions.types.annotations import annotations_of, signature_of
 from foldflight.functions.types.serializer import (
     Nullable,
     StateSerializer,
@@ -546,7 +546,7 @@ class _Builder(SignatureBuilder):
         """Refuse a method that cannot be called with this number of parameters, of which some may be arguments."""
         method = getattr(self.cls, name)
         bound = isinstance(inspect.getattr_static(self.cls, name), (staticmethod, classmethod))
-        signature = inspect.signature(method)
+        signature = signature_of(method)
         if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method):
             raise self.error(f".{name} is a coroutine or a generator", "make it a plain method without async and yield")
         try:
@@ -564,7 +564,7 @@ class _Builder(SignatureBuilder):
         for method_name in (each for each in _TAKE_ARGUMENTS if self.has(each)):
             method = getattr(self.cls, method_name)
             bound = isinstance(inspect.getattr_static(self.cls, method_name), (staticmethod, classmethod))
-            signature = inspect.signature(method)
+            signature = signature_of(method)
             if method_name in ("fold_many", "running_many") and any(
                 each.kind is inspect.Parameter.VAR_POSITIONAL for each in signature.parameters.values()
             ):

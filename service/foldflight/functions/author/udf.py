@@ -16,6 +16,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions.author.declaring import Inputs, SignatureBuilder, registering, snake_case
 from foldflight.functions.author.scalar import ScalarFunction, Vectorised
 from foldflight.functions.author.spec import Declared
+from foldflight.functions.types.annotations import signature_of
 from foldflight.functions.types.sql import parse_type, sql_name, type_variables
 
 Columns = Mapping[str, Declared] | Callable[..., Mapping[str, Any]]
@@ -228,7 +229,7 @@ class _MapBuilder(SignatureBuilder):
     def check_count(self, method: Any, method_name: str, parameters: str) -> None:
         """Refuse `open` and `close` with wrong parameters."""
         try:
-            inspect.signature(method).bind(*[None] * (1 + parameters.count(",")))
+            signature_of(method).bind(*[None] * (1 + parameters.count(",")))
         except TypeError:
             raise self.error(f".{method_name} has wrong parameters", f"write {method_name}({parameters})") from None
 
@@ -245,7 +246,7 @@ class _MapBuilder(SignatureBuilder):
         """Return the function, after the checks that need its types."""
         if not callable(inputs):
             try:
-                inspect.signature(self.takes()[0]).bind(*[None] * self.given(len(inputs)))
+                signature_of(self.takes()[0]).bind(*[None] * self.given(len(inputs)))
             except TypeError:
                 raise self.not_taken(len(inputs)) from None
         self.check_variables(inputs, result)
@@ -272,7 +273,7 @@ class _MapBuilder(SignatureBuilder):
     def not_taken(self, count: int) -> RejectedError:
         """Return the error for a number of arguments that the author's code does not take."""
         method, shown = self.takes()
-        for parameter in inspect.signature(method).parameters.values():
+        for parameter in signature_of(method).parameters.values():
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
                 return self.error(
                     f"{shown} has the keyword-only parameter {parameter.name}, and arguments are given by position",
@@ -284,7 +285,7 @@ class _MapBuilder(SignatureBuilder):
 
     def given(self, arguments: int) -> int:
         """Return the number of positional arguments of a call, including `self`."""
-        every = len(inspect.signature(self.takes()[0]).parameters)
+        every = len(signature_of(self.takes()[0]).parameters)
         return arguments + every - len(self.argument_parameters())
 
 

@@ -110,3 +110,12 @@ def _evaluated_late(annotated: Any, names: dict[str, Any], *, extras: bool) -> d
         written.__annotations__ = texts
         hints |= typing.get_type_hints(written, globalns=dict(known), localns=names, include_extras=extras)
     return hints
+
+
+def signature_of(function: Any) -> inspect.Signature:
+    """Return the signature of a function, whose annotations may name what has no value yet, as Python 3.14 allows."""
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return inspect.signature(function, annotation_format=annotationlib.Format.FORWARDREF)
+    return inspect.signature(function)

@@ -219,11 +219,7 @@ def _split(df: DataFrame, op: Column, by_op: Mapping[str, Column], ignored: Iter
     with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
         rows = df.select(sf.inline(chosen.otherwise(wrong)))
         fields = rows.select(f"{_ROW}.*").columns
-        if ROW_KIND in map(str.casefold, fields):
-            raise RejectedError(
-                "SCHEMA_MISMATCH",
-                f"the rows already have a column {ROW_KIND}, which the result adds; rename it in the events",
-            )
+        refuse_taken(ROW_KIND, fields)
     return rows.select(ROW_KIND, f"{_ROW}.*")
 
 
@@ -349,6 +345,15 @@ def _overlaid(row: st.StructType, data: Column, old: Column, names: Column) -> C
         sf.when(sf.array_contains(names, name), old[name]).otherwise(data[name]).alias(name) for name in row.names
     )
     return sf.when(old.isNotNull(), sf.struct(*fields))
+
+
+def refuse_taken(added: str, names: Iterable[str]) -> None:
+    """Refuse events whose rows have a column that the result adds. Raises RejectedError SCHEMA_MISMATCH."""
+    if added in map(str.casefold, names):
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"the rows already have a column {added}, which the result adds; rename it in the events",
+        )
 
 
 def require_columns(df: DataFrame, names: Iterable[str], remedy: str) -> None:

@@ -8,8 +8,9 @@ Each event is decoded in Python (`foldflight.spark.connectvalues`), because the 
 from __future__ import annotations
 
 import difflib
+import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Literal, get_args
@@ -21,12 +22,16 @@ from pyspark.sql import types as st
 
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
-from foldflight.spark.cdc import require_columns, split_changes, table_schema
+from foldflight.spark.cdc import refuse_taken, require_columns, split_changes, table_schema
 from foldflight.spark.connectvalues import Binary, Decimals, Decode, Described, Refused, Times, Words, decoder
 from foldflight.spark.upserts import upserts
+from foldflight.spark.versions.sessions import is_case_sensitive
 from foldflight.spark.versions.types import arrow_type, spark_type
 
 Row = dict[str, Any]
+Decoders = dict[str, Decode | None]
+"""How to read each declared column of the events with one schema block; None if the block lacks the column."""
+
 Event = dict[str, Any]
 
 _VALUE: Final = "value"
@@ -134,7 +139,7 @@ def from_debezium(
         words={name: words[0].get(name, words[1]) for name in row.names},
         table=table,
         fills_missing=missing == "null",
-        is_case_sensitive=df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true",
+        is_case_sensitive=is_case_sensitive(df.sparkSession),
         keys=None if key_names is None else tuple(key_names),
     )
     values = [sf.col(_VALUE).cast("binary").alias(_VALUE)]
@@ -258,11 +263,7 @@ def _check_table(table: str | None) -> None:
 
 def _check_names(row: st.StructType, times: object, keys: Iterable[str] | None) -> None:
     for name in (ROW_KIND, *(() if keys is None else (_SEQUENCE, _DELETED))):
-        if name in map(str.casefold, row.names):
-            raise RejectedError(
-                "SCHEMA_MISMATCH",
-                f"the rows already have a column {name}, which the result adds; rename it in the events",
-            )
+        refuse_taken(name, row.names)
     for role, names in (("times", times if isinstance(times, Mapping) else ()), ("keys", keys or ())):
         for name in names:
             if name not in row.names:
@@ -285,14 +286,6 @@ def _described_columns(block: Any) -> dict[str, Described]:
 
 
 @dataclass
-class _Columns:
-    """How to read the rows of events with one schema block, or without one."""
-
-    decoders: dict[str, Decode | None]  # by declared name; None if the schema block lacks the column
-    described: dict[str, Described] | None
-
-
-@dataclass
 class Reader:
     """The task that reads events: batches of `value` to batches of rows.
 
@@ -311,7 +304,7 @@ class Reader:
     fills_missing: bool
     is_case_sensitive: bool
     keys: tuple[str, ...] | None
-    _by_block: dict[bytes, _Columns] = field(default_factory=dict)
+    _by_block: dict[bytes, Decoders] = field(default_factory=dict)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of each batch of events."""
@@ -328,14 +321,14 @@ class Reader:
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _rows(self, value: bytes, offset: int) -> list[Row]:
-        event, columns = self._parsed(value)
+        event, decoders = self._parsed(value)
         if event is None:  # a tombstone with a schema block
             return []
         if not isinstance(event, dict):
             raise _refused(f"an event is not an object: {_text_of(value)}")
         op, source = event.get("op"), event.get("source")
         if op is None or not _FLATTENED.isdisjoint(event):
-            return self._without_op(event, columns, offset, value)
+            return self._without_op(event, decoders, offset, value)
         if self.table is not None and not _is_of(self.table, source):
             return []
         if op in _NO_ROWS:
@@ -350,21 +343,21 @@ class Reader:
             given = before if op == "d" else after
             if given is None:
                 raise _refused(f"an event lacks its {'old' if op == 'd' else 'new'} row; its operation is {op}")
-            return [self._upsert(given, columns, _position(source, offset), is_deleted=op == "d")]
+            return [self._upsert(given, decoders, _position(source, offset), is_deleted=op == "d")]
         rows = []
         if op in ("u", "d"):
             if before is None:
                 raise _refused(
                     f"an event lacks its old row, before; {_WHOLE_ROWS}, or give keys= to keep the last row of each key"
                 )
-            rows.append({ROW_KIND: "-U" if op == "u" else "-D", **self._row(before, columns)})
+            rows.append({ROW_KIND: "-U" if op == "u" else "-D", **self._row(before, decoders)})
         if op != "d":
             if after is None:
                 raise _refused("an event lacks its new row, after")
-            rows.append({ROW_KIND: "+U" if op == "u" else "+I", **self._row(after, columns)})
+            rows.append({ROW_KIND: "+U" if op == "u" else "+I", **self._row(after, decoders)})
         return rows
 
-    def _without_op(self, event: Event, columns: _Columns, offset: int, value: bytes) -> list[Row]:
+    def _without_op(self, event: Event, decoders: Decoders, offset: int, value: bytes) -> list[Row]:
         """Return the rows of what is no envelope: a flattened event, or one that changes no row."""
         names = set(event)
         is_heartbeat = names in ({"ts_ms"}, {"ts_ms", "ts_us", "ts_ns"})
@@ -392,23 +385,25 @@ class Reader:
             said = ".".join(part for part in (source["schema"], source["table"]) if part)
             if self.table != said and not self.table.endswith(f".{said}"):
                 return []
-        return [self._upsert(event, columns, _position(source, offset), is_deleted=is_deleted)]
+        return [self._upsert(event, decoders, _position(source, offset), is_deleted=is_deleted)]
 
-    def _upsert(self, row: Row, columns: _Columns, position: Row, *, is_deleted: bool) -> Row:
+    def _upsert(self, row: Row, decoders: Decoders, position: Row, *, is_deleted: bool) -> Row:
         assert self.keys is not None
         if not is_deleted:
-            return {**self._row(row, columns), _SEQUENCE: position, _DELETED: False}
+            return {**self._row(row, decoders), _SEQUENCE: position, _DELETED: False}
         found = dict.fromkeys(self.types)  # the other columns of a deleted row are not its own
-        return {**found, **self._row(row, columns, self.keys), _SEQUENCE: position, _DELETED: True}
+        return {**found, **self._row(row, decoders, self.keys), _SEQUENCE: position, _DELETED: True}
 
-    def _row(self, row: Any, columns: _Columns, only: Iterable[str] | None = None) -> Row:
+    def _row(self, row: Any, decoders: Decoders, only: Iterable[str] | None = None) -> Row:
         if not isinstance(row, dict):
             raise _refused(f"the row of an event is not an object: {_text_of(row)}")
-        folded = None if self.is_case_sensitive else {name.casefold(): name for name in row}
+        folded: dict[str, str] | None = None  # most events have the names as they are declared
         found: Row = {}
         for name in self.types if only is None else only:
-            given = name if name in row or folded is None else folded.get(name.casefold(), name)
-            decode = columns.decoders[name]
+            given, decode = name, decoders[name]
+            if name not in row and not self.is_case_sensitive:
+                folded = {each.casefold(): each for each in row} if folded is None else folded
+                given = folded.get(name.casefold(), name)
             if given not in row or decode is None:
                 if not self.fills_missing:
                     raise _lacks(name, row)
@@ -421,7 +416,7 @@ class Reader:
                 raise _refused(f"the column {name} of an event has the value {_text_of(value)}, {error}") from None
         return found
 
-    def _parsed(self, value: bytes) -> tuple[Any, _Columns]:
+    def _parsed(self, value: bytes) -> tuple[Any, Decoders]:
         """Return the event without its schema block, and how to read its rows."""
         # The same block begins nearly all events of a table, and is longer than the rest: it is parsed once.
         head, found, rest = value.partition(b',"payload":')
@@ -441,28 +436,29 @@ class Reader:
             raise _refused(f"an event is not JSON ({error}): {_text_of(value)}") from None
         if not (isinstance(event, dict) and set(event) == {"schema", "payload"}):
             if isinstance(event, dict) and "payload" in event and event.keys().isdisjoint({"op", *_FLATTENED}):
-                return event["payload"], self._columns(event.get("schema"))
-            return event, self._columns(None)
-        columns = self._columns(event["schema"])
+                return event["payload"], self._decoders(event.get("schema"))
+            return event, self._undescribed
+        decoders = self._decoders(event["schema"])
         if found and len(self._by_block) < _SCHEMAS_MAX and _is_block(head):
-            self._by_block[head] = columns
-        return event["payload"], columns
+            self._by_block[head] = decoders
+        return event["payload"], decoders
 
-    def _columns(self, block: Any) -> _Columns:
-        described = _described_columns(block) if block else {}
-        key = b"" if not described else None
-        if key is not None and key in self._by_block:
-            return self._by_block[key]
-        by_name = described if self.is_case_sensitive else {name.casefold(): each for name, each in described.items()}
-        decoders: dict[str, Decode | None] = {}
-        for name, type_ in self.types.items():
-            each = described.get(name) or by_name.get(name if self.is_case_sensitive else name.casefold())
-            is_absent = bool(described) and each is None
-            decoders[name] = None if is_absent else decoder(type_, each, self.words[name])
-        columns = _Columns(decoders, described or None)
-        if key is not None:
-            self._by_block[key] = columns
-        return columns
+    def _decoders(self, block: Any) -> Decoders:
+        described = _described_columns(block)
+        if not described:
+            return self._undescribed
+        fold = str if self.is_case_sensitive else str.casefold
+        by_name = {fold(name): each for name, each in described.items()}
+        found = {name: described.get(name) or by_name.get(fold(name)) for name in self.types}
+        return {
+            name: None if found[name] is None else decoder(type_, found[name], self.words[name])
+            for name, type_ in self.types.items()
+        }
+
+    @functools.cached_property
+    def _undescribed(self) -> Decoders:
+        """How to read events without a schema block."""
+        return {name: decoder(type_, None, self.words[name]) for name, type_ in self.types.items()}
 
 
 def _is_block(head: bytes) -> bool:
@@ -476,7 +472,7 @@ def _is_block(head: bytes) -> bool:
 def _json(text: bytes) -> Any:
     """Return the value of JSON; numbers with a fraction as Decimal. Raises ValueError."""
     try:
-        return _LOADS(text)
+        return json.loads(text, parse_float=Decimal, parse_constant=_not_json)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except InvalidOperation:
@@ -485,11 +481,6 @@ def _json(text: bytes) -> Any:
 
 def _not_json(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON")
-
-
-_LOADS: Final[Callable[[bytes], Any]] = lambda text: json.loads(  # noqa: E731
-    text, parse_float=Decimal, parse_constant=_not_json
-)
 
 
 def _is_of(table: str, source: Any) -> bool:

@@ -62,8 +62,15 @@ def raise_error(code: str, *message: str | Column) -> Column:
         code: The code of the error.
         message: Texts and columns of texts, joined. Without NULL, which would hide the message.
     """
-    parts = (sf.lit(each) if isinstance(each, str) else each for each in message)
-    return sf.raise_error(sf.concat(sf.lit(f"foldflight: {code}: "), *parts, sf.lit(f"\n{pointer(code)}")))
+    begin, end = text_around(code)
+    return sf.raise_error(
+        sf.concat(*(sf.lit(each) if isinstance(each, str) else each for each in (begin, *message, end)))
+    )
+
+
+def text_around(code: str) -> tuple[str, str]:
+    """Return what stands before and after the message of an error that Spark raises, so that `error_of` finds it."""
+    return f"foldflight: {code}: ", f"\n{pointer(code)}"
 
 
 def moved_checkpoint(error: Exception) -> FoldflightError | None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from foldflight.engine.query.layout import KIND, RETRACTING
-from foldflight.errors import pointer
 from foldflight.lift.tree import Expr
+from foldflight.spark.errors import text_around
 
 __all__ = ["SIGN", "Quotient", "Text", "constant", "error_text", "expression", "named", "quotient_key", "text"]
 
@@ -211,11 +211,12 @@ def error_text(
     before = f"\n  function: {function}"
     for title, columns in (("group", group), ("row", row)):
         for index, column in enumerate(columns):
-            begin = f"\n  {title}: " if index == 0 else ", "
+            lead = f"\n  {title}: " if index == 0 else ", "
             texts += [
-                text(f"{before}{begin}{names.get(column, column)}="),
+                text(f"{before}{lead}{names.get(column, column)}="),
                 f"coalesce(CAST({column} AS STRING), 'NULL')",
             ]
             before = ""
-    texts.append(text(f"{before}\n{pointer(code)}"))
-    return f"concat({text(f'foldflight: {code}: ')}, {message}, {', '.join(texts)})"
+    begin, end = text_around(code)
+    texts.append(text(f"{before}{end}"))
+    return f"concat({text(begin)}, {message}, {', '.join(texts)})"

@@ -23,6 +23,7 @@ from foldflight.spark.columns import column_named, column_of, is_column, rejecti
 from foldflight.spark.errors import raise_error
 from foldflight.spark.grouping import group_by
 from foldflight.spark.types import is_collated
+from foldflight.spark.versions.sessions import is_case_sensitive
 
 _SEQUENCE: Final = "foldflight sequence"
 _ROW: Final = "foldflight row"
@@ -138,8 +139,7 @@ def upserts(
         )
     parts = [column_of(df, each, f"the sequence {each!r}") for each in written]
     sequence = parts[0] if len(parts) == 1 else sf.struct(*(part.alias(f"f{at}") for at, part in enumerate(parts)))
-    is_case_sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
-    folded = str if is_case_sensitive else str.casefold
+    folded = str if is_case_sensitive(df.sparkSession) else str.casefold
     key_columns = set(map(folded, key_names))
     others = [name for name in df.columns if folded(name) not in key_columns]
     row = sf.struct(*map(column_named, others)) if others else sf.struct(sf.lit(True).alias("exists"))

@@ -18,7 +18,7 @@ from pyspark.sql import types as st
 
 from foldflight.client import FunctionHandle
 from foldflight.errors import RejectedError
-from foldflight.spark.versions.sessions import check_workers
+from foldflight.spark.versions.sessions import check_workers, is_case_sensitive
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import SETS, Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, calls_in
@@ -80,8 +80,8 @@ class Planner:
 
     def __post_init__(self) -> None:
         """Read how names are compared, and write windowing table functions as queries that Spark knows."""
-        text, conf = self.analysis.text, self.analysis.spark.conf
-        text.is_case_sensitive = conf.get("spark.sql.caseSensitive") == "true"
+        text = self.analysis.text
+        text.is_case_sensitive = is_case_sensitive(self.analysis.spark)
         self._tables = windowed_tables(text)
         self._lists = self.analysis.edits.copy()
         as_plain_tables(text, self._tables, self._lists)

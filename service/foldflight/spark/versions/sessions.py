@@ -136,6 +136,11 @@ def _spark_sum(session: SparkSession) -> str:
     return "sum({0})" if is_checked else "try_sum({0})"
 
 
+def is_case_sensitive(session: SparkSession) -> bool:
+    """Return whether names that differ by case are different names."""
+    return session.conf.get("spark.sql.caseSensitive", "false") == "true"
+
+
 def is_remote(one: SparkSession | DataFrame) -> bool:
     """Return whether a session, or that of a query, is one of Spark Connect."""
     return type(one).__module__.startswith("pyspark.sql.connect.")

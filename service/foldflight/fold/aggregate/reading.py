@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
+from functools import cached_property
 from types import CodeType, FunctionType
 from typing import Any, Final
 
@@ -112,7 +113,13 @@ class Reading:
                 is_own = before.opname.startswith("LOAD_FAST") and _variables(before)[-1] in own
                 if not is_own and not self._attribute_reads(name):
                     return False
-        return all(map(self._methods_read, _SPECIAL))
+        return all(map(self._methods_read, self._special))
+
+    @cached_property
+    def _special(self) -> Sequence[str]:
+        """The methods that operators and functions of Python call, of the author's classes and of their types."""
+        bases = {base for each in self.classes for base in (*inspect.getmro(each), *inspect.getmro(type(each)))}
+        return [name for name in _SPECIAL if any(name in vars(base) for base in bases - {object, type})]
 
     def _attribute_reads(self, name: str) -> bool:
         owned = any(isinstance(inspect.getattr_static(each, name, None), _METHODS) for each in self.classes)

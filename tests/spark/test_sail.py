@@ -5,9 +5,11 @@ Its tasks are threads of one process, and its optimiser knows nothing of Spark's
 
 from __future__ import annotations
 
+import datetime
 import math
 import random
 from collections import Counter
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -148,6 +150,54 @@ def test_random_frames(classic: Any, ours: Functions, seed: int) -> None:
     expected = run_over({"range": calls["range"]}, rows, keys=["k"], order_by=["o"])
     found = over(df, "k", order_by="o").agg(range=calls["range"]).orderBy("id").collect()
     assert [row.asDict() for row in found] == sorted(expected, key=lambda row: row["id"])
+
+
+TIMES = [datetime.time(9, 0, 0, 1), datetime.time(9), datetime.time(23, 59, 59, 999_999), None]
+DAYS = [datetime.timedelta(days=-1, microseconds=1), datetime.timedelta(days=-1), datetime.timedelta(0), None]
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        ("time", TIMES),
+        ("interval day to second", DAYS),
+        ("binary", [b"", b"\0", b"\xff", None]),
+        ("struct<a: int, b: string>", [(1, "x"), (1, None), (None, "x"), None]),
+        ("struct<t: time, x: double>", [(TIMES[0], 0.5), (TIMES[1], 0.5), (TIMES[1], None), None]),
+        ("array<time>", [TIMES[:1], TIMES[:2], [], None]),
+        ("array<struct<d: interval day to second>>", [[(DAYS[0],)], [(DAYS[1],)], [(None,)], None]),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_keys_that_its_hash_or_its_frames_lack(classic: Any, ours: Functions, type_: str, values: list[Any]) -> None:
+    """TIME, intervals, BINARY and STRUCT are keys of groups, of one and of two phases, and keys and order of OVER."""
+    chosen = random.Random(4).choices(range(len(values)), k=200)
+    df = classic.createDataFrame(
+        [(values[place], place, number) for number, place in enumerate(chosen)], f"k {type_}, place int, v bigint"
+    ).repartition(5)
+    counted = Counter(chosen)
+    for use in (ours["count"]("v"), ours["count"]("v").distinct()):
+        found = group_by(df, "k").agg(n=use).collect()
+        assert Counter({values.index(plain(row.k)): row.n for row in found}) == counted
+        assert len(found) == len(values)
+    rows = over(df, "k", order_by="v").agg(n=ours["count"]()).collect()
+    expected = [(place, chosen[: at + 1].count(place)) for at, place in enumerate(chosen)]
+    assert [(row.place, row.n) for row in sorted(rows, key=lambda row: row.v)] == expected
+    ordered = over(df, order_by="k").agg(n=ours["count"]()).collect()
+    peers = {row.place: row.n for row in ordered}
+    assert all(row.n == peers[row.place] for row in ordered)
+    order = sorted(peers, key=lambda place: peers[place])
+    assert values[order[0]] is None
+    assert [peers[place] for place in order] == list(accumulate(counted[place] for place in order))
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a key as it was written, with tuples for rows and bytes for buffers."""
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, tuple):
+        return tuple(value)
+    return [plain(each) for each in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize(

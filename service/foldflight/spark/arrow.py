@@ -60,14 +60,37 @@ def arrow_function(
     return run
 
 
-def hash_of(keys: pa.Schema) -> Column:
-    """Return the hash of the keys, which puts equal keys into one partition.
+def hash_of(rows: DataFrame, keys: pa.Schema) -> Column:
+    """Return the hash of the keys of rows, which puts equal keys into one partition.
 
     The hash that Sail repartitions by differs between 0.0 and -0.0, and its xxhash64 between NaNs of different bits.
     """
+    as_texts = any(_lacks_hash(key.type) for key in keys) and not is_spark(rows.sparkSession)
     return sf.xxhash64(
-        *(sf.nanvl(key.name, sf.lit(math.nan)) if pa.types.is_floating(key.type) else key.name for key in keys)
+        *(
+            sf.nanvl(key.name, sf.lit(math.nan))
+            if pa.types.is_floating(key.type)
+            else (_hashable(sf.col(key.name), key.type) if as_texts else sf.col(key.name))
+            for key in keys
+        )
     )
+
+
+def _lacks_hash(type_: pa.DataType) -> bool:
+    """Return whether Sail's hash does not take values of a type: TIME, intervals, and what they are parts of."""
+    parts = [type_.field(at).type for at in range(type_.num_fields)]
+    return pa.types.is_time(type_) or pa.types.is_duration(type_) or any(map(_lacks_hash, parts))
+
+
+def _hashable(column: Column, type_: pa.DataType) -> Column:
+    """Return what Sail can hash, and is equal for equal values."""
+    if not _lacks_hash(type_):
+        return column
+    if pa.types.is_list(type_):
+        return sf.transform(column, lambda item: _hashable(item, type_.value_type))
+    if pa.types.is_struct(type_):
+        return sf.struct(*(_hashable(column[each.name], each.type).alias(each.name) for each in type_))
+    return column.cast("string")
 
 
 def together(rows: DataFrame, hashed: Column | None, order: Sequence[Column]) -> DataFrame:
@@ -81,7 +104,9 @@ def together(rows: DataFrame, hashed: Column | None, order: Sequence[Column]) ->
     if order and not is_spark(rows.sparkSession):
         # Sail's optimiser removes a sort that none of its own operators needs, and a window function needs one.
         window = Window.partitionBy(sf.lit(1) if hashed is None else hashed).orderBy(*order)
-        return rows.withColumn(_ROW_NUMBER, sf.row_number().over(window))
+        # It would reckon with a frame of RANGE, which it does not have for TIME, intervals, BINARY and STRUCT.
+        by_rows = window.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+        return rows.withColumn(_ROW_NUMBER, sf.row_number().over(by_rows))
     parted = rows.repartition(1) if hashed is None else rows.repartition(hashed)
     return parted.sortWithinPartitions(*order) if order else parted
 

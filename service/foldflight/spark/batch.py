@@ -84,7 +84,7 @@ def _with_their_rows(query: Query, rows: DataFrame, *, strict: bool) -> DataFram
 
 
 def _by_key(query: Query, arrived: DataFrame, final: FinalFold) -> DataFrame:
-    hashed = arrived.withColumn(HASH, hash_of(query.layout.keys))
+    hashed = arrived.withColumn(HASH, hash_of(arrived, query.layout.keys))
     order = [sf.col(HASH), *_retractions_last(query)] if final.needs_order else []
     return together(hashed, sf.col(HASH), order)
 

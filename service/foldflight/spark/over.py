@@ -188,7 +188,7 @@ class OverFrame:
         keys = [sf.col(name) for name in query.layout.keys.names]
         order = zip(query.layout.order.names, self.order, strict=True)
         sorting = [*keys, *(_sorted(sf.col(name), each) for name, each in order)]
-        arrived = together(rows, hash_of(query.layout.keys) if keys else None, sorting)
+        arrived = together(rows, hash_of(rows, query.layout.keys) if keys else None, sorting)
         functions = [call.function for part in query.parts for call in part.query.opening.calls]
         function = arrow_function(OverFold(query), step_name("over", functions), query.traced)
         return as_intervals(arrived.mapInArrow(function, results), wanted)

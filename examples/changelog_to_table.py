@@ -29,6 +29,8 @@ def main(servers: str, topic: str, target: str, checkpoint: str) -> None:
     spark = SparkSession.builder.getOrCreate()
     configure(spark)
     kafka = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
+    # Otherwise Kafka also gives the events of transactions that a connector has aborted and then sends again.
+    kafka |= {"kafka.isolation.level": "read_committed"}
     events = spark.readStream.format("kafka").options(**kafka).load()
     query = write_table(
         totals(events), target, keys=["customer"], checkpoint=checkpoint, trigger="10 seconds", create=True

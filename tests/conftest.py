@@ -32,7 +32,7 @@ class Turn:
     """Runs one of several equal parts of the tests that are selected, and those that are marked `every_turn`.
 
     CI runs one part of the slow tests for each commit, which the commit chooses. Each part has every n-th test, so the
-    cases of one parametrised test are spread over all parts.
+    cases of one parametrised test are spread over all parts. A module that is marked `together` counts as one test.
     """
 
     def __init__(self, turn: str) -> None:
@@ -45,7 +45,12 @@ class Turn:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselect the tests of other turns."""
         candidates = [item for item in items if item.get_closest_marker("every_turn") is None]
-        others = {id(item) for index, item in enumerate(candidates) if index % self.turns != self.number}
+        units: dict[object, int] = {}
+        for item in candidates:
+            is_alone = item.get_closest_marker("together") is None
+            units.setdefault(item.nodeid if is_alone else item.path, len(units))
+        places = {id(item): units.get(item.nodeid, units.get(item.path)) for item in candidates}
+        others = {each for each, place in places.items() if place is not None and place % self.turns != self.number}
         config.hook.pytest_deselected(items=[item for item in items if id(item) in others])
         items[:] = [item for item in items if id(item) not in others]
 

@@ -29,7 +29,7 @@ def programs() -> Path | None:
 
 
 @contextmanager
-def private_postgres() -> Iterator[str]:
+def private_postgres(**settings: object) -> Iterator[str]:
     """Run a server while the block runs, and yield the URL of its database. It does not run as root, as it demands."""
     binaries = programs()
     assert binaries is not None, MISSING
@@ -52,6 +52,7 @@ def private_postgres() -> Iterator[str]:
         access = data / "pg_hba.conf"
         access.write_text(f"host all {WITH_PASSWORD} all scram-sha-256\n{access.read_text()}")
         options = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "fsync": "off"}
+        options |= settings
         command = [binaries / "postgres", "-D", data, *(f"--{name}={value}" for name, value in options.items())]
         with (folder / "log").open("w") as log:
             server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, **owner)

@@ -1,0 +1,75 @@
+"""Spark as a process of its own, which has the jars of Kafka and can be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.maven import jars
+from tests.spark_sessions import PROVIDER, java_options, local_builder
+
+HERE = Path(__file__).parent
+
+
+class SparkProcess:
+    """A driver that runs functions of modules, with its session as their first argument."""
+
+    def __init__(self, folder: Path, packages: list[Path]) -> None:
+        self._pool = ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), initializer=_start, initargs=(folder, packages)
+        )
+        self._pid: int = self._pool.submit(os.getpid).result()
+
+    def ask(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Return what a function returns, or raise what it raises; BrokenProcessPool, if it kills the process."""
+        return self._pool.submit(_run, function, arguments, options).result()
+
+    def close(self) -> None:
+        """Kill the driver and its JVM."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)
+        self._pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def spark_process(folder: Path) -> Iterator[SparkProcess]:
+    """Run a driver while the block runs."""
+    process = SparkProcess(folder, jars(HERE / "jars-spark.txt"))
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def _start(folder: Path, packages: list[Path]) -> None:
+    from foldflight.spark.java import prepare_local
+
+    os.setsid()  # it is killed with its JVM
+    warnings.simplefilter("ignore")
+    prepare_local(os.environ)
+    root = Path(__file__).parents[2]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(root / "service"), str(root)])
+    os.environ["SPARK_SUBMIT_OPTS"] = java_options()
+    spark = (
+        local_builder(folder)
+        .config("spark.jars", ",".join(map(str, packages)))
+        .config("spark.sql.session.timeZone", "UTC")
+        .config(PROVIDER, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+
+
+def _run(function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    from pyspark.sql import SparkSession
+
+    return function(SparkSession.getActiveSession(), *arguments, **options)

@@ -206,8 +206,8 @@ class _Stream:
         )
         transport = connect([InView, InDict])["in_view"]("v").transport
         self._query = Query.of(transport, {"n": call}, layout, stream=StreamOptions())
-        opening = self._query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
-        self._exchange = GroupedExchange(transport, opening, self._query.layout)
+        open_request = self._query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
+        self._exchange = GroupedExchange(transport, open_request, self._query.layout)
         self._cache = RunCache(bytes_max=256 << 20, shared=HostCache(folder, bytes_max=4 << 30))
         self._store = MemoryStore()
 

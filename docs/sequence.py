@@ -83,17 +83,17 @@ def _parsed(text: str) -> _Diagram:
     names: dict[str, str] = {}
     messages: list[_Message] = []
     loops: list[_Loop] = []
-    opened: list[tuple[str, int]] = []
+    open_reply: list[tuple[str, int]] = []
     y = _BOX_HEIGHT + 10
     for line in lines[1:]:
         if found := _PARTICIPANT.fullmatch(line):
             names[found[1]] = found[2]
         elif found := _LOOP.fullmatch(line):
-            opened.append((found[1], y + _STEP // 2))
+            open_reply.append((found[1], y + _STEP // 2))
             y += _STEP
-        elif line == "end" and opened:
+        elif line == "end" and open_reply:
             y += _STEP // 2
-            loops.append(_Loop(*opened.pop(), y))
+            loops.append(_Loop(*open_reply.pop(), y))
         elif (found := _MESSAGE.fullmatch(line)) and {found[1], found[3]} <= set(names):
             y += _STEP
             lane = list(names).index

@@ -19,7 +19,7 @@ from foldflight.errors import RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.functions.query.call import Call
 from tests.ports import free_port
-from tests.wire.kit import end_epoch, opening, rows
+from tests.wire.kit import end_epoch, open_request, rows
 
 ROOT = Path(__file__).parents[2]
 # What the compose file takes from a registry; here it is made of binaries that tools.sh has found.
@@ -107,8 +107,10 @@ class Fleet:
             return False
         transport = FlightTransport([self.url], deadline_s=60)
         with ExitStack() as stack:
-            opened = [stack.enter_context(transport.open(opening(COUNT))).opened for _ in range(4 * number)]
-        return len({each.server_id for each in opened}) == number
+            open_replies = [
+                stack.enter_context(transport.open(open_request(COUNT))).open_reply for _ in range(4 * number)
+            ]
+        return len({each.server_id for each in open_replies}) == number
 
     def are_healthy(self, *servers: str) -> bool:
         """Return whether the container engine reports servers, by default all, as healthy."""
@@ -197,13 +199,13 @@ class Load:
         batch = rows(*((row % 7, 0) for row in range(self.ROWS)))
         expected = [sum(row % 7 == slot for row in range(self.ROWS)) for slot in range(7)]
         try:
-            with self._transport.open(opening(COUNT)) as exchange:
+            with self._transport.open(open_request(COUNT)) as exchange:
                 epoch = 0
                 while not self._stop.wait(self._pause_s):
                     epoch += 1
                     self._one_epoch(exchange, epoch, batch, expected)
                     self.epochs[place] = epoch
-                    self.servers[place].add(exchange.opened.server_id)
+                    self.servers[place].add(exchange.open_reply.server_id)
         except BaseException as problem:  # the thread's own; `check` raises it
             self.problems.append(problem)
 

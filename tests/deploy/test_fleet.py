@@ -17,7 +17,7 @@ from foldflight.client import FlightTransport
 from foldflight.functions.query.call import Call
 from tests.deploy.kit import COUNT, Fleet, Load, docker
 from tests.spark_sessions import JAVA_OPTIONS
-from tests.wire.kit import end_epoch, eventually, opening, rows
+from tests.wire.kit import end_epoch, eventually, open_request, rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.every_turn, pytest.mark.usefixtures("images")]
 
@@ -49,8 +49,8 @@ def test_streams_of_one_client_spread_over_all_servers(fleet: Fleet) -> None:
     """The balancer distributes twenty exchanges of one connection evenly."""
     transport = FlightTransport([fleet.url], deadline_s=30)
     with ExitStack() as stack:
-        exchanges = [stack.enter_context(transport.open(opening(COUNT))) for _ in range(20)]
-        by_server = Counter(exchange.opened.server_id for exchange in exchanges)
+        exchanges = [stack.enter_context(transport.open(open_request(COUNT))) for _ in range(20)]
+        by_server = Counter(exchange.open_reply.server_id for exchange in exchanges)
         shown = {each["server_id"]: each["exchanges"]["open"] for each in fleet.status()}
     assert len(by_server) == 2
     assert min(by_server.values()) >= 6, by_server
@@ -64,7 +64,7 @@ def test_prometheus_has_what_was_sent(fleet: Fleet) -> None:
     before = [fleet.total(each) for each in series]
     transport = FlightTransport([fleet.url], deadline_s=30)
     for _ in range(6):
-        with transport.open(opening(Call("sum", ("value",)), Call("max", ("value",)))) as exchange:
+        with transport.open(open_request(Call("sum", ("value",)), Call("max", ("value",)))) as exchange:
             exchange.chunk(rows(*((slot, 0, slot) for slot in range(100))))
             exchange.chunk(rows(*((slot, 2, slot) for slot in range(30))))
             end_epoch(exchange, 1)
@@ -154,8 +154,8 @@ def test_a_server_that_is_silent(fleet: Fleet, harm: Callable[[str], Callable[[]
                 assert eventually(lambda: "timed out" in problems(fleet), SOON_S)
             transport = FlightTransport([fleet.url], deadline_s=30)
             with ExitStack() as stack:
-                new = [stack.enter_context(transport.open(opening(COUNT))) for _ in range(8)]
-                assert len({exchange.opened.server_id for exchange in new}) == 1
+                new = [stack.enter_context(transport.open(open_request(COUNT))) for _ in range(8)]
+                assert len({exchange.open_reply.server_id for exchange in new}) == 1
         finally:
             undo()
         assert eventually(load.goes_on, SOON_S)

@@ -16,7 +16,7 @@ from testcontainers.core.container import DockerContainer
 from foldflight.client import FlightTransport, close_connections
 from foldflight.exchange.failover.steps import FailoverBounds
 from tests.deploy.kit import COUNT, docker
-from tests.wire.kit import end_epoch, eventually, opening, rows
+from tests.wire.kit import end_epoch, eventually, open_request, rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.every_turn, pytest.mark.usefixtures("images")]
 
@@ -101,7 +101,7 @@ def test_it_folds_without_rights_and_with_a_bounded_share_of_the_machine() -> No
     server = Server(IMAGE, "serve", "--workers", "2").with_kwargs(**RESTRICTED, nano_cpus=10**9, mem_limit="1g")
     with server:
         server.await_ready()
-        with FlightTransport([server.url], deadline_s=30).open(opening(COUNT)) as exchange:
+        with FlightTransport([server.url], deadline_s=30).open(open_request(COUNT)) as exchange:
             exchange.chunk(rows((0, 0), (0, 0)))
             assert end_epoch(exchange, 1)["output_0"].to_pylist() == [2]
         metrics = server.page("/metrics")[1]
@@ -157,7 +157,7 @@ def test_any_user_may_run_it() -> None:
     """As on OpenShift, an image runs as an unknown user in the group of root."""
     with Server().with_kwargs(**RESTRICTED, user="1000660000:0") as server:
         server.await_ready()
-        with FlightTransport([server.url], deadline_s=30).open(opening(COUNT)) as exchange:
+        with FlightTransport([server.url], deadline_s=30).open(open_request(COUNT)) as exchange:
             exchange.chunk(rows((0, 0), (0, 0)))
             assert end_epoch(exchange, 1)["output_0"].to_pylist() == [2]
 
@@ -177,7 +177,7 @@ def test_health_from_start_to_drain() -> None:
         health = "{{.State.Health.Status}}"
         assert eventually(lambda: docker("inspect", "--format", health, name) == "healthy")
         transport = FlightTransport([server.url], deadline_s=30, bounds=FailoverBounds(patience_s=0))
-        with transport.open(opening(COUNT)) as exchange:
+        with transport.open(open_request(COUNT)) as exchange:
             exchange.chunk(rows((0, 0)))
             assert end_epoch(exchange, 1)["output_0"].to_pylist() == [1]
             docker("kill", "--signal", "TERM", name)
@@ -196,7 +196,7 @@ def test_a_drain_has_an_end() -> None:
     with Server(IMAGE, "serve", "--drain-s", "1") as server:
         server.await_ready()
         name = server.get_wrapped_container().id
-        with FlightTransport([server.url], deadline_s=30).open(opening(COUNT)):
+        with FlightTransport([server.url], deadline_s=30).open(open_request(COUNT)):
             docker("kill", "--signal", "TERM", name)
             state = "{{.State.Status}} {{.State.ExitCode}}"
             assert eventually(lambda: docker("inspect", "--format", state, name) == "exited 3")

@@ -20,7 +20,7 @@ from foldflight.functions.query.call import Call
 from foldflight.server.run.lifecycle import Server, serving
 from tests.browser import browser_page
 from tests.wire import wire_functions
-from tests.wire.kit import STATE_KEY, end_epoch, eventually, opening, rows
+from tests.wire.kit import STATE_KEY, end_epoch, eventually, open_request, rows
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def busy(server: Server) -> Iterator[None]:
 
     def work() -> None:
         batch = rows(*((slot % 5000, 0) for slot in range(20_000)))
-        with FlightTransport([server.url], deadline_s=60).open(opening(COUNT)) as exchange:
+        with FlightTransport([server.url], deadline_s=60).open(open_request(COUNT)) as exchange:
             for epoch in range(1, 1_000_000):
                 exchange.chunk(batch)
                 end_epoch(exchange, epoch)
@@ -75,7 +75,7 @@ def fleet() -> Iterator[Server]:
         failing = FlightTransport([server.url], deadline_s=60, bounds=FailoverBounds(patience_s=0))
         with (
             contextlib.suppress(FunctionError),
-            failing.open(opening(Call("fails_to_accumulate", ("value",)))) as exchange,
+            failing.open(open_request(Call("fails_to_accumulate", ("value",)))) as exchange,
         ):
             exchange.chunk(rows((0, 0, 13)))
             end_epoch(exchange, 1)

@@ -121,7 +121,7 @@ class StreamEngine:
         self.layout = query.layout
         if not folds_first:
             # As where a call has no merge.
-            query = replace(query, opened=tuple(replace(call, can_merge=False) for call in query.opened))
+            query = replace(query, opened_calls=tuple(replace(call, can_merge=False) for call in query.opened_calls))
         self._hashed = len(keys) - (2 if options.has_sessions else 0)
         self._pack = (
             Pack(self.layout.partial, bounds, PartialFold(query, bounds, keeps_buckets=True))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import ListView, MapView, RejectedError, connect, udaf
-from foldflight.client.exchange import DirectExchange
+from foldflight.client.exchange import SingleServerExchange
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state.manifest import TableBounds
@@ -172,7 +172,7 @@ def test_views_are_dicts_and_lists(epochs: list[list[tuple[str, Any, Any]]], key
     """Changelogs and contents of views equal those of a class with a dict and a list; also with checkpoints."""
     with pytest.MonkeyPatch.context() as patch:
         if saves:
-            patch.setattr(DirectExchange, "wants_checkpoint", property(lambda each: each._opening.keeps_views))
+            patch.setattr(SingleServerExchange, "wants_checkpoint", property(lambda each: each._opening.keeps_views))
             run = BucketEpoch.run
             patch.setattr(BucketEpoch, "run", lambda epoch, blocks: run(epoch, cut(blocks)))
         found = stream(epochs, keys, ["kept", "asked", "held"])

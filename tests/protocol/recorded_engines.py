@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from foldflight.client import Functions, OpenExchange
 from foldflight.client.connection import Connection, Resolve
-from foldflight.client.failover import SurvivingExchange
+from foldflight.client.failover import FailoverExchange
 from foldflight.engine.batch.scalar import ScalarQuery, Steps
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.query.query import StreamOptions
@@ -56,12 +56,12 @@ class Tape:
     """The messages of one connection.
 
     Args:
-        opening: What opened it.
+        open_request: What opened it.
         engine: What the engine wrote.
         server: What the server wrote.
     """
 
-    opening: bytes
+    open_request: bytes
     engine: list[Message] = field(default_factory=list)
     server: list[Message] = field(default_factory=list)
 
@@ -72,30 +72,32 @@ def registry() -> Registry:
     return Registry.load([spark_functions, *maps])
 
 
-def server_of(opening: bytes, ask: Callable[[Wanted], Iterable[Frame]], limits: Limits) -> ServerExchange:
+def server_of(open_request: bytes, ask: Callable[[Wanted], Iterable[Frame]], limits: Limits) -> ServerExchange:
     """Return the server's end of an exchange."""
     return ServerExchange(
-        decode_open(opening), registry(), limits=limits, server_id="recorded", signer=StateSigner([KEY]), ask=ask
+        decode_open(open_request), registry(), limits=limits, server_id="recorded", signer=StateSigner([KEY]), ask=ask
     )
 
 
 class RecordingConnection(Connection):
     """A connection to a server's end in a thread. It writes down all messages."""
 
-    def __init__(self, opening: Open, resolve: Resolve | None, tape: Tape, limits: Limits, writes: int | None) -> None:
-        super().__init__(opening, resolve)
+    def __init__(
+        self, open_request: Open, resolve: Resolve | None, tape: Tape, limits: Limits, writes: int | None
+    ) -> None:
+        super().__init__(open_request, resolve)
         self._tape, self._writes = tape, writes
-        self._encode, self._decode = Encoder(opening.columns), Decoder(Role.SERVER)
+        self._encode, self._decode = Encoder(open_request.columns), Decoder(Role.SERVER)
         self._asked: SimpleQueue[Message | None] = SimpleQueue()
         self._replies: SimpleQueue[Message | BaseException] = SimpleQueue()
-        self._server = server_of(tape.opening, self._ask, limits)
+        self._server = server_of(tape.open_request, self._ask, limits)
         self._thread = Thread(target=self._serve, daemon=True)
-        self._reply(self._server.opened)
+        self._reply(self._server.open_reply)
         self._thread.start()
         self._start()
 
     def _reply(self, frame: Frame) -> None:
-        self._replies.put(encode(frame, self._server.opened.schema))
+        self._replies.put(encode(frame, self._server.open_reply.schema))
 
     def _ask(self, wanted: Frame) -> Iterator[Frame]:
         self._reply(wanted)
@@ -137,10 +139,10 @@ class RecordingConnection(Connection):
 class PlayedConnection(Connection):
     """A connection to the recorded server: it demands the messages of the recorded engine."""
 
-    def __init__(self, opening: Open, resolve: Resolve | None, tape: Tape, writes: int | None) -> None:
-        super().__init__(opening, resolve)
-        assert decode_open(encode_open(opening)) == decode_open(tape.opening)
-        self._encode, self._decode = Encoder(opening.columns), Decoder(Role.SERVER)
+    def __init__(self, open_request: Open, resolve: Resolve | None, tape: Tape, writes: int | None) -> None:
+        super().__init__(open_request, resolve)
+        assert decode_open(encode_open(open_request)) == decode_open(tape.open_request)
+        self._encode, self._decode = Encoder(open_request.columns), Decoder(Role.SERVER)
         self._demanded, self._replies, self._writes = iter(tape.engine), iter(tape.server), writes
         self._written = 0
         self._start()
@@ -208,15 +210,15 @@ class Transport:
         circuits, clock = Circuits(lambda: 0.5), _Still()
         urls = ["first", "second", "third"]
         coordinator = Coordinator(open, urls, circuits, bounds=self._bounds, now_s=clock.now_s)
-        return SurvivingExchange(open, coordinator, lambda _, opening: self._dial(opening, resolve), clock)
+        return FailoverExchange(open, coordinator, lambda _, open_request: self._dial(open_request, resolve), clock)
 
-    def _dial(self, opening: Open, resolve: Resolve | None) -> Connection:
+    def _dial(self, open_request: Open, resolve: Resolve | None) -> Connection:
         number = len(self.tapes)
         if self._played is None:
-            self.tapes.append(Tape(encode_open(opening)))
-            return RecordingConnection(opening, resolve, self.tapes[-1], self._limits, self._writes.get(number))
+            self.tapes.append(Tape(encode_open(open_request)))
+            return RecordingConnection(open_request, resolve, self.tapes[-1], self._limits, self._writes.get(number))
         self.tapes.append(next(self._played))
-        return PlayedConnection(opening, resolve, self.tapes[-1], self._writes.get(number))
+        return PlayedConnection(open_request, resolve, self.tapes[-1], self._writes.get(number))
 
 
 class _Still:
@@ -390,9 +392,9 @@ def moving(functions: Functions) -> Any:
 def emitting(functions: Functions) -> Any:
     """An exchange whose server answers after some of the rows."""
     columns = pa.schema([*CHUNK, ("emit", pa.bool_())])
-    opening = Open(CALLS[:2], columns, Returns(states=True, outputs=False), row_outputs=True, emits=True)
+    open_request = Open(CALLS[:2], columns, Returns(states=True, outputs=False), row_outputs=True, emits=True)
     found = []
-    with functions.transport.open(opening) as exchange:
+    with functions.transport.open(open_request) as exchange:
         for number in range(3):
             rows = batch([(each % 2, each + number, 1) for each in range(6)])
             emit = pa.array([bool(each % 3) for each in range(6)])
@@ -491,7 +493,7 @@ def main() -> None:
                 "result": result,
                 "tapes": [
                     {
-                        "open": b64encode(tape.opening).decode(),
+                        "open": b64encode(tape.open_request).decode(),
                         "engine": list(map(packed, tape.engine)),
                         "server": list(map(packed, tape.server)),
                     }

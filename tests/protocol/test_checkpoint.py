@@ -18,8 +18,8 @@ COLUMNS = pa.schema([("slot", pa.int32()), ("v", pa.int64()), ("w", pa.int32())]
 
 
 def pair(*, states: bool = True, limits: Limits = LIMITS) -> ExchangePair:
-    opening = Open((Call("weighted_avg", ("v", "w")),), COLUMNS, returns=Returns(states=states, outputs=True))
-    return ExchangePair(opening, Registry.load([WeightedAvg]), limits=limits)
+    open_request = Open((Call("weighted_avg", ("v", "w")),), COLUMNS, returns=Returns(states=states, outputs=True))
+    return ExchangePair(open_request, Registry.load([WeightedAvg]), limits=limits)
 
 
 def fold(exchange: ExchangePair, *rows: tuple[int, int]) -> None:

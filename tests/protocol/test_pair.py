@@ -127,7 +127,7 @@ class Epochs(RuleBasedStateMachine):
         """Continue in another exchange with the stored states; their slots are dirty there."""
         self.pair.server.close()
         self.pair = Pair()
-        schema = self.pair.server.opened.schema
+        schema = self.pair.server.open_reply.schema
         rows = list(self.states.values())
         for part in [rows] if at_once else [[row] for row in rows]:
             self.pair.send(self.pair.engine.states(pa.RecordBatch.from_pylist(part, schema=schema)))
@@ -154,7 +154,7 @@ TestEpochs.settings = settings(examples(60), stateful_step_count=25)
 def test_initial_outputs_are_the_outputs_at_the_opening_epoch() -> None:
     """States are answered with their outputs in their order; States without rows with the output of a new group."""
     pair = Pair(initial_outputs=True)
-    schema = pair.server.opened.schema
+    schema = pair.server.open_reply.schema
     states = pa.RecordBatch.from_pylist(
         [{"slot": 5, "state_0": {"sum": 10, "count": 4}}, {"slot": 2, "state_0": {"sum": 0, "count": 0}}], schema=schema
     )
@@ -332,8 +332,8 @@ def test_states_beyond_the_bounds() -> None:
 def test_rows_without_bytes_are_bounded() -> None:
     """A chunk without columns has no bytes, but each of its rows needs memory on the server."""
     bounds = Limits(4000, 1000, 200, 2**20, 1, 1, 1)
-    opening = Open(calls=(Call("count"),), columns=pa.schema([]))
-    server = ServerExchange(opening, Registry(), limits=bounds, server_id="s")
+    open_request = Open(calls=(Call("count"),), columns=pa.schema([]))
+    server = ServerExchange(open_request, Registry(), limits=bounds, server_id="s")
     for rows in (1000, 1001):
         batch = pa.RecordBatch.from_arrays([pa.nulls(rows)], names=["x"]).select([])
         if rows == 1000:
@@ -385,14 +385,14 @@ def test_control_columns_have_their_type(name: str) -> None:
 
 def test_describe_says_what_opening_would() -> None:
     """`describe` returns Opened without opening an exchange, which alone decides how each call is folded."""
-    opening = Open(CALLS, COLUMNS)
+    open_request = Open(CALLS, COLUMNS)
     registry = Registry.load([WeightedAvg])
-    described = describe(opening, registry, LIMITS, "s")
+    described = describe(open_request, registry, LIMITS, "s")
     assert described.modes == (None,) * len(CALLS)
-    exchange = ServerExchange(opening, registry, limits=LIMITS, server_id="s")
-    assert exchange.opened.modes == exchange.folds
-    unsaid = tuple(replace(call, mode=None) for call in exchange.opened.calls)
-    assert described == replace(exchange.opened, calls=unsaid)
+    exchange = ServerExchange(open_request, registry, limits=LIMITS, server_id="s")
+    assert exchange.open_reply.modes == exchange.folds
+    unsaid = tuple(replace(call, mode=None) for call in exchange.open_reply.calls)
+    assert described == replace(exchange.open_reply, calls=unsaid)
 
 
 def test_the_engine_checks_its_own_frames_and_the_servers() -> None:
@@ -407,8 +407,8 @@ def test_the_engine_checks_its_own_frames_and_the_servers() -> None:
 
 def test_calls_and_slots_are_bounded_together() -> None:
     """More calls mean fewer slots, and the number of calls is limited."""
-    opened = describe(Open((Call("count"),) * 4, COLUMNS), Registry(), LIMITS, "s")
-    assert opened.limits.slots_max == LIMITS.slots_max // 4
+    open_reply = describe(Open((Call("count"),) * 4, COLUMNS), Registry(), LIMITS, "s")
+    assert open_reply.limits.slots_max == LIMITS.slots_max // 4
     with pytest.raises(RejectedError, match="1025 calls") as caught:
         describe(Open((Call("count"),) * 1025, COLUMNS), Registry(), LIMITS, "s")
     assert caught.value.code == "LIMIT"
@@ -421,8 +421,8 @@ def test_the_one_state_beyond_its_bound_is_named(large: int) -> None:
     limits = replace(LIMITS, state_bytes_max=2_000)
 
     def ended(length: int) -> tuple[Frame, ...]:
-        opening = Open((Call("max", ("t",)),), columns)
-        server = ServerExchange(opening, Registry.load([]), limits=limits, server_id="s")
+        open_request = Open((Call("max", ("t",)),), columns)
+        server = ServerExchange(open_request, Registry.load([]), limits=limits, server_id="s")
         texts = ["x" * (length if slot == large else 10) for slot in range(1_000)]
         slots = pa.array(range(1_000), pa.int32())
         list(server.handle(Chunk(pa.record_batch([slots, pa.array(texts)], schema=columns))))

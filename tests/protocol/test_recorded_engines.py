@@ -39,14 +39,14 @@ def test_servers_answer_as_they_answered(name: str) -> None:
                 if frame.last:  # type: ignore[union-attr]
                     return
 
-        server = server_of(tape.opening, ask, SCENARIOS[name].limits)
-        replies.append(server.opened)
+        server = server_of(tape.open_request, ask, SCENARIOS[name].limits)
+        replies.append(server.open_reply)
         for message in asked:
             # A recorded connection that was lost has an answer less than this server.
             replies.extend(server.handle(decode(message, Role.ENGINE)))
         server.close()
         for reply, recorded in zip(replies, tape.server, strict=False):
-            assert_same(encode(reply, server.opened.schema), recorded, Role.SERVER)
+            assert_same(encode(reply, server.open_reply.schema), recorded, Role.SERVER)
         assert len(replies) >= len(tape.server)
 
 

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from foldflight.client import OpenExchange
 from foldflight.client.connection import Resolve
-from foldflight.client.failover import SurvivingExchange
+from foldflight.client.failover import FailoverExchange
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.coordinator import Coordinator
@@ -87,7 +87,7 @@ class SimulatedTransport:
         coordinator = Coordinator(open, world.urls, self._circuits, bounds=self._bounds, now_s=world.now_s)
         self.stats.append(coordinator.stats)
         dial = functools.partial(self._world.dial, resolve=resolve)
-        return SurvivingExchange(open, coordinator, dial, self._world)
+        return FailoverExchange(open, coordinator, dial, self._world)
 
 
 class Partition(Protocol):

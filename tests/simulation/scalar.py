@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from foldflight.client import OpenExchange
-from foldflight.client.failover import SurvivingExchange
+from foldflight.client.failover import FailoverExchange
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.exchange.serving import describe
@@ -52,8 +52,8 @@ def _opening(chance: random.Random) -> Open:
     return Open((), _COLUMNS, steps=(*both, Step("steps", (value,))), outputs=(1, 2))
 
 
-def _expected(opening: Open, values: list[int]) -> list[dict[str, Any]]:
-    if len(opening.steps) == 2:
+def _expected(open_request: Open, values: list[int]) -> list[dict[str, Any]]:
+    if len(open_request.steps) == 2:
         return [{"output_0": 4 * value, "output_1": 2 * value} for value in values]
     return [
         {"row": place, "output_0": 4 * value, "output_1": {"n": n}}
@@ -66,7 +66,7 @@ class _Partition:
     """The engine's side of one program: chunks and the answers so far."""
 
     def __init__(self, chance: random.Random) -> None:
-        self.opening = _opening(chance)
+        self.open_request = _opening(chance)
         # Some chunks are larger than a message of a server.
         sizes = [chance.choice([0, 1, 5, 40, 400]) for _ in range(chance.randint(1, 10))]
         self.chunks = [[chance.randrange(1000) for _ in range(size)] for size in sizes]
@@ -78,12 +78,12 @@ class _Partition:
 
     def run(self, transport: SimulatedTransport) -> Generator[OpenExchange, None, None]:
         """Go on with the first chunk that has no answer; yields between frames."""
-        with transport.open(self.opening) as exchange:
+        with transport.open(self.open_request) as exchange:
             for values in self.chunks[len(self.answers) :]:
                 exchange.chunk(pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], schema=_COLUMNS))
                 yield exchange
                 self.answers.append(exchange.mapped().to_pylist())
-                assert isinstance(exchange, SurvivingExchange)
+                assert isinstance(exchange, FailoverExchange)
                 assert exchange.coordinator.held_bytes == 0, "an answered chunk is kept"
                 yield exchange
 
@@ -105,13 +105,13 @@ def run_scalar_seed(seed: int, *, is_calm: bool = False) -> Report:
     report = Report(seed)
     bounds = FailoverBounds(patience_s=chance.choice([3.0, 20.0]), ask_s=0.01)
     for partition in partitions:
-        opened = describe(partition.opening, registry, LIMITS, "plan")
-        assert opened.limits.message_bytes_max == LIMITS.message_bytes_max
-        partition.opening = partition.opening.pinned(opened.fingerprints)
+        open_reply = describe(partition.open_request, registry, LIMITS, "plan")
+        assert open_reply.limits.message_bytes_max == LIMITS.message_bytes_max
+        partition.open_request = partition.open_request.pinned(open_reply.fingerprints)
     with judged(f"mapping seed {seed}", world, report):
         run_partitions(partitions, world, registry, bounds, report, chance)
         report.commits = sum(len(partition.answers) for partition in partitions)
         for place, partition in enumerate(partitions):
-            wanted = [_expected(partition.opening, values) for values in partition.chunks]
+            wanted = [_expected(partition.open_request, values) for values in partition.chunks]
             assert partition.answers == wanted, f"partition {place}: found {partition.answers}, wanted {wanted}"
     return report

@@ -20,7 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from foldflight.client import EmbeddedTransport, OpenExchange, Transport
-from foldflight.client.failover import SurvivingExchange
+from foldflight.client.failover import FailoverExchange
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.fold.failures import ERROR
 from foldflight.functions import Registry
@@ -62,20 +62,20 @@ class _Partition:
     def run(self, transport: Transport) -> Generator[OpenExchange, None, None]:
         """Continue after the last commit. Yields between frames, so that other partitions can run."""
         self._loaded = set()
-        with transport.open(self.workload.opening) as exchange:
+        with transport.open(self.workload.open_request) as exchange:
             sent_ahead = 0
             for number in range(len(self.commits) + 1, len(self.workload.epochs) + 1):
                 epoch = self.workload.epochs[number - 1]
                 rows: list[pa.RecordBatch] = []
                 for chunk in epoch.chunks[sent_ahead:]:
                     self._send(exchange, chunk)
-                    if self.workload.opening.row_outputs and epoch.is_eager:
+                    if self.workload.open_request.row_outputs and epoch.is_eager:
                         rows.append(exchange.row_outputs())
                     yield exchange
                 exchange.barrier(number)
                 sent_ahead = self._run_ahead(exchange, number)
                 yield exchange
-                if self.workload.opening.row_outputs and not epoch.is_eager:
+                if self.workload.open_request.row_outputs and not epoch.is_eager:
                     rows += [exchange.row_outputs() for _ in epoch.chunks]
                 self._commit(exchange, number, exchange.results(number), rows)
                 yield exchange
@@ -92,9 +92,9 @@ class _Partition:
             stored = pa.Table.from_batches([self._states[slot] for slot in cold])
             names = ["slot", *(name for name in stored.column_names if name.startswith("state_"))]
             exchange.states(stored.select(names).combine_chunks().to_batches()[0])
-            if self.workload.opening.initial_outputs:
+            if self.workload.open_request.initial_outputs:
                 found = exchange.initial_outputs()
-                if self.workload.opening.returns.outputs:
+                if self.workload.open_request.returns.outputs:
                     assert _outputs(found) == _outputs(stored), (
                         f"the outputs of loaded groups {cold} differ from those committed"
                     )
@@ -115,7 +115,7 @@ class _Partition:
         assert slots == sorted(set(slots)), f"slots of epoch {number} are not ascending: {slots}"
         failed = _failed(results)
         self._loaded -= failed
-        if self.workload.opening.returns.states:
+        if self.workload.open_request.returns.states:
             for place, slot in enumerate(slots):
                 if slot not in failed:
                     self._states[slot] = pa.Table.combine_chunks(results.slice(place, 1)).to_batches()[0]
@@ -175,7 +175,7 @@ def run_seed(seed: int, *, is_calm: bool = False) -> Report:
 
 
 def _check_bounds(bounds: FailoverBounds, exchange: OpenExchange) -> None:
-    assert isinstance(exchange, SurvivingExchange)
+    assert isinstance(exchange, FailoverExchange)
     held, most = exchange.coordinator.held_bytes, bounds.replay_bytes_max + _STORED_BYTES_MAX
     assert held <= most, f"{held} bytes are kept for failover; the bound is {most}"
 

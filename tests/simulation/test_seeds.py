@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from foldflight.exchange.answers import Saved
 from foldflight.exchange.failover import replaylog
 from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.replaylog import ReplayLog, ReplayStates
+from foldflight.exchange.failover.steps import AnswerReceived
 from foldflight.exchange.frames import Checkpoint, Chunk, Open
 from tests.simulation.running import Report
 from tests.simulation.scenario import run_seed
@@ -105,40 +107,40 @@ def _remember_what_was_forgotten(self: ReplayStates, slots: Any) -> None:
     pass
 
 
-def _deliver_again(coordinator: Coordinator, answer: Any, logs: Any, *, reopen: bool) -> Any:
+def _deliver_again(coordinator: Coordinator, event: AnswerReceived) -> Any:
     coordinator._connection.awaited.answered = False
-    return ANSWERED(coordinator, answer, logs, reopen=reopen)
+    return RECEIVE(coordinator, event)
 
 
-def _forget_that_states_were_given(coordinator: Coordinator, answer: Any, logs: Any, *, reopen: bool) -> Any:
+def _forget_that_states_were_given(coordinator: Coordinator, event: AnswerReceived) -> Any:
     coordinator._connection.is_restored = False
-    return ANSWERED(coordinator, answer, logs, reopen=reopen)
+    return RECEIVE(coordinator, event)
 
 
 def _take_none_for_failed(results: Any) -> Any:
     return np.zeros(0, np.int32)
 
 
-def _take_no_states_along(coordinator: Coordinator, answer: Any, logs: Any, *, reopen: bool) -> Any:
-    if coordinator._connection.awaited.frame == Checkpoint(if_reopen=True) and reopen:
-        answer = Saved(answer.states.slice(0, 0))
-    return ANSWERED(coordinator, answer, logs, reopen=reopen)
+def _take_no_states_along(coordinator: Coordinator, event: AnswerReceived) -> Any:
+    if coordinator._connection.awaited.frame == Checkpoint(if_reopen=True) and event.reopen:
+        event = dataclasses.replace(event, answer=Saved(event.answer.states.slice(0, 0)))
+    return RECEIVE(coordinator, event)
 
 
 def _expect_all_outputs(_opening: Open, chunk: Chunk) -> int:
     return chunk.batch.num_rows
 
 
-ANSWERED = Coordinator.answered
+RECEIVE = Coordinator._receive
 MISTAKES: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "frames are sent again though their states are kept": (ReplayLog, "commit", _keep_what_was_saved),
     "kept states are not sent": (ReplayStates, "to_batch", _send_no_states),
     "forgotten states come back": (ReplayStates, "forget", _remember_what_was_forgotten),
     "slots that have failed are kept": (replaylog, "_failed_slots", _take_none_for_failed),
-    "answers are delivered twice": (Coordinator, "answered", _deliver_again),
-    "a server that drains is left without its states": (Coordinator, "answered", _take_no_states_along),
+    "answers are delivered twice": (Coordinator, "_receive", _deliver_again),
+    "a server that drains is left without its states": (Coordinator, "_receive", _take_no_states_along),
     "outputs are expected after all rows, not only where they are asked for": (Open, "rows_due", _expect_all_outputs),
-    "loaded slots count as changed": (Coordinator, "answered", _forget_that_states_were_given),
+    "loaded slots count as changed": (Coordinator, "_receive", _forget_that_states_were_given),
 }
 
 

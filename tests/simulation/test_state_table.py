@@ -81,20 +81,20 @@ def planned(transport: SimulatedTransport, *, views: bool) -> tuple[Open, QueryL
     """Return the query that a driver would plan."""
     calls = (*CALLS, Call("sent", ("v",)), Call("asked", ("v",))) if views else CALLS
     chunk = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64())])
-    opening = Open(calls, chunk, returns=Returns(), initial_outputs=True, keeps_views=views)
-    opened = transport.describe(opening)
+    open_request = Open(calls, chunk, returns=Returns(), initial_outputs=True, keeps_views=views)
+    open_reply = transport.describe(open_request)
     found = [
         CallView(place, spec, prefetch=tuple("column_0" for _ in spec.prefetch))
-        for place, call in enumerate(opened.calls)
+        for place, call in enumerate(open_reply.calls)
         for spec in call.views
     ]
-    schema = opened.schema
+    schema = open_reply.schema
     states = pa.schema([schema.field(f"state_{place}") for place in range(len(calls))])
     outputs = pa.schema([schema.field(f"output_{place}") for place in range(len(calls))])
     layout = QueryLayout(
         KEYS, ("name",), COLUMNS, ("v",), has_kinds=True, states=states, carried=states, outputs=outputs
     )
-    return opening, layout, found
+    return open_request, layout, found
 
 
 class Rows:
@@ -141,8 +141,8 @@ def run(seed: int) -> World:
     while len(sink) < len(epochs):
         began_s = world.now_s()
         transport = SimulatedTransport(world, registry(), BOUNDS)
-        opening, layout, kept = planned(transport, views=views)
-        exchange = GroupedExchange(transport, opening, layout)
+        open_request, layout, kept = planned(transport, views=views)
+        exchange = GroupedExchange(transport, open_request, layout)
         try:
             while len(sink) < len(epochs):
                 working = copy.deepcopy(store)  # uncommitted state is thrown away with its epoch

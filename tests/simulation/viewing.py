@@ -107,7 +107,7 @@ class _Partition:
     """The engine's side of one exchange, with what it has committed."""
 
     def __init__(self, chance: random.Random, kept: CachedViews) -> None:
-        self.opening = Open((_CALL,), _COLUMNS, keeps_views=True, initial_outputs=chance.random() < 0.5)
+        self.open_request = Open((_CALL,), _COLUMNS, keeps_views=True, initial_outputs=chance.random() < 0.5)
         self.epochs = [_epoch(chance) for _ in range(chance.randint(1, 6))]
         # Which share of the keys of rows is sent before them, and which keys of no row.
         self.share = chance.choice([0.0, 0.5, 1.0])
@@ -123,7 +123,7 @@ class _Partition:
         """Continue after the last commit; yields between frames."""
         pending = copy.deepcopy(self.kept)
         loaded: set[int] = set()
-        with transport.open(self.opening, resolve=pending.resolve) as exchange:
+        with transport.open(self.open_request, resolve=pending.resolve) as exchange:
             for number in range(len(self.outputs) + 1, len(self.epochs) + 1):
                 epoch = self.epochs[number - 1]
                 for chunk, checks in zip(epoch.chunks, epoch.checkpoints, strict=True):
@@ -152,7 +152,7 @@ class _Partition:
         loaded |= touched
         if cold:
             exchange.states(kept.states(cold))
-            if self.opening.initial_outputs:
+            if self.open_request.initial_outputs:
                 assert exchange.initial_outputs().num_rows == len(cold)
         for slot in sorted(touched & set(kept.slots)):
             keys = sorted(set(chunk.column("v").to_pylist()))
@@ -219,12 +219,12 @@ def run_views_seed(seed: int, *, is_calm: bool = False) -> Report:
     world = World(
         seed, registry, _registry(_InViews, "2"), limits_of(chance), servers=chance.choice([1, 2, 3]), is_calm=is_calm
     )
-    opened = SimulatedTransport(world, registry, bounds).describe(Open((_CALL,), _COLUMNS))
+    open_reply = SimulatedTransport(world, registry, bounds).describe(Open((_CALL,), _COLUMNS))
     partitions = []
     for _ in range(chance.randint(1, 2)):
-        kept = CachedViews(opened, page=chance.choice([1, 3]), inline=chance.choice([0, 2, 100]))
+        kept = CachedViews(open_reply, page=chance.choice([1, 3]), inline=chance.choice([0, 2, 100]))
         partitions.append(_Partition(chance, kept))
-        partitions[-1].opening = partitions[-1].opening.pinned(opened.fingerprints)
+        partitions[-1].open_request = partitions[-1].open_request.pinned(open_reply.fingerprints)
     report = Report(seed)
     with judged(f"views seed {seed}", world, report):
         run_partitions(partitions, world, registry, bounds, report, chance)

@@ -62,12 +62,12 @@ class Workload:
     """The frames that one partition sends.
 
     Args:
-        opening: The frame that opens its exchanges.
+        open_request: The frame that opens its exchanges.
         epochs: The epochs.
         runs_ahead: Whether rows of the next epoch may be sent before the results of the current one are read.
     """
 
-    opening: Open
+    open_request: Open
     epochs: tuple[WorkloadEpoch, ...]
     runs_ahead: bool
 
@@ -82,41 +82,42 @@ def workload_of(chance: random.Random, emitting: random.Random, registry: Regist
     """
     calls = chance.sample(_CALLS, chance.randint(1, 3))
     states = chance.random() < 0.7
-    opening = Open(
+    open_request = Open(
         calls=tuple(calls),
         columns=_COLUMNS,
         returns=Returns(states=states, outputs=not states or chance.random() < 0.8),
         initial_outputs=chance.random() < 0.5,
         row_outputs=chance.random() < 0.3,
     )
-    if not opening.row_outputs and chance.random() < 0.5:
-        opening = dataclasses.replace(
-            opening,
-            calls=(*opening.calls, _MOODY),
+    if not open_request.row_outputs and chance.random() < 0.5:
+        open_request = dataclasses.replace(
+            open_request,
+            calls=(*open_request.calls, _MOODY),
             isolate_errors=True,
             # Without outputs at barriers, a state whose get_value raises may be stored, and loading it would fail.
-            initial_outputs=opening.initial_outputs and opening.returns.outputs,
+            initial_outputs=open_request.initial_outputs and open_request.returns.outputs,
         )
         calls.append(_MOODY)
-    if opening.row_outputs and emitting.random() < 0.5:
-        opening = dataclasses.replace(opening, emits=True, columns=_COLUMNS.append(_EMIT))
-    agreed = describe(opening, registry, LIMITS, "plan").fingerprints
+    if open_request.row_outputs and emitting.random() < 0.5:
+        open_request = dataclasses.replace(open_request, emits=True, columns=_COLUMNS.append(_EMIT))
+    agreed = describe(open_request, registry, LIMITS, "plan").fingerprints
     named = tuple(
         dataclasses.replace(call, fingerprint=fingerprint) for call, fingerprint in zip(calls, agreed, strict=True)
     )
     return Workload(
-        dataclasses.replace(opening, calls=named),
+        dataclasses.replace(open_request, calls=named),
         tuple(
-            _emitting(emitting, opening, _epoch(chance, forgets_all=not states)) for _ in range(chance.randint(1, 8))
+            _emitting(emitting, open_request, _epoch(chance, forgets_all=not states))
+            for _ in range(chance.randint(1, 8))
         ),
         # A slot that fails in an epoch must be loaded again before its next row.
-        states and not opening.row_outputs and not opening.isolate_errors and chance.random() < 0.5,
+        states and not open_request.row_outputs and not open_request.isolate_errors and chance.random() < 0.5,
     )
 
 
-def _emitting(emitting: random.Random, opening: Open, epoch: WorkloadEpoch) -> WorkloadEpoch:
+def _emitting(emitting: random.Random, open_request: Open, epoch: WorkloadEpoch) -> WorkloadEpoch:
     """Return an epoch whose chunks say after which rows outputs are asked for, if the exchange emits."""
-    if not opening.emits:
+    if not open_request.emits:
         return epoch
     chunks = []
     for chunk in epoch.chunks:

@@ -1,6 +1,6 @@
 """Simulated servers, connections and a clock in one process, determined by a seed.
 
-The fold, both ends of the exchange, the encoding, the coordinator and `SurvivingExchange` are the real ones. Only the
+The fold, both ends of the exchange, the encoding, the coordinator and `FailoverExchange` are the real ones. Only the
 network is simulated: a connection is a queue in each direction, each step lets one server handle one message, and time
 is a number. Each step may inject a fault until the time `heals_at_s`.
 
@@ -129,7 +129,7 @@ class _Stream:
 
     def put(self, frame: Frame) -> None:
         """Send a frame to the engine."""
-        self.outbound.append(encode(frame, self.exchange.opened.schema))
+        self.outbound.append(encode(frame, self.exchange.open_reply.schema))
 
     def take(self, frame: Frame) -> None:
         """Handle a frame of the engine, until it is answered or the engine is asked. Raises the server's error."""
@@ -366,11 +366,11 @@ class World:
     # -- connections
     # -------------------------------------------------------------------------------------------------------
 
-    def dial(self, url: str, opening: Open, *, resolve: Resolve | None = None) -> SimulatedConnection:
+    def dial(self, url: str, open_request: Open, *, resolve: Resolve | None = None) -> SimulatedConnection:
         """Open a connection to a server. Raises the errors of a client."""
-        return SimulatedConnection(self, url, opening, resolve)
+        return SimulatedConnection(self, url, open_request, resolve)
 
-    def open_stream(self, url: str, opening: Open) -> _Stream:
+    def open_stream(self, url: str, open_request: Open) -> _Stream:
         """Open an exchange on a server. Raises RetryableError if the server refuses it or does not answer."""
         server = next(each for each in self._servers if each.url == url)
         began_s = self._now_s
@@ -388,7 +388,7 @@ class World:
 
         def serve(ask: Callable[[Frame], Iterator[Frame]]) -> ServerExchange:
             return ServerExchange(
-                decode_open(encode_open(opening)),
+                decode_open(encode_open(open_request)),
                 self._registries[server.is_like_the_others],
                 limits=server.limits,
                 server_id=server.id,
@@ -396,7 +396,7 @@ class World:
                 ask=ask,
             )
 
-        stream = _Stream(serve, self._now_s, keeps_views=opening.keeps_views)
+        stream = _Stream(serve, self._now_s, keeps_views=open_request.keeps_views)
         exchange = stream.exchange
         server.streams.append(stream)
         if "open in vain" in self._harms and not self.is_healed and self.random.random() < 0.1:
@@ -404,7 +404,7 @@ class World:
             # idle.
             self.harms["open in vain"] += 1
             raise RetryableError("UNREACHABLE", f"{url}: reset while opening")
-        stream.outbound.append(encode(exchange.opened, exchange.opened.schema))
+        stream.outbound.append(encode(exchange.open_reply, exchange.open_reply.schema))
         return stream
 
     def leave(self, stream: _Stream) -> None:
@@ -417,11 +417,11 @@ class World:
 class SimulatedConnection(Connection):
     """A connection to a simulated server."""
 
-    def __init__(self, world: World, url: str, opening: Open, resolve: Resolve | None = None) -> None:
-        super().__init__(opening, resolve)
+    def __init__(self, world: World, url: str, open_request: Open, resolve: Resolve | None = None) -> None:
+        super().__init__(open_request, resolve)
         self._world = world
-        self._schema = opening.columns
-        self._stream = world.open_stream(url, opening)
+        self._schema = open_request.columns
+        self._stream = world.open_stream(url, open_request)
         try:
             self._start()
         except BaseException:

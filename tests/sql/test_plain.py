@@ -152,7 +152,9 @@ def test_over_is_described_once(db: Any, functions: Functions, monkeypatch: pyte
     asked: list[str] = []
     transport = type(functions["weighted_avg"].transport)
     describe = transport.describe
-    monkeypatch.setattr(transport, "describe", lambda self, opening: asked.append("") or describe(self, opening))
+    monkeypatch.setattr(
+        transport, "describe", lambda self, open_request: asked.append("") or describe(self, open_request)
+    )
     query = """SELECT k, my_sum(v) OVER w AS a, my_count(*) OVER w AS c,
                       my_max(v) OVER (PARTITION BY k ORDER BY v ROWS 1 PRECEDING) AS b,
                       my_sum(DISTINCT v) OVER (PARTITION BY k ORDER BY v ROWS 2 PRECEDING) AS d

@@ -48,12 +48,12 @@ def test_a_fold_without_an_accelerator_interprets() -> None:
 
 def test_compile_true_demands_an_accelerator() -> None:
     """A function with `compile=True` is refused without a compiler, by `describe` and at open."""
-    opening = Open((Call("adds", ("x",)),), COLUMNS)
+    open_request = Open((Call("adds", ("x",)),), COLUMNS)
     must = registry(compile=True)
     for refused in (
-        lambda: describe(opening, must, LIMITS, "s"),
-        lambda: ServerExchange(opening, must, limits=LIMITS, server_id="s"),
-        lambda: Fold(bind_calls(must, opening.calls, COLUMNS)),
+        lambda: describe(open_request, must, LIMITS, "s"),
+        lambda: ServerExchange(open_request, must, limits=LIMITS, server_id="s"),
+        lambda: Fold(bind_calls(must, open_request.calls, COLUMNS)),
     ):
         with pytest.raises(RejectedError, match="adds is declared compile=True and there is no compiler here"):
             refused()

@@ -15,11 +15,11 @@ from foldflight.functions import Call
 class Written(Connection):
     """A connection that keeps what is written, to a server that takes messages up to a size."""
 
-    def __init__(self, opening: Open, message_bytes_max: int) -> None:
-        super().__init__(opening)
+    def __init__(self, open_request: Open, message_bytes_max: int) -> None:
+        super().__init__(open_request)
         self.written: list[Frame] = []
-        opened = connect("embedded:").transport.describe(opening)
-        self._replies = [replace(opened, limits=replace(opened.limits, message_bytes_max=message_bytes_max))]
+        open_reply = connect("embedded:").transport.describe(open_request)
+        self._replies = [replace(open_reply, limits=replace(open_reply.limits, message_bytes_max=message_bytes_max))]
         self._start()
 
     def _write(self, frame: Frame) -> None:

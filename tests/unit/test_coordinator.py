@@ -1,8 +1,7 @@
-"""The coordinator: the instructions that follow from what it is told."""
+"""The coordinator: the instructions that follow from events."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -13,16 +12,26 @@ from foldflight.exchange.answers import Saved
 from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.steps import (
+    AnswerReceived,
+    AnswerRequested,
     AwaitAnswer,
+    ConnectionLost,
     CutConnection,
     Deliver,
+    Event,
+    ExchangeStarted,
     FailoverBounds,
+    FrameSent,
+    FrameSubmitted,
     GiveUp,
+    Instruction,
     LeaveConnection,
     LogEvent,
     OpenConnection,
-    Rest,
     SendFrame,
+    ServerOpened,
+    Sleep,
+    TimerFired,
 )
 from foldflight.exchange.frames import (
     Barrier,
@@ -49,7 +58,7 @@ URLS = ("grpc://a", "grpc://b")
 ASKING = Checkpoint(if_reopen=True)
 
 
-def opened(name: str = "s", fingerprint: str = "f1", code: str = "") -> Opened:
+def reply_of(name: str = "s", fingerprint: str = "f1", code: str = "") -> Opened:
     call = OpenedCall(
         fingerprint,
         can_retract=True,
@@ -68,15 +77,16 @@ def results(**slots: int) -> pa.Table:
     return pa.Table.from_pydict({"slot": numbers, "state_0": values, "output_0": values}, schema=RESULTS)
 
 
-class Telling:
-    """A coordinator with a clock that moves only when told to."""
+class Shell:
+    """A coordinator with a clock that moves only when a test moves it."""
 
     def __init__(self, urls: tuple[str, ...] = URLS, *, returns: Returns | None = None, **more: Any) -> None:
         asked = {name: more.pop(name) for name in ("initial_outputs", "row_outputs") if name in more}
-        opening = Open((Call("sum", ("v",)),), COLUMNS, returns=returns or Returns(), **asked)
+        open_request = Open((Call("sum", ("v",)),), COLUMNS, returns=returns or Returns(), **asked)
         self.now_s = 100.0
+        self.history: list[tuple[float, Event, list[Instruction]]] = []
         self.coordinator = Coordinator(
-            opening,
+            open_request,
             urls,
             Circuits(lambda: 0.5),
             code_digests={"sum": more.pop("known", "")},
@@ -85,80 +95,64 @@ class Telling:
             now_s=lambda: self.now_s,
         )
 
-    def tell(self, *events: Event) -> list[Any]:
-        """Tell what happened, and return the instructions after the last event."""
+    def report(self, *events: Event) -> list[Any]:
+        """Report events, and return the instructions after the last event."""
         for event in events:
-            said = event(self.coordinator)
-        return said
+            instructions = self.coordinator.handle(event)
+            self.history.append((self.now_s, event, instructions))
+        return instructions
 
-    def begun(self, name: str = "s") -> Telling:
-        self.tell(STARTED, accepted(opened(name)))
+    def start(self, name: str = "s") -> Shell:
+        self.report(STARTED, ServerOpened(reply_of(name)))
         return self
 
 
-Event = Callable[[Coordinator], list[Any]]
-STARTED, WANTED, SENT, RESTED = Coordinator.started, Coordinator.wanted, Coordinator.sent, Coordinator.rested
-
-
-def given(frame: Any) -> Event:
-    return lambda coordinator: coordinator.given(frame)
-
-
-def accepted(by: Opened) -> Event:
-    return lambda coordinator: coordinator.accepted(by)
-
-
-def answered(answer: Any, logs: tuple[LogRecord, ...] = (), *, reopen: bool = False) -> Event:
-    return lambda coordinator: coordinator.answered(answer, logs, reopen=reopen)
-
-
-def lost(error: FoldflightError) -> Event:
-    return lambda coordinator: coordinator.lost(error)
+STARTED, REQUESTED, SENT, TIMER = ExchangeStarted(), AnswerRequested(), FrameSent(), TimerFired()
 
 
 def test_an_exchange_without_trouble() -> None:
     """Frames are sent as they come, results are awaited when they are wanted, and there are no other instructions."""
-    telling = Telling(("grpc://a",))
-    (open_connection,) = telling.tell(STARTED)
+    shell = Shell(("grpc://a",))
+    (open_connection,) = shell.report(STARTED)
     assert isinstance(open_connection, OpenConnection)
-    assert telling.tell(accepted(opened())) == []
-    assert telling.tell(given(CHUNK)) == [SendFrame(CHUNK)]
-    assert telling.tell(SENT) == []
-    assert telling.tell(given(Barrier(7))) == [SendFrame(Barrier(7))]
-    assert telling.tell(SENT) == []
-    assert telling.tell(WANTED) == [AwaitAnswer(Barrier(7))]
+    assert shell.report(ServerOpened(reply_of())) == []
+    assert shell.report(FrameSubmitted(CHUNK)) == [SendFrame(CHUNK)]
+    assert shell.report(SENT) == []
+    assert shell.report(FrameSubmitted(Barrier(7))) == [SendFrame(Barrier(7))]
+    assert shell.report(SENT) == []
+    assert shell.report(REQUESTED) == [AwaitAnswer(Barrier(7))]
     log = LogRecord("info", "sum", "hello", {})
     answer = results(slot_0=5, slot_2=6)
-    assert telling.tell(answered(answer, (log,))) == [Deliver(Barrier(7), answer, (log,))]
+    assert shell.report(AnswerReceived(answer, (log,))) == [Deliver(Barrier(7), answer, (log,))]
 
 
 def test_a_frame_waits_for_earlier_answers() -> None:
     """A frame that is given while results are due is sent after they have arrived."""
-    telling = Telling().begun()
-    telling.tell(given(CHUNK), SENT, given(Barrier(1)), SENT)
-    assert telling.tell(given(CHUNK)) == [AwaitAnswer(Barrier(1))]
-    deliver, send = telling.tell(answered(results(slot_0=5, slot_2=6)))
+    shell = Shell().start()
+    shell.report(FrameSubmitted(CHUNK), SENT, FrameSubmitted(Barrier(1)), SENT)
+    assert shell.report(FrameSubmitted(CHUNK)) == [AwaitAnswer(Barrier(1))]
+    deliver, send = shell.report(AnswerReceived(results(slot_0=5, slot_2=6)))
     assert isinstance(deliver, Deliver)
     assert send == SendFrame(CHUNK)
 
 
 def test_another_server_gets_the_states_and_the_frames_since() -> None:
     """After a loss the states of the last barrier are sent first, one for each slot, then the later frames in order."""
-    telling = Telling().begun()
-    telling.tell(given(CHUNK), SENT, given(Barrier(1)), SENT, WANTED)
-    telling.tell(answered(results(slot_0=5, slot_2=6)))
-    telling.tell(given(CHUNK), SENT, given(Barrier(2)), SENT, WANTED)
-    telling.tell(answered(results(slot_2=12)))
-    telling.tell(given(Forget(pa.array([0], pa.int32()))), SENT, given(CHUNK))
-    cut, open_connection = telling.tell(lost(GONE))
+    shell = Shell().start()
+    shell.report(FrameSubmitted(CHUNK), SENT, FrameSubmitted(Barrier(1)), SENT, REQUESTED)
+    shell.report(AnswerReceived(results(slot_0=5, slot_2=6)))
+    shell.report(FrameSubmitted(CHUNK), SENT, FrameSubmitted(Barrier(2)), SENT, REQUESTED)
+    shell.report(AnswerReceived(results(slot_2=12)))
+    shell.report(FrameSubmitted(Forget(pa.array([0], pa.int32()))), SENT, FrameSubmitted(CHUNK))
+    cut, open_connection = shell.report(ConnectionLost(GONE))
     assert (cut, open_connection.url) == (CutConnection(), "grpc://b")
-    (send,) = telling.tell(accepted(opened("t")))
+    (send,) = shell.report(ServerOpened(reply_of("t")))
     assert isinstance(send.frame, States)
     assert send.frame.batch.to_pydict() == {"slot": [0, 2], "state_0": [5, 12]}
-    (forget,) = telling.tell(SENT)
+    (forget,) = shell.report(SENT)
     assert isinstance(forget.frame, Forget)
-    assert telling.tell(SENT) == [SendFrame(CHUNK)]
-    (report,) = telling.tell(SENT)
+    assert shell.report(SENT) == [SendFrame(CHUNK)]
+    (report,) = shell.report(SENT)
     assert isinstance(report, LogEvent)
     assert report.event == "an exchange goes on at another server"
     assert report.fields == {
@@ -174,206 +168,208 @@ def test_another_server_gets_the_states_and_the_frames_since() -> None:
 
 def test_results_are_about_slots_that_changed() -> None:
     """Loaded states make their slots dirty on the new server, but the engine gets only the slots that it changed."""
-    telling = Telling().begun()
-    telling.tell(given(CHUNK), SENT, given(Barrier(1)), SENT, WANTED)
-    telling.tell(answered(results(slot_0=5, slot_2=6, slot_7=1)))
+    shell = Shell().start()
+    shell.report(FrameSubmitted(CHUNK), SENT, FrameSubmitted(Barrier(1)), SENT, REQUESTED)
+    shell.report(AnswerReceived(results(slot_0=5, slot_2=6, slot_7=1)))
     one = Chunk(CHUNK.batch.slice(1))
-    telling.tell(given(one), SENT, given(Barrier(2)), lost(GONE), accepted(opened("t")))
-    telling.tell(SENT, SENT, SENT, WANTED)
-    (deliver, *_) = telling.tell(answered(results(slot_0=5, slot_2=12, slot_7=1)))
+    shell.report(
+        FrameSubmitted(one), SENT, FrameSubmitted(Barrier(2)), ConnectionLost(GONE), ServerOpened(reply_of("t"))
+    )
+    shell.report(SENT, SENT, SENT, REQUESTED)
+    (deliver, *_) = shell.report(AnswerReceived(results(slot_0=5, slot_2=12, slot_7=1)))
     assert deliver.answer.to_pydict() == results(slot_2=12).to_pydict()
 
 
 def test_answers_come_once() -> None:
     """An answer that the engine already has is dropped when another server sends it."""
-    telling = Telling(row_outputs=True).begun()
-    telling.tell(given(CHUNK), SENT, WANTED)
+    shell = Shell(row_outputs=True).start()
+    shell.report(FrameSubmitted(CHUNK), SENT, REQUESTED)
     first = results(slot_0=5, slot_1=6)
-    assert telling.tell(answered(first)) == [Deliver(CHUNK, first, ())]
-    telling.tell(given(CHUNK), lost(GONE), accepted(opened("t")))
-    assert telling.tell(SENT) == [AwaitAnswer(CHUNK)]
-    assert telling.tell(answered(results(slot_0=99, slot_1=99))) == [SendFrame(CHUNK)]
-    telling.tell(SENT)
-    assert telling.tell(WANTED) == [AwaitAnswer(CHUNK)]
+    assert shell.report(AnswerReceived(first)) == [Deliver(CHUNK, first, ())]
+    shell.report(FrameSubmitted(CHUNK), ConnectionLost(GONE), ServerOpened(reply_of("t")))
+    assert shell.report(SENT) == [AwaitAnswer(CHUNK)]
+    assert shell.report(AnswerReceived(results(slot_0=99, slot_1=99))) == [SendFrame(CHUNK)]
+    shell.report(SENT)
+    assert shell.report(REQUESTED) == [AwaitAnswer(CHUNK)]
     second = results(slot_0=10, slot_1=12)
-    assert Deliver(CHUNK, second, ()) in telling.tell(answered(second))
+    assert Deliver(CHUNK, second, ()) in shell.report(AnswerReceived(second))
 
 
 def test_a_server_that_asks_is_left_at_the_barrier() -> None:
     """After its last results the connection is ended in the regular way; the next frame opens another exchange."""
-    telling = Telling().begun()
-    telling.tell(given(CHUNK), SENT, given(Barrier(1)), SENT, WANTED)
-    deliver, leave = telling.tell(answered(results(slot_0=5, slot_2=6), reopen=True))
+    shell = Shell().start()
+    shell.report(FrameSubmitted(CHUNK), SENT, FrameSubmitted(Barrier(1)), SENT, REQUESTED)
+    deliver, leave = shell.report(AnswerReceived(results(slot_0=5, slot_2=6), reopen=True))
     assert isinstance(deliver, Deliver)
     assert leave == LeaveConnection()
-    (open_connection,) = telling.tell(given(CHUNK))
+    (open_connection,) = shell.report(FrameSubmitted(CHUNK))
     assert isinstance(open_connection, OpenConnection)
-    assert telling.coordinator.stats.losses == 0
+    assert shell.coordinator.stats.losses == 0
 
 
 def test_a_server_that_drains_is_left_within_an_epoch() -> None:
     """After an interval the server is asked; if it drains it returns its states, and no row is sent twice."""
-    telling = Telling().begun()
-    assert telling.tell(given(CHUNK)) == [SendFrame(CHUNK)]
-    telling.tell(SENT)
-    telling.now_s += 1.0
-    assert telling.tell(given(CHUNK)) == [SendFrame(ASKING)]
-    assert telling.tell(SENT) == [AwaitAnswer(ASKING)]
-    leave, open_connection = telling.tell(answered(Saved(results(slot_0=5, slot_2=6)), reopen=True))
+    shell = Shell().start()
+    assert shell.report(FrameSubmitted(CHUNK)) == [SendFrame(CHUNK)]
+    shell.report(SENT)
+    shell.now_s += 1.0
+    assert shell.report(FrameSubmitted(CHUNK)) == [SendFrame(ASKING)]
+    assert shell.report(SENT) == [AwaitAnswer(ASKING)]
+    leave, open_connection = shell.report(AnswerReceived(Saved(results(slot_0=5, slot_2=6)), reopen=True))
     assert leave == LeaveConnection()
     assert open_connection.url == "grpc://b"
-    (send,) = telling.tell(accepted(opened("t")))
+    (send,) = shell.report(ServerOpened(reply_of("t")))
     assert send.frame.batch.to_pydict() == {"slot": [0, 2], "state_0": [5, 6]}
-    assert telling.tell(SENT) == [SendFrame(CHUNK)]
-    assert telling.tell(SENT) == []
-    telling.tell(given(Barrier(1)), SENT, WANTED)
+    assert shell.report(SENT) == [SendFrame(CHUNK)]
+    assert shell.report(SENT) == []
+    shell.report(FrameSubmitted(Barrier(1)), SENT, REQUESTED)
     answer = results(slot_0=10, slot_2=12)
-    assert telling.tell(answered(answer))[0].answer.to_pydict() == answer.to_pydict()
-    stats = telling.coordinator.stats
+    assert shell.report(AnswerReceived(answer))[0].answer.to_pydict() == answer.to_pydict()
+    stats = shell.coordinator.stats
     assert (stats.losses, stats.rows_refolded, stats.replays) == (0, 0, 1)
 
 
 def test_a_server_that_does_not_drain_is_asked_now_and_then() -> None:
     """A server that does not drain returns no states; it is asked again after the interval."""
-    telling = Telling().begun()
-    telling.tell(given(CHUNK), SENT)
+    shell = Shell().start()
+    shell.report(FrameSubmitted(CHUNK), SENT)
     for _ in range(3):
-        telling.now_s += 0.9
-        assert telling.tell(given(CHUNK)) == [SendFrame(CHUNK)]
-        telling.tell(SENT)
-        telling.now_s += 0.9
-        assert telling.tell(given(CHUNK)) == [SendFrame(ASKING)]
-        telling.tell(SENT)
-        assert telling.tell(answered(Saved(results()))) == [SendFrame(CHUNK)]
-        telling.tell(SENT)
-    assert telling.coordinator.stats.checkpoints == 0
-    _, open_connection = telling.tell(given(CHUNK), lost(GONE))
+        shell.now_s += 0.9
+        assert shell.report(FrameSubmitted(CHUNK)) == [SendFrame(CHUNK)]
+        shell.report(SENT)
+        shell.now_s += 0.9
+        assert shell.report(FrameSubmitted(CHUNK)) == [SendFrame(ASKING)]
+        shell.report(SENT)
+        assert shell.report(AnswerReceived(Saved(results()))) == [SendFrame(CHUNK)]
+        shell.report(SENT)
+    assert shell.coordinator.stats.checkpoints == 0
+    _, open_connection = shell.report(FrameSubmitted(CHUNK), ConnectionLost(GONE))
     assert isinstance(open_connection, OpenConnection)
-    sent = telling.tell(accepted(opened("t")))
+    sent = shell.report(ServerOpened(reply_of("t")))
     while sent and isinstance(sent[0], SendFrame):
         assert sent[0].frame is CHUNK
-        sent = telling.tell(SENT)
-    assert telling.coordinator.stats.rows_refolded == 7 * CHUNK.batch.num_rows
+        sent = shell.report(SENT)
+    assert shell.coordinator.stats.rows_refolded == 7 * CHUNK.batch.num_rows
 
 
 def test_results_say_it_too() -> None:
     """If barriers are frequent, the server is not asked: the results tell."""
-    telling = Telling().begun()
+    shell = Shell().start()
     for epoch in range(1, 4):
-        telling.now_s += 0.6
-        assert telling.tell(given(CHUNK)) == [SendFrame(CHUNK)]
-        telling.tell(SENT, given(Barrier(epoch)), SENT, WANTED)
-        telling.tell(answered(results(slot_0=5, slot_2=6)))
+        shell.now_s += 0.6
+        assert shell.report(FrameSubmitted(CHUNK)) == [SendFrame(CHUNK)]
+        shell.report(SENT, FrameSubmitted(Barrier(epoch)), SENT, REQUESTED)
+        shell.report(AnswerReceived(results(slot_0=5, slot_2=6)))
 
 
 def test_an_answered_question_needs_no_memory() -> None:
     """A question whether to reopen counts as held while it is due, and no longer when it is answered."""
-    telling = Telling(returns=Returns(states=False, outputs=True)).begun()
-    telling.tell(given(CHUNK), SENT)
-    chunk_bytes = telling.coordinator.held_bytes
-    telling.now_s += 1.0
-    telling.tell(given(CHUNK), SENT, SENT)
-    assert telling.coordinator.held_bytes > 2 * chunk_bytes
-    assert telling.tell(answered(Saved(results()))) == []
-    assert telling.coordinator.held_bytes == 2 * chunk_bytes
+    shell = Shell(returns=Returns(states=False, outputs=True)).start()
+    shell.report(FrameSubmitted(CHUNK), SENT)
+    chunk_bytes = shell.coordinator.held_bytes
+    shell.now_s += 1.0
+    shell.report(FrameSubmitted(CHUNK), SENT, SENT)
+    assert shell.coordinator.held_bytes > 2 * chunk_bytes
+    assert shell.report(AnswerReceived(Saved(results()))) == []
+    assert shell.coordinator.held_bytes == 2 * chunk_bytes
 
 
 def test_a_question_is_not_asked_of_the_next_server() -> None:
     """A question without an answer is not sent to the next server."""
-    telling = Telling().begun()
-    telling.now_s += 1.0
-    assert telling.tell(given(CHUNK)) == [SendFrame(ASKING)]
-    telling.tell(SENT)
-    telling.tell(lost(GONE))
-    assert telling.tell(accepted(opened("t"))) == [SendFrame(CHUNK)]
-    (report,) = telling.tell(SENT)
+    shell = Shell().start()
+    shell.now_s += 1.0
+    assert shell.report(FrameSubmitted(CHUNK)) == [SendFrame(ASKING)]
+    shell.report(SENT)
+    shell.report(ConnectionLost(GONE))
+    assert shell.report(ServerOpened(reply_of("t"))) == [SendFrame(CHUNK)]
+    (report,) = shell.report(SENT)
     assert isinstance(report, LogEvent)
 
 
 def test_a_server_that_cannot_give_its_states_is_kept_until_its_barrier() -> None:
     """States that cannot be serialized stay on the server, but their rows are kept, so that a loss can be repaired."""
-    telling = Telling(returns=Returns(states=False, outputs=True)).begun()
-    telling.tell(given(CHUNK), SENT)
-    telling.now_s += 1.0
-    telling.tell(given(CHUNK), SENT)
-    assert telling.tell(answered(Saved(results(), "LIMIT: too large"), reopen=True)) == [SendFrame(CHUNK)]
-    telling.tell(SENT)
-    telling.now_s += 1.0
-    assert telling.tell(given(CHUNK)) == [SendFrame(CHUNK)]
-    _, open_connection = telling.tell(lost(GONE))
+    shell = Shell(returns=Returns(states=False, outputs=True)).start()
+    shell.report(FrameSubmitted(CHUNK), SENT)
+    shell.now_s += 1.0
+    shell.report(FrameSubmitted(CHUNK), SENT)
+    assert shell.report(AnswerReceived(Saved(results(), "LIMIT: too large"), reopen=True)) == [SendFrame(CHUNK)]
+    shell.report(SENT)
+    shell.now_s += 1.0
+    assert shell.report(FrameSubmitted(CHUNK)) == [SendFrame(CHUNK)]
+    _, open_connection = shell.report(ConnectionLost(GONE))
     assert isinstance(open_connection, OpenConnection)
 
 
 def test_a_checkpoint_says_it_too() -> None:
     """A draining server is left after a checkpoint that a bound has caused."""
-    telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=10).begun()
-    telling.tell(given(CHUNK), SENT, SENT, given(CHUNK))
-    leave, open_connection = telling.tell(answered(Saved(results(slot_0=5, slot_2=6)), reopen=True))
+    shell = Shell(returns=Returns(states=False, outputs=True), replay_bytes_max=10).start()
+    shell.report(FrameSubmitted(CHUNK), SENT, SENT, FrameSubmitted(CHUNK))
+    leave, open_connection = shell.report(AnswerReceived(Saved(results(slot_0=5, slot_2=6)), reopen=True))
     assert leave == LeaveConnection()
     assert isinstance(open_connection, OpenConnection)
 
 
 def test_forgetting_all_leaves_nothing_to_move() -> None:
     """When all slots are forgotten nothing is kept, and no other server is opened for it."""
-    telling = Telling(returns=Returns(states=False, outputs=True)).begun()
-    telling.tell(given(CHUNK), SENT, given(Barrier(1)), SENT, WANTED)
-    telling.tell(answered(results(slot_0=5, slot_2=6), reopen=True))
-    assert telling.coordinator.held_bytes > 0
-    assert telling.tell(given(Forget(pa.array([0, 2], pa.int32())))) == []
-    assert telling.coordinator.held_bytes == 0
+    shell = Shell(returns=Returns(states=False, outputs=True)).start()
+    shell.report(FrameSubmitted(CHUNK), SENT, FrameSubmitted(Barrier(1)), SENT, REQUESTED)
+    shell.report(AnswerReceived(results(slot_0=5, slot_2=6), reopen=True))
+    assert shell.coordinator.held_bytes > 0
+    assert shell.report(FrameSubmitted(Forget(pa.array([0, 2], pa.int32())))) == []
+    assert shell.coordinator.held_bytes == 0
 
 
 def test_past_the_bound_a_checkpoint_is_asked_for() -> None:
     """When frames exceed replay_bytes_max, a checkpoint is sent, and its states replace them."""
-    telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=4_000).begun()
-    telling.tell(given(CHUNK), SENT)
-    telling.tell(given(CHUNK))
-    assert telling.tell(SENT) == [SendFrame(Checkpoint())]
-    assert telling.tell(SENT) == []
-    assert telling.tell(given(CHUNK)) == [AwaitAnswer(Checkpoint())]
-    telling.tell(answered(Saved(results(slot_0=10, slot_2=12))))
-    assert telling.tell(SENT) == []
-    (_, open_connection) = telling.tell(given(Barrier(1)), lost(GONE))
+    shell = Shell(returns=Returns(states=False, outputs=True), replay_bytes_max=4_000).start()
+    shell.report(FrameSubmitted(CHUNK), SENT)
+    shell.report(FrameSubmitted(CHUNK))
+    assert shell.report(SENT) == [SendFrame(Checkpoint())]
+    assert shell.report(SENT) == []
+    assert shell.report(FrameSubmitted(CHUNK)) == [AwaitAnswer(Checkpoint())]
+    shell.report(AnswerReceived(Saved(results(slot_0=10, slot_2=12))))
+    assert shell.report(SENT) == []
+    (_, open_connection) = shell.report(FrameSubmitted(Barrier(1)), ConnectionLost(GONE))
     assert isinstance(open_connection, OpenConnection)
-    (send,) = telling.tell(accepted(opened("t")))
+    (send,) = shell.report(ServerOpened(reply_of("t")))
     assert send.frame.batch.to_pydict() == {"slot": [0, 2], "state_0": [10, 12]}
-    assert telling.tell(SENT) == [SendFrame(CHUNK)]
-    assert telling.tell(SENT) == [SendFrame(Barrier(1))]
+    assert shell.report(SENT) == [SendFrame(CHUNK)]
+    assert shell.report(SENT) == [SendFrame(Barrier(1))]
 
 
 def test_many_epochs_without_rows_do_not_fill_the_memory() -> None:
     """Barriers without states are kept, too, so a checkpoint replaces them when they are many."""
-    telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=10_000).begun()
-    telling.tell(given(CHUNK), SENT)
+    shell = Shell(returns=Returns(states=False, outputs=True), replay_bytes_max=10_000).start()
+    shell.report(FrameSubmitted(CHUNK), SENT)
     most = checkpoints = 0
     for epoch in range(1, 101):
-        said = telling.tell(given(Barrier(epoch)), WANTED)
+        said = shell.report(FrameSubmitted(Barrier(epoch)), REQUESTED)
         while said and not isinstance(said[0], Deliver):
             if isinstance(said[-1], SendFrame):
-                said = telling.tell(SENT)
+                said = shell.report(SENT)
             elif said == [AwaitAnswer(Checkpoint())]:
                 checkpoints += 1
-                said = telling.tell(answered(Saved(results(slot_0=5, slot_2=6))))
+                said = shell.report(AnswerReceived(Saved(results(slot_0=5, slot_2=6))))
             else:
-                said = telling.tell(answered(results(slot_0=5, slot_2=6) if epoch == 1 else results()))
+                said = shell.report(AnswerReceived(results(slot_0=5, slot_2=6) if epoch == 1 else results()))
         if len(said) > 1:
-            telling.tell(SENT)
-        most = max(most, telling.coordinator.held_bytes)
-    assert checkpoints == telling.coordinator.stats.checkpoints == 5
+            shell.report(SENT)
+        most = max(most, shell.coordinator.held_bytes)
+    assert checkpoints == shell.coordinator.stats.checkpoints == 5
     assert most < 20_000
 
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_many_small_chunks_do_not_fill_the_memory(rows: int) -> None:
     """A chunk needs memory besides its data, so a checkpoint replaces them long before their data reach the bound."""
-    telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=100_000).begun()
+    shell = Shell(returns=Returns(states=False, outputs=True), replay_bytes_max=100_000).start()
     small = Chunk(CHUNK.batch.slice(0, rows))
-    telling.tell(given(CHUNK), SENT)
+    shell.report(FrameSubmitted(CHUNK), SENT)
     sent = 0
     said: list[Any] = []
     while said == [] and sent < 100:
-        assert telling.tell(given(small)) == [SendFrame(small)]
-        said, sent = telling.tell(SENT), sent + 1
+        assert shell.report(FrameSubmitted(small)) == [SendFrame(small)]
+        said, sent = shell.report(SENT), sent + 1
     assert said == [SendFrame(Checkpoint())]
     assert 20 < sent < 60
 
@@ -387,12 +383,12 @@ def test_many_small_chunks_do_not_fill_the_memory(rows: int) -> None:
 )
 def test_what_cannot_be_kept_is_not_kept_for_ever(bounds: dict[str, int], answer: Saved, why: str) -> None:
     """If states cannot be kept the exchange continues with bounded memory, and the error of a loss has the reason."""
-    telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=10, **bounds).begun()
-    telling.tell(given(CHUNK), SENT, SENT, given(CHUNK), answered(answer), SENT)
+    shell = Shell(returns=Returns(states=False, outputs=True), replay_bytes_max=10, **bounds).start()
+    shell.report(FrameSubmitted(CHUNK), SENT, SENT, FrameSubmitted(CHUNK), AnswerReceived(answer), SENT)
     for _ in range(10):
-        telling.tell(given(CHUNK), SENT)
-        assert telling.coordinator.held_bytes == 0
-    cut, give_up = telling.tell(given(CHUNK), lost(GONE))
+        shell.report(FrameSubmitted(CHUNK), SENT)
+        assert shell.coordinator.held_bytes == 0
+    cut, give_up = shell.report(FrameSubmitted(CHUNK), ConnectionLost(GONE))
     assert cut == CutConnection()
     assert isinstance(give_up.error, RetryableError)
     assert why in give_up.error.message
@@ -400,12 +396,12 @@ def test_what_cannot_be_kept_is_not_kept_for_ever(bounds: dict[str, int], answer
 
 def test_bare_exchanges_recover_when_all_is_forgotten() -> None:
     """An exchange that could not move can move again when all slots are forgotten."""
-    telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=10).begun()
-    telling.tell(given(CHUNK), SENT, SENT, given(Barrier(1)))
-    telling.tell(answered(Saved(results(), "LIMIT: too large")), SENT, WANTED)
-    telling.tell(answered(results(slot_0=1, slot_2=2)))
-    telling.tell(given(Forget(pa.array([0, 2], pa.int32()))), SENT, given(CHUNK))
-    _, open_connection = telling.tell(lost(GONE))
+    shell = Shell(returns=Returns(states=False, outputs=True), replay_bytes_max=10).start()
+    shell.report(FrameSubmitted(CHUNK), SENT, SENT, FrameSubmitted(Barrier(1)))
+    shell.report(AnswerReceived(Saved(results(), "LIMIT: too large")), SENT, REQUESTED)
+    shell.report(AnswerReceived(results(slot_0=1, slot_2=2)))
+    shell.report(FrameSubmitted(Forget(pa.array([0, 2], pa.int32()))), SENT, FrameSubmitted(CHUNK))
+    _, open_connection = shell.report(ConnectionLost(GONE))
     assert isinstance(open_connection, OpenConnection)
 
 
@@ -420,8 +416,8 @@ def test_bare_exchanges_recover_when_all_is_forgotten() -> None:
 )
 def test_what_is_wrong_with_the_job_is_raised(error: FoldflightError) -> None:
     """Errors of the job are raised without trying another server."""
-    telling = Telling().begun()
-    assert telling.tell(given(CHUNK), lost(error)) == [CutConnection(), GiveUp(error)]
+    shell = Shell().start()
+    assert shell.report(FrameSubmitted(CHUNK), ConnectionLost(error)) == [CutConnection(), GiveUp(error)]
 
 
 @pytest.mark.parametrize(
@@ -434,47 +430,47 @@ def test_what_is_wrong_with_the_job_is_raised(error: FoldflightError) -> None:
 )
 def test_what_is_wrong_with_a_server_is_not(error: FoldflightError) -> None:
     """A server that is lost, hangs, drains, is full or sends damaged frames is replaced."""
-    telling = Telling().begun()
-    cut, open_connection = telling.tell(given(CHUNK), lost(error))
+    shell = Shell().start()
+    cut, open_connection = shell.report(FrameSubmitted(CHUNK), ConnectionLost(error))
     assert (cut, type(open_connection)) == (CutConnection(), OpenConnection)
 
 
 def test_a_server_unlike_the_first_is_passed_over() -> None:
     """A server with other fingerprints, or that refuses to open, is skipped."""
-    telling = Telling(("grpc://a", "grpc://b", "grpc://c")).begun()
-    (_, second) = telling.tell(given(CHUNK), lost(GONE))
-    assert [call.fingerprint for call in second.opening.calls] == ["f1"]
-    (_, third) = telling.tell(accepted(opened("t", "f2")))
+    shell = Shell(("grpc://a", "grpc://b", "grpc://c")).start()
+    (_, second) = shell.report(FrameSubmitted(CHUNK), ConnectionLost(GONE))
+    assert [call.fingerprint for call in second.open_request.calls] == ["f1"]
+    (_, third) = shell.report(ServerOpened(reply_of("t", "f2")))
     assert third.url == "grpc://c"
-    (_, rest) = telling.tell(lost(RejectedError("UNKNOWN_FUNCTION", "never heard of it")))
-    assert isinstance(rest, Rest)
+    (_, rest) = shell.report(ConnectionLost(RejectedError("UNKNOWN_FUNCTION", "never heard of it")))
+    assert isinstance(rest, Sleep)
 
 
 def test_the_first_refusal_is_the_jobs() -> None:
     """A refusal by the first server is raised, because no server has accepted the exchange."""
     for code in ("UNKNOWN_FUNCTION", "UNAUTHENTICATED", "BAD_FRAME"):
-        telling = Telling()
-        telling.tell(STARTED)
+        shell = Shell()
+        shell.report(STARTED)
         error = RejectedError(code, "no")
-        assert telling.tell(lost(error)) == [CutConnection(), GiveUp(error)]
+        assert shell.report(ConnectionLost(error)) == [CutConnection(), GiveUp(error)]
 
 
 def test_patience_and_back_off() -> None:
     """Servers that refuse are avoided, longer each time; after patience_s the error has the story."""
-    telling = Telling(("grpc://a",), patience_s=10.0)
-    telling.tell(STARTED)
+    shell = Shell(("grpc://a",), patience_s=10.0)
+    shell.report(STARTED)
     rests = []
     while True:
-        cut, said = telling.tell(lost(RetryableError("OVERLOADED", "full")))
+        cut, said = shell.report(ConnectionLost(RetryableError("OVERLOADED", "full")))
         assert cut == CutConnection()
         if isinstance(said, GiveUp):
             break
-        assert isinstance(said, Rest)
-        began_s = telling.now_s
-        while isinstance(said, Rest):  # one rest is interrupted, to tell about the wait
-            telling.now_s = said.until_s
-            said = telling.tell(RESTED)[-1]
-        rests.append(telling.now_s - began_s)
+        assert isinstance(said, Sleep)
+        began_s = shell.now_s
+        while isinstance(said, Sleep):  # one rest is interrupted, to tell about the wait
+            shell.now_s = said.until_s
+            said = shell.report(TIMER)[-1]
+        rests.append(shell.now_s - began_s)
         assert isinstance(said, OpenConnection)
     assert rests == pytest.approx([min(0.1 * 2**doublings, 5.0) for doublings in range(len(rests))])
     assert 4 < len(rests) < 12
@@ -485,96 +481,96 @@ def test_patience_and_back_off() -> None:
 
 def test_an_exchange_stays_on_its_code() -> None:
     """A server with other code does not take over; one that does not tell its code does."""
-    telling = Telling(("grpc://a", "grpc://b"), patience_s=0.0)
-    telling.tell(STARTED, accepted(opened("one", code="1")), given(CHUNK), SENT)
-    telling.tell(lost(RetryableError("UNREACHABLE", "gone")))
-    said = telling.tell(accepted(opened("two", code="2")))
+    shell = Shell(("grpc://a", "grpc://b"), patience_s=0.0)
+    shell.report(STARTED, ServerOpened(reply_of("one", code="1")), FrameSubmitted(CHUNK), SENT)
+    shell.report(ConnectionLost(RetryableError("UNREACHABLE", "gone")))
+    said = shell.report(ServerOpened(reply_of("two", code="2")))
     assert isinstance(said[-1], GiveUp)
     assert isinstance(said[-1].error, RetryableError)
     assert "server two has other code of sum than one, on which the exchange began" in said[-1].error.message
-    telling = Telling(("grpc://a", "grpc://b"))
-    telling.tell(STARTED, accepted(opened("one", code="1")), given(CHUNK), SENT)
-    telling.tell(lost(RetryableError("UNREACHABLE", "gone")))
-    assert isinstance(telling.tell(accepted(opened("two", code="")))[-1], SendFrame)
+    shell = Shell(("grpc://a", "grpc://b"))
+    shell.report(STARTED, ServerOpened(reply_of("one", code="1")), FrameSubmitted(CHUNK), SENT)
+    shell.report(ConnectionLost(RetryableError("UNREACHABLE", "gone")))
+    assert isinstance(shell.report(ServerOpened(reply_of("two", code="")))[-1], SendFrame)
 
 
 def test_waiting_for_the_old_code_ends() -> None:
     """After nine servers with other code in a row the exchange ends, so that the task is repeated with the new code."""
-    telling = Telling(("grpc://a",), losses_max=8, patience_s=1e9)
-    telling.tell(STARTED, accepted(opened("one", code="1")), given(CHUNK), SENT)
-    said = telling.tell(lost(RetryableError("UNREACHABLE", "gone")))
+    shell = Shell(("grpc://a",), losses_max=8, patience_s=1e9)
+    shell.report(STARTED, ServerOpened(reply_of("one", code="1")), FrameSubmitted(CHUNK), SENT)
+    said = shell.report(ConnectionLost(RetryableError("UNREACHABLE", "gone")))
     refusals = 0
     while not isinstance(said[-1], GiveUp):
-        if isinstance(said[-1], Rest):
-            telling.now_s = said[-1].until_s
-            said = telling.tell(RESTED)
+        if isinstance(said[-1], Sleep):
+            shell.now_s = said[-1].until_s
+            said = shell.report(TIMER)
         else:
             refusals += 1
-            said = telling.tell(accepted(opened("two", code="2")))
+            said = shell.report(ServerOpened(reply_of("two", code="2")))
     assert refusals == 9
     assert "9 answers in a row were of servers with other code" in said[-1].error.message
 
 
 def test_a_server_with_other_code_is_told_of() -> None:
     """A new exchange uses a server with other code than the client has seen, with a warning."""
-    telling = Telling(known="1")
-    told, *_ = telling.tell(STARTED, accepted(opened("two", code="2")))
+    shell = Shell(known="1")
+    told, *_ = shell.report(STARTED, ServerOpened(reply_of("two", code="2")))
     assert isinstance(told, LogEvent)
     assert told.once
     assert told.fields["functions"] == "sum"
     assert (told.fields["server_id"], told.fields["code_digests"], told.fields["expected"]) == ("two", "2", "1")
-    assert Telling(known="1").tell(STARTED, accepted(opened("one", code="1"))) == []
-    assert Telling(known="1").tell(STARTED, accepted(opened("old"))) == []
+    assert Shell(known="1").report(STARTED, ServerOpened(reply_of("one", code="1"))) == []
+    assert Shell(known="1").report(STARTED, ServerOpened(reply_of("old"))) == []
 
 
 def test_strict_refuses_other_code() -> None:
     """With `strict` the next server is tried, and without another one the error says what differs."""
-    telling = Telling(("grpc://a", "grpc://b"), known="1", strict=True, patience_s=0.0)
-    said = telling.tell(STARTED, accepted(opened("two", code="2")))
+    shell = Shell(("grpc://a", "grpc://b"), known="1", strict=True, patience_s=0.0)
+    said = shell.report(STARTED, ServerOpened(reply_of("two", code="2")))
     assert isinstance(said[-1], OpenConnection)
-    assert isinstance(telling.tell(accepted(opened("one", code="1")))[-1], LogEvent)  # it goes on
-    telling = Telling(("grpc://a",), known="1", strict=True, patience_s=0.0)
-    said = telling.tell(STARTED, accepted(opened("two", code="2")))
+    assert isinstance(shell.report(ServerOpened(reply_of("one", code="1")))[-1], LogEvent)  # it goes on
+    shell = Shell(("grpc://a",), known="1", strict=True, patience_s=0.0)
+    said = shell.report(STARTED, ServerOpened(reply_of("two", code="2")))
     assert isinstance(said[-1], GiveUp)
     assert "other code of sum than the client has seen" in said[-1].error.message
 
 
 def test_the_error_names_each_server() -> None:
     """An error without a server tells what is wrong with each that was tried, and remedies once."""
-    telling = Telling(("grpc://a", "grpc://b"), patience_s=0.0)
-    telling.tell(STARTED)
-    said = telling.tell(lost(RetryableError("UNREACHABLE", "grpc://a was lost; start it")))
+    shell = Shell(("grpc://a", "grpc://b"), patience_s=0.0)
+    shell.report(STARTED)
+    said = shell.report(ConnectionLost(RetryableError("UNREACHABLE", "grpc://a was lost; start it")))
     assert isinstance(said[-1], OpenConnection)
-    said = telling.tell(lost(RetryableError("OVERLOADED", "it is full; wait")))
+    said = shell.report(ConnectionLost(RetryableError("OVERLOADED", "it is full; wait")))
     assert isinstance(said[-1], GiveUp)
     assert said[-1].error.message == (
         "grpc://a was lost; start it; grpc://b: it is full; no server took the exchange within 0 s"
     )
 
 
-def waited_until(telling: Telling, end_s: float) -> list[LogEvent]:
+def waited_until(shell: Shell, end_s: float) -> list[LogEvent]:
     """Let the only server be away until this time, and return the events that are logged meanwhile."""
     logged: list[LogEvent] = []
-    said = telling.tell(lost(GONE))
-    while telling.now_s < end_s:
+    said = shell.report(ConnectionLost(GONE))
+    while shell.now_s < end_s:
         logged += [each for each in said if isinstance(each, LogEvent)]
-        if isinstance(said[-1], Rest):
-            telling.now_s = said[-1].until_s
-            said = telling.tell(RESTED)
+        if isinstance(said[-1], Sleep):
+            shell.now_s = said[-1].until_s
+            said = shell.report(TIMER)
         else:
-            said = telling.tell(lost(GONE))
-    if isinstance(said[-1], Rest):
-        telling.now_s = said[-1].until_s
-        said = telling.tell(RESTED)
+            said = shell.report(ConnectionLost(GONE))
+    if isinstance(said[-1], Sleep):
+        shell.now_s = said[-1].until_s
+        said = shell.report(TIMER)
     assert isinstance(said[-1], OpenConnection)
     return logged
 
 
 def test_a_wait_for_servers_is_told_once() -> None:
     """After three seconds without a server, one event names the servers, the time left and the option; again later."""
-    telling = Telling(("grpc://a",), patience_s=60.0, losses_max=99).begun()
-    telling.tell(given(CHUNK), SENT)
-    (told,) = waited_until(telling, 130.0)
+    shell = Shell(("grpc://a",), patience_s=60.0, losses_max=99).start()
+    shell.report(FrameSubmitted(CHUNK), SENT)
+    (told,) = waited_until(shell, 130.0)
     assert told.event == "an exchange waits for a server"
     assert told.fields == {
         "servers": "grpc://a",
@@ -583,36 +579,54 @@ def test_a_wait_for_servers_is_told_once() -> None:
         "code": "UNREACHABLE",
         "problem": "gone",
     }
-    telling.tell(accepted(opened()), SENT)
-    assert [each.fields["left_s"] for each in waited_until(telling, telling.now_s + 20)] == [57.0]
-    telling.tell(accepted(opened()), SENT)
-    assert waited_until(telling, telling.now_s + 1) == []
+    shell.report(ServerOpened(reply_of()), SENT)
+    assert [each.fields["left_s"] for each in waited_until(shell, shell.now_s + 20)] == [57.0]
+    shell.report(ServerOpened(reply_of()), SENT)
+    assert waited_until(shell, shell.now_s + 1) == []
 
 
 def test_rows_that_kill_servers_do_not_kill_them_all() -> None:
     """After losses_max consecutive losses without an answer the exchange ends."""
-    telling = Telling(losses_max=3).begun()
-    telling.tell(given(CHUNK))
+    shell = Shell(losses_max=3).start()
+    shell.report(FrameSubmitted(CHUNK))
     losses = 0
     while True:
         losses += 1
-        said = telling.tell(lost(GONE))[-1]
+        said = shell.report(ConnectionLost(GONE))[-1]
         if isinstance(said, GiveUp):
             break
-        while isinstance(said, Rest):
-            telling.now_s = said.until_s
-            (said,) = telling.tell(RESTED)
-        telling.tell(accepted(opened()))
+        while isinstance(said, Sleep):
+            shell.now_s = said.until_s
+            (said,) = shell.report(TIMER)
+        shell.report(ServerOpened(reply_of()))
     assert losses == 4
     assert "4 servers were lost in a row without an answer" in said.error.message
 
 
 def test_the_engines_own_mistakes_are_the_engines() -> None:
     """An invalid frame of the engine is refused before it is kept or sent."""
-    telling = Telling().begun()
-    telling.tell(given(Barrier(4)), SENT)
+    shell = Shell().start()
+    shell.report(FrameSubmitted(Barrier(4)), SENT)
     with pytest.raises(RejectedError, match="a skipping barrier"):
-        telling.tell(given(Barrier(9)))
+        shell.report(FrameSubmitted(Barrier(9)))
     for frame in (Chunk(CHUNK.batch.select(["v"])), Forget(pa.array([-1], pa.int32()))):
         with pytest.raises(RejectedError):
-            Telling().begun().tell(given(frame))
+            Shell().start().report(FrameSubmitted(frame))
+
+
+def test_equal_events_give_equal_instructions() -> None:
+    """A recorded run, with losses, a server with other code and a wait, is replayed by a new coordinator."""
+    shell = Shell(known="c1").start()
+    shell.report(FrameSubmitted(CHUNK), SENT, FrameSubmitted(Barrier(1)), SENT, REQUESTED)
+    shell.report(AnswerReceived(results(slot_0=5, slot_2=6)), FrameSubmitted(CHUNK), SENT, ConnectionLost(GONE))
+    shell.now_s += 1.5
+    shell.report(ServerOpened(reply_of("t", code="c2")), ConnectionLost(GONE))
+    shell.now_s += 4.0
+    shell.report(TIMER, ServerOpened(reply_of("u")), SENT, SENT, FrameSubmitted(Barrier(2)), SENT, REQUESTED)
+    kinds = {type(instruction) for _, _, instructions in shell.history for instruction in instructions}
+    assert {CutConnection, OpenConnection, SendFrame, Sleep, AwaitAnswer, Deliver} <= kinds
+    again = Shell(known="c1")
+    for now_s, event, instructions in shell.history:
+        again.now_s = now_s
+        assert again.coordinator.handle(event) == instructions
+    assert again.coordinator.story() == shell.coordinator.story()

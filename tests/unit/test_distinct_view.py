@@ -151,7 +151,7 @@ class Driver:
         self.columns = columns
         self.pair = ExchangePair(Open(calls, columns, keeps_views=True), registry(), signer=SIGNER)
         self.oracle = ExchangePair(Open(calls, columns), registry(), signer=SIGNER)
-        self.kept = CachedViews(self.pair.server.opened, inline=inline, page=page)
+        self.kept = CachedViews(self.pair.server.open_reply, inline=inline, page=page)
         self.pair.resolve = self.kept.resolve
         self.loaded: set[int] = set()
         self.epoch = 0
@@ -239,13 +239,13 @@ def test_outputs_are_those_of_all_rows(steps: list[Any], retracts: bool, inline:
     run(driver, steps)
 
 
-def opened(*calls: Call, columns: pa.Schema = COLUMNS, keeps_views: bool = True) -> Opened:
-    return ExchangePair(Open(calls, columns, keeps_views=keeps_views), registry(), signer=SIGNER).server.opened
+def open_reply(*calls: Call, columns: pa.Schema = COLUMNS, keeps_views: bool = True) -> Opened:
+    return ExchangePair(Open(calls, columns, keeps_views=keeps_views), registry(), signer=SIGNER).server.open_reply
 
 
 def test_the_view_of_rows_is_described() -> None:
     """The arguments are the key, and prefetched; a state has the view and the state of the function."""
-    found = opened(distinct("typed", "t", "n"), distinct("count", "t"))
+    found = open_reply(distinct("typed", "t", "n"), distinct("count", "t"))
     spec = found.calls[0].views[0]
     assert (spec.name, spec.prefetch, spec.value, spec.is_list) == ("rows", (0, 1), pa.int64(), False)
     assert spec.key == pa.struct([("f0", pa.string()), ("f1", pa.float64())])
@@ -258,14 +258,14 @@ def test_the_view_of_rows_is_described() -> None:
 def test_other_engines_get_states_with_all_rows() -> None:
     """Without keeps_views, and with the fingerprint that such an engine was planned with, nothing has changed."""
     call = distinct("count", "t")
-    before = opened(call, keeps_views=False).calls[0]
+    before = open_reply(call, keeps_views=False).calls[0]
     assert not before.views
     pinned = replace(call, fingerprint=before.fingerprint)
-    again = opened(pinned, distinct("count", "n"))
+    again = open_reply(pinned, distinct("count", "n"))
     assert again.calls[0] == before
     assert again.calls[1].views
     with pytest.raises(RejectedError, match="not the function that the engine expects"):
-        opened(replace(call, fingerprint=opened(call).calls[0].fingerprint), keeps_views=False)
+        open_reply(replace(call, fingerprint=open_reply(call).calls[0].fingerprint), keeps_views=False)
 
 
 @pytest.mark.parametrize(
@@ -282,14 +282,14 @@ def test_other_engines_get_states_with_all_rows() -> None:
 def test_calls_whose_states_have_all_rows(call: Call) -> None:
     """A value that needs all rows, and rows that cannot be keys: as for engines that do not keep views."""
     columns = COLUMNS.append(pa.field("l", pa.list_(pa.int64())))
-    found = opened(call, columns=columns)
-    assert found.calls == opened(call, columns=columns, keeps_views=False).calls
+    found = open_reply(call, columns=columns)
+    assert found.calls == open_reply(call, columns=columns, keeps_views=False).calls
     assert not found.calls[0].views
 
 
 def test_a_function_that_cannot_retract_needs_no_rows_if_none_is_retracted() -> None:
     """Without a column of kinds every function takes its rows as they appear."""
-    assert opened(distinct("max", "n"), columns=appended()).calls[0].views
+    assert open_reply(distinct("max", "n"), columns=appended()).calls[0].views
 
 
 VALUES: list[tuple[pa.DataType, list[Any]]] = [
@@ -317,7 +317,7 @@ def test_types_of_rows(type_: pa.DataType, values: list[Any]) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([0] * len(array), pa.int32()), array], schema=columns)
     calls = (distinct("count", "v"), distinct("first", "v"))
     pair = ExchangePair(Open(calls, columns, keeps_views=True), registry())
-    kept = CachedViews(pair.server.opened)
+    kept = CachedViews(pair.server.open_reply)
     pair.resolve = kept.resolve
     different = len(values) - (type_ == pa.float32())
     for epoch in (1, 2):

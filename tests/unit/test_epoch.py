@@ -74,12 +74,12 @@ def test_the_key_of_each_group_is_hashed_once_an_epoch() -> None:
 
 def _bucket() -> tuple[QueryLayout, GroupedExchange, StateTable]:
     transport = connect("embedded:").transport
-    opening = Open((Call("count"),), CHUNK, returns=Returns(), initial_outputs=True)
-    opened = transport.describe(opening).schema
-    states, outputs = (pa.schema([opened.field(f"{what}_0")]) for what in ("state", "output"))
+    open_request = Open((Call("count"),), CHUNK, returns=Returns(), initial_outputs=True)
+    open_reply = transport.describe(open_request).schema
+    states, outputs = (pa.schema([open_reply.field(f"{what}_0")]) for what in ("state", "output"))
     nothing = pa.schema([])
     layout = QueryLayout(nothing, (), nothing, (), has_kinds=True, states=states, carried=states, outputs=outputs)
-    exchange = GroupedExchange(transport, opening, layout)
+    exchange = GroupedExchange(transport, open_request, layout)
     table = StateTable(TableLayout(keys=nothing, states=states, buckets=1), Storage(MemoryStore()))
     return layout, exchange, table
 

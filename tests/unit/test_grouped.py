@@ -26,11 +26,11 @@ class Counted:
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.otlp_endpoint = None
-        self.opened: list[OpenExchange] = []
+        self.exchanges: list[OpenExchange] = []
 
     @property
     def alive(self) -> int:
-        return sum(not each.is_over for each in self.opened)
+        return sum(not each.is_over for each in self.exchanges)
 
     def infos(self, *, look: bool = False) -> list[FunctionInfo]:
         return self.transport.infos(look=look)
@@ -39,8 +39,8 @@ class Counted:
         return self.transport.describe(open)
 
     def open(self, open: Open) -> OpenExchange:  # noqa: A002
-        self.opened.append(self.transport.open(open))
-        return self.opened[-1]
+        self.exchanges.append(self.transport.open(open))
+        return self.exchanges[-1]
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_what_one_turn_has_folded_the_next_does_not_see(transport: Counted, grou
         nothing = pa.nulls(1, layout(transport).states.field(0).type)
         assert grouped.outputs_of(slots, [nothing])["output_0"].to_pylist() == [None]
         assert folded(grouped, groups, ("a", 10)) == {"a": 10, "b": None}
-    assert len(transport.opened) == 1
+    assert len(transport.exchanges) == 1
     assert transport.alive == 1
     grouped.close()
     grouped.close()
@@ -123,7 +123,7 @@ def test_an_error_names_its_group_and_ends_the_exchange(transport: Counted, grou
     groups = Groups(layout(transport))
     with grouped.turn(groups):
         assert folded(grouped, groups, ("a", 10)) == {"a": 10}
-    assert len(transport.opened) == 2
+    assert len(transport.exchanges) == 2
 
 
 def test_an_exchange_that_cannot_forget_is_ended(
@@ -137,7 +137,7 @@ def test_an_exchange_that_cannot_forget_is_ended(
     groups = Groups(layout(transport))
     with grouped.turn(groups):
         folded(grouped, groups, ("a", 2))
-    monkeypatch.setattr(transport.opened[0], "forget", lost)
+    monkeypatch.setattr(transport.exchanges[0], "forget", lost)
     with pytest.raises(RetryableError), grouped.turn(Groups(layout(transport))):
         pass
     assert transport.alive == 0

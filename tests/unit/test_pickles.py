@@ -35,8 +35,8 @@ def there(*functions: type, key: bytes | None = KEY) -> Transport:
 
 def folded(transport: Transport, *values: int, states: pa.RecordBatch | None = None, name: str = "spread") -> Any:
     """Return the results of one epoch in slot 0: state and output."""
-    opening = Open(calls=(Call(name, ("v",)),), columns=COLUMNS, returns=Returns(states=True, outputs=True))
-    with transport.open(opening) as exchange:
+    open_request = Open(calls=(Call(name, ("v",)),), columns=COLUMNS, returns=Returns(states=True, outputs=True))
+    with transport.open(open_request) as exchange:
         if states is not None:
             exchange.states(states)
         if values:

@@ -350,12 +350,12 @@ def test_compile_true_of_open_types_fails_when_they_are_known() -> None:
     """With type variables a function is registered; `describe` refuses types that cannot be compiled."""
     transport = connect(MustBind).transport
     for type_, unsupported in ((pa.int64(), False), (pa.string(), True)):
-        opening = Open(calls=(Call("must_bind", ("x",)),), columns=pa.schema([("slot", pa.int32()), ("x", type_)]))
+        open_request = Open(calls=(Call("must_bind", ("x",)),), columns=pa.schema([("slot", pa.int32()), ("x", type_)]))
         if unsupported:
             with pytest.raises(FoldflightError, match=r"must_bind is declared .*: \+ of int and text"):
-                transport.describe(opening)
+                transport.describe(open_request)
         else:
-            transport.describe(opening)
+            transport.describe(open_request)
 
 
 def test_the_listing_shows_it() -> None:

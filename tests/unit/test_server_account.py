@@ -33,11 +33,11 @@ class Newest:
 
 def test_bytes_that_have_become_states_are_not_counted_again() -> None:
     """An exchange without barriers weighs what it holds, and not all rows that it ever got."""
-    opening = Open(
+    open_request = Open(
         (Call("newest", ("v",)),), COLUMNS, Returns(states=False, outputs=False), row_outputs=True, emits=True
     )
-    exchange = ServerExchange(opening, Registry.load([Newest]), limits=LIMITS, server_id="s")
-    account = Account(Metrics(), opening, exchange)
+    exchange = ServerExchange(open_request, Registry.load([Newest]), limits=LIMITS, server_id="s")
+    account = Account(Metrics(), open_request, exchange)
 
     def send(frame: Any, size: int = 0) -> int:
         for _ in exchange.handle(frame):

@@ -107,7 +107,7 @@ def test_spans_of_a_partition_have_their_parents_and_attributes(
 def test_short_barriers_have_no_span(memory: Memory) -> None:
     """A span costs as much as a short barrier, so the exchange counts them."""
     query = query_of()
-    with query.transport.open(query.opening) as exchange:
+    with query.transport.open(query.open_request) as exchange:
         for epoch in range(1, 6):
             exchange.barrier(epoch)
             exchange.results(epoch)
@@ -120,9 +120,9 @@ def test_short_barriers_have_no_span(memory: Memory) -> None:
 def test_the_bound_function_is_that_of_the_query_without_traces(memory: Memory) -> None:
     """The context of a trace has no part in what an exchange means, so it is not bound anew for each one."""
     query = query_of()
-    with query.transport.open(query.opening):
+    with query.transport.open(query.open_request):
         bound = query.transport._registry.bound
-    with query.transport.open(replace(query.opening, trace_context={})):
+    with query.transport.open(replace(query.open_request, trace_context={})):
         assert query.transport._registry.bound is bound
     assert len(memory.seen("exchange")) == 1
 
@@ -180,8 +180,8 @@ def test_a_trace_that_is_not_sampled_has_no_spans(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
     exporter = memory_of(monkeypatch)
     query = query_of()
-    assert query.opening.trace_context["traceparent"]
-    assert ids_of(query.opening.trace_context) == {}
+    assert query.open_request.trace_context["traceparent"]
+    assert ids_of(query.open_request.trace_context) == {}
     assert sum(batch.num_rows for batch in folded(query, 1, 2)) == 2
     exporter.tracer.close()
     assert exporter.get_finished_spans() == ()
@@ -281,7 +281,7 @@ def test_the_last_stage_is_traced_alike(memory: Memory) -> None:
     hashed = [pa.RecordBatch.from_arrays(batch.columns, schema=final.input) for batch in hashed]
     memory.tracer.send(wait=True)
     memory.clear()
-    results = list(tasks.in_task(Traced(ENDPOINT, query.opening.trace_context), "merge[fatal]", final(hashed)))
+    results = list(tasks.in_task(Traced(ENDPOINT, query.open_request.trace_context), "merge[fatal]", final(hashed)))
     assert sum(batch.num_rows for batch in results) == 2
     (exchange,) = memory.seen("exchange")
     assert (exchange.attributes["foldflight.rows"], exchange.attributes["foldflight.groups"]) == (0, 2)

@@ -191,7 +191,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def opening(**fields: Any) -> Open:
+def open_request(**fields: Any) -> Open:
     return Open((Call("count_different", ("v",)),), COLUMNS, **fields)
 
 
@@ -205,7 +205,7 @@ def rows(slots: Sequence[int], values: Sequence[Any]) -> pa.RecordBatch:
 
 def test_opened_describes_the_views() -> None:
     """Opened has name, types and prefetch of each view; DISTINCT counts rows, so it has none."""
-    described = ExchangePair(opening(), registry()).engine.opened
+    described = ExchangePair(open_request(), registry()).engine.open_reply
     assert described is not None
     seen, items = described.calls[0].views
     assert (seen.name, seen.key, seen.value, seen.prefetch, seen.is_list) == (
@@ -224,7 +224,7 @@ def test_opened_describes_the_views() -> None:
     )
     assert described.schema.field("state_0").type.field("seen").type == seen.arrow
     distinct = Open((Call("count_different", ("v",), distinct=True),), COLUMNS)
-    counted = ExchangePair(distinct, registry()).engine.opened
+    counted = ExchangePair(distinct, registry()).engine.open_reply
     assert counted is not None
     assert counted.calls[0].views == ()
 
@@ -337,13 +337,13 @@ def test_an_accumulator_with_views_is_not_none() -> None:
 
 def test_states_have_all_entries_without_an_engine_that_keeps_them() -> None:
     """In a batch a state is complete, and two states merge."""
-    pair = ExchangePair(opening(), registry())
+    pair = ExchangePair(open_request(), registry())
     pair.send(pair.engine.chunk(rows([0, 0, 1, 0], ["a", "b", "a", None])))
     states = pair.epoch(1)
     seen = states["state_0"].to_pylist()[0]["seen"]
     assert seen["complete"]
     assert [(entry["key"], entry["value"]) for entry in seen["entries"]] == [("a", 1), ("b", 1), (None, 1)]
-    other = ExchangePair(opening(), registry())
+    other = ExchangePair(open_request(), registry())
     batch = states.select(["slot", "state_0"]).to_batches()[0]
     other.send(other.engine.states(batch))
     other.send(other.engine.states(batch))
@@ -352,10 +352,10 @@ def test_states_have_all_entries_without_an_engine_that_keeps_them() -> None:
 
 def test_parts_of_views_need_an_engine_that_keeps_the_rest() -> None:
     """A state without all entries is refused if Open has no keeps_views."""
-    pair = ExchangePair(opening(), registry())
+    pair = ExchangePair(open_request(), registry())
     pair.send(pair.engine.chunk(rows([0], ["a"])))
     state = pair.epoch(1).select(["slot", "state_0"]).to_batches()[0]
-    views = pair.server.opened.calls[0].views
+    views = pair.server.open_reply.calls[0].views
     partial = with_column(state, state.schema.field(1), asking(state.column(1), views))
     with pytest.raises(RejectedError, match="keeps_views") as raised:
         pair.send(pair.engine.states(partial))
@@ -514,16 +514,16 @@ class Driver:
 
     def __init__(self, *, inline: int, page: int, limits: Any = LIMITS) -> None:
         self.limits = limits
-        self.opening = Open((CALL,), OPERATIONS, keeps_views=True)
+        self.open_request = Open((CALL,), OPERATIONS, keeps_views=True)
         self.pair = self.dial()
-        self.kept = CachedViews(self.pair.server.opened, inline=inline, page=page)
+        self.kept = CachedViews(self.pair.server.open_reply, inline=inline, page=page)
         self.pair.resolve = self.kept.resolve
         self.loaded: set[int] = set()
         self.epoch = 0
         self.outputs: list[list[dict[str, Any]]] = []
 
     def dial(self) -> ExchangePair:
-        return ExchangePair(self.opening, registry(ViewOperations), limits=self.limits)
+        return ExchangePair(self.open_request, registry(ViewOperations), limits=self.limits)
 
     def chunk(self, operations: list[tuple[int, str, int, int]]) -> None:
         touched = {slot for slot, *_ in operations}
@@ -658,8 +658,8 @@ def test_a_list_may_be_set_as_another_list() -> None:
         def get_value(self, acc: Lists) -> str:
             return f"{[*acc.before]} {[*acc.now]}"
 
-    pair = ExchangePair(opening(keeps_views=True), registry(Last))
-    kept = CachedViews(pair.server.opened)
+    pair = ExchangePair(open_request(keeps_views=True), registry(Last))
+    kept = CachedViews(pair.server.open_reply)
     pair.resolve = kept.resolve
     outputs = []
     for epoch, values in enumerate(["abcde", ["f", "move", "g"], "h", "i"]):
@@ -716,8 +716,8 @@ def test_entries_of_one_slot_may_exceed_a_message(monkeypatch: pytest.MonkeyPatc
     small = dataclasses.replace(UNBOUNDED, message_bytes_max=20_000)
     monkeypatch.setattr(embedded, "UNBOUNDED", small)
     transport = EmbeddedTransport(registry(ViewOperations), state_key=b"a key of sixteen bytes or more")
-    opened = transport.describe(Open((CALL,), OPERATIONS))
-    kept = CachedViews(opened, page=600)
+    open_reply = transport.describe(Open((CALL,), OPERATIONS))
+    kept = CachedViews(open_reply, page=600)
     with transport.open(Open((CALL,), OPERATIONS, keeps_views=True), resolve=kept.resolve) as exchange:
         exchange.chunk(batch_of([(0, "set", key, key) for key in range(600)]))
         exchange.barrier(1)
@@ -801,8 +801,8 @@ def test_maps_that_are_known_as_a_whole_are_fast(*, keeps: bool, inline: int) ->
         def get_value(self, acc: Keyed) -> int:
             return sum(1 for each in (acc.texts, acc.pairs, acc.floats, acc.dates) for _ in each)
 
-    pair = ExchangePair(opening(keeps_views=keeps), registry(Keys))
-    kept = CachedViews(pair.server.opened, inline=inline)
+    pair = ExchangePair(open_request(keeps_views=keeps), registry(Keys))
+    kept = CachedViews(pair.server.open_reply, inline=inline)
     pair.resolve = kept.resolve
     outputs = []
     for epoch, value in enumerate(["python", "numpy", "python"]):
@@ -884,7 +884,7 @@ def test_a_function_cannot_go_on_without_an_answer() -> None:
             return None
 
     driver = Driver(inline=0, page=2)
-    driver.pair = ExchangePair(driver.opening, registry(Stubborn), resolve=driver.kept.resolve)
+    driver.pair = ExchangePair(driver.open_request, registry(Stubborn), resolve=driver.kept.resolve)
     run(driver, [[(0, "set", 1, 1)], "barrier"])
     calls = []
 
@@ -915,19 +915,19 @@ def test_entries_for_unknown_slots_and_columns_are_refused() -> None:
 
 def test_frames_of_views_need_keeps_views() -> None:
     """Entries are no frame of other exchanges, and keeps_views needs states."""
-    pair = ExchangePair(opening(), registry())
+    pair = ExchangePair(open_request(), registry())
     with pytest.raises(RejectedError, match="keeps_views"):
         pair.server.handle(Entries(rows([0], ["a"]))).__next__()
     for fields in ({"returns": Returns(states=False)}, {"row_outputs": True}):
         with pytest.raises(RejectedError, match="keeps_views") as raised:
-            ExchangePair(opening(keeps_views=True, **fields), registry())
+            ExchangePair(open_request(keeps_views=True, **fields), registry())
         assert raised.value.code == "SIGNATURE"
 
 
 def test_a_second_state_is_refused_where_the_engine_keeps_views() -> None:
     """Views do not merge in streams."""
-    pair = ExchangePair(opening(keeps_views=True), registry())
-    kept = CachedViews(pair.server.opened)
+    pair = ExchangePair(open_request(keeps_views=True), registry())
+    kept = CachedViews(pair.server.open_reply)
     pair.send(pair.engine.chunk(rows([0], ["a"])))
     kept.commit(pair.epoch(1))
     with pytest.raises(RejectedError) as raised:
@@ -945,8 +945,8 @@ def test_keys_that_do_not_fit_are_errors_of_the_function() -> None:
 
         merge = None  # type: ignore[assignment]
 
-    pair = ExchangePair(opening(keeps_views=True), registry(Wrong))
-    kept = CachedViews(pair.server.opened)
+    pair = ExchangePair(open_request(keeps_views=True), registry(Wrong))
+    kept = CachedViews(pair.server.open_reply)
     pair.resolve = kept.resolve
     pair.send(pair.engine.chunk(rows([0], ["a"])))
     kept.commit(pair.epoch(1))
@@ -971,7 +971,7 @@ def test_a_new_accumulator_without_its_views_is_an_error_of_the_function(
             made.seen = given_view
             return made
 
-    pair = ExchangePair(opening(keeps_views=keeps), registry(Wrong))
+    pair = ExchangePair(open_request(keeps_views=keeps), registry(Wrong))
     with pytest.raises(FunctionError, match=rf"seen of a new accumulator is {wrong}.*set it to MapView\(\)") as raised:
         pair.send(pair.engine.chunk(rows([0], ["a"])))
     assert raised.value.code == "USER_CODE"
@@ -990,8 +990,8 @@ def test_what_a_method_sets_instead_of_a_view_is_refused_with_the_state() -> Non
 
         merge = None  # type: ignore[assignment]
 
-    pair = ExchangePair(opening(keeps_views=True), registry(Wrong))
-    kept = CachedViews(pair.server.opened)
+    pair = ExchangePair(open_request(keeps_views=True), registry(Wrong))
+    kept = CachedViews(pair.server.open_reply)
     pair.send(pair.engine.chunk(rows([0, 1], ["a", "dict"])))
     largest = [pair.server.largest_view]
     kept.commit(pair.epoch(1))
@@ -1034,7 +1034,7 @@ def test_a_view_is_no_dict_in_results_and_states(result_type: str) -> None:
         def get_value(self, acc: Both) -> Any:
             return {"a": acc.seen} if result_type.startswith("STRUCT") else acc.seen
 
-    pair = ExchangePair(opening(), registry(Returned))
+    pair = ExchangePair(open_request(), registry(Returned))
     pair.send(pair.engine.chunk(rows([0], ["a"])))
     with pytest.raises(FunctionError, match=r"copied: .* is not a dict|MapView") as raised:
         pair.epoch(1)
@@ -1043,8 +1043,8 @@ def test_a_view_is_no_dict_in_results_and_states(result_type: str) -> None:
 
 def test_states_with_null_instead_of_a_view_are_refused() -> None:
     """No fold writes them."""
-    pair = ExchangePair(opening(keeps_views=True), registry())
-    type_ = pair.server.opened.schema.field("state_0").type
+    pair = ExchangePair(open_request(keeps_views=True), registry())
+    type_ = pair.server.open_reply.schema.field("state_0").type
     state = {"count": 1, "seen": None, "items": {"complete": True, "cleared": False, "entries": []}}
     batch = pa.RecordBatch.from_arrays([pa.array([0], pa.int32()), pa.array([state], type_)], names=["slot", "state_0"])
     with pytest.raises(RejectedError, match="its view seen is NULL") as raised:
@@ -1061,7 +1061,7 @@ def test_views_are_not_pickled() -> None:
             return Seen()
 
     signer = StateSigner([b"k" * 32])
-    pair = ExchangePair(opening(), registry(Unannotated), signer=signer)
+    pair = ExchangePair(open_request(), registry(Unannotated), signer=signer)
     pair.send(pair.engine.chunk(rows([0], ["a"])))
     with pytest.raises(FunctionError, match="has the view seen, but is pickled as a whole") as raised:
         pair.epoch(1)
@@ -1097,7 +1097,7 @@ def test_integers_that_a_float_cannot_represent_are_no_keys(is_pair: bool) -> No
         def get_value(self, acc: Numbers) -> int:
             return sum(1 for _ in acc.numbers) + sum(1 for _ in acc.pairs)
 
-    pair = ExchangePair(opening(), registry(Texts))
+    pair = ExchangePair(open_request(), registry(Texts))
     pair.send(pair.engine.chunk(rows([0] * 5, ["nan", "inf", "-0.0", "1", "9007199254740992"])))
     assert pair.epoch(1)["output_0"].to_pylist() == [5]
     pair.send(pair.engine.chunk(rows([0], ["9007199254740993"])))
@@ -1169,7 +1169,7 @@ def test_the_laws_of_the_example_hold() -> None:
 
 def test_the_largest_view_is_known() -> None:
     """Its number of entries in memory, slot, function and name, for the error of a server without memory."""
-    pair = ExchangePair(opening(), registry())
+    pair = ExchangePair(open_request(), registry())
     assert pair.server.largest_view is None
     pair.send(pair.engine.chunk(rows([0, 2, 2, 1], ["a", "b", "c", "d"])))
     assert pair.server.largest_view == CachedView(2, 2, "count_different", "seen")

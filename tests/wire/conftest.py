@@ -14,7 +14,7 @@ from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
-from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess, opening
+from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess, open_request
 
 
 def _starting(tmp_path: Path, *, forked: bool) -> Iterator[Callable[..., ServerProcess]]:
@@ -52,7 +52,7 @@ def server() -> Iterator[Server]:
     """A server in this process."""
     with serving(wire_functions, state_keys=STATE_KEY, http_port=0) as running:
         # The first connection may need more patience than the tests have, if the machine is busy.
-        with FlightTransport([running.url], deadline_s=DEADLINE_S).open(opening(Call("count"))):
+        with FlightTransport([running.url], deadline_s=DEADLINE_S).open(open_request(Call("count"))):
             pass
         yield running
     close_connections()

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.client import OpenExchange
-from foldflight.client.exchange import DirectExchange
+from foldflight.client.exchange import SingleServerExchange
 from foldflight.client.flight import FlightConnection
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
@@ -36,7 +36,7 @@ COLUMNS = pa.schema(
 )
 
 
-def opening(*calls: Call, columns: pa.Schema = COLUMNS, **more: Any) -> Open:
+def open_request(*calls: Call, columns: pa.Schema = COLUMNS, **more: Any) -> Open:
     """Return an Open that requests states and outputs by default."""
     return Open(calls=calls, columns=columns, returns=more.pop("returns", Returns(states=True, outputs=True)), **more)
 
@@ -82,10 +82,12 @@ def environment(*, tests: bool = True) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
-def opened_apart(server: ServerProcess, opening: Open) -> OpenExchange:
+def opened_apart(server: ServerProcess, open_request: Open) -> OpenExchange:
     """Open an exchange over a separate TCP connection, like another client process."""
     client = fl.FlightClient(server.url, generic_options=[("grpc.use_local_subchannel_pool", 1)])
-    return DirectExchange(opening, FlightConnection(opening, client, server.url, deadline_s=DEADLINE_S, token=None))
+    return SingleServerExchange(
+        open_request, FlightConnection(open_request, client, server.url, deadline_s=DEADLINE_S, token=None)
+    )
 
 
 class ServerProcess:

@@ -20,7 +20,7 @@ from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
-from tests.wire.kit import COLUMNS, DEADLINE_S, IMPATIENT, STATE_KEY, eventually, opening, rows
+from tests.wire.kit import COLUMNS, DEADLINE_S, IMPATIENT, STATE_KEY, eventually, open_request, rows
 
 COUNT = Call("count")
 VALUE = ("value",)
@@ -42,14 +42,14 @@ def fold(exchange: OpenExchange, batch: pa.RecordBatch) -> pa.Table:
 
 def error_of(transport: Transport, call: Call, act: Callable[[OpenExchange], Any]) -> FoldflightError:
     """Return the error that ends an exchange."""
-    with pytest.raises(FoldflightError) as caught, transport.open(opening(call)) as exchange:
+    with pytest.raises(FoldflightError) as caught, transport.open(open_request(call)) as exchange:
         act(exchange)
     return caught.value
 
 
 def state_of(transport: Transport, call: Call) -> pa.RecordBatch:
     """Return a valid state of one group."""
-    with transport.open(opening(call)) as exchange:
+    with transport.open(open_request(call)) as exchange:
         return fold(exchange, rows((0, 0, 1))).select(["slot", "state_0"]).combine_chunks().to_batches()[0]
 
 
@@ -72,7 +72,7 @@ def test_bad_call_is_refused_at_open(transport: Transport, call: Call, code: str
     """A call that cannot be bound fails before any row is sent; `describe` raises the same error."""
     for attempt in (transport.open, transport.describe):
         with pytest.raises(RejectedError) as caught:
-            attempt(opening(call))
+            attempt(open_request(call))
         assert caught.value.code == code
         assert mentions in caught.value.message
 
@@ -81,7 +81,7 @@ def test_a_server_that_lacks_a_function_is_named(server: Server, flight: FlightT
     """The error names the server, because behind a balancer the URL does not."""
     for ask in (flight.describe, flight.open):
         with pytest.raises(RejectedError, match=f"on server {server.server_id}; did you mean count") as caught:
-            ask(opening(Call("coutn")))
+            ask(open_request(Call("coutn")))
         assert caught.value.code == "UNKNOWN_FUNCTION"
     with fl.FlightClient(server.url) as client, pytest.raises(fl.FlightError, match=f"on server {server.server_id}"):
         client.get_flight_info(fl.FlightDescriptor.for_path("coutn"))
@@ -96,10 +96,10 @@ def test_another_version_has_another_fingerprint(server: Server) -> None:
     from foldflight import udaf
 
     newer = udaf(input_types=["BIGINT", "INT"], result_type="BIGINT", version="2", name="weighted_avg")(WeightedAvg)
-    planned = connect(newer).transport.describe(opening(Call("weighted_avg", ("value", "weight"))))
+    planned = connect(newer).transport.describe(open_request(Call("weighted_avg", ("value", "weight"))))
     call = Call("weighted_avg", ("value", "weight"), fingerprint=planned.fingerprints[0])
     with pytest.raises(RejectedError, match="version 1") as caught:
-        connect(server.url, patience_s=0).transport.open(opening(call))
+        connect(server.url, patience_s=0).transport.open(open_request(call))
     assert caught.value.code == "SCHEMA_MISMATCH"
 
 
@@ -133,7 +133,7 @@ def test_raising_function_is_named(transport: Transport, function: str, act: Any
 def test_the_first_error_is_the_one_that_is_told(transport: Transport) -> None:
     """A `close` that raises after another error does not hide that error."""
     calls = (Call("fails_to_accumulate", VALUE), Call("fails_to_close", VALUE))
-    with pytest.raises(FunctionError, match="thirteen") as caught, transport.open(opening(*calls)) as exchange:
+    with pytest.raises(FunctionError, match="thirteen") as caught, transport.open(open_request(*calls)) as exchange:
         fold(exchange, rows((4, 0, 13)))
     assert (caught.value.function, caught.value.slot) == ("fails_to_accumulate", 4)
 
@@ -283,7 +283,7 @@ class Raw:
         return error
 
 
-GOOD_OPEN = encode_open(opening(COUNT))
+GOOD_OPEN = encode_open(open_request(COUNT))
 
 
 @pytest.mark.parametrize("command", [b"garbage", b"\xff" * 40, b"\x00", GOOD_OPEN[: len(GOOD_OPEN) // 2]])
@@ -309,7 +309,7 @@ def test_unknown_protocol_version(flight: FlightTransport) -> None:
     """An unknown version is refused with the supported ones."""
     for attempt in (flight.open, flight.describe):
         with pytest.raises(RejectedError) as caught:
-            attempt(opening(COUNT, protocol_version=99))
+            attempt(open_request(COUNT, protocol_version=99))
         assert caught.value.code == "PROTOCOL_VERSION"
         assert "99" in caught.value.message
         assert "1" in caught.value.message.replace("99", "")
@@ -381,12 +381,12 @@ def test_admission_is_bounded() -> None:
     """One exchange too many is OVERLOADED; when another ends, it is accepted."""
     with serving(wire_functions, state_keys=STATE_KEY, exchanges_max=1) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
-        with transport.open(opening(COUNT)):
+        with transport.open(open_request(COUNT)):
             with pytest.raises(RetryableError) as caught:
-                transport.open(opening(COUNT))
+                transport.open(open_request(COUNT))
             assert caught.value.code == "OVERLOADED"
             assert "exchanges_max is 1" in caught.value.message
-        with transport.open(opening(COUNT)) as exchange:
+        with transport.open(open_request(COUNT)) as exchange:
             assert fold(exchange, rows((0, 0)))["output_0"].to_pylist() == [1]
 
 
@@ -418,7 +418,7 @@ def test_bug_of_ours_is_an_invariant_with_an_id(server: Server, monkeypatch: pyt
 
     monkeypatch.setattr("foldflight.server.flight.describe", broken)
     with pytest.raises(CorruptError) as caught:
-        FlightTransport([server.url], deadline_s=DEADLINE_S).describe(opening(COUNT))
+        FlightTransport([server.url], deadline_s=DEADLINE_S).describe(open_request(COUNT))
     assert caught.value.code == "INVARIANT"
     assert "ZeroDivisionError" in caught.value.message
     assert "error id" in caught.value.message
@@ -428,7 +428,7 @@ def test_bug_of_ours_is_an_invariant_with_an_id(server: Server, monkeypatch: pyt
 
 def test_long_error_reaches_a_client_with_default_limits(server: Server) -> None:
     """Errors are cut so that every gRPC client accepts them, and are never lost: 50 times in a row."""
-    command = encode_open(opening(Call("fails_to_accumulate", VALUE), job_parameters={"x": "y" * 1000}))
+    command = encode_open(open_request(Call("fails_to_accumulate", VALUE), job_parameters={"x": "y" * 1000}))
     for _ in range(50):
         raw = Raw(server.url, command)
         message = encode(Chunk(rows((2, 0, 13))), COLUMNS)

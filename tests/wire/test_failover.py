@@ -18,7 +18,7 @@ from rich.console import Console
 from foldflight import connect, udaf
 from foldflight.cli.status import status_view
 from foldflight.client import EmbeddedTransport, FlightTransport, Functions, OpenExchange, close_connections, flight
-from foldflight.client.failover import SurvivingExchange
+from foldflight.client.failover import FailoverExchange
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
@@ -39,7 +39,7 @@ from tests.wire.kit import (
     ServerProcess,
     end_epoch,
     eventually,
-    opening,
+    open_request,
     pause,
     rows,
 )
@@ -79,7 +79,7 @@ def fresh() -> Iterator[None]:
 
 def holder(servers: list[ServerProcess], exchange: OpenExchange) -> ServerProcess:
     """Return the server that has the exchange."""
-    return next(each for each in servers if each.ready["server_id"] == exchange.opened.server_id)
+    return next(each for each in servers if each.ready["server_id"] == exchange.open_reply.server_id)
 
 
 def story(exchange: OpenExchange, before_epoch: Callable[[int], None], before_results: Callable[[int], None]) -> Any:
@@ -110,7 +110,7 @@ def nothing(_epoch: int) -> None:
 def expected() -> Any:
     """The answers of one server without faults."""
     transport = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
-    with transport.open(opening(*CALLS)) as exchange:
+    with transport.open(open_request(*CALLS)) as exchange:
         return story(exchange, nothing, nothing)
 
 
@@ -127,10 +127,10 @@ def test_another_server_takes_over(fork: Fork, expected: Any, harm: Callable[...
             harmed.append(holder(servers, exchange))
             harm(harmed[0])
 
-    with transport.open(opening(*CALLS)) as exchange:
+    with transport.open(open_request(*CALLS)) as exchange:
         strikes = (strike, nothing) if when == "within an epoch" else (nothing, strike)
         assert story(exchange, *strikes) == expected
-        assert exchange.opened.server_id not in {each.ready["server_id"] for each in harmed}
+        assert exchange.open_reply.server_id not in {each.ready["server_id"] for each in harmed}
         assert len(harmed) == 1
     if harm is drain:
         assert harmed[0].process.wait(PATIENCE_S) == EXIT_DRAINED
@@ -141,16 +141,16 @@ def test_modes_are_those_of_the_server_that_took_over(fork: Fork) -> None:
     first = fork()
     with serving(wire_functions, state_keys=STATE_KEY) as second:
         transport = FlightTransport([first.url, second.url], deadline_s=DEADLINE_S)
-        exchange = transport.open(opening(CALLS[0]))
-        if exchange.opened.server_id == second.server_id:
+        exchange = transport.open(open_request(CALLS[0]))
+        if exchange.open_reply.server_id == second.server_id:
             exchange.close()
-            exchange = transport.open(opening(CALLS[0]))  # on the next server in turn
+            exchange = transport.open(open_request(CALLS[0]))  # on the next server in turn
         with exchange:
             assert list(exchange.modes) == [Mode.COMPILED]
             kill(first)
             exchange.chunk(rows((0, 0, 10)))
             assert end_epoch(exchange, 1)["output_0"].to_pylist() == [10]
-            assert exchange.opened.server_id == second.server_id
+            assert exchange.open_reply.server_id == second.server_id
             assert list(exchange.modes) == [Mode.INTERPRETED]
 
 
@@ -158,7 +158,7 @@ def test_modes_are_those_of_the_server_that_took_over(fork: Fork) -> None:
 def test_a_batch_without_barriers_leaves_a_draining_server_with_its_states(fork: Fork, *, returns_states: bool) -> None:
     """An engine that only sends rows leaves a draining server before drain_s, and no row is folded twice."""
     servers = [fork(), fork()]
-    asked = opening(*CALLS, returns=Returns(states=returns_states, outputs=True))
+    asked = open_request(*CALLS, returns=Returns(states=returns_states, outputs=True))
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=FailoverBounds(ask_s=0.1))
     sent = 0
 
@@ -175,7 +175,7 @@ def test_a_batch_without_barriers_leaves_a_draining_server_with_its_states(fork:
         assert eventually(send)
         assert drained.process.returncode == EXIT_DRAINED
         found = end_epoch(exchange, 1)
-        assert isinstance(exchange, SurvivingExchange)
+        assert isinstance(exchange, FailoverExchange)
         stats = exchange.coordinator.stats
         assert (stats.losses, stats.rows_refolded, stats.replays) == (0, 0, 1)
     assert found["output_0"].to_pylist() == [(sent - 1) // 2] * 4
@@ -186,7 +186,7 @@ def test_outputs_after_each_row_come_once(fork: Fork) -> None:
     """Row outputs and initial outputs that the engine has are not delivered again when frames are sent again."""
     servers = [fork(), fork()]
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S)
-    asked = opening(Call("append_only", ("value",)), initial_outputs=True, row_outputs=True)
+    asked = open_request(Call("append_only", ("value",)), initial_outputs=True, row_outputs=True)
     with transport.open(asked) as exchange:
         exchange.chunk(rows((0, 0, 1), (1, 0, 2)))
         exchange.chunk(rows((0, 0, 3)))
@@ -214,7 +214,7 @@ def test_one_server_that_comes_back(fork: Fork, expected: Any) -> None:
             kill(server)
             server = fork(port=port, await_ready=False)
 
-    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(*CALLS)) as exchange:
+    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(*CALLS)) as exchange:
         assert story(exchange, restart, nothing) == expected
 
 
@@ -223,15 +223,15 @@ def test_a_plan_waits_for_a_server_that_comes_back(fork: Fork) -> None:
     port = free_port()
     server = fork(port=port)
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
-    planned = transport.describe(opening(*CALLS)).schema
+    planned = transport.describe(open_request(*CALLS)).schema
     kill(server)
     with pytest.raises(RetryableError) as caught:
         transport.infos()
     assert caught.value.code == "UNREACHABLE"
     with pytest.raises(RetryableError):
-        FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).describe(opening(*CALLS))
+        FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).describe(open_request(*CALLS))
     fork(port=port, await_ready=False)
-    assert transport.describe(opening(*CALLS)).schema == planned
+    assert transport.describe(open_request(*CALLS)).schema == planned
 
 
 def test_long_epochs_are_saved_on_the_way(fork: Fork) -> None:
@@ -241,7 +241,7 @@ def test_long_epochs_are_saved_on_the_way(fork: Fork) -> None:
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=bounds)
     batch = rows(*[(slot, 0, 1) for slot in range(200)])
     for returns in (Returns(states=True, outputs=True), Returns(states=False, outputs=True)):
-        with transport.open(opening(*CALLS[:2], returns=returns)) as exchange:
+        with transport.open(open_request(*CALLS[:2], returns=returns)) as exchange:
             for number in range(40):
                 exchange.chunk(batch)
                 assert exchange.coordinator.held_bytes < 20_000 + 4 * (batch.nbytes + 6_000) + 400 * 40
@@ -258,7 +258,7 @@ def test_idle_exchange_goes_on(fork: Fork) -> None:
     """An exchange that the server ended as idle is opened again when the engine continues."""
     with (
         serving(wire_functions, state_keys=STATE_KEY, idle_s_max=0.3) as server,
-        FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(*CALLS)) as exchange,
+        FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(*CALLS)) as exchange,
     ):
         exchange.chunk(rows((0, 0, 4)))
         assert eventually(lambda: server.flight.active == 0)
@@ -269,7 +269,7 @@ def test_errors_of_the_job_are_not_tried_elsewhere(fork: Fork) -> None:
     """A function that raises is not tried on another server."""
     servers = [fork(), fork()]
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S)
-    with transport.open(opening(Call("fails_to_accumulate", ("value",)))) as exchange:
+    with transport.open(open_request(Call("fails_to_accumulate", ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, 13)))
         with pytest.raises(FunctionError, match="thirteen"):
             end_epoch(exchange, 1)
@@ -280,8 +280,8 @@ def test_a_server_of_another_version_is_passed_over(fork: Fork) -> None:
     """States are sent only to a server with the same functions; if there is none, the error says so."""
     first, other = fork(), fork(modules="tests.wire.newer_functions")
     transport = FlightTransport([first.url, other.url], deadline_s=DEADLINE_S, bounds=FailoverBounds(patience_s=0.5))
-    with transport.open(opening(Call("append_only", ("value",), fingerprint=fingerprint(first)))) as exchange:
-        assert exchange.opened.server_id == first.ready["server_id"]
+    with transport.open(open_request(Call("append_only", ("value",), fingerprint=fingerprint(first)))) as exchange:
+        assert exchange.open_reply.server_id == first.ready["server_id"]
         exchange.chunk(rows((0, 0, 1)))
         assert end_epoch(exchange, 1)["output_0"].to_pylist() == [1]
         kill(first)
@@ -291,7 +291,7 @@ def test_a_server_of_another_version_is_passed_over(fork: Fork) -> None:
 
 
 def fingerprint(server: ServerProcess) -> str:
-    asked: Open = opening(Call("append_only", ("value",)))
+    asked: Open = open_request(Call("append_only", ("value",)))
     return FlightTransport([server.url], deadline_s=DEADLINE_S).describe(asked).fingerprints[0]
 
 
@@ -299,7 +299,7 @@ def test_the_error_tells_the_story(fork: Fork, caplog: pytest.LogCaptureFixture)
     """Without a server, the RetryableError has all attempts; after a recovery, a log line has them."""
     servers = [fork(), fork()]
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=IMPATIENT)
-    with transport.open(opening(*CALLS)) as exchange, caplog.at_level(logging.WARNING, "foldflight.client"):
+    with transport.open(open_request(*CALLS)) as exchange, caplog.at_level(logging.WARNING, "foldflight.client"):
         first = holder(servers, exchange)
         kill(first)
         exchange.chunk(rows((0, 0, 1)))
@@ -313,7 +313,7 @@ def test_the_error_tells_the_story(fork: Fork, caplog: pytest.LogCaptureFixture)
     assert all(each.url in told for each in servers)
     assert "no server took the exchange" in caught.value.message
     assert all(each.url in caught.value.message for each in servers)
-    for ask in (transport.infos, transport.status, lambda: transport.describe(opening(*CALLS))):
+    for ask in (transport.infos, transport.status, lambda: transport.describe(open_request(*CALLS))):
         with pytest.raises(RetryableError, match="UNREACHABLE") as caught:
             ask()
         assert all(each.url in caught.value.message for each in servers)
@@ -329,8 +329,8 @@ def test_tasks_that_start_together_spread_over_servers(fork: Fork, monkeypatch: 
             monkeypatch.setattr(flight, "_connections", {})  # as in a process that has just begun
             task = SimpleNamespace(partitionId=lambda n=number: n, attemptNumber=int, stageId=lambda: 1)
             monkeypatch.setattr("pyspark.TaskContext.get", lambda task=task: task)
-            with attempt(step), pickle.loads(transport).open(opening(*CALLS)) as exchange:
-                used.append(exchange.opened.server_id)
+            with attempt(step), pickle.loads(transport).open(open_request(*CALLS)) as exchange:
+                used.append(exchange.open_reply.server_id)
             close_connections()
     assert used[0] == used[2] == used[4] != used[1] == used[3]
     assert used[5] == used[7] == used[9] != used[6] == used[8]
@@ -438,13 +438,13 @@ def test_an_exchange_never_mixes_codes(mixed: tuple[str, str], caplog: pytest.Lo
     bounds = FailoverBounds(patience_s=0.0)
     transport = FlightTransport(mixed, deadline_s=DEADLINE_S, bounds=bounds)
     transport.infos()
-    call = opening(Call("summing", ("value",)))
+    call = open_request(Call("summing", ("value",)))
     values = {}
     with caplog.at_level(logging.WARNING, "foldflight.client"):
         for _ in range(2):
             with transport.open(call) as exchange:
                 exchange.chunk(rows((0, 0, 5)))
-                values[exchange.opened.server_id] = end_epoch(exchange, 1)["output_0"].to_pylist()
+                values[exchange.open_reply.server_id] = end_epoch(exchange, 1)["output_0"].to_pylist()
     assert values == {"one": [5], "two": [10]}
     assert "a server has other code of functions than the client has seen functions=summing" in caplog.text
     exchange = transport.open(call)
@@ -456,14 +456,14 @@ def test_an_exchange_never_mixes_codes(mixed: tuple[str, str], caplog: pytest.Lo
 
 def test_strict_clients_use_the_code_that_they_know(mixed: tuple[str, str]) -> None:
     """A strict client of one server refuses the other one, which answers later, for plans and exchanges."""
-    call = opening(Call("summing", ("value",)))
+    call = open_request(Call("summing", ("value",)))
     transport = FlightTransport(mixed[:1], deadline_s=DEADLINE_S, bounds=IMPATIENT, strict=True)
     transport.infos()
     transport.urls = mixed
     for _ in range(3):
         transport.describe(call)
         with transport.open(call) as exchange:
-            assert exchange.opened.server_id == "one"
+            assert exchange.open_reply.server_id == "one"
     transport.urls = mixed[1:]
     for use in (transport.describe, transport.open):
         with pytest.raises(RetryableError, match="strict is set"):

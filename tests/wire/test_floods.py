@@ -24,7 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from foldflight.client import FlightTransport, close_connections
 from foldflight.functions.query.call import Call
 from tests.hostile.forging import messages_of
-from tests.wire.kit import DEADLINE_S, PATIENCE_S, ServerProcess, end_epoch, eventually, opening, rows
+from tests.wire.kit import DEADLINE_S, PATIENCE_S, ServerProcess, end_epoch, eventually, open_request, rows
 from tests.wire.raw import RawClient, flight_data
 from tests.wire.test_load import held
 
@@ -141,7 +141,7 @@ def cpu_s(server: ServerProcess) -> float:
 
 def folds(server: ServerProcess) -> bool:
     """Return whether a new client is served."""
-    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
+    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(COUNT)) as exchange:
         exchange.chunk(rows((0, 0), (0, 0)))
         return bool(end_epoch(exchange, 1)["output_0"].to_pylist() == [2])
 
@@ -222,10 +222,10 @@ def test_silent_exchanges_end(fork: Fork) -> None:
     server = fork(exchanges_max=16, idle_s_max=1.0)
     before = settled(server)
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
-    columns = opening(COUNT).columns
+    columns = open_request(COUNT).columns
     schema = messages_of(rows((0, 0)))[0]
     assert columns == rows((0, 0)).schema
-    calls = [client.open_silently([flight_data(schema, opening=opening(COUNT))]) for _ in range(16)]
+    calls = [client.open_silently([flight_data(schema, open_request=open_request(COUNT))]) for _ in range(16)]
     with ThreadPoolExecutor(16) as threads:
         ends = list(threads.map(end_of, calls))
     assert {end.code() for end in ends} == {grpc.StatusCode.DEADLINE_EXCEEDED}
@@ -258,11 +258,11 @@ def test_calls_without_a_token_get_no_thread(fork: Fork) -> None:
     server = fork(exchanges_max=16, tokens=token)
     url = server.url
     transport = FlightTransport([url], deadline_s=DEADLINE_S, token=token)
-    transport.open(opening(COUNT)).close()
+    transport.open(open_request(COUNT)).close()
     before = held_by(server)
     with flood(server.ready["flight"], ATTACKS["silent streams"]):
         assert held_by(server)["threads"] <= before["threads"] + 8
-        transport.open(opening(COUNT)).close()
+        transport.open(open_request(COUNT)).close()
     close_connections()
     assert_back(server, before)
 

@@ -16,7 +16,7 @@ from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import Server
 from tests.wire import wire_functions
-from tests.wire.kit import DEADLINE_S, STATE_KEY, ServerProcess, end_epoch, opening, rows
+from tests.wire.kit import DEADLINE_S, STATE_KEY, ServerProcess, end_epoch, open_request, rows
 from tests.wire.test_probes import page
 
 Fork = Callable[..., ServerProcess]
@@ -38,7 +38,7 @@ UNLUCKY = ("USER_CODE", "fails_to_accumulate", "accumulate raised ValueError: th
 
 def test_a_slot_fails_alone(transport: Transport) -> None:
     """Errors of rows and merges are in the results of their slots; others continue, in this epoch and the next."""
-    with transport.open(opening(*CALLS, isolate_errors=True)) as exchange:
+    with transport.open(open_request(*CALLS, isolate_errors=True)) as exchange:
         exchange.chunk(rows((0, 0, 1), (1, 0, 13), (2, 0, 2), (1, 0, 3)))
         first = end_epoch(exchange, 1)
         assert texts(first) == {0: (1, 1, 1), 1: UNLUCKY, 2: (2, 2, 1)}
@@ -51,9 +51,9 @@ def test_a_slot_fails_alone(transport: Transport) -> None:
 
 def test_initial_outputs_of_a_slot_that_fails(transport: Transport) -> None:
     """If get_value raises for loaded states, their outputs are NULL with the error."""
-    asked = opening(Call("fails_to_finish", ("value",)), initial_outputs=True, isolate_errors=True)
+    asked = open_request(Call("fails_to_finish", ("value",)), initial_outputs=True, isolate_errors=True)
     with transport.open(asked) as exchange:
-        state = exchange.opened.schema.field("state_0")
+        state = exchange.open_reply.schema.field("state_0")
         loaded = pa.RecordBatch.from_arrays(
             [pa.array([4], pa.int32()), pa.array([{"value": 1}], state.type)],
             schema=pa.schema([pa.field("slot", pa.int32()), state]),
@@ -85,14 +85,14 @@ def test_a_slot_stays_failed_on_another_server(fork: Fork, returns: Returns) -> 
             told.append(end_epoch(exchange, epoch).to_pylist())
         return told
 
-    asked = opening(*CALLS, returns=returns, isolate_errors=True)
+    asked = open_request(*CALLS, returns=returns, isolate_errors=True)
     with embedded.open(asked) as exchange:
         expected = story(exchange, lambda: None)
     assert [row["slot"] for row in expected[0] if row["error"]] == [1]
     with flight.open(asked) as exchange:
 
         def kill() -> None:
-            held = next(each for each in servers if each.ready["server_id"] == exchange.opened.server_id)
+            held = next(each for each in servers if each.ready["server_id"] == exchange.open_reply.server_id)
             held.process.kill()
             held.process.wait()
 
@@ -110,7 +110,7 @@ def test_isolated_groups_are_counted(server: Server, flight: FlightTransport) ->
         return sum(float(each.rsplit(" ", 1)[1]) for each in lines if each.startswith(line))
 
     before, errors = count(name), count("foldflight_errors_total")
-    with flight.open(opening(*CALLS, isolate_errors=True)) as exchange:
+    with flight.open(open_request(*CALLS, isolate_errors=True)) as exchange:
         exchange.chunk(rows((0, 0, 13), (1, 0, 13), (2, 0, 1)))
         end_epoch(exchange, 1)
         exchange.chunk(rows((0, 0, 13)))
@@ -122,4 +122,4 @@ def test_isolated_groups_are_counted(server: Server, flight: FlightTransport) ->
 def test_what_does_not_go_together_is_refused(transport: Transport) -> None:
     """Isolation is refused with row outputs."""
     with pytest.raises(RejectedError, match="outputs after each row"):
-        transport.describe(opening(*CALLS, row_outputs=True, isolate_errors=True))
+        transport.describe(open_request(*CALLS, row_outputs=True, isolate_errors=True))

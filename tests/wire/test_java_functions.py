@@ -13,7 +13,7 @@ from foldflight.functions.query.call import Call
 from foldflight.server.run.lifecycle import load_registry, serving
 from foldflight.server.run.settings import load_settings
 from tests.java_classes import WEIGHTED_AVG, jar
-from tests.wire.kit import ServerProcess, end_epoch, eventually, opened_apart, opening, rows
+from tests.wire.kit import ServerProcess, end_epoch, eventually, open_request, opened_apart, rows
 from tests.wire.test_workers import page
 
 Spawn = Callable[..., ServerProcess]
@@ -44,10 +44,10 @@ def test_a_served_class(tmp_path: Path) -> None:
     with serving(java="com.acme.WeightedAvg", java_classpath=str(packed)) as server:
         functions = connect(server.url)
         assert functions["weighted_avg"].info.signature == "weighted_avg(argument1 BIGINT, argument2 INT) -> BIGINT"
-        with functions.transport.open(opening(CALL)) as exchange:
+        with functions.transport.open(open_request(CALL)) as exchange:
             exchange.chunk(rows((0, 0, 10, 1), (0, 0, 20, 3), (1, 0, 5, 2)))
             assert end_epoch(exchange, 1).column("output_0").to_pylist() == [17, 5]
-        with functions.transport.open(opening(CALL)) as exchange:
+        with functions.transport.open(open_request(CALL)) as exchange:
             exchange.chunk(rows((0, 0, 10, 7)))
             with pytest.raises(FunctionError, match=r"java.lang.ArithmeticException: / by zero") as caught:
                 end_epoch(exchange, 1)
@@ -55,7 +55,7 @@ def test_a_served_class(tmp_path: Path) -> None:
         threads = machine.java().JClass("java.lang.Thread").activeCount
         before = threads()
         for _ in range(12):
-            with functions.transport.open(opening(CALL)) as exchange:
+            with functions.transport.open(open_request(CALL)) as exchange:
                 exchange.chunk(rows((0, 0, 10, 1)))
                 end_epoch(exchange, 1)
         assert eventually(lambda: threads() < before + 6)  # those of exchanges that have ended are detached
@@ -68,7 +68,7 @@ def test_a_shipped_jar(tmp_path: Path) -> None:
     with serving(bundle_keys=KEY) as server:
         functions = connect(server.url, bundle_key=KEY, java=named)
         packed.unlink()
-        with functions.transport.open(opening(CALL)) as exchange:
+        with functions.transport.open(open_request(CALL)) as exchange:
             exchange.chunk(rows((0, 0, 10, 1), (0, 0, 20, 3)))
             result = end_epoch(exchange, 1)
         assert result.column("state_0").to_pylist() == [{"sum": 70, "count": 4}]
@@ -96,11 +96,11 @@ def test_a_class_that_ends_the_process(spawn: Spawn, tmp_path: Path) -> None:
         modules="", workers=2, java="com.acme.Ends", java_classpath=str(packed), memory_limit="1GiB", drain_s=0.2
     )
     call = Call("ends", ("value",))
-    with opened_apart(server, opening(call)) as greedy:
+    with opened_apart(server, open_request(call)) as greedy:
         greedy.chunk(rows((0, 0, 14)))
         with pytest.raises(FunctionError, match="OutOfMemoryError"):
             end_epoch(greedy, 1)
-    with opened_apart(server, opening(call)) as ends, opened_apart(server, opening(call)) as other:
+    with opened_apart(server, open_request(call)) as ends, opened_apart(server, open_request(call)) as other:
         ends.chunk(rows((0, 0, 13)))
         with pytest.raises(RetryableError):
             end_epoch(ends, 1)
@@ -108,6 +108,6 @@ def test_a_class_that_ends_the_process(spawn: Spawn, tmp_path: Path) -> None:
         assert end_epoch(other, 1).column("output_0").to_pylist() == [5]
     assert eventually(lambda: '"exit_code": 7' in server.log.read_text())
     assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1])
-    with opened_apart(server, opening(call)) as after:
+    with opened_apart(server, open_request(call)) as after:
         after.chunk(rows((0, 0, 6)))
         assert end_epoch(after, 1).column("output_0").to_pylist() == [6]

@@ -23,7 +23,7 @@ from foldflight.functions.query.call import Call
 from foldflight.server import calls
 from foldflight.server.run.lifecycle import serving
 from tests.wire import wire_functions
-from tests.wire.kit import PATIENCE_S, STATE_KEY, opening
+from tests.wire.kit import PATIENCE_S, STATE_KEY, open_request
 
 COUNT = Call("count", ())
 FIRST, SECOND, THIRD = "the first token, long", "the second token, long", "the third token, long"
@@ -39,7 +39,7 @@ def fresh_connections() -> Iterator[None]:
 def refused(url: str, token: str | None, *calls: Call) -> RejectedError:
     """Return the error of a caller without permission."""
     with pytest.raises(RejectedError) as caught:
-        connect(url, token=token).transport.open(opening(*calls or (COUNT,)))
+        connect(url, token=token).transport.open(open_request(*calls or (COUNT,)))
     assert caught.value.code == "UNAUTHENTICATED"
     return caught.value
 
@@ -127,11 +127,11 @@ def test_a_token_opens_its_functions(tmp_path: Path) -> None:
     with serving(wire_functions, state_keys=STATE_KEY, tokens_file=str(path)) as server:
         functions = connect(server.url, token="a-token-for-some-of-all")
         assert set(functions) == {"count", "weighted_avg"}
-        functions.transport.open(opening(COUNT)).close()
+        functions.transport.open(open_request(COUNT)).close()
         error = refused(server.url, "a-token-for-some-of-all", COUNT, Call("sum", ("value",)))
         assert (error.function, "does not permit sum" in error.message) == ("sum", True)
         with pytest.raises(RejectedError, match="does not permit sum"):
-            functions.transport.describe(opening(Call("sum", ("value",))))
+            functions.transport.describe(open_request(Call("sum", ("value",))))
 
 
 def test_an_unknown_function_lists_what_the_token_opens(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_an_unknown_function_lists_what_the_token_opens(tmp_path: Path) -> None:
         transport = connect(server.url, token="a-token-for-some-of-all", patience_s=0).transport
         for ask in (transport.open, transport.describe):
             with pytest.raises(RejectedError) as caught:
-                ask(opening(Call("team_unknown")))
+                ask(open_request(Call("team_unknown")))
             assert caught.value.code == "UNKNOWN_FUNCTION"
             assert caught.value.message.endswith("; there are count")
 
@@ -233,7 +233,7 @@ def test_tls_needs_the_certificate_of_the_authority(certificates: Certificates) 
     with serving(wire_functions, state_keys=STATE_KEY, tokens=(FIRST,), **tls) as server:
         assert server.url.startswith("grpc+tls://")
         functions = connect(server.url, tls_ca=certificates.ca, token=FIRST)
-        functions.transport.open(opening(COUNT)).close()
+        functions.transport.open(open_request(COUNT)).close()
         with pytest.raises(RetryableError) as caught:
             connect(server.url, deadline_s=2, token=FIRST)
         assert caught.value.code in ("UNREACHABLE", "DEADLINE")
@@ -251,7 +251,7 @@ def test_a_client_without_a_required_certificate_is_refused(certificates: Certif
     }
     with serving(wire_functions, state_keys=STATE_KEY, **tls) as server:
         known = {"tls_cert": certificates.client_cert, "tls_key": certificates.client_key}
-        connect(server.url, tls_ca=certificates.ca, **known).transport.open(opening(COUNT)).close()
+        connect(server.url, tls_ca=certificates.ca, **known).transport.open(open_request(COUNT)).close()
         with pytest.raises(RetryableError, match="give tls_cert="):
             connect(server.url, tls_ca=certificates.ca, deadline_s=2)
 

@@ -44,7 +44,7 @@ from tests.wire.kit import (
     end_epoch,
     environment,
     eventually,
-    opening,
+    open_request,
     pause,
     rows,
 )
@@ -69,7 +69,7 @@ def test_unreachable_server() -> None:
     assert caught.value.code == "UNREACHABLE"
     assert url in caught.value.message
     with pytest.raises(RetryableError) as caught:
-        FlightTransport([url], deadline_s=_AN_HOUR_S, bounds=IMPATIENT).open(opening(COUNT))
+        FlightTransport([url], deadline_s=_AN_HOUR_S, bounds=IMPATIENT).open(open_request(COUNT))
     assert caught.value.code == "UNREACHABLE"
 
 
@@ -86,7 +86,7 @@ def test_server_killed_in_mid_exchange(fork: Spawn) -> None:
     """Without another server and patience, a killed server is a RetryableError, and so is the next open."""
     server = fork()
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
-    with transport.open(opening(COUNT)) as exchange:
+    with transport.open(open_request(COUNT)) as exchange:
         exchange.chunk(rows((0, 0)))
         server.process.kill()
         server.process.wait()
@@ -94,20 +94,20 @@ def test_server_killed_in_mid_exchange(fork: Spawn) -> None:
             end_epoch(exchange, 1)
     assert caught.value.code == "UNREACHABLE"
     with pytest.raises(RetryableError):
-        transport.open(opening(COUNT))
+        transport.open(open_request(COUNT))
 
 
 def opened_within_the_deadline(transport: FlightTransport) -> OpenExchange:
     """Open an exchange with a short deadline, as often as it takes a busy machine to be quick once."""
-    opened: list[OpenExchange] = []
+    exchanges: list[OpenExchange] = []
 
     def is_opened() -> bool:
         with contextlib.suppress(RetryableError):
-            opened.append(transport.open(opening(COUNT)))
-        return bool(opened)
+            exchanges.append(transport.open(open_request(COUNT)))
+        return bool(exchanges)
 
     assert eventually(is_opened)
-    return opened[0]
+    return exchanges[0]
 
 
 def test_hung_server_meets_the_deadline(fork: Spawn) -> None:
@@ -122,7 +122,7 @@ def test_hung_server_meets_the_deadline(fork: Spawn) -> None:
     assert caught.value.code == "DEADLINE"
     for attempt in (transport.open, transport.describe):
         with pytest.raises(RetryableError) as caught:
-            attempt(opening(COUNT))
+            attempt(open_request(COUNT))
         assert caught.value.code in {"DEADLINE", "UNREACHABLE"}
 
 
@@ -147,7 +147,7 @@ def test_blocked_write_meets_the_deadline(fork: Spawn) -> None:
 
 def test_slow_function_within_the_deadline_is_waited_for(server: Server) -> None:
     """The deadline applies to one step, not to the whole exchange."""
-    with FlightTransport([server.url], deadline_s=3.0).open(opening(Call("slow", ("value",)))) as exchange:
+    with FlightTransport([server.url], deadline_s=3.0).open(open_request(Call("slow", ("value",)))) as exchange:
         for epoch in range(1, 12):
             exchange.chunk(rows((0, 0, 300)))
             exchange.barrier(epoch)
@@ -192,8 +192,8 @@ def test_dead_server_is_passed_over(server: Server) -> None:
         transport = FlightTransport([dead, server.url, second.url], deadline_s=DEADLINE_S)
         served = set()
         for _ in range(6):
-            with transport.open(opening(COUNT)) as exchange:
-                served.add(exchange.opened.server_id)
+            with transport.open(open_request(COUNT)) as exchange:
+                served.add(exchange.open_reply.server_id)
         assert served == {server.server_id, second.server_id}
         assert len(connect(f"{dead},{server.url}")) > 10
 
@@ -204,7 +204,7 @@ def test_servers_take_turns(server: Server) -> None:
         transport = FlightTransport([server.url, other.url], deadline_s=DEADLINE_S)
         assert eventually(lambda: server.flight.active == 0)  # without those that other tests have cut off
         for _ in range(4):
-            stack.enter_context(transport.open(opening(COUNT)))
+            stack.enter_context(transport.open(open_request(COUNT)))
         assert (server.flight.active, other.flight.active) == (2, 2)
 
 
@@ -213,10 +213,10 @@ def test_overloaded_server_is_passed_over(server: Server) -> None:
     with serving(wire_functions, state_keys=STATE_KEY, exchanges_max=1) as full:
         full_only = FlightTransport([full.url], deadline_s=DEADLINE_S)
         both = FlightTransport([full.url, server.url], deadline_s=DEADLINE_S)
-        with full_only.open(opening(COUNT)):
+        with full_only.open(open_request(COUNT)):
             for _ in range(4):
-                with both.open(opening(COUNT)) as exchange:
-                    assert exchange.opened.server_id == server.server_id
+                with both.open(open_request(COUNT)) as exchange:
+                    assert exchange.open_reply.server_id == server.server_id
 
 
 # -- clients that fail a server --------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def test_vanished_client_is_noticed() -> None:
 def test_abandoned_exchange_is_cut_off(server: Server) -> None:
     """Leaving the block with an exception frees the server's resources, too."""
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
-    with contextlib.suppress(LookupError), transport.open(opening(COUNT)) as exchange:
+    with contextlib.suppress(LookupError), transport.open(open_request(COUNT)) as exchange:
         exchange.chunk(rows((0, 0)))
         raise LookupError
     assert eventually(lambda: server.flight.active == 0)
@@ -266,7 +266,9 @@ def test_abandoned_exchange_is_cut_off(server: Server) -> None:
 def test_idle_exchange_is_ended() -> None:
     """An engine without a frame for idle_s_max loses its exchange; its next frame is answered with DEADLINE."""
     with serving(wire_functions, state_keys=STATE_KEY, idle_s_max=0.3) as server:
-        with FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(opening(COUNT)) as exchange:
+        with FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(
+            open_request(COUNT)
+        ) as exchange:
             assert eventually(lambda: server.flight.active == 0)
             with pytest.raises(RetryableError) as caught:
                 end_epoch(exchange, 1)
@@ -282,7 +284,7 @@ def test_a_slow_answer_is_not_idle_time(monkeypatch: pytest.MonkeyPatch) -> None
         send(*args, **kwargs)
 
     monkeypatch.setattr(flight, "send", send_slowly)
-    asked = opening(Call("slow", ("value",)), row_outputs=True)
+    asked = open_request(Call("slow", ("value",)), row_outputs=True)
     with (
         serving(wire_functions, state_keys=STATE_KEY, idle_s_max=2.0) as server,
         FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(asked) as exchange,
@@ -297,7 +299,7 @@ def test_a_close_that_raises_does_not_end_the_watch() -> None:
     with serving(wire_functions, state_keys=STATE_KEY, idle_s_max=0.3) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
         for _ in range(2):
-            with contextlib.suppress(FoldflightError), transport.open(opening(stubborn)):
+            with contextlib.suppress(FoldflightError), transport.open(open_request(stubborn)):
                 assert eventually(lambda: server.flight.active == 0)
 
 
@@ -305,7 +307,7 @@ def test_old_exchange_opens_afresh() -> None:
     """An exchange older than age_s_max moves at its barrier, with its states."""
     with (
         serving(wire_functions, state_keys=STATE_KEY, age_s_max=0) as server,
-        FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange,
+        FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(COUNT)) as exchange,
     ):
         for epoch in range(1, 4):
             exchange.chunk(rows((0, 0)))
@@ -318,8 +320,8 @@ def test_old_exchange_opens_afresh() -> None:
 def test_client_leaves_no_thread(server: Server, deadlines: Callable[[], set[threading.Thread]]) -> None:
     """The client's watchdog ends with the last exchange."""
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
-    with transport.open(opening(COUNT)):
-        with transport.open(opening(COUNT)):
+    with transport.open(open_request(COUNT)):
+        with transport.open(open_request(COUNT)):
             assert len(deadlines()) == 1
         assert len(deadlines()) == 1
     assert eventually(lambda: not deadlines())
@@ -334,7 +336,7 @@ def drop(held: list[OpenExchange]) -> None:
 def test_dropped_exchange_is_cut_off(server: Server, deadlines: Callable[[], set[threading.Thread]]) -> None:
     """An exchange that nobody closed, and nobody has any more, leaves nothing in the client or on the server."""
     assert eventually(lambda: server.flight.active == 0)  # without those that other tests have cut off
-    held = [FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT))]
+    held = [FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(COUNT))]
     held[0].chunk(rows((0, 0)))
     assert server.flight.active == 1
     with pytest.warns(ResourceWarning, match="dropped before it was closed"):
@@ -350,7 +352,7 @@ def test_sigterm_drains(spawn: Spawn, tmp_path: Path) -> None:
     server = spawn(ready_file=str(tmp_path / "ready"))
     assert json.loads((tmp_path / "ready").read_text()) == server.ready
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
-    with transport.open(opening(COUNT)) as exchange:
+    with transport.open(open_request(COUNT)) as exchange:
         exchange.chunk(rows((0, 0)))
         exchange.barrier(1)
         exchange.results(1)
@@ -358,7 +360,7 @@ def test_sigterm_drains(spawn: Spawn, tmp_path: Path) -> None:
         assert eventually(lambda: page(server.ready["http"], "/readyz")[0] == 503)
         assert page(server.ready["http"], "/healthz")[0] == 200
         with pytest.raises(RetryableError) as caught:
-            transport.open(opening(COUNT))
+            transport.open(open_request(COUNT))
         assert caught.value.code == "DRAINING"
         exchange.chunk(rows((0, 0)))
         assert server.process.poll() is None
@@ -408,7 +410,7 @@ def test_a_drain_waits_for_functions_that_close(monkeypatch: pytest.MonkeyPatch)
 def test_drain_has_an_end(spawn: Spawn) -> None:
     """An exchange that is open after drain_s is ended, and the exit code tells it."""
     server = spawn(drain_s=0.3)
-    with FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(opening(COUNT)) as exchange:
+    with FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(open_request(COUNT)) as exchange:
         server.terminate()
         assert server.process.wait(PATIENCE_S) == EXIT_CUT_OFF
         with pytest.raises(RetryableError):
@@ -558,7 +560,7 @@ def test_typed_states_need_no_keys() -> None:
 
     with (
         serving(Plain) as server,
-        FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(Call("plain", ("value",)))) as exchange,
+        FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(Call("plain", ("value",)))) as exchange,
     ):
         exchange.chunk(rows((0, 0, 5), columns=COLUMNS))
         exchange.barrier(1)

@@ -17,7 +17,7 @@ from foldflight import RejectedError, RetryableError
 from foldflight.client import FlightTransport
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.functions.query.call import Call
-from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, opening, rows
+from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, open_request, rows
 
 Fork = Callable[..., ServerProcess]
 AVERAGE = Call("weighted_avg", ("value", "weight"))
@@ -36,7 +36,7 @@ def held(process: int) -> dict[str, int]:
 
 def one_exchange(transport: FlightTransport, number: int) -> None:
     """Run an exchange, and end it in one of the possible ways."""
-    with transport.open(opening(AVERAGE)) as exchange:
+    with transport.open(open_request(AVERAGE)) as exchange:
         exchange.chunk(rows((0, 0, 4, 1), (1, 0, 6, 1)))
         if number % 10 == 0:
             return  # left without a barrier
@@ -79,7 +79,7 @@ def test_hundreds_of_exchanges_at_once(fork: Fork) -> None:
     refused = []
     for _ in range(200):
         try:
-            exchanges.append(transport.open(opening(COUNT)))
+            exchanges.append(transport.open(open_request(COUNT)))
         except RetryableError as error:
             refused.append(error.code)
     assert len(exchanges) == 150
@@ -97,7 +97,7 @@ def test_hundreds_of_exchanges_at_once(fork: Fork) -> None:
 
 def _opens(transport: FlightTransport) -> bool:
     try:
-        transport.open(opening(COUNT)).close()
+        transport.open(open_request(COUNT)).close()
     except RetryableError:
         return False
     return True
@@ -110,7 +110,7 @@ def test_a_million_slots(fork: Fork) -> None:
     transport = FlightTransport([server.url], deadline_s=120)
     before = held(server.process.pid)["kib"]
     slots = np.arange(1 << 20, dtype=np.int32)
-    with transport.open(opening(AVERAGE)) as exchange:
+    with transport.open(open_request(AVERAGE)) as exchange:
         for part in np.array_split(slots, 8):
             ones = np.ones(len(part))
             columns = [part, ones * 0, part * 2, ones, ones]
@@ -125,7 +125,7 @@ def test_a_million_slots(fork: Fork) -> None:
 
 
 def exchange_columns() -> pa.Schema:
-    return opening(AVERAGE).columns
+    return open_request(AVERAGE).columns
 
 
 def test_states_of_megabytes_keep_their_bound(fork: Fork) -> None:
@@ -133,10 +133,10 @@ def test_states_of_megabytes_keep_their_bound(fork: Fork) -> None:
     server = fork(state_bytes_max="64KiB")
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
     distinct = Call("count", ("value",), distinct=True)
-    with transport.open(opening(distinct)) as exchange:
+    with transport.open(open_request(distinct)) as exchange:
         exchange.chunk(rows(*[(0, 0, value) for value in range(2_000)]))
         assert end_epoch(exchange, 1)["output_0"].to_pylist() == [2_000]
-    with transport.open(opening(distinct)) as exchange:
+    with transport.open(open_request(distinct)) as exchange:
         exchange.chunk(rows(*[(0, 0, value) for value in range(20_000)]))
         with pytest.raises(RejectedError, match="state_bytes_max") as caught:
             end_epoch(exchange, 1)

@@ -12,7 +12,7 @@ import grpc
 
 from foldflight.functions.query.call import Call
 from tests.wire.conftest import Server
-from tests.wire.kit import opening
+from tests.wire.kit import open_request
 from tests.wire.raw import DO_EXCHANGE, flight_data
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -38,7 +38,7 @@ def test_a_client_may_ping_while_it_waits(server: Server) -> None:
     ended = threading.Event()
 
     def messages() -> Iterator[bytes]:
-        yield flight_data(opening=opening(Call("count")))
+        yield flight_data(open_request=open_request(Call("count")))
         ended.wait(SILENT_S)
 
     with grpc.insecure_channel(server.url.removeprefix("grpc://"), options=options) as channel:

@@ -34,7 +34,7 @@ from foldflight.server.ops.metrics import METRICS
 from foldflight.server.ops.status import Status
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
-from tests.wire.kit import DEADLINE_S, PATIENCE_S, STATE_KEY, end_epoch, eventually, opening, rows
+from tests.wire.kit import DEADLINE_S, PATIENCE_S, STATE_KEY, end_epoch, eventually, open_request, rows
 
 
 def page(port: int | None, path: str) -> tuple[int, str]:
@@ -93,7 +93,7 @@ def test_pages_and_health_listen_on_ipv6_too() -> None:
     with serving("examples.weighted_avg", host="::1", http_port=0, health_port=0) as server:
         with urllib.request.urlopen(f"http://[::1]:{server.probes.http_port}/readyz", timeout=PATIENCE_S) as answer:
             assert answer.status == 200
-        with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(Call("count"))) as exchange:
+        with FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(Call("count"))) as exchange:
             assert folded(exchange, rows((0, 0))).column("output_0").to_pylist() == [1]
 
 
@@ -191,10 +191,10 @@ def test_metrics_count_an_exchange() -> None:
     with serving(wire_functions, state_keys=STATE_KEY, http_port=0) as server:
         calls = (Call("talks", ("value",)), Call("sum", ("value",)), Call("count", ("value",), distinct=True))
         kinds = (RowKind.INSERT, RowKind.INSERT, RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER, RowKind.DELETE)
-        with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(*calls[1:])) as exchange:
+        with FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(*calls[1:])) as exchange:
             exchange.chunk(chunk := rows(*((slot, kind, 5) for slot, kind in enumerate(kinds))))
             end_epoch(exchange, 1)
-        with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(calls[0])) as exchange:
+        with FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(calls[0])) as exchange:
             exchange.chunk(rows((0, 0, 1), (1, 0, 2)))
             end_epoch(exchange, 1)
             # Counted after the answers: the groups with the chunk, the bytes with the barrier, the end of the first.
@@ -233,13 +233,13 @@ def test_metrics_say_what_was_refused_and_why() -> None:
     limits = {"exchanges_max": 1, "state_bytes_max": 4}
     with serving(wire_functions, state_keys=STATE_KEY, http_port=0, **limits) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=FailoverBounds(patience_s=0))
-        with transport.open(opening(Call("count"))) as exchange:
+        with transport.open(open_request(Call("count"))) as exchange:
             with pytest.raises(RetryableError, match="exchanges_max"):
-                transport.open(opening(Call("count")))
+                transport.open(open_request(Call("count")))
             with pytest.raises(RejectedError, match="state_bytes_max"):
                 folded(exchange, rows((0, 0)))
         assert eventually(lambda: server.flight.active == 0)
-        failing = opening(Call("fails_to_accumulate", ("value",)))
+        failing = open_request(Call("fails_to_accumulate", ("value",)))
         with transport.open(failing) as exchange, pytest.raises(FunctionError):
             folded(exchange, rows((0, 0, 13)))
         found = eventually_sample(server, "foldflight_exchanges_open", 0)
@@ -256,7 +256,7 @@ def test_log_lines_carry_exchange_and_server() -> None:
     log = io.StringIO()
     with serving(wire_functions, state_keys=STATE_KEY, log_stream=log) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
-        calls = opening(Call("talks", ("value",)), Call("fails_to_accumulate", ("value",)))
+        calls = open_request(Call("talks", ("value",)), Call("fails_to_accumulate", ("value",)))
         with contextlib.suppress(FunctionError), transport.open(calls) as exchange:
             exchange.chunk(rows((0, 0, 1)))
             end_epoch(exchange, 1)

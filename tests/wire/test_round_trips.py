@@ -17,7 +17,7 @@ from foldflight.functions.registry import Registry
 from foldflight.lift.lifting import lifted_of
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
-from tests.wire.kit import COLUMNS, DEADLINE_S, PATIENCE_S, STATE_KEY, environment, eventually, opening, rows
+from tests.wire.kit import COLUMNS, DEADLINE_S, PATIENCE_S, STATE_KEY, environment, eventually, open_request, rows
 
 AVG = Call("weighted_avg", ("value", "weight"))
 COUNT = Call("count")
@@ -26,7 +26,7 @@ COUNT = Call("count")
 def test_rows_of_every_kind_fold(transport: Transport) -> None:
     """Inserts and retractions of two groups give each group's value, for several calls at once."""
     bundled = Call("bundled_sum", ("value",))
-    with transport.open(opening(AVG, COUNT, Call("sum", ("value",), filter="wanted"), bundled)) as exchange:
+    with transport.open(open_request(AVG, COUNT, Call("sum", ("value",), filter="wanted"), bundled)) as exchange:
         exchange.chunk(rows((0, 0, 10, 1), (1, 0, 30, 2, False), (0, 0, 20, 3), (0, 3, 10, 1)))
         exchange.barrier(1)
         table = exchange.results(1)
@@ -39,7 +39,7 @@ def test_rows_of_every_kind_fold(transport: Transport) -> None:
 
 def test_epochs_return_only_what_changed(transport: Transport) -> None:
     """The second barrier returns the slots of the second epoch; a barrier without changes returns no rows."""
-    with transport.open(opening(COUNT)) as exchange:
+    with transport.open(open_request(COUNT)) as exchange:
         exchange.chunk(rows((0, 0), (1, 0)))
         exchange.barrier(1)
         assert exchange.results(1)["slot"].to_pylist() == [0, 1]
@@ -53,7 +53,7 @@ def test_epochs_return_only_what_changed(transport: Transport) -> None:
 
 def test_barriers_may_run_ahead_of_results(transport: Transport) -> None:
     """Results can be fetched later and in any order."""
-    with transport.open(opening(COUNT)) as exchange:
+    with transport.open(open_request(COUNT)) as exchange:
         for epoch in (1, 2, 3):
             exchange.chunk(rows((0, 0)))
             exchange.barrier(epoch)
@@ -63,11 +63,11 @@ def test_barriers_may_run_ahead_of_results(transport: Transport) -> None:
 
 def test_states_move_to_another_exchange(transport: Transport) -> None:
     """States of one exchange, merged into another, continue where the first left off."""
-    with transport.open(opening(AVG)) as exchange:
+    with transport.open(open_request(AVG)) as exchange:
         exchange.chunk(rows((0, 0, 10, 1), (0, 0, 20, 1)))
         exchange.barrier(1)
         first = exchange.results(1).combine_chunks().to_batches()[0]
-    with transport.open(opening(AVG, initial_outputs=True)) as exchange:
+    with transport.open(open_request(AVG, initial_outputs=True)) as exchange:
         exchange.states(first.select(["slot", "state_0"]))
         assert exchange.initial_outputs()["output_0"].to_pylist() == [15]
         exchange.chunk(rows((0, 0, 60, 1)))
@@ -78,7 +78,7 @@ def test_states_move_to_another_exchange(transport: Transport) -> None:
 @pytest.mark.parametrize("returns", [Returns(states=True, outputs=False), Returns(states=False, outputs=True)])
 def test_what_was_not_asked_for_is_null(transport: Transport, returns: Returns) -> None:
     """States without outputs, or outputs without states, have the same schema with NULLs."""
-    with transport.open(opening(AVG, returns=returns)) as exchange:
+    with transport.open(open_request(AVG, returns=returns)) as exchange:
         exchange.chunk(rows((0, 0, 10, 1)))
         exchange.barrier(1)
         table = exchange.results(1)
@@ -88,7 +88,7 @@ def test_what_was_not_asked_for_is_null(transport: Transport, returns: Returns) 
 
 def test_value_after_each_row(transport: Transport) -> None:
     """Row outputs have one value per row of each chunk, retractions included."""
-    with transport.open(opening(Call("sum", ("value",)), row_outputs=True)) as exchange:
+    with transport.open(open_request(Call("sum", ("value",)), row_outputs=True)) as exchange:
         exchange.chunk(rows((0, 0, 5), (0, 0, 7), (1, 0, 1), (0, 3, 5)))
         exchange.chunk(rows((1, 0, 1)))
         assert exchange.row_outputs()["output_0"].to_pylist() == [5, 12, 1, 7]
@@ -98,7 +98,7 @@ def test_value_after_each_row(transport: Transport) -> None:
 def test_one_group_without_slots(transport: Transport) -> None:
     """A chunk without the columns slot and kind inserts into one group."""
     columns = pa.schema([("value", pa.int64())])
-    with transport.open(opening(Call("sum", ("value",)), columns=columns)) as exchange:
+    with transport.open(open_request(Call("sum", ("value",)), columns=columns)) as exchange:
         exchange.chunk(pa.record_batch([pa.array([1, 2, 3], pa.int64())], schema=columns))
         exchange.barrier(1)
         assert exchange.results(1).select(["slot", "output_0"]).to_pylist() == [{"slot": 0, "output_0": 6}]
@@ -106,7 +106,7 @@ def test_one_group_without_slots(transport: Transport) -> None:
 
 def test_forgotten_slots_start_afresh(transport: Transport) -> None:
     """After Forget a slot is like a new one."""
-    with transport.open(opening(COUNT)) as exchange:
+    with transport.open(open_request(COUNT)) as exchange:
         exchange.chunk(rows((0, 0), (0, 0)))
         exchange.barrier(1)
         exchange.results(1)
@@ -121,7 +121,7 @@ def test_many_groups_and_large_chunks(transport: Transport) -> None:
     size = 100_000
     columns = pa.schema([("slot", pa.int32()), ("value", pa.int64())])
     batch = pa.record_batch([pa.array(range(size), pa.int32()), pa.array(range(size), pa.int64())], schema=columns)
-    with transport.open(opening(Call("sum", ("value",)), columns=columns)) as exchange:
+    with transport.open(open_request(Call("sum", ("value",)), columns=columns)) as exchange:
         for _ in range(3):
             exchange.chunk(batch)
         exchange.barrier(1)
@@ -132,7 +132,7 @@ def test_many_groups_and_large_chunks(transport: Transport) -> None:
 
 def test_logs_and_job_parameters_pass_through(transport: Transport) -> None:
     """Log records of a function reach the engine with their fields; the function gets the job parameters."""
-    with transport.open(opening(Call("talks", ("value",)), job_parameters={"greeting": "hej"})) as exchange:
+    with transport.open(open_request(Call("talks", ("value",)), job_parameters={"greeting": "hej"})) as exchange:
         exchange.chunk(rows((0, 0, 7)))
         exchange.barrier(1)
         exchange.results(1)
@@ -144,11 +144,11 @@ def test_logs_and_job_parameters_pass_through(transport: Transport) -> None:
 
 def test_pickled_states_are_signed_and_come_back(transport: Transport) -> None:
     """A pickled state that the engine has stored is accepted again."""
-    with transport.open(opening(Call("pickled", ("value",)))) as exchange:
+    with transport.open(open_request(Call("pickled", ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, 1), (0, 0, 2)))
         exchange.barrier(1)
         first = exchange.results(1).combine_chunks().to_batches()[0]
-    with transport.open(opening(Call("pickled", ("value",)))) as exchange:
+    with transport.open(open_request(Call("pickled", ("value",)))) as exchange:
         exchange.states(first.select(["slot", "state_0"]))
         exchange.chunk(rows((0, 0, 3)))
         exchange.barrier(1)
@@ -157,25 +157,25 @@ def test_pickled_states_are_signed_and_come_back(transport: Transport) -> None:
 
 def test_describe_tells_what_open_would(transport: Transport) -> None:
     """`describe` returns schema, fingerprints and capabilities without opening an exchange."""
-    calls = opening(AVG, Call("append_only", ("value",)), Call("append_only", ("value",), distinct=True))
+    calls = open_request(AVG, Call("append_only", ("value",)), Call("append_only", ("value",), distinct=True))
     described = transport.describe(calls)
     with transport.open(calls) as exchange:
-        assert described.schema.equals(exchange.opened.schema, check_metadata=True)
-        assert described.fingerprints == exchange.opened.fingerprints
+        assert described.schema.equals(exchange.open_reply.schema, check_metadata=True)
+        assert described.fingerprints == exchange.open_reply.fingerprints
     assert described.can_retract == (True, False, True)
     assert described.can_merge == (True, True, True)
 
 
 def test_expected_fingerprint_is_accepted(transport: Transport) -> None:
     """A call with the fingerprint of the plan can be opened."""
-    fingerprint = transport.describe(opening(AVG)).fingerprints[0]
-    with transport.open(opening(Call("weighted_avg", ("value", "weight"), fingerprint=fingerprint))) as exchange:
-        assert exchange.opened.fingerprints == (fingerprint,)
+    fingerprint = transport.describe(open_request(AVG)).fingerprints[0]
+    with transport.open(open_request(Call("weighted_avg", ("value", "weight"), fingerprint=fingerprint))) as exchange:
+        assert exchange.open_reply.fingerprints == (fingerprint,)
 
 
 def test_both_transports_describe_how_a_call_is_lifted(transport: Transport) -> None:
     """As data, for the types of the call; the listing tells it for functions of fixed types."""
-    described = transport.describe(opening(AVG)).calls[0]
+    described = transport.describe(open_request(AVG)).calls[0]
     lift, why = lifted_of(described.lift)
     assert lift is not None, why
     assert [(each.name, each.monoid) for each in lift.fields] == [("sum", "sum"), ("count", "sum")]
@@ -198,7 +198,7 @@ def test_both_transports_list_the_same_functions(flight: FlightTransport) -> Non
 def test_flight_transport_can_be_pickled(flight: FlightTransport) -> None:
     """A transport has no connection, so it can be pickled for an engine's workers."""
     travelled = cloudpickle.loads(cloudpickle.dumps(flight))
-    with travelled.open(opening(COUNT)) as exchange:
+    with travelled.open(open_request(COUNT)) as exchange:
         exchange.chunk(rows((0, 0)))
         exchange.barrier(1)
         assert exchange.results(1)["output_0"].to_pylist() == [1]
@@ -251,7 +251,7 @@ def test_messages_stay_within_the_servers_bound() -> None:
     """A chunk larger than message_bytes_max is sent in parts, and so are its row outputs and results."""
     with serving(wire_functions, state_keys=STATE_KEY, message_bytes_max=200_000) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
-        with transport.open(opening(Call("sum", ("value",)), COUNT, row_outputs=True)) as exchange:
+        with transport.open(open_request(Call("sum", ("value",)), COUNT, row_outputs=True)) as exchange:
             size = 20_000
             columns = [[slot % 5000 for slot in range(size)], [0] * size, [1] * size, [1] * size, [True] * size]
             batch = pa.RecordBatch.from_arrays(

@@ -76,7 +76,7 @@ def test_a_program_in_one_exchange(transport: Any) -> None:
     """Each chunk is answered, in order, over either transport; what a function logs comes with the answer."""
     batches = [rows((1, " A b"), (2, None)), rows(), rows((3, "c"))]
     with transport.open(PROGRAM) as exchange:
-        assert exchange.opened.schema.names == ["row", "output_0", "output_1"]
+        assert exchange.open_reply.schema.names == ["row", "output_0", "output_1"]
         for batch in batches:
             exchange.chunk(batch)
         assert [exchange.mapped().to_pylist() for _ in batches] == [expected(batch) for batch in batches]
@@ -93,8 +93,8 @@ def test_a_table_function_may_log_between_the_parts_of_an_answer(
 ) -> None:
     """Each row of the chunk is a part of the answer, and what is logged for the parts comes with the answer."""
     monkeypatch.setattr(table, "_PART_ROWS", 1)
-    opening = Open((), COLUMNS, steps=(Step("told", (X,)),), outputs=(0,))
-    with transport.open(opening) as exchange:
+    open_request = Open((), COLUMNS, steps=(Step("told", (X,)),), outputs=(0,))
+    with transport.open(open_request) as exchange:
         for _ in range(2):
             exchange.chunk(rows((1, None), (2, None), (3, None)))
             found = exchange.mapped().column("output_0").flatten()[0].to_pylist()
@@ -112,10 +112,10 @@ def test_large_chunks_and_answers_are_split(transport: Any) -> None:
 
 def test_programs_are_described_without_opening(transport: Any) -> None:
     """A description has the fingerprints, with which another program is refused."""
-    opened = transport.describe(PROGRAM)
-    assert len(opened.fingerprints) == 3
-    pinned = PROGRAM.pinned(opened.fingerprints)
-    assert transport.describe(pinned).fingerprints == opened.fingerprints
+    open_reply = transport.describe(PROGRAM)
+    assert len(open_reply.fingerprints) == 3
+    pinned = PROGRAM.pinned(open_reply.fingerprints)
+    assert transport.describe(pinned).fingerprints == open_reply.fingerprints
     other = replace(pinned, steps=(replace(pinned.steps[0], fingerprint="0" * 16), *pinned.steps[1:]))
     with pytest.raises(RejectedError, match="normalise is not the function that the engine expects"):
         transport.describe(other)
@@ -133,8 +133,8 @@ def test_only_chunks_are_taken(transport: Any) -> None:
 def test_columns_may_have_any_name(transport: Any) -> None:
     """The names slot and kind mean nothing here."""
     columns = pa.schema([("slot", pa.string()), ("kind", pa.string())])
-    opening = Open((), columns, steps=(Step("normalise", (StepArgument(column="kind"),)),), outputs=(0,))
-    with transport.open(opening) as exchange:
+    open_request = Open((), columns, steps=(Step("normalise", (StepArgument(column="kind"),)),), outputs=(0,))
+    with transport.open(open_request) as exchange:
         exchange.chunk(pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array(["B"])], schema=columns))
         assert exchange.mapped().to_pylist() == [{"output_0": "b"}]
 
@@ -150,7 +150,7 @@ def test_another_server_takes_over_in_the_middle(
     )
     found = []
     with transport.open(PROGRAM) as exchange:
-        serving_id = exchange.opened.server_id
+        serving_id = exchange.open_reply.server_id
         for place in range(12):
             batch = rows(*((place * 100 + each, f"W{place} x") for each in range(100)))
             exchange.chunk(batch)
@@ -158,7 +158,7 @@ def test_another_server_takes_over_in_the_middle(
                 (at_work,) = [each for each in servers if each.ready["server_id"] == serving_id]
                 harm(at_work)
             found.append((batch, exchange.mapped()))
-        assert exchange.opened.server_id != serving_id
+        assert exchange.open_reply.server_id != serving_id
         stats = exchange.coordinator.stats
         assert stats.replays == 1
         assert stats.losses == (1 if harm is kill else 0)
@@ -171,8 +171,8 @@ def test_functions_that_take_too_long_are_interrupted() -> None:
     """fold_s_max holds for scalar functions: the error names the function and the row."""
     with serving(scalar_functions, fold_s_max=1.5) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
-        opening = Open((), COLUMNS, steps=(Step("sleepy", (X,)),), outputs=(0,))
-        with transport.open(opening) as exchange:
+        open_request = Open((), COLUMNS, steps=(Step("sleepy", (X,)),), outputs=(0,))
+        with transport.open(open_request) as exchange:
             exchange.chunk(rows((1, None), (13, None)))
             with pytest.raises(FunctionError, match="took longer than fold_s_max") as failure:
                 exchange.mapped()
@@ -184,8 +184,8 @@ def test_functions_that_take_too_long_are_interrupted() -> None:
 def test_isolated_rows_are_counted(server: Server) -> None:
     """Rows that fail are in the metrics, and so are rows and calls of scalar functions."""
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
-    opening = Open((), COLUMNS, steps=(Step("ratio", (X, X)),), outputs=(0,), isolate_errors=True)
-    with transport.open(opening) as exchange:
+    open_request = Open((), COLUMNS, steps=(Step("ratio", (X, X)),), outputs=(0,), isolate_errors=True)
+    with transport.open(open_request) as exchange:
         exchange.chunk(rows((0, None), (1, None), (0, None)))
         assert [row["output_0"] for row in exchange.mapped().to_pylist()] == [None, 1.0, None]
     read = server.metrics.registry.get_sample_value

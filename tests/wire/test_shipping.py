@@ -29,7 +29,7 @@ from foldflight.server.run.lifecycle import serving
 from foldflight.shipping.bundles import Bundle, made_here, seal, unseal
 from foldflight.shipping.pickling import bundle_of
 from tests.engines import beam_functions, flink_functions
-from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, opened_apart, opening, rows
+from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, open_request, opened_apart, rows
 
 FIRST, SECOND, THIRD = "the-first-bundle-key", "the-second-bundle-key", "the-third-bundle-key"
 Spawn = Callable[..., ServerProcess]
@@ -100,7 +100,7 @@ def refused(transport: FlightTransport, sealed: bytes, code: str) -> RejectedErr
     found = []
     for offer in (transport.open, transport.describe):
         with pytest.raises(RejectedError) as caught:
-            offer(opening(Call("marks", ("value",))))
+            offer(open_request(Call("marks", ("value",))))
         assert caught.value.code == code
         assert MARKER not in os.environ
         found.append(caught.value)
@@ -114,7 +114,7 @@ def test_shipped_functions_fold(fork: Spawn, authored: types.ModuleType) -> None
     functions = connect(server.url, bundle_key=FIRST).register(authored)
     assert functions["thrice"].info.signature == "thrice(value BIGINT) -> BIGINT"
     assert functions["thrice"].info.doc == "Three times the sum."
-    with functions.transport.open(opening(Call("thrice", ("value",)), Call("count", ()))) as exchange:
+    with functions.transport.open(open_request(Call("thrice", ("value",)), Call("count", ()))) as exchange:
         exchange.chunk(rows((0, 0, 5), (1, 0, 7), (0, 0, 1)))
         results = end_epoch(exchange, 1)
     assert results["output_0"].to_pylist() == [18, 21]
@@ -130,7 +130,7 @@ def test_classes_of_other_engines_are_shipped(fork: Spawn) -> None:
     given = [flink_functions.DistinctSum, beam_functions.AverageFn]
     adapted = [aggregate_of(cls, input_types=["BIGINT"], result_type="DOUBLE") for cls in given]
     functions = connect(server.url, bundle_key=FIRST).register(*adapted)
-    asked = opening(Call("distinct_sum", ("value",)), Call("average_fn", ("value",)))
+    asked = open_request(Call("distinct_sum", ("value",)), Call("average_fn", ("value",)))
     with functions.transport.open(asked) as exchange:
         exchange.chunk(rows((0, 0, 5), (0, 0, 5), (0, 0, 8)))
         results = end_epoch(exchange, 1)
@@ -141,25 +141,25 @@ def test_a_replica_that_never_saw_the_function_takes_over(fork: Spawn, authored:
     """When the server is killed, another server gets the function from the Open."""
     servers = [fork(bundle_keys=FIRST) for _ in range(2)]
     functions = connect(",".join(server.url for server in servers), bundle_key=FIRST, patience_s=10).register(authored)
-    with functions.transport.open(opening(Call("thrice", ("value",)))) as exchange:
+    with functions.transport.open(open_request(Call("thrice", ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, 5)))
         assert end_epoch(exchange, 1)["output_0"].to_pylist() == [15]
-        at = exchange.opened.server_id
+        at = exchange.open_reply.server_id
         for server in servers:
             if server.ready["server_id"] == at:
                 server.end()
         exchange.chunk(rows((0, 0, 2)))
         assert end_epoch(exchange, 2)["output_0"].to_pylist() == [21]
-        assert exchange.opened.server_id != at
+        assert exchange.open_reply.server_id != at
 
 
 def test_workers_behind_one_port_take_it(spawn: Spawn, authored: types.ModuleType) -> None:
     """Each connection may reach another process, which gets the function from the Open."""
     server = spawn(modules="tests.wire.limit_functions", bundle_keys=FIRST, workers=2)
     bundle = bundle_of(Registry.load([authored]).authored, FIRST)
-    asked = opening(Call("thrice", ("value",)), bundles=(bundle,))
+    asked = open_request(Call("thrice", ("value",)), bundles=(bundle,))
     with opened_apart(server, asked) as first, opened_apart(server, asked) as second:
-        assert first.opened.server_id != second.opened.server_id
+        assert first.open_reply.server_id != second.open_reply.server_id
         for exchange in (first, second):
             exchange.chunk(rows((0, 0, 1)))
             assert end_epoch(exchange, 1)["output_0"].to_pylist() == [3]
@@ -172,7 +172,7 @@ def test_the_key_stays_where_it_is(authored: types.ModuleType) -> None:
         packed = pickle.dumps(transport)
         assert FIRST.encode() not in packed
         travelled = pickle.loads(packed)
-        with travelled.open(opening(Call("thrice", ("value",)))) as exchange:
+        with travelled.open(open_request(Call("thrice", ("value",)))) as exchange:
             exchange.chunk(rows((0, 0, 4)))
             assert end_epoch(exchange, 1)["output_0"].to_pylist() == [12]
         with pytest.raises(RejectedError, match="bundle_key") as caught:
@@ -192,7 +192,7 @@ def test_keys_rotate(tmp_path: Path, authored: types.ModuleType) -> None:
         os.utime(path, (1, 1))
         connect(server.url, bundle_key=THIRD).register(authored)
         with pytest.raises(RejectedError, match="not signed with a bundle key of this server") as caught:
-            old.open(opening(Call("thrice", ("value",))))
+            old.open(open_request(Call("thrice", ("value",))))
         assert caught.value.code == "UNAUTHENTICATED"
     assert not any(key in log.getvalue() for key in (FIRST, SECOND, THIRD))
 
@@ -248,7 +248,7 @@ def test_what_is_sealed_and_wrong_is_an_error() -> None:
         for code in (cloudpickle.dumps((5,)), b"", marking().code, b"cno_such_module\nThing\n."):
             transport._bundles["marks"] = seal(Bundle(("marks",), made_here(), code), FIRST.encode())
             with pytest.raises(RejectedError) as caught:
-                transport.open(opening(Call("marks", ("value",))))
+                transport.open(open_request(Call("marks", ("value",))))
             assert caught.value.code == "MODULE"
         assert MARKER in os.environ  # so what is not unpickled leaves none
         assert "no_such_module" in caught.value.message
@@ -300,10 +300,10 @@ def test_a_function_is_registered_again(authored: types.ModuleType) -> None:
     """A changed class with the same name is another bundle: new exchanges use it, open ones the old one."""
     with serving(bundle_keys=FIRST) as server:
         functions = connect(server.url, bundle_key=FIRST).register(authored.Thrice)
-        with functions.transport.open(opening(Call("thrice", ("value",)))) as before:
+        with functions.transport.open(open_request(Call("thrice", ("value",)))) as before:
             exec(SOURCE.replace("FACTOR = 3", "FACTOR = 30"), authored.__dict__)
             functions.register(authored.Thrice)
-            with functions.transport.open(opening(Call("thrice", ("value",)))) as after:
+            with functions.transport.open(open_request(Call("thrice", ("value",)))) as after:
                 for exchange, expected in ((before, 3), (after, 30)):
                     exchange.chunk(rows((0, 0, 1)))
                     assert end_epoch(exchange, 1)["output_0"].to_pylist() == [expected]
@@ -311,7 +311,7 @@ def test_a_function_is_registered_again(authored: types.ModuleType) -> None:
 
 def fold_one(transport: Transport, name: str = "thrice") -> int:
     """Return the result of a function for one row of 1."""
-    with transport.open(opening(Call(name, ("value",)))) as exchange:
+    with transport.open(open_request(Call(name, ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, 1)))
         [value] = end_epoch(exchange, 1)["output_0"].to_pylist()
     return int(value)

@@ -20,7 +20,7 @@ from foldflight.server.run.lifecycle import serving
 from foldflight.tracing import tracer_of
 from tests.collector import Collector, collecting
 from tests.wire import traced_functions
-from tests.wire.kit import COLUMNS, ServerProcess, end_epoch, opening, rows
+from tests.wire.kit import COLUMNS, ServerProcess, end_epoch, open_request, rows
 from tests.wire.traced_functions import LINE
 
 CALLS = (Call("fatal", ("value",)),)
@@ -45,7 +45,7 @@ def fresh(collector: Collector) -> Iterator[None]:
 
 def exchange_with(collector: Collector, *urls: str, **parameters: str) -> OpenExchange:
     functions = connect(",".join(urls), otlp_endpoint=collector.url, job_parameters=parameters)
-    return functions.transport.open(opening(*CALLS, columns=COLUMNS))
+    return functions.transport.open(open_request(*CALLS, columns=COLUMNS))
 
 
 def scraped(port: int, accept: str) -> tuple[str, str]:
@@ -128,7 +128,7 @@ def test_a_trace_goes_through_a_failover_to_the_authors_line(
     exchange = exchange_with(collector, *(each.url for each in servers), once=str(tmp_path / "once"))
     exchange.chunk(rows((0, 0, 1), (0, 0, 2)))
     end_epoch(exchange, 1)
-    lost_id = exchange.opened.server_id
+    lost_id = exchange.open_reply.server_id
     exchange.chunk(rows((0, 0, 7)))
     end_epoch(exchange, 2)
     exchange.chunk(rows((0, 0, 13)))
@@ -163,7 +163,7 @@ def test_a_server_without_traces_of_its_engine_makes_none(collector: Collector) 
     with serving(traced_functions, otlp_endpoint=collector.url) as server:
         transport = connect(server.url).transport
         for context in ({}, {"traceparent": "00-..."}, {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-00"}):
-            with transport.open(opening(*CALLS, columns=COLUMNS, trace_context=context)) as exchange:
+            with transport.open(open_request(*CALLS, columns=COLUMNS, trace_context=context)) as exchange:
                 exchange.chunk(rows((0, 0, 1)))
                 end_epoch(exchange, 1)
     assert collector.spans == []
@@ -177,7 +177,7 @@ def test_a_collector_that_is_away_changes_nothing(
     endpoint = "http://127.0.0.1:9"
     with serving(traced_functions) as server:
         transport = connect(server.url, otlp_endpoint=endpoint).transport
-        with transport.open(opening(*CALLS, columns=COLUMNS)) as exchange:
+        with transport.open(open_request(*CALLS, columns=COLUMNS)) as exchange:
             exchange.chunk(rows((0, 0, 1)))
             assert end_epoch(exchange, 1).num_rows == 1
     tracer_of(endpoint).send(wait=True)

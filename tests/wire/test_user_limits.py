@@ -24,15 +24,15 @@ from tests.wire.kit import (
     ServerProcess,
     end_epoch,
     eventually,
+    open_request,
     opened_apart,
-    opening,
     rows,
 )
 from tests.wire.limit_functions import ENDLESS
 from tests.wire.test_probes import page
 
 FOLD_S_MAX = 1.0
-HOARDING = opening(Call("hoards", ("value",)), returns=Returns(states=False, outputs=True))
+HOARDING = open_request(Call("hoards", ("value",)), returns=Returns(states=False, outputs=True))
 KEY = "a key for endless bundles"
 Spawn = Callable[..., ServerProcess]
 
@@ -53,7 +53,7 @@ def transport_to(server: Any) -> FlightTransport:
 def drive(server: Server, name: str, **asked: Any) -> None:
     """Fold, merge and request values, so that each method is called with 13."""
     call = Call(name, ("value",))
-    with transport_to(server).open(opening(call, **asked)) as exchange:
+    with transport_to(server).open(open_request(call, **asked)) as exchange:
         exchange.chunk(rows((0, 0, 5), (3, 0, ENDLESS), (3, 0, 1)))
         if name == "loops_in_merge":
             exchange.chunk(rows((7, 0, ENDLESS)))
@@ -93,7 +93,7 @@ def test_an_endless_loop_is_interrupted(hurried: Server, name: str, slot: int | 
 @pytest.mark.parametrize("value", range(3))
 def test_what_is_no_exception_is_an_error_of_the_author(hurried: Server, value: int) -> None:
     """A KeyboardInterrupt and similar exceptions are USER_CODE, with a trace, and are not retried."""
-    with transport_to(hurried).open(opening(Call("raises_what_it_likes", ("value",)))) as exchange:
+    with transport_to(hurried).open(open_request(Call("raises_what_it_likes", ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, value)))
         with pytest.raises(FunctionError, match=r"KeyboardInterrupt|GeneratorExit|NotAnError") as caught:
             end_epoch(exchange, 1)
@@ -104,7 +104,7 @@ def test_what_is_no_exception_is_an_error_of_the_author(hurried: Server, value: 
 
 def test_others_go_on_meanwhile(hurried: Server) -> None:
     """Another exchange keeps its groups, and the server accepts new ones; metrics count the limit."""
-    with transport_to(hurried).open(opening(Call("count", ()))) as exchange:
+    with transport_to(hurried).open(open_request(Call("count", ()))) as exchange:
         exchange.chunk(rows((0, 0, 1)))
         with pytest.raises(FunctionError):
             drive(hurried, "loops_in_accumulate")
@@ -119,7 +119,7 @@ def test_others_go_on_meanwhile(hurried: Server) -> None:
 def test_the_time_limit_applies_to_each_frame(hurried: Server) -> None:
     """Frames that take longer than the limit together, and not one by one, are all folded."""
     naps = 8
-    with transport_to(hurried).open(opening(Call("naps", ("value",)))) as exchange:
+    with transport_to(hurried).open(open_request(Call("naps", ("value",)))) as exchange:
         for _ in range(naps):
             exchange.chunk(rows((0, 0, round(150 * FOLD_S_MAX))))
         (found,) = end_epoch(exchange, 1).column("output_0").to_pylist()
@@ -129,7 +129,7 @@ def test_the_time_limit_applies_to_each_frame(hurried: Server) -> None:
 def test_a_time_limit_is_not_isolated(hurried: Server) -> None:
     """An exceeded time limit ends the exchange; otherwise each group could take that long."""
     call = Call("loops_in_accumulate", ("value",))
-    with transport_to(hurried).open(opening(call, isolate_errors=True)) as exchange:
+    with transport_to(hurried).open(open_request(call, isolate_errors=True)) as exchange:
         exchange.chunk(rows(*[(slot, 0, ENDLESS) for slot in range(50)]))
         with pytest.raises(FunctionError, match="fold_s_max") as caught:
             end_epoch(exchange, 1)
@@ -142,7 +142,7 @@ def test_an_endless_bundle_is_interrupted(hurried: Server) -> None:
     transport = transport_to(hurried)
     transport._bundles["endless"] = seal(Bundle(("endless",), made_here(), code), KEY.encode())
     with pytest.raises((FunctionError, RejectedError), match="fold_s_max"):
-        transport.open(opening(Call("endless", ("value",))))
+        transport.open(open_request(Call("endless", ("value",))))
 
 
 def test_compiling_what_is_registered_is_interrupted(hurried: Server) -> None:
@@ -161,7 +161,7 @@ def test_compiling_what_is_registered_is_interrupted(hurried: Server) -> None:
 def test_what_cannot_be_interrupted_ends_the_process(spawn: Spawn) -> None:
     """If a call into C does not return, the server drains and ends with its own exit code."""
     server = spawn(modules="tests.wire.limit_functions", fold_s_max=1, drain_s=0.2)
-    with opened_apart(server, opening(Call("sleeps", ("value",)))) as exchange:
+    with opened_apart(server, open_request(Call("sleeps", ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, 120)))
         exchange.barrier(1)
         assert server.process.wait(PATIENCE_S) == EXIT_SPENT
@@ -180,7 +180,7 @@ def hoard(exchange: OpenExchange, *, times: int = 1, first: int = 1) -> None:
 def refused_for_memory(server: ServerProcess) -> bool:
     """Return whether a new exchange is refused because of memory."""
     try:
-        opened_apart(server, opening(Call("count", ()))).close()
+        opened_apart(server, open_request(Call("count", ()))).close()
     except RetryableError as error:
         return error.code == "OVERLOADED" and "memory_limit" in error.message
     return False
@@ -189,7 +189,7 @@ def refused_for_memory(server: ServerProcess) -> bool:
 def test_the_largest_exchange_ends_before_the_kernel_ends_all(spawn: Spawn) -> None:
     """At the limit the largest exchange gets LIMIT; a small one continues, and new ones are accepted."""
     server = spawn(modules="tests.wire.limit_functions", memory_limit="600MiB")
-    with opened_apart(server, opening(Call("count", ()))) as small, opened_apart(server, HOARDING) as large:
+    with opened_apart(server, open_request(Call("count", ()))) as small, opened_apart(server, HOARDING) as large:
         small.chunk(rows(*[(slot, 0, 1) for slot in range(1000)]))
         with pytest.raises(RejectedError) as caught:
             hoard(large, times=100)

@@ -52,7 +52,7 @@ class Engine:
         transport = transport_to(*servers)
         self.before: Any = lambda: None
         self.exchange = transport.open(KEEPING, resolve=self.resolve)
-        self.kept = CachedViews(self.exchange.opened, page=2)
+        self.kept = CachedViews(self.exchange.open_reply, page=2)
         self.epoch = 0
 
     def resolve(self, wanted: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

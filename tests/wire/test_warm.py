@@ -19,7 +19,7 @@ from foldflight.functions.query.call import Call
 from foldflight.server.run.lifecycle import Server, serving
 from tests.unit import listed_functions
 from tests.unit.test_tasks import partial_of
-from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, opening, rows
+from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, open_request, rows
 from tests.wire.test_probes import page
 
 Spawn = Callable[..., ServerProcess]
@@ -75,10 +75,10 @@ def test_opened_tells_how_each_call_is_folded() -> None:
     calls = [Call("plain", ("value",)), Call("careful", ("value",)), Call("max", ("value",))]
     with serving(listed_functions, compiled_folder="off") as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
-        with transport.open(opening(*calls)) as before:
+        with transport.open(open_request(*calls)) as before:
             assert list(before.modes) == [Mode.INTERPRETED, Mode.INTERPRETED, Mode.VECTORISED]
             warm(server, listed_functions.Plain)
-            with transport.open(opening(*calls)) as exchange:
+            with transport.open(open_request(*calls)) as exchange:
                 assert list(exchange.modes) == [Mode.COMPILED, Mode.INTERPRETED, Mode.VECTORISED]
             assert list(before.modes) == [Mode.INTERPRETED, Mode.INTERPRETED, Mode.VECTORISED]
 
@@ -133,7 +133,7 @@ def test_results_tell_the_engine_that_compiled_code_was_left(caplog: pytest.LogC
     with serving(Widening, compiled_folder="off") as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
         for _ in range(2):
-            with transport.open(opening(Call("widening", ("value",)))) as exchange:
+            with transport.open(open_request(Call("widening", ("value",)))) as exchange:
                 exchange.chunk(rows((0, 0, 1)))
                 end_epoch(exchange, 1)
                 assert exchange.modes == (Mode.COMPILED,)
@@ -154,7 +154,7 @@ def test_the_gauge_follows_the_fold() -> None:
         warm(server, listed_functions.Plain)
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
         shown = 'foldflight_function_compiled{{function="plain"}} {}.0'.format
-        with transport.open(opening(Call("plain", ("value",)))) as exchange:
+        with transport.open(open_request(Call("plain", ("value",)))) as exchange:
             assert eventually(lambda: shown(1) in page(port, "/metrics")[1])
             big = (1 << 63) - 1
             exchange.chunk(rows((0, 0, big), *[(0, 0, big), (0, 0, -big)] * 20))

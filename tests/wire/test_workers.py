@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from foldflight.client import FlightTransport, OpenExchange, close_connections
-from foldflight.client.exchange import DirectExchange
+from foldflight.client.exchange import SingleServerExchange
 from foldflight.client.flight import FlightConnection
 from foldflight.errors import RetryableError
 from foldflight.functions.query.call import Call
@@ -30,8 +30,8 @@ from tests.wire.kit import (
     ServerProcess,
     environment,
     eventually,
+    open_request,
     opened_apart,
-    opening,
     pause,
     rows,
 )
@@ -56,10 +56,10 @@ def test_workers_share_the_port_and_the_page(fork: Fork) -> None:
     server = fork(modules=MODULE, workers=2)
     assert health(server.ready["health"], "") == SERVING
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
-    with transport.open(opening(COUNT)) as first:
+    with transport.open(open_request(COUNT)) as first:
         assert count_rows(first, 1, 30_000) == [30_000]
-        with opened_apart(server, opening(COUNT)) as second:
-            assert second.opened.server_id != first.opened.server_id
+        with opened_apart(server, open_request(COUNT)) as second:
+            assert second.open_reply.server_id != first.open_reply.server_id
             assert count_rows(second, 1, 20_000) == [20_000]
             assert eventually(lambda: "foldflight_rows_total 50000.0" in page(server.ready["http"], "/metrics")[1])
             body = page(server.ready["http"], "/metrics")[1]
@@ -80,7 +80,7 @@ def test_workers_share_the_port_and_the_page(fork: Fork) -> None:
     assert "foldflight_exchanges_max 128.0" in body
     assert all(f'process_cpu_seconds_total{{worker="{worker}"}}' in body for worker in ("parent", "0", "1"))
     close_connections()
-    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
+    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(COUNT)) as exchange:
         assert count_rows(exchange, 1, 1) == [1]
         server.terminate()
         assert eventually(lambda: page(server.ready["http"], "/readyz")[0] == 503)
@@ -95,11 +95,11 @@ def test_a_worker_that_hangs_is_replaced(fork: Fork, hang: str) -> None:
     """A worker that is paused, or whose code holds the global lock for ever, is killed and replaced."""
     server = fork(workers=2, fold_s_max=3, modules=MODULE)
     with (
-        opened_apart(server, opening(Call("holds_the_lock", ("value",)))) as hanging,
-        opened_apart(server, opening(COUNT)) as other,
+        opened_apart(server, open_request(Call("holds_the_lock", ("value",)))) as hanging,
+        opened_apart(server, open_request(COUNT)) as other,
     ):
         if hang == "paused":
-            pause(server.ready["workers"][0 if hanging.opened.server_id.endswith("/0") else 1])
+            pause(server.ready["workers"][0 if hanging.open_reply.server_id.endswith("/0") else 1])
         hanging.chunk(rows((0, 0, 13)))
         hanging.barrier(1)
         with pytest.raises(RetryableError):
@@ -165,8 +165,8 @@ def test_a_worker_whose_function_cannot_be_interrupted_is_replaced(fork: Fork) -
     """The worker drains and ends, and another one starts; the exchange of the other worker continues."""
     server = fork(workers=2, fold_s_max=3, drain_s=0.2, modules=MODULE)
     with (
-        opened_apart(server, opening(Call("sleeps", ("value",)))) as stuck,
-        opened_apart(server, opening(COUNT)) as other,
+        opened_apart(server, open_request(Call("sleeps", ("value",)))) as stuck,
+        opened_apart(server, open_request(COUNT)) as other,
     ):
         stuck.chunk(rows((0, 0, 300)))
         stuck.barrier(1)
@@ -181,13 +181,13 @@ def test_a_worker_whose_function_cannot_be_interrupted_is_replaced(fork: Fork) -
 def test_all_processes_may_be_told_to_end(spawn: Spawn) -> None:
     """If SIGTERM is also sent to each worker, as service managers do, exchanges still reach their barrier."""
     server = spawn(modules=MODULE, workers=2, drain_s=20)
-    with opened_apart(server, opening(COUNT)) as exchange:
+    with opened_apart(server, open_request(COUNT)) as exchange:
         exchange.chunk(rows((0, 0)))
         for pid in (*server.ready["workers"], server.process.pid):
             os.kill(pid, signal.SIGTERM)
         assert eventually(lambda: '"exchanges": 1, "drain_s"' in server.log.read_text())
         assert count_rows(exchange, 1, 2) == [3]
-        assert isinstance(exchange, DirectExchange)
+        assert isinstance(exchange, SingleServerExchange)
         assert isinstance(exchange._connection, FlightConnection)
         assert exchange._connection.reopen
     assert server.process.wait(PATIENCE_S) == EXIT_DRAINED
@@ -196,7 +196,7 @@ def test_all_processes_may_be_told_to_end(spawn: Spawn) -> None:
 def refuses(server: ServerProcess) -> bool:
     """Return whether a server refuses new exchanges."""
     try:
-        FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(opening(COUNT)).close()
+        FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(open_request(COUNT)).close()
     except RetryableError:
         return True
     return False
@@ -206,7 +206,7 @@ def refuses(server: ServerProcess) -> bool:
 def test_drain_of_workers_has_an_end(spawn: Spawn) -> None:
     """A worker whose exchange is open after drain_s is ended, and the parent's exit code tells it."""
     server = spawn(modules=MODULE, workers=2, drain_s=0.3)
-    with FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(opening(COUNT)) as exchange:
+    with FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(open_request(COUNT)) as exchange:
         server.terminate()
         assert server.process.wait(PATIENCE_S) == EXIT_CUT_OFF
         with pytest.raises(RetryableError):
@@ -233,7 +233,7 @@ def test_a_server_without_workers_is_not_ready(fork: Fork) -> None:
     assert page(server.ready["http"], "/healthz")[0] == 200
     assert eventually(lambda: page(server.ready["http"], "/readyz")[0] == 200)
     assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1])
-    with opened_apart(server, opening(COUNT)) as exchange:
+    with opened_apart(server, open_request(COUNT)) as exchange:
         assert count_rows(exchange, 1, 10) == [10]
         assert before
         assert {each.name for each in before[0].parent.iterdir()} == {each.name for each in before}

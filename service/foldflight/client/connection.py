@@ -55,9 +55,9 @@ _FORGOTTEN_BYTES = 5
 _ENGINE = Role.ENGINE
 
 
-def check_resolve(opening: Open, resolve: Resolve | None) -> None:
+def check_resolve(open_request: Open, resolve: Resolve | None) -> None:
     """Raise RejectedError SIGNATURE if an engine that keeps views cannot answer questions, or one that does not can."""
-    if opening.keeps_views != (resolve is not None):
+    if open_request.keeps_views != (resolve is not None):
         raise RejectedError(
             "SIGNATURE", "`resolve` is needed if Open has keeps_views, and only then; give both or none"
         )
@@ -69,25 +69,25 @@ class Connection(abc.ABC):
     After an error the connection is unusable: `cut` it.
 
     Args:
-        opening: The Open frame of the exchange.
+        open_request: The Open frame of the exchange.
         resolve: Answers the questions of the server for entries of views; needed if Open has `keeps_views`.
 
     Attributes:
-        opened: The Opened frame of the server.
+        open_reply: The Opened frame of the server.
         unresolved: The error that `resolve` raised, if it did. It is the engine's own, not one of the server.
         reopen: Whether the server requests that the engine reopen the exchange elsewhere.
     """
 
-    opened: Opened
+    open_reply: Opened
 
-    def __init__(self, opening: Open, resolve: Resolve | None = None) -> None:
+    def __init__(self, open_request: Open, resolve: Resolve | None = None) -> None:
         self.unresolved: BaseException | None = None
         self.reopen = False
         self._resolve = resolve
-        self._engine = EngineExchange(opening)
-        self._functions = opening.functions
+        self._engine = EngineExchange(open_request)
+        self._functions = open_request.functions
         self._modes: Sequence[Mode | None] = ()
-        self._arrays = arrays_in(opening.columns)
+        self._arrays = arrays_in(open_request.columns)
         self._failed = False  # an error occurred, so the exchange is cancelled and not ended in the regular way
         self._closed = False
         self._part_bytes_max: int
@@ -170,7 +170,7 @@ class Connection(abc.ABC):
         frame = self._next()[0]
         if not isinstance(frame, Opened):
             raise RejectedError("BAD_FRAME", f"the first reply was {type(frame).__name__}, not Opened")
-        self.opened, self._modes = frame, frame.modes
+        self.open_reply, self._modes = frame, frame.modes
         # Bytes of a batch in a message within the bound of the server.
         self._part_bytes_max = max(frame.limits.message_bytes_max - _OVERHEAD_BYTES, 1)
 
@@ -226,7 +226,7 @@ class Connection(abc.ABC):
     def _split_entries(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield entries in parts within the bound of the server, also those of one slot."""
         names = batch.schema.names
-        views = [call.views if f"state_{index}" in names else () for index, call in enumerate(self.opened.calls)]
+        views = [call.views if f"state_{index}" in names else () for index, call in enumerate(self.open_reply.calls)]
         for part in _slices(batch, self._part_bytes_max):
             yield from split_entries(part, views, self._part_bytes_max)
 

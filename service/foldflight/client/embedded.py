@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from foldflight.client.connection import Connection, Resolve, check_resolve
-from foldflight.client.exchange import DirectExchange, OpenExchange
+from foldflight.client.exchange import OpenExchange, SingleServerExchange
 from foldflight.client.logs import log_event, set_up
 from foldflight.client.process import PROGRAMS
 from foldflight.errors import FunctionError, RejectedError
@@ -129,15 +129,15 @@ class EmbeddedTransport:
 
             versions = [self._registry[name].version for name in complete.functions if name in self._registry]
             connection = traced_dial(dial, self.otlp_endpoint, versions)(SERVER_ID, complete)
-        exchange = DirectExchange(complete, connection)
+        exchange = SingleServerExchange(complete, connection)
         if recorder is not None:
             recorder.group_of = lambda slot: {} if exchange.group_of is None else exchange.group_of(slot)
         return exchange
 
-    def _complete(self, opening: Open) -> Open:
+    def _complete(self, open_request: Open) -> Open:
         if not self._job_parameters:
-            return opening
-        return dataclasses.replace(opening, job_parameters={**self._job_parameters, **opening.job_parameters})
+            return open_request
+        return dataclasses.replace(open_request, job_parameters={**self._job_parameters, **open_request.job_parameters})
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes, with the functions in pickled form only."""
@@ -151,13 +151,13 @@ class EmbeddedConnection(Connection):
 
     def __init__(
         self,
-        opening: Open,
+        open_request: Open,
         serve: Callable[[Callable[[Wanted], Iterable[Frame]]], ServerExchange],
         resolve: Resolve | None,
     ) -> None:
-        super().__init__(opening, resolve)
+        super().__init__(open_request, resolve)
         self._server = serve(self._answer_to)
-        self._replies: deque[Frame] = deque([self._server.opened])
+        self._replies: deque[Frame] = deque([self._server.open_reply])
         self._start()
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -21,28 +22,34 @@ class OpenExchange(abc.ABC):
 
     Every method may raise any error of foldflight. After an error only `close` may be called.
 
-    It has two forms: a `DirectExchange` has one connection, and a `SurvivingExchange` moves from connection to
+    It has two forms: a `SingleServerExchange` has one connection, and a `FailoverExchange` moves from connection to
     connection.
 
     Args:
-        opening: The Open frame of the exchange.
+        open_request: The Open frame of the exchange.
 
     Attributes:
-        opened: The Opened frame of the current server.
+        open_reply: The Opened frame of the current server.
         is_over: Whether the exchange has ended.
         group_of: Returns the keys of a slot, for recordings. An engine that has keys sets it.
     """
 
-    opened: Opened
+    open_reply: Opened
 
-    def __init__(self, opening: Open) -> None:
-        self._opening = opening
+    def __init__(self, open_request: Open) -> None:
+        self._opening = open_request
         # The answers that have arrived and have not been taken, oldest first, with the frames that they answer.
         self._arrived: list[tuple[EngineFrame, Answer]] = []
         self._logs: list[LogRecord] = []
         self._connection: Connection | None = None
         self.is_over = False
         self.group_of: Callable[[int], Mapping[str, Any]] | None = None
+
+    @property
+    def opened(self) -> Opened:
+        """Return `open_reply`, by its old name."""
+        warnings.warn("OpenExchange.opened is now called open_reply", DeprecationWarning, stacklevel=2)
+        return self.open_reply
 
     # -- implemented by subclasses -----------------------------------------------------------------------------------
 
@@ -99,7 +106,7 @@ class OpenExchange(abc.ABC):
     # -- answers -----------------------------------------------------------------------------------------------------
 
     def results(self, epoch: int) -> pa.Table:
-        """Wait for the results of an epoch: the dirty slots, ascending, in the schema `opened.schema`."""
+        """Wait for the results of an epoch: the dirty slots, ascending, in the schema `open_reply.schema`."""
         return self._take(Barrier, f"no results of epoch {epoch} are due: no barrier {epoch} was sent", epoch=epoch)
 
     def initial_outputs(self) -> pa.RecordBatch:
@@ -133,7 +140,7 @@ class OpenExchange(abc.ABC):
     @property
     def modes(self) -> Sequence[Mode | None]:
         """The mode of each call: embedded that of now, on a server that of the last results. None: it did not tell."""
-        return self.opened.modes if self._connection is None else self._connection.modes
+        return self.open_reply.modes if self._connection is None else self._connection.modes
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -172,17 +179,17 @@ class OpenExchange(abc.ABC):
             self.cut()  # after an error the remaining answers are not needed
 
 
-class DirectExchange(OpenExchange):
+class SingleServerExchange(OpenExchange):
     """An exchange with one server, whose loss is an error.
 
     Args:
-        opening: The Open frame of the exchange.
+        open_request: The Open frame of the exchange.
         connection: The open connection to the server.
     """
 
-    def __init__(self, opening: Open, connection: Connection) -> None:
-        super().__init__(opening)
-        self.opened = connection.opened
+    def __init__(self, open_request: Open, connection: Connection) -> None:
+        super().__init__(open_request)
+        self.open_reply = connection.open_reply
         self._connection: Connection | None = connection
         self._awaited: EngineFrame | None = None  # the last frame, if its answer is due
 

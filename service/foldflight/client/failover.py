@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from foldflight.client.connection import Connection
 from foldflight.client.exchange import OpenExchange, closed_error
@@ -13,15 +13,23 @@ from foldflight.client.patience import Clock
 from foldflight.errors import FoldflightError
 from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.steps import (
+    AnswerReceived,
+    AnswerRequested,
+    ConnectionLost,
     CutConnection,
     Deliver,
+    Event,
+    ExchangeStarted,
+    FrameSent,
+    FrameSubmitted,
     GiveUp,
-    Instruction,
     LeaveConnection,
     LogEvent,
     OpenConnection,
-    Rest,
     SendFrame,
+    ServerOpened,
+    Sleep,
+    TimerFired,
     Waiting,
 )
 from foldflight.exchange.frames import EngineFrame, Open
@@ -29,25 +37,25 @@ from foldflight.exchange.frames import EngineFrame, Open
 _LOGGER = "foldflight.client"
 
 
-_told: Final[set[str]] = set()
-_TOLD_MAX: Final = 1000
+_logged_once: Final[set[str]] = set()
+_LOGGED_ONCE_MAX: Final = 1000  # a stream opens exchanges for ever, so the set is bounded
 
 
-def _is_told(event: LogEvent) -> bool:
-    """Return whether an event has been logged in this process, and note it. A stream opens exchanges for ever."""
+def _was_logged(event: LogEvent) -> bool:
+    """Return whether an equal event was logged in this process before, and remember this one."""
     key = repr(event)
-    if key in _told:
+    if key in _logged_once:
         return True
-    if len(_told) < _TOLD_MAX:
-        _told.add(key)
+    if len(_logged_once) < _LOGGED_ONCE_MAX:
+        _logged_once.add(key)
     return False
 
 
-class SurvivingExchange(OpenExchange):
+class FailoverExchange(OpenExchange):
     """An exchange that moves from server to server.
 
     Args:
-        opening: The Open frame of the exchange.
+        open_request: The Open frame of the exchange.
         coordinator: Makes all decisions.
         dial: Opens a connection to one server.
         clock: Tells the time, and sleeps.
@@ -57,13 +65,13 @@ class SurvivingExchange(OpenExchange):
     """
 
     def __init__(
-        self, opening: Open, coordinator: Coordinator, dial: Callable[[str, Open], Connection], clock: Clock
+        self, open_request: Open, coordinator: Coordinator, dial: Callable[[str, Open], Connection], clock: Clock
     ) -> None:
-        super().__init__(opening)
+        super().__init__(open_request)
         self.coordinator = coordinator
         self._dial = dial
         self._clock = clock
-        self._process(coordinator.started)
+        self._process(ExchangeStarted())
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -72,26 +80,26 @@ class SurvivingExchange(OpenExchange):
 
     def send(self, frame: EngineFrame) -> None:
         """Send the frame of an operation. Answers to earlier ones may arrive meanwhile."""
-        self._process(self.coordinator.given, frame)
+        self._process(FrameSubmitted(frame))
 
     def _await_answer(self) -> bool:
         """Wait until another answer has arrived. Return False if none is due."""
         is_due = self.coordinator.is_due
         if is_due or self.is_over:
-            self._process(self.coordinator.wanted)
+            self._process(AnswerRequested())
         return is_due
 
-    def _process(self, report: Callable[..., list[Instruction]], *about: Any) -> None:
+    def _process(self, event: Event) -> None:
         """Report to the coordinator, and carry out its instructions until there are no more."""
         if self.is_over:
             raise closed_error()
         try:
-            instructions = report(*about)
+            instructions = self.coordinator.handle(event)
             while instructions:
                 # Only the last instruction can wait, and so lead to others.
                 for instruction in instructions:
                     if isinstance(instruction, Waiting):
-                        instructions = self._wait(instruction)
+                        instructions = self.coordinator.handle(self._wait(instruction))
                     else:
                         instructions = []
                         self._execute(instruction)
@@ -111,20 +119,20 @@ class SurvivingExchange(OpenExchange):
             case LeaveConnection():
                 self._leave(is_cut=False)
             case LogEvent():
-                if not (instruction.once and _is_told(instruction)):
+                if not (instruction.once and _was_logged(instruction)):
                     log_event(set_up(_LOGGER, logging.WARNING), logging.WARNING, instruction.event, instruction.fields)
             case GiveUp():
                 raise instruction.error
 
-    def _wait(self, instruction: Waiting) -> list[Instruction]:
-        """Carry out an instruction that waits, report how it ended, and return the instructions that follow."""
-        if isinstance(instruction, Rest):
+    def _wait(self, instruction: Waiting) -> Event:
+        """Carry out an instruction that waits, and return the event that ended it."""
+        if isinstance(instruction, Sleep):
             self._clock.rest_until(instruction.until_s)
-            return self.coordinator.rested()
+            return TimerFired()
         connection, answer = self._connection, None
         try:
             if isinstance(instruction, OpenConnection):
-                connection = self._connection = self._dial(instruction.url, instruction.opening)
+                connection = self._connection = self._dial(instruction.url, instruction.open_request)
             elif connection is None:
                 raise AssertionError("the coordinator returned an instruction for a connection, and there is none")
             elif isinstance(instruction, SendFrame):
@@ -134,10 +142,10 @@ class SurvivingExchange(OpenExchange):
         except FoldflightError as error:
             if connection is not None and connection.unresolved is not None:
                 raise
-            return self.coordinator.lost(error)
+            return ConnectionLost(error)
         if isinstance(instruction, SendFrame):
-            return self.coordinator.sent()
+            return FrameSent()
         if answer is not None:
-            return self.coordinator.answered(answer, connection.take_logs(), reopen=connection.reopen)
-        self.opened = connection.opened
-        return self.coordinator.accepted(connection.opened)
+            return AnswerReceived(answer, connection.take_logs(), connection.reopen)
+        self.open_reply = connection.open_reply
+        return ServerOpened(connection.open_reply)

@@ -25,7 +25,7 @@ import pyarrow.flight as fl
 from foldflight.client.connection import Connection, Resolve, check_resolve
 from foldflight.client.edge import translated
 from foldflight.client.exchange import OpenExchange
-from foldflight.client.failover import SurvivingExchange
+from foldflight.client.failover import FailoverExchange
 from foldflight.client.logs import set_up
 from foldflight.client.patience import Patience
 from foldflight.client.process import take_first_turn
@@ -33,7 +33,7 @@ from foldflight.client.watchdog import Guard
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, encode_open
 from foldflight.exchange.failover.circuits import Circuits, problem_of
-from foldflight.exchange.failover.coordinator import Coordinator, strict_refusal
+from foldflight.exchange.failover.coordinator import Coordinator, strict_code_error
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.fields import app_metadata_in
 from foldflight.exchange.frames import Frame, FunctionInfo, Open, Opened
@@ -202,11 +202,11 @@ class FlightTransport:
         def ask(client: Any, options: Any, url: str) -> Opened:
             flight = client.get_flight_info(descriptor, options)
             metadata = app_metadata_in(flight.serialize())
-            opened = _check_opened(decode(Message(metadata, _empty_batch(flight.schema)), Role.SERVER), url)
-            refusal = strict_refusal(open, opened, self._code_digests) if self._strict else None
+            open_reply = _check_opened(decode(Message(metadata, _empty_batch(flight.schema)), Role.SERVER), url)
+            refusal = strict_code_error(open, open_reply, self._code_digests) if self._strict else None
             if refusal is not None:
                 raise refusal
-            return opened
+            return open_reply
 
         return self._ask_servers(ask, patience_s=self._bounds.patience_s)
 
@@ -236,12 +236,12 @@ class FlightTransport:
             RetryableError: The error of the last server, if none accepts the exchange in time.
         """
         check_resolve(open, resolve)
-        opening = self._complete(open)
+        open_request = self._complete(open)
         circuits, clock = _connections_of_this_process().circuits, _Clock()
         if (turn := take_first_turn()) is not None:
             circuits.begin(turn)
         coordinator = Coordinator(
-            opening,
+            open_request,
             self.urls,
             circuits,
             bounds=self._bounds,
@@ -254,14 +254,14 @@ class FlightTransport:
             from foldflight.client.traced import traced_dial
 
             dial = traced_dial(dial, self.otlp_endpoint)
-        return SurvivingExchange(opening, coordinator, dial, clock)
+        return FailoverExchange(open_request, coordinator, dial, clock)
 
-    def _dial(self, url: str, opening: Open, *, resolve: Resolve | None) -> FlightConnection:
+    def _dial(self, url: str, open_request: Open, *, resolve: Resolve | None) -> FlightConnection:
         connections = _connections_of_this_process()
         try:
             client = connections.client(url, self._deadline_s, self._tls)
             return FlightConnection(
-                opening, client, url, deadline_s=self._deadline_s, token=self._token, resolve=resolve
+                open_request, client, url, deadline_s=self._deadline_s, token=self._token, resolve=resolve
             )
         except Exception as error:
             known = translated(error, url=url, deadline_s=self._deadline_s)
@@ -269,11 +269,13 @@ class FlightTransport:
                 raise
             raise known from None
 
-    def _complete(self, opening: Open) -> Open:
+    def _complete(self, open_request: Open) -> Open:
         return dataclasses.replace(
-            opening,
-            job_parameters={**self._job_parameters, **opening.job_parameters},
-            bundles=tuple(dict.fromkeys(self._bundles[name] for name in opening.functions if name in self._bundles)),
+            open_request,
+            job_parameters={**self._job_parameters, **open_request.job_parameters},
+            bundles=tuple(
+                dict.fromkeys(self._bundles[name] for name in open_request.functions if name in self._bundles)
+            ),
         )
 
     def _ask_servers(self, ask: Callable[[Any, Any, str], R], *, patience_s: float = 0.0) -> R:
@@ -294,13 +296,13 @@ class FlightTransport:
                     problem = translated(error, url=url, deadline_s=self._deadline_s)
                     if not isinstance(problem, RetryableError):
                         raise problem from None
-                    circuits.failed(url, time.monotonic())
+                    circuits.record_failure(url, time.monotonic())
                     connections.drop(url, problem)
                     problems[url] = problem
                 else:
-                    circuits.worked(url)
+                    circuits.record_success(url)
                     return answer
-            until_s = circuits.rested_at_s(self.urls)
+            until_s = circuits.available_at_s(self.urls)
             problem = problems[url]
             if len(problems) > 1:
                 problem = RetryableError(problem.code, problem_of(problems))
@@ -317,7 +319,7 @@ class FlightConnection(Connection):
 
     def __init__(
         self,
-        opening: Open,
+        open_request: Open,
         client: Any,
         url: str,
         *,
@@ -325,13 +327,13 @@ class FlightConnection(Connection):
         token: str | None,
         resolve: Resolve | None = None,
     ) -> None:
-        super().__init__(opening, resolve)
+        super().__init__(open_request, resolve)
         self._deadline_s = deadline_s
         self._url = url
-        self._schema = opening.columns
-        self._encode, self._decode = Encoder(opening.columns), Decoder(Role.SERVER)
+        self._schema = open_request.columns
+        self._encode, self._decode = Encoder(open_request.columns), Decoder(Role.SERVER)
         self._ended = False
-        descriptor = fl.FlightDescriptor.for_command(encode_open(opening))
+        descriptor = fl.FlightDescriptor.for_command(encode_open(open_request))
         options = fl.FlightCallOptions(headers=_headers(token))
         self._writer, self._reader = client.do_exchange(descriptor, options)
         self._guard = Guard(deadline_s, self._reader.cancel)

@@ -29,21 +29,21 @@ def traced_dial(dial: Dial, endpoint: str, versions: Sequence[str] = ()) -> Dial
     known = {"foldflight.versions": list(versions)} if versions else {}
     before: TraceContext = {}  # that of the last connection that was open
 
-    def traced(url: str, opening: Open) -> Connection:
+    def traced(url: str, open_request: Open) -> Connection:
         nonlocal before
         name, links = ("reopen", tracer.link_to(before)) if before else ("exchange", [])
-        parent, context = tracer.child_context(opening.trace_context)
+        parent, context = tracer.child_context(open_request.trace_context)
         began_ns = time.time_ns()
 
         def end(facts: Attributes, error: BaseException | None = None) -> None:
-            about = {"server.address": url, "foldflight.functions": opening.functions, **known, **facts}
+            about = {"server.address": url, "foldflight.functions": open_request.functions, **known, **facts}
             ended_ns = time.time_ns()
             tracer.record(
                 name, parent, about, began_ns, ended_ns, context=context, kind="CLIENT", links=links, error=error
             )
 
         try:
-            connection = dial(url, replace(opening, trace_context=context))
+            connection = dial(url, replace(open_request, trace_context=context))
         except BaseException as error:
             end({}, error)
             raise
@@ -139,7 +139,7 @@ class _TracedConnection:
     def _facts(self) -> Attributes:
         """Return what passed through the connection."""
         return {
-            "foldflight.server_id": self._connection.opened.server_id,
+            "foldflight.server_id": self._connection.open_reply.server_id,
             "foldflight.modes": [str(mode) for mode in self._connection.modes if mode is not None],
             "foldflight.rows": self._rows,
             "foldflight.chunks": self._chunks,

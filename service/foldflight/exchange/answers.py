@@ -48,12 +48,12 @@ class EngineExchange(Exchange):
     """The engine's end of one exchange, without I/O: it assembles the answers of the server.
 
     Args:
-        opening: The Open frame of the exchange.
+        open_request: The Open frame of the exchange.
     """
 
-    def __init__(self, opening: Open) -> None:
-        super().__init__(opening)
-        self.opened: Opened | None = None
+    def __init__(self, open_request: Open) -> None:
+        super().__init__(open_request)
+        self.open_reply: Opened | None = None
         self._parts: list[pa.RecordBatch] = []
 
     def receive(self, frame: Frame) -> Answer | None:
@@ -75,15 +75,16 @@ class EngineExchange(Exchange):
                 pass
         return None
 
-    def _check_opened(self, opened: Opened) -> None:
-        if len(opened.calls) != len(self.opening.functions):
+    def _check_opened(self, open_reply: Opened) -> None:
+        if len(open_reply.calls) != len(self.open_request.functions):
             raise RejectedError(
-                "BAD_FRAME", f"Opened describes {len(opened.calls)} calls, and Open has {len(self.opening.functions)}"
+                "BAD_FRAME",
+                f"Opened describes {len(open_reply.calls)} calls, and Open has {len(self.open_request.functions)}",
             )
-        self.opened = opened
+        self.open_reply = open_reply
 
     def _collect_part(self, frame: Results | SavedStates | Mapped, rows: int) -> Answer | None:
-        if self.opened is None or frame.batch.schema != self.opened.schema:
+        if self.open_reply is None or frame.batch.schema != self.open_reply.schema:
             raise RejectedError("SCHEMA_MISMATCH", "the schema of the results differs from that of Opened")
         self._parts.append(frame.batch)
         if not frame.last:

@@ -108,22 +108,22 @@ class Exchange:
     """One end of one exchange. It checks every frame that is sent or received.
 
     Args:
-        opening: The Open frame of the exchange, its first step.
+        open_request: The Open frame of the exchange, its first step.
 
     Attributes:
-        opening: As given.
+        open_request: As given.
         state_of: The state of each end.
         due: The answers that are due, oldest first: the kind of each, and the number by which it is checked: the epoch
             of results, the number of rows of outputs, or that of the mapped chunk.
     """
 
-    def __init__(self, opening: Open) -> None:
-        self.opening = opening
+    def __init__(self, open_request: Open) -> None:
+        self.open_request = open_request
         self.state_of: dict[Role, State] = {Role.ENGINE: State.IDLE, Role.SERVER: State.IDLE}
         self.due: deque[tuple[type[Frame], int]] = deque()
         self._epoch: int | None = None
         self._story: deque[tuple[Role, str]] = deque(maxlen=_STORY_STEPS)
-        self.step(Role.ENGINE, opening)
+        self.step(Role.ENGINE, open_request)
 
     @property
     def story(self) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ class Exchange:
             return None
         try:
             if self.due and state is not State.ASKED:
-                check_none_due(frame, self.opening)
+                check_none_due(frame, self.open_request)
             return self._asked(frame, following)
         except RejectedError as error:
             raise self._bad_frame(error.message) from None
@@ -163,7 +163,7 @@ class Exchange:
         if isinstance(frame, Open):
             self.state_of[Role.ENGINE] = State.MAPPING if frame.maps else following
             return None
-        kind = self.opening.answer_to(frame)
+        kind = self.open_request.answer_to(frame)
         if isinstance(frame, Barrier):
             check_epoch(frame.epoch, self._epoch)
             self._epoch = frame.epoch
@@ -182,7 +182,7 @@ class Exchange:
             case States():
                 return frame.batch.num_rows or 1
             case Chunk():
-                return self.opening.rows_due(frame) if self.opening.row_outputs else frame.batch.num_rows
+                return self.open_request.rows_due(frame) if self.open_request.row_outputs else frame.batch.num_rows
             case _:
                 return 0
 
@@ -190,7 +190,7 @@ class Exchange:
         """Check a frame of the server against the answers that are due, and return the server's next state."""
         if isinstance(frame, (Opened, Log)):
             return following
-        if isinstance(frame, (Wanted, Folded)) and not self.opening.keeps_views:
+        if isinstance(frame, (Wanted, Folded)) and not self.open_request.keeps_views:
             raise self._bad_frame(f"{type(frame).__name__} needs an Open with keeps_views")
         if isinstance(frame, Wanted):
             if not self.due:
@@ -228,9 +228,9 @@ def check_epoch(epoch: int, before: int | None) -> None:
         raise RejectedError("BAD_FRAME", f"a {kind} barrier: epoch {epoch} after epoch {before}, expected {before + 1}")
 
 
-def check_none_due(frame: Frame, opening: Open) -> None:
+def check_none_due(frame: Frame, open_request: Open) -> None:
     """Raise RejectedError BAD_FRAME if a frame of the engine may not be sent while an answer is due."""
-    if opening.keeps_views:
+    if open_request.keeps_views:
         text = f"{type(frame).__name__} may be sent only when no answer is due, because Open has keeps_views"
         raise RejectedError("BAD_FRAME", text)
 

@@ -104,7 +104,7 @@ class ServerExchange:
     After an error the exchange is over: close it.
 
     Args:
-        opening: The Open frame of the engine.
+        open_request: The Open frame of the engine.
         registry: The functions.
         limits: The bounds that are enforced and announced.
         server_id: Identifier of this server.
@@ -123,7 +123,7 @@ class ServerExchange:
 
     def __init__(
         self,
-        opening: Open,
+        open_request: Open,
         registry: Registry,
         *,
         limits: Limits,
@@ -137,16 +137,16 @@ class ServerExchange:
         tells_code: bool = False,
     ) -> None:
         self.stats = ExchangeStats()
-        self._opening = opening
+        self._opening = open_request
         self._recorder = recorder
         self._limits = limits
         self._part_bytes_max = min(limits.message_bytes_max - _OVERHEAD_BYTES, part_bytes_max)
-        self._machine = Exchange(opening)
-        self._slot_index = -1 if opening.maps else opening.columns.get_field_index("slot")
+        self._machine = Exchange(open_request)
+        self._slot_index = -1 if open_request.maps else open_request.columns.get_field_index("slot")
         self._logs: list[LogRecord] = []
         self._logs_dropped = 0
         self._reopen = False
-        bound = _bind(opening, registry, server_id)
+        bound = _bind(open_request, registry, server_id)
         self._send_wanted = ask
         self._asking_failed: BaseException | None = None
         self._entry_bytes = 0  # of the entries that were received since the last states were returned
@@ -154,8 +154,8 @@ class ServerExchange:
         self.stats.isolated = self._evaluator.isolated
         self._told = self.folds  # the modes that the engine knows: those of Opened, later those of results
         digests = _digests(bound, registry) if tells_code else ()
-        self.opened = _opened(bound, opening, limits, server_id, self._told, digests)
-        self._machine.step(Role.SERVER, self.opened)
+        self.open_reply = _opened(bound, open_request, limits, server_id, self._told, digests)
+        self._machine.step(Role.SERVER, self.open_reply)
 
     @property
     def groups(self) -> int:
@@ -228,7 +228,7 @@ class ServerExchange:
             case States():
                 yield from self._states(frame)
             case Entries():
-                check_states(frame.batch, self.opened.limits.slots_max)
+                check_states(frame.batch, self.open_reply.limits.slots_max)
                 self._count_entries(frame.batch)
                 self._evaluator.take_entries(frame.batch)
             case Chunk():
@@ -236,7 +236,7 @@ class ServerExchange:
             case Barrier():
                 yield from self._barrier(frame.epoch)
             case Forget():
-                check_slots(frame.slots, self.opened.limits.slots_max)
+                check_slots(frame.slots, self.open_reply.limits.slots_max)
                 self._evaluator.forget(frame.slots)
                 if self._evaluator.is_saved:
                     self.stats.saves += 1
@@ -248,7 +248,7 @@ class ServerExchange:
 
     def _states(self, frame: States) -> Iterator[Frame]:
         batch = frame.batch
-        check_states(batch, self.opened.limits.slots_max)
+        check_states(batch, self.open_reply.limits.slots_max)
         self._check_state_bytes(batch)
         self._evaluator.merge_states(batch)
         if self._opening.initial_outputs and not frame.unanswered:
@@ -260,7 +260,7 @@ class ServerExchange:
     def _chunk(self, batch: pa.RecordBatch) -> Iterator[Frame]:
         check_chunk(batch, self._opening)
         if self._slot_index >= 0:
-            check_slots(batch.column(self._slot_index), self.opened.limits.slots_max)
+            check_slots(batch.column(self._slot_index), self.open_reply.limits.slots_max)
         elif batch.num_rows * SLOT_BYTES > self._limits.message_bytes_max:
             # A row without columns has no bytes on the wire, but its slot needs memory here.
             raise RejectedError(
@@ -376,7 +376,7 @@ class ServerExchange:
             yield SavedStates(part, last=last, reopen=reopen and last)
 
     def _empty_batch(self) -> pa.RecordBatch:
-        schema = self.opened.schema
+        schema = self.open_reply.schema
         return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
     def _pending_log(self) -> Iterator[Frame]:
@@ -392,7 +392,7 @@ class ServerExchange:
         """Yield the parts of a batch that fit into messages, each with whether it is the last."""
         parts = sliced_to(batch, self._part_bytes_max)
         if self._opening.keeps_views:
-            views = [call.views for call in self.opened.calls]
+            views = [call.views for call in self.open_reply.calls]
             parts = [each for part in parts for each in split_entries(part, views, self._part_bytes_max)]
         for number, part in enumerate(parts, 1):
             yield part, number == len(parts)
@@ -401,7 +401,7 @@ class ServerExchange:
         schema = batch.schema
         columns = [
             (call, batch.column(index))
-            for call in range(len(self.opened.calls))
+            for call in range(len(self.open_reply.calls))
             if (index := schema.get_field_index(f"state_{call}")) >= 0
         ]
         sizes = [column.nbytes for _, column in columns]
@@ -449,7 +449,7 @@ class ServerExchange:
 
 
 def describe(
-    opening: Open,
+    open_request: Open,
     registry: Registry,
     limits: Limits,
     server_id: str,
@@ -469,55 +469,55 @@ def describe(
             not have, and for functions with `compile=True` that cannot be compiled for these types.
         FunctionError: USER_CODE if `__init__` raises without a direct argument.
     """
-    bound = _bind(opening, registry, server_id)
+    bound = _bind(open_request, registry, server_id)
     bound.check(accelerator)
     digests = _digests(bound, registry) if tells_code else ()
-    opened = _opened(bound, opening, limits, server_id, [None] * len(bound.calls), digests)
-    if lift is None or opening.maps:
-        return opened
+    open_reply = _opened(bound, open_request, limits, server_id, [None] * len(bound.calls), digests)
+    if lift is None or open_request.maps:
+        return open_reply
     lifts = [lift(call.bound) if isinstance(call, BoundCall) else "" for call in bound.calls]
     return replace(
-        opened, calls=tuple(replace(call, lift=text) for call, text in zip(opened.calls, lifts, strict=True))
+        open_reply, calls=tuple(replace(call, lift=text) for call, text in zip(open_reply.calls, lifts, strict=True))
     )
 
 
-def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
+def _bind(open_request: Open, registry: Registry, server_id: str) -> BoundRequest:
     """Bind an Open to functions and columns, once for all tasks of a query: they open equal exchanges.
 
     It raises the errors of `describe`.
     """
     known = registry.bound
     for before, match in known:
-        if before == opening and _literals(before) == _literals(opening):
+        if before == open_request and _literals(before) == _literals(open_request):
             bound: BoundRequest = match
             return bound
-    bound = _newly_bound(opening, registry, server_id)
-    registry.bound = ((opening, bound), *known[: _BOUND_MAX - 1])
+    bound = _newly_bound(open_request, registry, server_id)
+    registry.bound = ((open_request, bound), *known[: _BOUND_MAX - 1])
     return bound
 
 
-def _literals(opening: Open) -> str:
+def _literals(open_request: Open) -> str:
     """Return the direct arguments as text, in which 1, 1.0 and True differ."""
-    uses: tuple[Call | Step, ...] = (*opening.calls, *opening.steps)
+    uses: tuple[Call | Step, ...] = (*open_request.calls, *open_request.steps)
     literals = [each.literals for each in uses if each.literals]
     return repr(literals) if literals else ""
 
 
-def _newly_bound(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
-    if len(opening.functions) > _CALLS_MAX or len(opening.outputs) > _CALLS_MAX:
+def _newly_bound(open_request: Open, registry: Registry, server_id: str) -> BoundRequest:
+    if len(open_request.functions) > _CALLS_MAX or len(open_request.outputs) > _CALLS_MAX:
         raise RejectedError(
             "LIMIT",
-            f"Open has {len(opening.functions)} calls or steps and {len(opening.outputs)} outputs of steps, and one "
-            f"exchange takes at most {_CALLS_MAX} of each; use several exchanges",
+            f"Open has {len(open_request.functions)} calls or steps and {len(open_request.outputs)} outputs of "
+            f"steps, and one exchange takes at most {_CALLS_MAX} of each; use several exchanges",
             limit="calls",
         )
-    if opening.keeps_views and (opening.maps or opening.row_outputs or not opening.returns.states):
+    if open_request.keeps_views and (open_request.maps or open_request.row_outputs or not open_request.returns.states):
         raise RejectedError(
             "SIGNATURE", "Open has keeps_views, so it needs return_states, and can have neither row_outputs nor steps"
         )
-    columns = opening.columns
+    columns = open_request.columns
     # In an exchange of steps all columns are arguments, whatever their names.
-    for name, type_ in () if opening.maps else (("slot", pa.int32()), ("kind", pa.int8())):
+    for name, type_ in () if open_request.maps else (("slot", pa.int32()), ("kind", pa.int8())):
         if name in columns.names and (columns.names.count(name) > 1 or columns.field(name).type != type_):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
@@ -528,7 +528,7 @@ def _newly_bound(opening: Open, registry: Registry, server_id: str) -> BoundRequ
             check_plain(column.type)
         except RejectedError as error:
             raise RejectedError(error.code, f"the column {column.name}: {error.message}") from None
-    return bind(opening, registry, where=f"on server {server_id}")
+    return bind(open_request, registry, where=f"on server {server_id}")
 
 
 def _digests(bound: BoundRequest, registry: Registry) -> list[str]:
@@ -539,13 +539,13 @@ def _digests(bound: BoundRequest, registry: Registry) -> list[str]:
 
 def _opened(
     bound: BoundRequest,
-    opening: Open,
+    open_request: Open,
     limits: Limits,
     server_id: str,
     modes: Sequence[Mode | None],
     digests: Sequence[str] = (),
 ) -> Opened:
-    ordered = [bool(call.order) for call in opening.calls] + [False] * len(opening.steps)
+    ordered = [bool(call.order) for call in open_request.calls] + [False] * len(open_request.steps)
     calls: Sequence[BoundCall | BoundStep] = bound.calls
     return Opened(
         server_id=server_id,

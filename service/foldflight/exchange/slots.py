@@ -17,12 +17,12 @@ ONE_SLOT: Final[Slots] = np.zeros(1, np.int32)
 """The slots of a chunk without a column `slot`: all rows belong to slot 0."""
 
 
-def check_chunk(batch: pa.RecordBatch, opening: Open) -> None:
+def check_chunk(batch: pa.RecordBatch, open_request: Open) -> None:
     """Raise RejectedError SCHEMA_MISMATCH if the schema of a chunk differs from `Open.columns`."""
-    if batch.schema != opening.columns:
+    if batch.schema != open_request.columns:
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"the chunk has {columns_text(batch.schema)}, and Open announced {columns_text(opening.columns)}",
+            f"the chunk has {columns_text(batch.schema)}, and Open announced {columns_text(open_request.columns)}",
         )
 
 

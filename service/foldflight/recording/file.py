@@ -99,7 +99,7 @@ class Recording:
     Args:
         about: Its origin: `file`, `at`, `server`, `foldflight`, `is_masked`, and `functions`, each with `name`,
             `version`, `where` and `digest`. Of dead letters it has `functions` only.
-        opening: The Open of the exchange.
+        open_request: The Open of the exchange.
         pairs: The frames, with their answers.
         groups: The keys of groups by slot; empty if they are not known, as on servers.
         error: The error that ended the exchange; None if there was none.

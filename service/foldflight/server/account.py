@@ -26,7 +26,7 @@ class Account:
 
     Args:
         metrics: The metrics.
-        opening: The Open frame of the exchange.
+        open_request: The Open frame of the exchange.
         exchange: The exchange.
         spans: Those of the exchange; None if it is not traced.
 
@@ -37,7 +37,7 @@ class Account:
     """
 
     def __init__(
-        self, metrics: Metrics, opening: Open, exchange: ServerExchange, spans: FoldSpans | None = None
+        self, metrics: Metrics, open_request: Open, exchange: ServerExchange, spans: FoldSpans | None = None
     ) -> None:
         self.rows = 0
         self.began_s = time.monotonic()
@@ -47,21 +47,21 @@ class Account:
             spans.exchange = exchange
         # Prometheus shows it in the format OpenMetrics.
         # An exemplar costs as much as a short fold, so frames have one as they have spans: the first, and long ones.
-        self._exemplar = ids_of(opening.trace_context) or None
+        self._exemplar = ids_of(open_request.trace_context) or None
         self._exemplified: set[type[Frame]] = set()
         self._metrics = metrics
         self._exchange = exchange
-        self._functions = [metrics.named(name) for name in opening.functions]
-        self._has_kinds = not opening.maps and "kind" in opening.columns.names
+        self._functions = [metrics.named(name) for name in open_request.functions]
+        self._has_kinds = not open_request.maps and "kind" in open_request.columns.names
         # For each kind of rows, in their order, the counters of the functions.
         self._rows_folded = [
             [metrics.rows_folded.labels(function, kind.short) for function in self._functions] for kind in RowKind
         ]
         self._groups = self._state_bytes = self._bytes_since = self._saves = 0
-        self._returns_states = opening.returns.states
-        self._is_scalar = opening.maps
+        self._returns_states = open_request.returns.states
+        self._is_scalar = open_request.maps
         # States that consist of numbers have a fixed size.
-        states = (field.type for field in exchange.opened.schema if field.name.startswith("state_"))
+        states = (field.type for field in exchange.open_reply.schema if field.name.startswith("state_"))
         self._grows = not all(map(is_bounded, states))
         self._isolated: Counter[str] = Counter()
         self._folds: tuple[Mode, ...] = ()

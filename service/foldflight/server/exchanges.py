@@ -34,7 +34,7 @@ class Running:
     """An open exchange.
 
     Args:
-        opening: The Open frame of the exchange.
+        open_request: The Open frame of the exchange.
         exchange: The exchange.
         watch: Limits the time of its steps.
         metrics: The metrics of the server.
@@ -49,7 +49,7 @@ class Running:
 
     def __init__(
         self,
-        opening: Open,
+        open_request: Open,
         exchange: ServerExchange,
         *,
         watch: Watch,
@@ -59,9 +59,9 @@ class Running:
         is_foreign: bool,
         spans: FoldSpans | None = None,
     ) -> None:
-        self.opening = opening
+        self.open_request = open_request
         self.exchange = exchange
-        self.account = Account(metrics, opening, exchange, spans)
+        self.account = Account(metrics, open_request, exchange, spans)
         self.logger = logger
         self.opened_at_s = time.monotonic()
         self._watch = watch
@@ -182,12 +182,12 @@ class Running:
         grown by since then.
         """
         held, groups, rows = self.account.weight
-        if self.opening.maps and self._step is not None and not self._step.is_over:
+        if self.open_request.maps and self._step is not None and not self._step.is_over:
             held += max(resident_bytes() - self._resident_before, 0)
         return held, groups, rows
 
     def _begun(self, step: GuardedCall) -> None:
-        if self.opening.maps:
+        if self.open_request.maps:
             self._resident_before = resident_bytes()
         self._step = step
 
@@ -369,7 +369,7 @@ class Exchanges:
         """End one exchange before the kernel kills the process, then give its memory time to be released."""
         weight, largest = max(((each.weight, each) for each in candidates), key=operator.itemgetter(0))
         view = largest.exchange.largest_view
-        if largest.opening.maps:
+        if largest.open_request.maps:
             remedy = "Send smaller chunks, return fewer or smaller values for one row"
         else:
             remedy = f"It has {largest.exchange.groups} groups"

@@ -175,11 +175,11 @@ class FlightServer(FlightBase):
             _check_kind(function, takes_lists=takes_lists)
             count = len(function.input_names)
             return flight_info(adapter.schema(function), descriptor, app_metadata_in(info.serialize()), records=count)
-        opening = self._open_of(context, descriptor)
-        opened = self._exchanges.watch.run(
+        open_request = self._open_of(context, descriptor)
+        open_reply = self._exchanges.watch.run(
             lambda: describe(
-                opening,
-                self._registry_for(opening, context),
+                open_request,
+                self._registry_for(open_request, context),
                 self._limits,
                 self._server_id,
                 self._programs,
@@ -187,8 +187,8 @@ class FlightServer(FlightBase):
                 tells_code=True,
             )
         )
-        message = encode(opened, opened.schema)
-        return flight_info(opened.schema, descriptor, message.metadata)
+        message = encode(open_reply, open_reply.schema)
+        return flight_info(open_reply.schema, descriptor, message.metadata)
 
     @edge
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
@@ -196,12 +196,12 @@ class FlightServer(FlightBase):
         is_foreign = descriptor.descriptor_type == fl.DescriptorType.PATH
         if is_foreign:
             call = self._stateless_call(context, descriptor, reader)
-            opening = call.open_request
+            open_request = call.open_request
             carry: Callable[..., None] = functools.partial(self._carry_stateless, call)
         else:
-            opening, carry = self._open_of(context, descriptor), self._carry
+            open_request, carry = self._open_of(context, descriptor), self._carry
         questions = _Questions()
-        running = self._admit(opening, context, questions, is_foreign=is_foreign)
+        running = self._admit(open_request, context, questions, is_foreign=is_foreign)
         outcome, failure = "done", None
         try:
             carry(running, context, reader, writer, questions)
@@ -273,32 +273,32 @@ class FlightServer(FlightBase):
     def _open_of(self, context: Any, descriptor: Any) -> Open:
         if descriptor.descriptor_type != fl.DescriptorType.CMD:
             raise RejectedError("BAD_FRAME", "the descriptor has no command; send a foldflight.v1.Open message in it")
-        opening = decode_open(descriptor.command)
-        check_allowed(context, opening.functions)
-        return opening
+        open_request = decode_open(descriptor.command)
+        check_allowed(context, open_request.functions)
+        return open_request
 
-    def _registry_for(self, opening: Open, context: Any) -> Registry:
+    def _registry_for(self, open_request: Open, context: Any) -> Registry:
         """Return the functions that the caller may use, with those of its bundles: errors list their names."""
-        registry = self._bundles.registry_with(opening.bundles, context)
+        registry = self._bundles.registry_with(open_request.bundles, context)
         return registry.only(allowed(context, registry))
 
-    def _admit(self, opening: Open, context: Any, questions: _Questions, *, is_foreign: bool) -> Running:
-        logger = self.logger.bind(exchange=uuid.uuid4().hex[:16], **ids_of(opening.trace_context))
+    def _admit(self, open_request: Open, context: Any, questions: _Questions, *, is_foreign: bool) -> Running:
+        logger = self.logger.bind(exchange=uuid.uuid4().hex[:16], **ids_of(open_request.trace_context))
 
-        spans = self._spans_of(opening)
+        spans = self._spans_of(open_request)
 
         def tell(event: str, fields: Mapping[str, Any]) -> None:
             logger.warning(event, **fields)
 
         def make() -> Running:
-            registry, recorder = self._registry_for(opening, context), None
+            registry, recorder = self._registry_for(open_request, context), None
             if spans is not None:
-                spans.versions = [registry[name].version for name in opening.functions if name in registry]
+                spans.versions = [registry[name].version for name in open_request.functions if name in registry]
             if self._record is not None:
                 record = dataclasses.replace(self._record, key=self._bundles.signing_key)
-                recorder = Recorder(record, opening, registry, self._server_id, tell)
+                recorder = Recorder(record, open_request, registry, self._server_id, tell)
             exchange = ServerExchange(
-                opening,
+                open_request,
                 registry,
                 limits=self._limits,
                 server_id=self._server_id,
@@ -310,7 +310,7 @@ class FlightServer(FlightBase):
                 tells_code=True,
             )
             return Running(
-                opening,
+                open_request,
                 exchange,
                 watch=self._exchanges.watch,
                 metrics=self.metrics,
@@ -331,20 +331,20 @@ class FlightServer(FlightBase):
             logger.info("exchange refused", code=error.code, problem=error.message, peer=context.peer())
             raise
         context.be_patient()  # from now on, idle_s_max limits how long the engine may be silent
-        logger.info("exchange opened", calls=list(opening.functions), peer=context.peer())
+        logger.info("exchange opened", calls=list(open_request.functions), peer=context.peer())
         return running
 
-    def _spans_of(self, opening: Open) -> FoldSpans | None:
+    def _spans_of(self, open_request: Open) -> FoldSpans | None:
         """Return the spans of an exchange; None if its engine does not trace it, or this server has no collector."""
-        if self._tracer is None or not ids_of(opening.trace_context):
+        if self._tracer is None or not ids_of(open_request.trace_context):
             return None
-        return FoldSpans(self._tracer, opening, server_id=self._server_id)
+        return FoldSpans(self._tracer, open_request, server_id=self._server_id)
 
     def _carry(self, running: Running, context: Any, reader: Any, writer: Any, questions: _Questions) -> None:
-        opened = running.exchange.opened
-        encode_reply, decode_frame = Encoder(opened.schema), Decoder(Role.ENGINE)
-        check_columns(reader, context, running.opening.columns)
-        send(writer, encode_reply(opened), begin=opened.schema)
+        open_reply = running.exchange.open_reply
+        encode_reply, decode_frame = Encoder(open_reply.schema), Decoder(Role.ENGINE)
+        check_columns(reader, context, running.open_request.columns)
+        send(writer, encode_reply(open_reply), begin=open_reply.schema)
         messages = received(reader, context)
 
         def put(wanted: Wanted) -> Iterator[Frame]:
@@ -497,7 +497,7 @@ class _Questions:
 def _tell_those_that_left(running: Running, before: Sequence[Mode]) -> Sequence[Mode]:
     """Log which calls have left compiled code since then, such as for a sum beyond 64 bits; return the modes of now."""
     now = running.exchange.folds
-    for function, old, new in zip(running.opening.functions, before, now, strict=True):
+    for function, old, new in zip(running.open_request.functions, before, now, strict=True):
         if old is Mode.COMPILED and new is not old:
             running.logger.warning("a function left compiled code and is slower now", function=function, mode=str(new))
     return now

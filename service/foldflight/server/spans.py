@@ -26,9 +26,9 @@ class FoldSpans:
         versions: The version of the function of each call or step.
     """
 
-    def __init__(self, tracer: Tracer, opening: Open, *, server_id: str) -> None:
+    def __init__(self, tracer: Tracer, open_request: Open, *, server_id: str) -> None:
         self._tracer = tracer
-        self._opening = opening
+        self._opening = open_request
         self._server_id = server_id
         self.exchange: ServerExchange | None = None
         self.versions: list[str] = []

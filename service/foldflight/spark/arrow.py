@@ -118,7 +118,7 @@ def _without_row_number(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
 
 def step_of(query: Query, step: str) -> str:
     """Return the name of one step of a query, with its functions."""
-    return step_name(step, [call.function for call in query.opening.calls])
+    return step_name(step, [call.function for call in query.open_request.calls])
 
 
 def spark_schema(

@@ -77,7 +77,7 @@ def _with_their_rows(query: Query, rows: DataFrame, *, strict: bool) -> DataFram
     has_row = f"{LIVE} >= 0"
     if strict:
         keys = dict(zip(query.layout.keys.names, query.layout.names, strict=True))
-        function = ", ".join(call.function for call in query.opening.calls)
+        function = ", ".join(call.function for call in query.open_request.calls)
         error = error_text("CANNOT_RETRACT", text(_NO_ROW), function, keys, group=list(keys))
         has_row = f"CASE WHEN {has_row} THEN true ELSE CAST(raise_error({error}) AS BOOLEAN) END"
     return rows.selectExpr("*", left).where(has_row).drop(LIVE)

@@ -58,7 +58,7 @@ def finished(
             keys=shown,
             result=layout.outputs.types[number],
         )
-        for number, (plan, call) in enumerate(zip(task.plans, query.opening.calls, strict=True))
+        for number, (plan, call) in enumerate(zip(task.plans, query.open_request.calls, strict=True))
     ]
     if layout.has_kinds and keys:
         grouped = grouped.where(f"{LIVE} > 0")

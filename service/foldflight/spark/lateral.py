@@ -85,7 +85,7 @@ def join_lateral(
     if isolates:
         types = types.append(pa.field(ERROR, ERROR_CARRIER))
         added.append(st.StructField(ERROR, spark_type(ERROR_CARRIER)))
-    name = step_name("lateral", [each.function for each in query.opening.steps])
+    name = step_name("lateral", [each.function for each in query.open_request.steps])
     joined = rows_with(df, columns, query, types, added, name)
     if not isolates:
         return joined

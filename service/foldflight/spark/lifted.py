@@ -98,7 +98,7 @@ def _grouped(query: Query, rows: _Rows, columns: Mapping[str, str], session: Spa
             types=types,
             names=names,
         )
-        for plan, call in zip(plans, query.opening.calls, strict=True)
+        for plan, call in zip(plans, query.open_request.calls, strict=True)
     ]
     # The input may have further columns, of any names.
     given = list(dict.fromkeys(columns.values()))

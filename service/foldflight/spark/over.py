@@ -189,7 +189,7 @@ class OverFrame:
         order = zip(query.layout.order.names, self.order, strict=True)
         sorting = [*keys, *(_sorted(sf.col(name), each) for name, each in order)]
         arrived = together(rows, hash_of(rows, query.layout.keys) if keys else None, sorting)
-        functions = [call.function for part in query.parts for call in part.query.opening.calls]
+        functions = [call.function for part in query.parts for call in part.query.open_request.calls]
         function = arrow_function(OverFold(query), step_name("over", functions), query.traced)
         return as_intervals(arrived.mapInArrow(function, results), wanted)
 

@@ -35,7 +35,7 @@ def over_stream(over: StreamedOver, rows: DataFrame, schema: st.StructType) -> D
         schema: The columns of the result.
     """
     query, layout = over.query, over.query.layout
-    functions = [call.function for part in query.parts for call in part.query.opening.calls]
+    functions = [call.function for part in query.parts for call in part.query.open_request.calls]
     pack = arrow_function(Pack(layout.rows, query.bounds), step_name("pack", functions))
     unpack = arrow_function(Unpack(query.results), step_name("over", functions))
     return bucketed(

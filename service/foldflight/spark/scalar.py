@@ -183,7 +183,7 @@ def _mapped(history: _History) -> DataFrame:
     chunk = chunk_schema(arrow_fields(rows.schema, columns.roles()), columns.shown)
     query = ScalarQuery.of(transport_of(uses), steps, outputs, chunk, isolates=isolates, types=SPARK)
     pickle.dumps(query)  # Spark pickles it again later, but its error would not name the function
-    name = step_name("map", query.opening.functions)
+    name = step_name("map", query.open_request.functions)
     members = [pa.field(f"output_{index}", field.type) for index, field in enumerate(query.outputs)]
     if isolates:
         members.append(pa.field(ERROR, ERROR_CARRIER))
@@ -298,7 +298,7 @@ class _RowsWith:
         return pa.RecordBatch.from_arrays([*inputs, *members], names=names)
 
     def _chunk(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(block.columns[self.inputs :], schema=self.query.opening.columns)
+        return pa.RecordBatch.from_arrays(block.columns[self.inputs :], schema=self.query.open_request.columns)
 
 
 ERROR_CARRIER: Final = pa.struct([(name, pa.string()) for name in ("code", "function", "message", "row", "trace")])
@@ -335,7 +335,7 @@ def _evaluated(query: ScalarQuery, types: pa.Schema, batches: Iterator[Any]) -> 
     Most of Spark's operators join the arrays to their input row by row, but those that read Arrow (its Arrow cache)
     join them batch by batch.
     """
-    chunk = query.opening.columns
+    chunk = query.open_request.columns
     lengths: deque[int] = deque()
 
     def noted() -> Iterator[pa.RecordBatch]:

@@ -120,9 +120,9 @@ class BucketProcessor(BucketOperator):
             layout.partial if self._merges else layout.rows, query.bounds, has_names=False, traced=query.traced
         )
         # One exchange serves all buckets of a task. It is opened for the first bucket that has rows.
-        opening = query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
+        open_request = query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
         self._views = query.views
-        self._exchange = GroupedExchange(query.transport, opening, layout, clock=time.perf_counter)
+        self._exchange = GroupedExchange(query.transport, open_request, layout, clock=time.perf_counter)
         self._layout = layout
         self._options = _options_of(query)
         self._shows_kind = self._options.shows_kind(has_kinds=layout.has_kinds)

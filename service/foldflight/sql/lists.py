@@ -71,8 +71,8 @@ class ListFold:
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
         columns = pa.schema(list(zip(dict.fromkeys(call.columns), types, strict=True)))
-        opened = transport.describe(Open((call,), _with_slot(columns), returns=_NO_STATES))
-        output = opened.schema.field("output_0").type
+        open_reply = transport.describe(Open((call,), _with_slot(columns), returns=_NO_STATES))
+        output = open_reply.schema.field("output_0").type
         (result,) = result_types([call.function], [output])
         names = [str(index) for index in range(len(columns))]
         rows = pa.struct(list(zip(names, columns.types, strict=True))) if names else pa.bool_()
@@ -128,7 +128,7 @@ class _Epochs:
         types = [column.type for column in columns]
         self._schema = _with_slot(pa.schema(list(zip(names, types, strict=True))))
         self._exchange: OpenExchange = fold.transport.open(Open((call,), self._schema, returns=_NO_STATES))
-        self._slots_max = self._exchange.opened.limits.slots_max
+        self._slots_max = self._exchange.open_reply.limits.slots_max
         self._epoch = 0
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class _Epochs:
         self._epoch += 1
         empty = np.flatnonzero(lengths == 0).astype(np.int32)
         if len(empty):  # a group without rows has the value of a new accumulator
-            state = exchange.opened.schema.field("state_0")
+            state = exchange.open_reply.schema.field("state_0")
             nothing = [pa.array(empty), pa.nulls(len(empty), state.type)]
             exchange.states(pa.RecordBatch.from_arrays(nothing, schema=pa.schema([(SLOT, pa.int32()), state])))
         slots = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)

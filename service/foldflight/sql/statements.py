@@ -359,19 +359,19 @@ def _returns(reader: _Reader, types: tuple[pa.DataType, ...]) -> pa.DataType:
 
 def _columns(reader: _Reader) -> pa.StructType:
     """Read `RETURNS TABLE (column type, ...)`, and return the struct of the columns."""
-    text, opening = reader.text, reader.at + 2
-    reader.at = text.partner[opening] + 1
+    text, parenthesis = reader.text, reader.at + 2
+    reader.at = text.partner[parenthesis] + 1
     fields: list[pa.Field] = []
-    for each in _split_types(text, Span(opening + 1, text.partner[opening])):
+    for each in _split_types(text, Span(parenthesis + 1, text.partner[parenthesis])):
         if each.is_empty or not text.tokens[each.start].is_name:
-            index = min(each.start, text.partner[opening])
+            index = min(each.start, text.partner[parenthesis])
             raise text.error("the name and the type of a column are expected here", Span(index, index + 1))
         name = text.tokens[each.start].name
         if name.lower() in {field.name.lower() for field in fields}:
             raise text.error(f"{name} is the name of two columns; give each its own", Span(each.start, each.start + 1))
         fields.append(pa.field(name, _type(text, Span(each.start + 1, each.stop))))
     if not fields:
-        raise text.error("a column is expected here: (word STRING, ...)", Span(opening + 1, opening + 2))
+        raise text.error("a column is expected here: (word STRING, ...)", Span(parenthesis + 1, parenthesis + 2))
     return pa.struct(fields)
 
 
@@ -637,11 +637,11 @@ def _described(declared: _Declared, handle: FunctionHandle) -> pa.DataType:
     columns = [pa.field(str(index), type_) for index, type_ in enumerate(declared.types)]
     if declared.kind is FunctionKind.AGGREGATE:
         call = Call(handle.name, tuple(each.name for each in columns))
-        opening = Open((call,), pa.schema([pa.field(SLOT, pa.int32()), *columns]), returns=Returns(states=False))
+        open_request = Open((call,), pa.schema([pa.field(SLOT, pa.int32()), *columns]), returns=Returns(states=False))
     else:
         step = Step(handle.name, tuple(StepArgument(column=each.name) for each in columns))
-        opening = Open((), pa.schema(columns or [pa.field(REAL, pa.bool_())]), steps=(step,), outputs=(0,))
-    return handle.transport.describe(opening).schema.field("output_0").type
+        open_request = Open((), pa.schema(columns or [pa.field(REAL, pa.bool_())]), steps=(step,), outputs=(0,))
+    return handle.transport.describe(open_request).schema.field("output_0").type
 
 
 def _shown(type_: pa.DataType, declared: _Declared) -> str:

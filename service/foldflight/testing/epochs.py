@@ -201,8 +201,8 @@ def run_epochs(
     # Functions arrive pickled in Spark's workers.
     transport = pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport))  # noqa: S301 - made here
     query = Query.of(transport, calls, layout, stream=StreamOptions(emit="changelog"))
-    opening = query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
-    with GroupedExchange(query.transport, opening, query.layout) as exchange:
+    open_request = query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
+    with GroupedExchange(query.transport, open_request, query.layout) as exchange:
         stream = _Stream(exchange, query, update_before=update_before, strict=strict, bounds=bounds)
         return [stream.epoch(_block(query.layout, [*keys, *names], epoch)) for epoch in parsed]
 

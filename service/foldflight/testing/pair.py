@@ -65,7 +65,7 @@ class EngineEnd(EngineExchange):
 
     def chunk(self, batch: pa.RecordBatch) -> Frame:
         """Fold the rows of a batch. Its schema is `Open.columns`."""
-        check_chunk(batch, self.opening)
+        check_chunk(batch, self.open_request)
         return self._given(Chunk(batch))
 
     def forget(self, slots: pa.Int32Array) -> Frame:
@@ -89,7 +89,7 @@ class ExchangePair:
     """An engine's end and a server's end of one exchange.
 
     Args:
-        opening: The frame that opens the exchange.
+        open_request: The frame that opens the exchange.
         registry: The server's functions.
         limits: The server's limits.
         signer: Signs pickled states.
@@ -110,7 +110,7 @@ class ExchangePair:
 
     def __init__(
         self,
-        opening: Open,
+        open_request: Open,
         registry: Registry,
         *,
         limits: Limits = LIMITS,
@@ -118,9 +118,9 @@ class ExchangePair:
         resolve: Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]] | None = None,
     ) -> None:
         self.resolve = resolve
-        self.engine = EngineEnd(opening)
+        self.engine = EngineEnd(open_request)
         self.server = ServerExchange(
-            decode_open(encode_open(opening)),
+            decode_open(encode_open(open_request)),
             registry,
             limits=limits,
             server_id="in memory",
@@ -128,10 +128,10 @@ class ExchangePair:
             accelerator=PROGRAMS,
             ask=self._ask,
         )
-        self._columns = opening.columns
+        self._columns = open_request.columns
         self.replies: list[Frame] = []
         self.answers: deque[Answer] = deque()
-        self._arrive(self.server.opened)
+        self._arrive(self.server.open_reply)
 
     def send(self, frame: Frame) -> list[Frame]:
         """Send a frame to the server, and return its replies after the engine's end has checked them.
@@ -163,7 +163,7 @@ class ExchangePair:
             yield decode(encode(frame, self._columns), Role.ENGINE)
 
     def _arrive(self, frame: Frame) -> None:
-        received = decode(encode(frame, self.server.opened.schema), Role.SERVER)
+        received = decode(encode(frame, self.server.open_reply.schema), Role.SERVER)
         answer = self.engine.receive(received)
         if answer is not None:
             self.answers.append(answer)

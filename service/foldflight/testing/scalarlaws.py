@@ -52,22 +52,22 @@ class ScalarSubject:
 
     def results(self, *parts: Rows, accelerator: Accelerator = INTERPRETER) -> list[list[Any]]:
         """Evaluate rows in these parts. Return for each row its results or its error, as text."""
-        opened = self._bound.open(Resources(accelerator=accelerator))
+        open_reply = self._bound.open(Resources(accelerator=accelerator))
         try:
             by_row: list[list[Any]] = []
             for rows in parts:
-                by_row += self._of(opened.chunk(self._chunk(rows)), len(rows))
+                by_row += self._of(open_reply.chunk(self._chunk(rows)), len(rows))
             return by_row
         finally:
-            opened.close()
+            open_reply.close()
 
     def mode(self) -> Mode:
         """Return how the function is evaluated if it is compiled at once where possible."""
-        opened = self._bound.open(Resources(accelerator=PROGRAMS_AT_ONCE))
+        open_reply = self._bound.open(Resources(accelerator=PROGRAMS_AT_ONCE))
         try:
-            return opened.kinds[0]
+            return open_reply.kinds[0]
         finally:
-            opened.close()
+            open_reply.close()
 
     def _chunk(self, rows: Rows) -> pa.RecordBatch:
         if not self.types:

@@ -26,7 +26,7 @@ class CachedViews:
     """States and entries of groups, each named by its slot. It is the engine's side of `Open.keeps_views`.
 
     Args:
-        opened: The calls, as a server or a fold has them.
+        open_reply: The calls, as a server or a fold has them.
         page: The number of entries in the answer to a question for all.
         inline: The number of entries up to which a view is sent with the state.
 
@@ -34,10 +34,10 @@ class CachedViews:
         questions: The number of questions so far.
     """
 
-    def __init__(self, opened: Opened | Fold, *, page: int = 3, inline: int = 0) -> None:
+    def __init__(self, open_reply: Opened | Fold, *, page: int = 3, inline: int = 0) -> None:
         self.questions = 0
-        self._schema = opened.schema
-        self._views = [call.views for call in opened.calls]
+        self._schema = open_reply.schema
+        self._views = [call.views for call in open_reply.calls]
         self._page = page
         self._inline = inline
         self._groups: dict[int, _Group] = {}

@@ -52,9 +52,9 @@ class LiftedFold(FinalFold):
             fields.append(pa.field(LIVE, pa.int64()))
         if self.counts_rows:
             fields.append(pa.field(ROWS, pa.int64()))
-        for call, (plan, opened) in enumerate(zip(self.plans, query.opened, strict=True)):
+        for call, (plan, opened_call) in enumerate(zip(self.plans, query.opened_calls, strict=True)):
             fields += [
-                pa.field(aggregate_name(call, index), plan.type_of(index, opened.input_types))
+                pa.field(aggregate_name(call, index), plan.type_of(index, opened_call.input_types))
                 for index in range(len(plan.aggregates))
             ]
         return pa.schema(fields)
@@ -77,7 +77,7 @@ class LiftedFold(FinalFold):
             try:
                 states.append(self._states(index, plan, block))
             except (SumOverflow, FieldOverflow) as error:
-                function = self.query.opening.calls[index].function
+                function = self.query.open_request.calls[index].function
                 group = folding.groups.name(int(slots[error.index]))
                 raise _overflow(function, error, group) from None
         folding.exchange.states(slots, states)

@@ -118,7 +118,7 @@ class ScalarQuery:
 
     Args:
         transport: The connection to the functions.
-        opening: The Open command of its exchanges. Each step has the fingerprint of its function.
+        open_request: The Open command of its exchanges. Each step has the fingerprint of its function.
         outputs: The names of the outputs, with the types that carry them in the host. The outputs of a table function
             are its columns.
         is_table: Whether there is a table function, so that answers have the column `row`.
@@ -126,7 +126,7 @@ class ScalarQuery:
     """
 
     transport: Transport
-    opening: Open
+    open_request: Open
     outputs: pa.Schema
     is_table: bool
     bounds: BlockBounds
@@ -158,7 +158,7 @@ class ScalarQuery:
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
         with planning(transport.otlp_endpoint, "map", [step.function for step in steps.steps]) as context:
-            opening = Open(
+            open_request = Open(
                 calls=(),
                 columns=columns,
                 steps=tuple(steps.steps),
@@ -166,9 +166,9 @@ class ScalarQuery:
                 isolate_errors=isolates,
                 trace_context=context,
             )
-            opened = transport.describe(opening)
-        is_table = opened.schema.names[0] == "row"
-        given = [opened.schema.field(f"output_{index}").type for index in range(len(outputs))]
+            open_reply = transport.describe(open_request)
+        is_table = open_reply.schema.names[0] == "row"
+        given = [open_reply.schema.field(f"output_{index}").type for index in range(len(outputs))]
         names = list(outputs)
         if is_table:
             (struct,) = given
@@ -176,7 +176,7 @@ class ScalarQuery:
         rows_max = _TABLE_BLOCK_ROWS if is_table else _BLOCK_ROWS
         return cls(
             transport=transport,
-            opening=opening.pinned(opened.fingerprints),
+            open_request=open_request.pinned(open_reply.fingerprints),
             outputs=pa.schema(list(zip(names, types.results(names, given), strict=True))),
             is_table=is_table,
             bounds=BlockBounds(rows_max=rows_max),
@@ -186,7 +186,7 @@ class ScalarQuery:
     def traced(self) -> Traced | None:
         """What its tasks need for their spans; None if there are none."""
         endpoint = self.transport.otlp_endpoint
-        return None if endpoint is None else Traced(endpoint, self.opening.trace_context)
+        return None if endpoint is None else Traced(endpoint, self.open_request.trace_context)
 
     def answers(
         self, blocks: Iterable[pa.RecordBatch], chunk_of: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
@@ -204,14 +204,14 @@ class ScalarQuery:
         with contextlib.ExitStack() as stack:
             idle: list[OpenExchange] = []
             waiting: deque[tuple[OpenExchange, pa.RecordBatch]] = deque()
-            opened = 0
+            opened_count = 0
             size = None
             if self.is_table:  # so that answers have about so many rows, or fewer
                 size = AdaptiveSize(self.bounds.rows_max, _TABLE_ANSWER_ROWS, first=_TABLE_FIRST_ROWS, growth=8)
             for block in blocks if size is None else size.pieces(blocks):
-                if opened < count:
-                    idle.append(stack.enter_context(self.transport.open(self.opening)))
-                    opened += 1
+                if opened_count < count:
+                    idle.append(stack.enter_context(self.transport.open(self.open_request)))
+                    opened_count += 1
                 elif not idle:
                     yield self._taken(*waiting[0], size)
                     idle.append(waiting.popleft()[0])

@@ -89,8 +89,8 @@ class Folding:
     def __init__(self, query: Query, *, states: bool, outputs: bool) -> None:
         self._layout = query.layout
         self._is_due = False
-        opening = query.opening_for(states=states, outputs=outputs)
-        self.exchange = GroupedExchange(query.transport, opening, query.layout)
+        open_request = query.opening_for(states=states, outputs=outputs)
+        self.exchange = GroupedExchange(query.transport, open_request, query.layout)
         self._groups: _Groups | None = None
 
     @property

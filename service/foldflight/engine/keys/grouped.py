@@ -100,7 +100,7 @@ class GroupedExchange:
 
     Args:
         transport: The connection to the functions.
-        opening: The Open command of the exchange.
+        open_request: The Open command of the exchange.
         layout: The columns of the query.
         clock: Returns the time in seconds, to measure the time in the exchange. Default: it is not measured.
 
@@ -109,11 +109,13 @@ class GroupedExchange:
         held: The rows of the current turn, if errors are isolated.
     """
 
-    def __init__(self, transport: Transport, opening: Open, layout: QueryLayout, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, transport: Transport, open_request: Open, layout: QueryLayout, *, clock: Clock | None = None
+    ) -> None:
         self.elapsed_s = 0.0
         self.held: HeldRows | None = None
         self._transport = transport
-        self._opening = opening
+        self._opening = open_request
         self._layout = layout
         self._clock = clock
         self._exchange: OpenExchange | None = None
@@ -123,10 +125,10 @@ class GroupedExchange:
         self._epoch = 0
 
     @property
-    def opened(self) -> Opened:
+    def open_reply(self) -> Opened:
         """The server's answer to the Open command."""
         with self.exchanging() as exchange:
-            return exchange.opened
+            return exchange.open_reply
 
     @property
     def modes(self) -> Sequence[Mode | None]:
@@ -170,7 +172,7 @@ class GroupedExchange:
             exchange.chunk(batch)
 
     def saved(self) -> pa.Table | None:
-        """Return the states that changed, in the schema of `opened`, if it is time for a checkpoint; otherwise None.
+        """Return the states that changed, in the schema of `open_reply`, or None if no checkpoint is due.
 
         Only an engine that keeps the entries of views takes checkpoints itself, because it must commit the entries
         before it continues. None, too, if a state cannot be returned now; the barrier then raises the error.
@@ -227,7 +229,7 @@ class GroupedExchange:
             self._epoch += 1
 
     def results(self) -> pa.Table:
-        """Wait for the results of the last barrier: the slots that changed, in the schema of `opened`."""
+        """Wait for the results of the last barrier: the slots that changed, in the schema of `open_reply`."""
         with self.exchanging() as exchange:
             return exchange.results(self._epoch)
 

@@ -36,7 +36,7 @@ class AccumulatorFold(CallsFold):
             query.transport,
             query.opening_for(states=True, outputs=False),
             query.layout,
-            tuple(call.can_migrate for call in query.opened),
+            tuple(call.can_migrate for call in query.opened_calls),
             query.bounds,
         )
 

@@ -80,9 +80,9 @@ class WindowFrameFold(ExitStack, ABC):
             FunctionError: With function and group.
         """
 
-    def exchange_of(self, opening: Open) -> GroupedExchange:
+    def exchange_of(self, open_request: Open) -> GroupedExchange:
         """Return an exchange over the slots of this fold, which adds the keys of partitions to errors and logs."""
-        exchange = GroupedExchange(self.part.query.transport, opening, self._layout)
+        exchange = GroupedExchange(self.part.query.transport, open_request, self._layout)
         exchange.begin(self)
         self.push(exchange)
         return exchange
@@ -275,11 +275,11 @@ class _Separate(WindowFrameFold):
 
     def states(self, exchange: GroupedExchange, slots: Positions, states: Sequence[pa.Array]) -> None:
         """Merge n states of each call into n slots, in order."""
-        with exchange.exchanging() as opened:
+        with exchange.exchanging() as operations:
             for start in range(0, len(slots), self._chunk_rows_max):
                 chosen = slots[start : start + self._chunk_rows_max].astype(np.int32)
                 parts = [column.slice(start, len(chosen)) for column in states]
-                opened.states(self._layout.states_of(chosen, parts))
+                operations.states(self._layout.states_of(chosen, parts))
 
     @staticmethod
     def results(exchange: GroupedExchange, count: int) -> pa.RecordBatch:

@@ -136,7 +136,7 @@ class Part:
 
     def separate(self, *, states: bool) -> Open:
         """Return the Open command of an exchange that gives the states, or else the outputs, of rows folded anew."""
-        return replace(self.query.opening, returns=Returns(states=states, outputs=not states))
+        return replace(self.query.open_request, returns=Returns(states=states, outputs=not states))
 
 
 @dataclass(frozen=True)
@@ -186,8 +186,8 @@ class OverQuery:
         groups: dict[tuple[WindowFrame, str | None, str | None, Strategy], list[str]] = {}
         reasons: dict[str, str] = {}
         for index, (name, each) in enumerate(calls.items()):
-            opened = every.opened[index]
-            if is_stream and each.window_frame.has_offset and not opened.can_retract:
+            opened_call = every.opened_calls[index]
+            if is_stream and each.window_frame.has_offset and not opened_call.can_retract:
                 raise RejectedError(
                     "CANNOT_RETRACT",
                     f"{each.call.function} over {each.window_frame}: a stream folds RANGE by retracting the rows that "
@@ -195,7 +195,7 @@ class OverQuery:
                     "retract, or use ROWS",
                     function=each.call.function,
                 )
-            strategy, reasons[name] = _chosen(each, opened, every.layout.states.field(index))
+            strategy, reasons[name] = _chosen(each, opened_call, every.layout.states.field(index))
             # How the user insists only matters for the choice.
             window_frame = replace(each.window_frame, by=None)
             groups.setdefault((window_frame, each.low, each.high, strategy), []).append(name)
@@ -258,7 +258,7 @@ class OverQuery:
         by, order = ", ".join(layout.key_names), ", ".join(layout.order_names)
         lines = [f"over: partition by {by or 'nothing (one partition)'}; order by {order or 'nothing'}"]
         for part in self.parts:
-            calls = zip(part.query.layout.outputs.names, part.query.opening.calls, part.why, strict=True)
+            calls = zip(part.query.layout.outputs.names, part.query.open_request.calls, part.why, strict=True)
             for name, call, why in calls:
                 lines.append(f"  {name}: {written(call)} {part.window_frame}")
                 lines.append(f"      folded: {part.strategy.value}, because {why}")
@@ -266,7 +266,7 @@ class OverQuery:
         return lines
 
 
-def _chosen(framed: Framed, opened: OpenedCall, state: pa.Field) -> tuple[Strategy, str]:
+def _chosen(framed: Framed, opened_call: OpenedCall, state: pa.Field) -> tuple[Strategy, str]:
     """Return how a call is folded, and why. Raises RejectedError CANNOT_MERGE or CANNOT_RETRACT."""
     call, window_frame = framed.call, framed.window_frame
     if window_frame.by == "recompute":
@@ -282,7 +282,7 @@ def _chosen(framed: Framed, opened: OpenedCall, state: pa.Field) -> tuple[Strate
         )
     if window_frame.low is None:
         return Strategy.ACCUMULATE, "its frames only grow"
-    if window_frame.by == "retract" and not opened.can_retract:
+    if window_frame.by == "retract" and not opened_call.can_retract:
         raise RejectedError(
             "CANNOT_RETRACT",
             f"{call.function} has no retract, and by='retract' insists on it; leave by out, or define retract",
@@ -292,13 +292,13 @@ def _chosen(framed: Framed, opened: OpenedCall, state: pa.Field) -> tuple[Strate
         return Strategy.RETRACT, "by='retract' insists"
     if call.distinct or call.order:
         return Strategy.RETRACT, "it keeps the rows of its frame"
-    if opened.can_retract and opened.is_invertible:
+    if opened_call.can_retract and opened_call.is_invertible:
         return Strategy.RETRACT, "it is invertible"
-    inexact = _inexact(opened, state)
-    if opened.can_retract and not inexact:
+    inexact = _inexact(opened_call, state)
+    if opened_call.can_retract and not inexact:
         return Strategy.RETRACT, "it retracts, and no float is in its arguments and its state"
-    if opened.can_merge:
-        return Strategy.MERGE, "it merges" + (f", and {inexact}" * opened.can_retract)
+    if opened_call.can_merge:
+        return Strategy.MERGE, "it merges" + (f", and {inexact}" * opened_call.can_retract)
     if is_short:
         return Strategy.RECOMPUTE, "it neither merges nor retracts exactly, and its frames are short"
     raise RejectedError(
@@ -306,7 +306,7 @@ def _chosen(framed: Framed, opened: OpenedCall, state: pa.Field) -> tuple[Strate
         f"{call.function} has no merge"
         + (
             f", and {inexact}; define merge, insist with by='retract',"
-            if opened.can_retract
+            if opened_call.can_retract
             else " and no retract; define one of them,"
         )
         + f" or fold each frame anew with by='recompute' (a frame of {window_frame} may have more than "
@@ -315,9 +315,9 @@ def _chosen(framed: Framed, opened: OpenedCall, state: pa.Field) -> tuple[Strate
     )
 
 
-def _inexact(opened: OpenedCall, state: pa.Field) -> str:
+def _inexact(opened_call: OpenedCall, state: pa.Field) -> str:
     """Return why retracting may not be exact; empty if it is, because no float is in the arguments and the state."""
-    if any(map(has_floats, (*opened.input_types, state.type))):
+    if any(map(has_floats, (*opened_call.input_types, state.type))):
         return "retracting floats would add up rounding errors"
     codec = (state.metadata or {}).get(b"codec", b"unknown").decode()
     # Only the type of a typed state tells what is in it.

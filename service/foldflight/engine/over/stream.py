@@ -124,7 +124,7 @@ class StreamedOver:
         query = OverQuery.of(transport, calls, layout, types=types, is_stream=True)
         for part in query.parts:
             _check_strategy(part)
-            refuse_views(part.query.opening.calls, part.query.opened)
+            refuse_views(part.query.open_request.calls, part.query.opened_calls)
         return cls(query, ties, buckets, idle)
 
     @property
@@ -322,7 +322,7 @@ def _precedes(framed: Framed) -> bool:
 
 
 def _check_strategy(part: Part) -> None:
-    window_frame, functions = part.window_frame, ", ".join(call.function for call in part.query.opening.calls)
+    window_frame, functions = part.window_frame, ", ".join(call.function for call in part.query.open_request.calls)
     if window_frame.low is None and part.strategy is not Strategy.ACCUMULATE:
         raise RejectedError(
             "SIGNATURE",

@@ -65,18 +65,18 @@ class Lifting:
             return cls((), query.unliftable)
         types = dict(zip(layout.shown, layout.columns.types, strict=True))
         plans = []
-        for index, (call, opened) in enumerate(zip(query.opening.calls, query.opened, strict=True)):
+        for index, (call, opened_call) in enumerate(zip(query.open_request.calls, query.opened_calls, strict=True)):
             try:
-                lift, reason = _described(call, opened.lift)
+                lift, reason = _described(call, opened_call.lift)
                 if lift is None:
                     raise Unsupported(reason)
                 try:
-                    check_lift(lift, opened.input_types, layout.states.types[index], layout.outputs.types[index])
+                    check_lift(lift, opened_call.input_types, layout.states.types[index], layout.outputs.types[index])
                 except ValueError as error:
                     raise _damaged(call, error) from None
                 given = [types[name] for name in call.arguments]
-                _check_casts(given, opened.input_types)
-                if layout.has_kinds and not (len(layout.keys) or opened.is_invertible):
+                _check_casts(given, opened_call.input_types)
+                if layout.has_kinds and not (len(layout.keys) or opened_call.is_invertible):
                     raise Unsupported("it is not invertible, and without keys a retraction may come without its row")
                 plan = LiftPlan.of(lift.narrowed(given), has_kinds=layout.has_kinds)
                 if query.lifts_integers_only:

@@ -87,9 +87,9 @@ class Query:
 
     Args:
         transport: The connection to the functions.
-        opening: The Open command of its exchanges. Each call has the fingerprint of its function, so that every server
-            must have the same functions.
-        opened: The description of each call.
+        open_request: The Open command of its exchanges. Each call has the fingerprint of its function, so that
+            every server must have the same functions.
+        opened_calls: The description of each call.
         layout: The columns.
         bounds: The limits of the data that a task holds at once.
         stream: The options of a stream; None for a batch.
@@ -102,8 +102,8 @@ class Query:
     """
 
     transport: Transport
-    opening: Open
-    opened: tuple[OpenedCall, ...]
+    open_request: Open
+    opened_calls: tuple[OpenedCall, ...]
     layout: QueryLayout
     bounds: BlockBounds
     stream: StreamOptions | None
@@ -148,34 +148,34 @@ class Query:
         """
         functions = [call.function for call in calls.values()]
         with planning(transport.otlp_endpoint, "batch" if stream is None else "stream", functions) as context:
-            opening = Open(
+            open_request = Open(
                 calls=tuple(calls.values()),
                 columns=layout.chunk,
                 isolate_errors=layout.isolates,
                 trace_context=context,
             )
-            opened = transport.describe(opening)
+            open_reply = transport.describe(open_request)
         needs = _Needs(retract=layout.has_kinds, merge=stream is not None and stream.has_sessions)
-        if materialize and not all(map(needs.are_met, opened.calls)):
-            opening = replace(opening, calls=tuple(_materialized(opening.calls, opened, needs)))
-            opened = transport.describe(opening)
-        needs.check(opening.calls, opened.calls)
+        if materialize and not all(map(needs.are_met, open_reply.calls)):
+            open_request = replace(open_request, calls=tuple(_materialized(open_request.calls, open_reply, needs)))
+            open_reply = transport.describe(open_request)
+        needs.check(open_request.calls, open_reply.calls)
         if stream is not None and stream.has_sessions:
-            _refuse_views_in_sessions(opening.calls, opened.calls)
-        listed = opened
+            _refuse_views_in_sessions(open_request.calls, open_reply.calls)
+        listed = open_reply
         if stream is not None and not stream.has_sessions:
-            opened = _with_views_of_rows(transport, opening, listed)
-        limits = opened.limits
+            open_reply = _with_views_of_rows(transport, open_request, listed)
+        limits = open_reply.limits
         query = cls(
             transport=transport,
-            opening=replace(opening, calls=tuple(_pinned(opening.calls, opened))),
-            opened=opened.calls,
-            layout=_filled(layout, list(calls), opened.schema, types),
+            open_request=replace(open_request, calls=tuple(_pinned(open_request.calls, open_reply))),
+            opened_calls=open_reply.calls,
+            layout=_filled(layout, list(calls), open_reply.schema, types),
             bounds=BlockBounds().within(limits.slots_max, limits.exchange_state_bytes_max),
             stream=stream,
             row_lists=tuple(
                 "" if before.fingerprint == now.fingerprint else before.fingerprint
-                for before, now in zip(listed.calls, opened.calls, strict=True)
+                for before, now in zip(listed.calls, open_reply.calls, strict=True)
             ),
             plan=plan,
             groups=groups,
@@ -198,10 +198,12 @@ class Query:
         carried = [self.layout.carried.field(index).with_name(f"state_{at}") for at, index in enumerate(indexes)]
         return replace(
             self,
-            opening=replace(
-                self.opening, calls=tuple(self.opening.calls[index] for index in indexes), columns=layout.chunk
+            open_request=replace(
+                self.open_request,
+                calls=tuple(self.open_request.calls[index] for index in indexes),
+                columns=layout.chunk,
             ),
-            opened=tuple(self.opened[index] for index in indexes),
+            opened_calls=tuple(self.opened_calls[index] for index in indexes),
             layout=replace(
                 layout,
                 states=pa.schema(states),
@@ -215,14 +217,14 @@ class Query:
     def traced(self) -> Traced | None:
         """What its tasks need for their spans; None if there are none."""
         endpoint = self.transport.otlp_endpoint
-        return None if endpoint is None else Traced(endpoint, self.opening.trace_context)
+        return None if endpoint is None else Traced(endpoint, self.open_request.trace_context)
 
     @property
     def can_migrate(self) -> tuple[bool, ...]:
         """For each call, whether it converts states of other versions. Views do not migrate, except those of rows."""
         return tuple(
             call.can_migrate and (not call.views or bool(row_list))
-            for call, row_list in zip(self.opened, self.row_lists, strict=True)
+            for call, row_list in zip(self.opened_calls, self.row_lists, strict=True)
         )
 
     @cached_property
@@ -241,11 +243,11 @@ class Query:
             return Choice(taken=True, why="plan='lifted'")
         if self.lifts_integers_only:
             return Choice(taken=False, why="this host folds faster; plan='lifted' lifts it nevertheless")
-        for call, opened in zip(self.opening.calls, self.opened, strict=True):
-            if not opened.can_merge:
+        for call, opened_call in zip(self.open_request.calls, self.opened_calls, strict=True):
+            if not opened_call.can_merge:
                 why = f"{call.function} has no merge, so its accumulators may hold more than their states"
                 return Choice(taken=False, why=f"{why}; plan='lifted' lifts it nevertheless")
-        for call, plan in zip(self.opening.calls, self.lifting.plans, strict=True):
+        for call, plan in zip(self.open_request.calls, self.lifting.plans, strict=True):
             if not all(each.by_null for each in plan.lift.failures):
                 why = f"{call.function} raises for some rows, and a fold tells more of them"
                 return Choice(taken=False, why=f"{why}; plan='lifted' lifts it nevertheless")
@@ -260,7 +262,7 @@ class Query:
         """Whether the host also makes the results of a lifted batch, so that no Python runs."""
         if self.lifts_integers_only:
             return Choice(taken=False, why="divisions and decimals of this host may differ from those of Spark")
-        for call, plan in zip(self.opening.calls, self.lifting.plans, strict=True):
+        for call, plan in zip(self.open_request.calls, self.lifting.plans, strict=True):
             if plan.outcome_reason:
                 return Choice(taken=False, why=f"{call.function}: {plan.outcome_reason}")
         return Choice(taken=True, why="get_value of every call is lifted")
@@ -268,14 +270,14 @@ class Query:
     @property
     def folds_before_shuffle(self) -> Choice:
         """Whether rows are folded before they are shuffled by key, so that states are shuffled instead of rows."""
-        layout, functions = self.layout, [call.function for call in self.opening.calls]
+        layout, functions = self.layout, [call.function for call in self.open_request.calls]
         if layout.isolates:
             return Choice(
                 taken=False, why="errors are isolated, and a partial state has no rows to become dead letters"
             )
         if self.stream is not None and self.views:
             return Choice(taken=False, why="the entries of views are kept in the state table, where rows must go")
-        for function, call in zip(functions, self.opened, strict=True):
+        for function, call in zip(functions, self.opened_calls, strict=True):
             if not call.can_merge:
                 return Choice(taken=False, why=f"{function} has no merge")
         if self.stream is not None and self.stream.has_sessions:
@@ -286,7 +288,7 @@ class Query:
                 why="rows have kinds, and which retraction is to be ignored shows only where all rows of a group are",
             )
         if layout.has_kinds:
-            for function, call in zip(functions, self.opened, strict=True):
+            for function, call in zip(functions, self.opened_calls, strict=True):
                 if not call.is_invertible:
                     return Choice(taken=False, why=f"rows have kinds, and {function} is not invertible")
         return Choice(taken=True, why="every call merges")
@@ -302,8 +304,8 @@ class Query:
                 prefetch=tuple(columns[call.arguments[each]] for each in spec.prefetch),
                 filter=None if call.filter is None else columns[call.filter],
             )
-            for index, (call, opened) in enumerate(zip(self.opening.calls, self.opened, strict=True))
-            for spec in opened.views
+            for index, (call, opened_call) in enumerate(zip(self.open_request.calls, self.opened_calls, strict=True))
+            for spec in opened_call.views
         )
 
     def opening_for(
@@ -318,7 +320,7 @@ class Query:
             keeps_views: Whether the engine keeps the entries of views, if there are views.
         """
         return replace(
-            self.opening,
+            self.open_request,
             returns=Returns(states=states, outputs=outputs),
             initial_outputs=initial_outputs,
             keeps_views=keeps_views and bool(self.views),
@@ -335,11 +337,11 @@ class Query:
         layout, bounds, folds = self.layout, self.bounds, self.folds_before_shuffle
         kind = "batch" if self.stream is None else "stream"
         lines = [f"{kind}: group by {', '.join(layout.names) or 'nothing (one group)'}"]
-        rows = list(zip(layout.outputs, self.opening.calls, self.opened, strict=True))
-        for index, (output, call, opened) in enumerate(rows):
+        rows = list(zip(layout.outputs, self.open_request.calls, self.opened_calls, strict=True))
+        for index, (output, call, opened_call) in enumerate(rows):
             lines.append(f"  {output.name}: {sql_name(output.type)} = {written(call)}")
             lines.append(f"      folded: {mode_of(call, modes)}")
-            lines.append(f"      state: {layout.states.field(index).type}; {_capabilities(opened)}")
+            lines.append(f"      state: {layout.states.field(index).type}; {_capabilities(opened_call)}")
             if self.stream is not None and _is_counted(call):
                 lines.append(f"      rows: {self._rows_of(index, infos.get(call.function))}")
         lines.append(f"plan: {self._steps()}")
@@ -360,10 +362,10 @@ class Query:
 
     def _rows_of(self, index: int, info: FunctionInfo | None) -> str:
         """Return how a stream keeps the rows of a counted call, and why."""
-        call, opened = self.opening.calls[index], self.opened[index]
-        if opened.views:
+        call, opened_call = self.open_request.calls[index], self.opened_calls[index]
+        if opened_call.views:
             return "kept in a view, of which an epoch reads and writes the rows that it has"
-        unfit = [sql_name(type_) for type_ in opened.input_types if key_type(type_) is None]
+        unfit = [sql_name(type_) for type_ in opened_call.input_types if key_type(type_) is None]
         if not call.distinct or call.order or call.materialize:
             why = "they are folded again for each value"
         elif self.stream is not None and self.stream.has_sessions:
@@ -400,35 +402,35 @@ class Query:
         return "; ".join(parts)
 
 
-def _with_views_of_rows(transport: Transport, opening: Open, opened: Opened) -> Opened:
+def _with_views_of_rows(transport: Transport, open_request: Open, open_reply: Opened) -> Opened:
     """Return the description for an engine that keeps views: the rows of DISTINCT are a view if they can be."""
-    if not any(call.distinct for call in opening.calls):
-        return opened
-    return transport.describe(replace(opening, keeps_views=True))
+    if not any(call.distinct for call in open_request.calls):
+        return open_reply
+    return transport.describe(replace(open_request, keeps_views=True))
 
 
-def refuse_views(calls: Sequence[Call], opened: Sequence[OpenedCall]) -> None:
+def refuse_views(calls: Sequence[Call], opened_calls: Sequence[OpenedCall]) -> None:
     """Refuse calls of OVER whose accumulators have views. Raises RejectedError SIGNATURE."""
     _refuse_views(
         "SIGNATURE",
         calls,
-        opened,
+        opened_calls,
         "which OVER over a stream does not keep; use group_by, or declare dict and list instead",
     )
 
 
-def _refuse_views_in_sessions(calls: Sequence[Call], opened: Sequence[OpenedCall]) -> None:
+def _refuse_views_in_sessions(calls: Sequence[Call], opened_calls: Sequence[OpenedCall]) -> None:
     _refuse_views(
         "CANNOT_MERGE",
         calls,
-        opened,
+        opened_calls,
         "and the entries of sessions that merge would have to move; use tumble, hop or cumulate, or declare dict and "
         "list instead",
     )
 
 
-def _refuse_views(code: str, calls: Sequence[Call], opened: Sequence[OpenedCall], why: str) -> None:
-    for call, described in zip(calls, opened, strict=True):
+def _refuse_views(code: str, calls: Sequence[Call], opened_calls: Sequence[OpenedCall], why: str) -> None:
+    for call, described in zip(calls, opened_calls, strict=True):
         if described.views:
             names = ", ".join(view.name for view in described.views)
             raise RejectedError(
@@ -449,8 +451,8 @@ def _filled(layout: QueryLayout, outputs: list[str], schema: pa.Schema, types: H
     )
 
 
-def _pinned(calls: Sequence[Call], opened: Opened) -> Iterator[Call]:
-    for call, described in zip(calls, opened.calls, strict=True):
+def _pinned(calls: Sequence[Call], open_reply: Opened) -> Iterator[Call]:
+    for call, described in zip(calls, open_reply.calls, strict=True):
         yield replace(call, fingerprint=described.fingerprint)
 
 
@@ -465,9 +467,9 @@ class _Needs:
         """Return whether a call has the needed capabilities."""
         return (call.can_retract or not self.retract) and (call.can_merge or not self.merge)
 
-    def check(self, calls: Sequence[Call], opened: Sequence[OpenedCall]) -> None:
+    def check(self, calls: Sequence[Call], opened_calls: Sequence[OpenedCall]) -> None:
         """Refuse a call without the needed capabilities. Raises RejectedError CANNOT_RETRACT, CANNOT_MERGE."""
-        for call, described in zip(calls, opened, strict=True):
+        for call, described in zip(calls, opened_calls, strict=True):
             if self.retract and not described.can_retract:
                 raise RejectedError(
                     "CANNOT_RETRACT",
@@ -484,8 +486,8 @@ class _Needs:
                 )
 
 
-def _materialized(calls: Sequence[Call], opened: Opened, needs: _Needs) -> Iterator[Call]:
-    for call, described in zip(calls, opened.calls, strict=True):
+def _materialized(calls: Sequence[Call], open_reply: Opened, needs: _Needs) -> Iterator[Call]:
+    for call, described in zip(calls, open_reply.calls, strict=True):
         yield call if needs.are_met(described) else replace(call, materialize=True)
 
 

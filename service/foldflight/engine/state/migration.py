@@ -30,7 +30,7 @@ class Migration:
 
     Args:
         transport: The connection to the functions.
-        opening: The Open command, which requests only states.
+        open_request: The Open command, which requests only states.
         layout: The columns of the query.
         can_migrate: For each call, whether its function converts states of other versions.
         bounds: The limits of one exchange.
@@ -39,7 +39,7 @@ class Migration:
     """
 
     transport: Transport
-    opening: Open
+    open_request: Open
     layout: QueryLayout
     can_migrate: tuple[bool, ...]
     bounds: BlockBounds
@@ -96,7 +96,7 @@ class Migration:
     def _part(self, states: pa.RecordBatch, keys: pa.RecordBatch) -> pa.RecordBatch:
         slots = pa.array(np.arange(states.num_rows, dtype=np.int32))
         schema = pa.schema([pa.field(SLOT, pa.int32()), *states.schema])
-        with GroupedExchange(self.transport, self.opening, self.layout) as grouped:
+        with GroupedExchange(self.transport, self.open_request, self.layout) as grouped:
             grouped.begin(_Stored(self.layout, keys))
             with grouped.exchanging() as exchange:
                 exchange.states(pa.RecordBatch.from_arrays([slots, *states.columns], schema=schema))

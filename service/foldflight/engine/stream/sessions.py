@@ -285,7 +285,7 @@ class SessionEpoch:
     def _outputs_before(self, keys: Numbers, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the outputs of stored sessions."""
         if not rows.num_rows:
-            return one_batch(self._exchange.opened.schema.empty_table())
+            return one_batch(self._exchange.open_reply.schema.empty_table())
         return self._exchange.outputs_of(self._groups.new_slots(keys), [rows.column(name) for name in self._states])
 
     def _results(self, count: int | None = None) -> pa.RecordBatch:

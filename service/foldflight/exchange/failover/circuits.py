@@ -72,11 +72,11 @@ class Circuits:
             return url
         return None
 
-    def rested_at_s(self, urls: Collection[str]) -> float:
-        """Return the earliest time at which one of these servers has rested."""
+    def available_at_s(self, urls: Collection[str]) -> float:
+        """Return the earliest time at which one of these servers may be tried again, in seconds of the clock."""
         return min(self._rests_until_s(url) for url in urls)
 
-    def failed(self, url: str, now_s: float) -> None:
+    def record_failure(self, url: str, now_s: float) -> None:
         """Record that a server refused an exchange or was lost."""
         circuit = self._circuits.setdefault(url, _Circuit())
         if circuit.rests_until_s > now_s and not circuit.is_tried:
@@ -85,7 +85,7 @@ class Circuits:
         circuit.is_tried = False
         circuit.rests_until_s = now_s + self._rest_s(circuit)
 
-    def worked(self, url: str) -> None:
+    def record_success(self, url: str) -> None:
         """Record a success of a server."""
         self._circuits.pop(url, None)
 

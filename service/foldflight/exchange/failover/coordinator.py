@@ -1,7 +1,8 @@
 """Keep one exchange running while servers fail or drain: a policy over a replay log, without I/O.
 
-The shell, which owns sockets, reports what happened by calling a method, and carries out the instructions that it
-returns. At most one of them waits for a server, and it is the last of its list.
+The shell, which owns sockets, reports each event to `Coordinator.handle` and carries out the instructions that it
+returns. At most one of them waits for a server, and it is the last of its list. The same events at the same times give
+the same instructions, so a recorded run can be replayed.
 
 The rules:
 
@@ -33,22 +34,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.exchange.answers import Answer, Saved
+from foldflight.exchange.answers import Saved
 from foldflight.exchange.failover.circuits import Circuits, problem_of
 from foldflight.exchange.failover.replaylog import ReplayEntry, ReplayLog
 from foldflight.exchange.failover.steps import (
+    AnswerReceived,
+    AnswerRequested,
     AwaitAnswer,
+    ConnectionLost,
     CutConnection,
     Deliver,
+    Event,
+    ExchangeStarted,
     FailoverBounds,
     FailoverStats,
+    FrameSent,
+    FrameSubmitted,
     GiveUp,
     Instruction,
     LeaveConnection,
     LogEvent,
     OpenConnection,
-    Rest,
     SendFrame,
+    ServerOpened,
+    Sleep,
+    TimerFired,
 )
 from foldflight.exchange.frames import (
     Barrier,
@@ -66,10 +76,9 @@ from foldflight.exchange.machine import check_epoch, check_none_due
 from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, check_chunk, check_slots, check_states
 from foldflight.exchange.views import without_entries
 from foldflight.functions.author.codedigest import other_code
-from foldflight.functions.author.context import LogRecord
 
 _STORY_STEPS: Final = 30
-_TOLD_AFTER_S: Final = 3.0  # most waits for a server are shorter, and need no word
+_LOG_WAIT_AFTER_S: Final = 3.0  # most waits for a server are shorter, so they are not logged
 _WITHOUT_CONTENT: Final = (None, Folded)
 
 
@@ -92,7 +101,7 @@ class Coordinator:
     """One exchange over many servers.
 
     Args:
-        opening: The Open frame of the exchange.
+        open_request: The Open frame of the exchange.
         urls: The servers.
         circuits: The circuit breakers of the servers.
         bounds: Limits on the cost of failover.
@@ -101,13 +110,13 @@ class Coordinator:
         strict: Whether a server with other code is refused, rather than used with a warning.
 
     Attributes:
-        opened: The Opened frame of the newest server; None before the first.
+        open_reply: The Opened frame of the newest server; None before the first.
         stats: The cost of failover so far.
     """
 
     def __init__(
         self,
-        opening: Open,
+        open_request: Open,
         urls: Sequence[str],
         circuits: Circuits,
         *,
@@ -116,10 +125,10 @@ class Coordinator:
         code_digests: Mapping[str, str] = MappingProxyType({}),
         strict: bool = False,
     ) -> None:
-        self.opened: Opened | None = None
+        self.open_reply: Opened | None = None
         self.stats = FailoverStats()
-        self._opening = opening
-        self._slot_index = -1 if opening.maps else opening.columns.get_field_index("slot")
+        self._open_request = open_request
+        self._slot_index = -1 if open_request.maps else open_request.columns.get_field_index("slot")
         self._urls = tuple(urls)
         self._circuits = circuits
         self._bounds = bounds
@@ -128,16 +137,16 @@ class Coordinator:
         self._strict = strict
         self._epoch: int | None = None  # of the last barrier
         self._due = 0  # answers that the engine does not have
-        self._replay_log = ReplayLog(returns_states=opening.returns.states)
+        self._replay_log = ReplayLog(returns_states=open_request.returns.states)
         self._connection: _Connection | None = None
-        self._is_wanted = False  # the engine waits for an answer
+        self._is_answer_requested = False  # the engine waits for an answer
         self._is_needed = False  # the exchange needs a connection
         self._is_saving = False  # an answer with states is due, so no checkpoint is needed
         self._no_failover_reason = ""  # why the exchange cannot move to another server; empty if it can
         self._losses = 0  # consecutive losses without an answer
         self._refusals = 0  # consecutive servers with other code
         self._unserved_since_s: float | None = None
-        self._is_wait_told = False
+        self._is_wait_logged = False
         self._tried: dict[str, FoldflightError | None] = {}  # servers since one was up to date, and their last errors
         self._error: FoldflightError | None = None
         self._lost_at_s: float | None = None  # start of the current interruption
@@ -159,26 +168,37 @@ class Coordinator:
         """Whether an answer is due that the engine does not have."""
         return self._due > 0
 
-    # -- what happened: the engine's side ----------------------------------------------------------------------------
-
-    def started(self) -> list[Instruction]:
-        """The engine starts the exchange."""
-        self._is_needed = True
-        return self._next()
-
-    def wanted(self) -> list[Instruction]:
-        """The engine waits for the next answer."""
-        self._is_wanted = self._is_needed = True
-        return self._next()
-
-    def given(self, frame: EngineFrame) -> list[Instruction]:
-        """The engine gave a frame to send.
+    def handle(self, event: Event) -> list[Instruction]:
+        """Return the instructions that follow from an event.
 
         Raises:
             RejectedError: BAD_FRAME, SCHEMA_MISMATCH, LIMIT for a frame that the engine may not send.
         """
-        has_answer = self._opening.answer_to(frame) not in _WITHOUT_CONTENT
-        slots = self._checked(frame)
+        match event:
+            case FrameSubmitted():
+                self._submit(event.frame)
+            case FrameSent():
+                self._mark_sent()
+            case AnswerReceived():
+                return self._receive(event)
+            case AnswerRequested():
+                self._is_answer_requested = self._is_needed = True
+            case ServerOpened():
+                return self._accept(event.open_reply)
+            case ConnectionLost():
+                return self._handle_loss(event.error)
+            case ExchangeStarted():
+                self._is_needed = True
+            case TimerFired():
+                pass
+        return self._next()
+
+    # -- events of the engine ----------------------------------------------------------------------------------------
+
+    def _submit(self, frame: EngineFrame) -> None:
+        """Check and record a frame, and append a checkpoint if too much would have to be replayed."""
+        has_answer = self._open_request.answer_to(frame) not in _WITHOUT_CONTENT
+        slots = self._check(frame)
         self._due += has_answer
         connection = self._connection
         if (
@@ -196,22 +216,21 @@ class Coordinator:
         else:
             self._is_needed = True
             self._is_saving |= isinstance(frame, Checkpoint) or (
-                isinstance(frame, Barrier) and self._opening.returns.states
+                isinstance(frame, Barrier) and self._open_request.returns.states
             )
         if self._no_failover_reason:
             self._replay_log.clear()
         elif self._replay_log.frame_bytes > self._bounds.replay_bytes_max and not (
             # An answered chunk of an exchange of steps is forgotten, so a checkpoint could not replace anything.
-            self._is_saving or self._opening.keeps_views or self._opening.maps
+            self._is_saving or self._open_request.keeps_views or self._open_request.maps
         ):
             self._is_saving = True
             self._append(ReplayEntry(Checkpoint(), has_answer=True))
-        return self._next()
 
     def _may_ask(self, connection: _Connection) -> bool:
         """Return whether the server may be asked if the exchange should reopen elsewhere."""
         # Only an engine that keeps views can commit the entries that a checkpoint returns.
-        if self._opening.maps or self._opening.keeps_views:
+        if self._open_request.maps or self._open_request.keeps_views:
             return False
         if connection.is_leaving or connection.must_stay or self._no_failover_reason:
             return False
@@ -219,25 +238,25 @@ class Coordinator:
         due = connection.unsent if connection.awaited is None else (connection.awaited, *connection.unsent)
         return not any(isinstance(each.frame, (Barrier, Checkpoint)) for each in due)
 
-    def _checked(self, frame: EngineFrame) -> Slots:
+    def _check(self, frame: EngineFrame) -> Slots:
         """Refuse, before it is recorded, a frame that every server would refuse, and return its slots."""
-        if self.opened is None:
+        if self.open_reply is None:
             raise RejectedError("BAD_FRAME", "the exchange is not open; start it before frames are sent")
         if self._due:
-            check_none_due(frame, self._opening)
-        slots_max = self.opened.limits.slots_max
+            check_none_due(frame, self._open_request)
+        slots_max = self.open_reply.limits.slots_max
         match frame:
             case Chunk():
-                check_chunk(frame.batch, self._opening)
+                check_chunk(frame.batch, self._open_request)
                 if self._slot_index >= 0:
                     return check_slots(frame.batch.column(self._slot_index), slots_max)
-                return ONE_SLOT if frame.batch.num_rows and not self._opening.maps else NO_SLOTS
+                return ONE_SLOT if frame.batch.num_rows and not self._open_request.maps else NO_SLOTS
             case Barrier():
                 check_epoch(frame.epoch, self._epoch)
                 self._epoch = frame.epoch
             case States() | Entries():
                 return check_states(frame.batch, slots_max)
-            case Checkpoint() if not self._opening.keeps_views:
+            case Checkpoint() if not self._open_request.keeps_views:
                 raise RejectedError("BAD_FRAME", "checkpoints are taken here, unless Open has keeps_views")
             case Forget():
                 return check_slots(frame.slots, slots_max)
@@ -250,46 +269,34 @@ class Coordinator:
         if self._connection is not None:
             self._connection.unsent.append(entry)
 
-    # -- what happened: the server's side ----------------------------------------------------------------------------
+    # -- events of the server ----------------------------------------------------------------------------------------
 
-    def accepted(self, opened: Opened) -> list[Instruction]:
-        """The server opened the exchange."""
-        refusal = self._refusal(opened)
-        if refusal is not None:
-            self._refusals += isinstance(refusal, RetryableError)
-            return self.lost(refusal)
+    def _accept(self, open_reply: Opened) -> list[Instruction]:
+        """Continue on a server that opened the exchange, unless it has other versions or other code."""
+        error = self._compatibility_error(open_reply)
+        if error is not None:
+            self._refusals += isinstance(error, RetryableError)
+            return self._handle_loss(error)
         self._refusals = 0
-        told = self._tell_other_code(opened)
-        self._start_connection(opened)
-        return [*told, *self._next()]
+        warnings = self._warn_of_other_code(open_reply)
+        self._start_connection(open_reply)
+        return [*warnings, *self._next()]
 
-    def sent(self) -> list[Instruction]:
-        """The frame was sent."""
-        connection = self._connection
-        assert connection is not None
+    def _mark_sent(self) -> None:
+        connection = self._open_connection()
         entry = connection.unsent.popleft()
         entry.sent = True
         if entry.has_answer:
             connection.awaited = entry
-        return self._next()
 
-    def rested(self) -> list[Instruction]:
-        """The time of the instruction `Rest` was reached."""
-        return self._next()
-
-    def answered(self, answer: Answer, logs: Sequence[LogRecord] = (), *, reopen: bool = False) -> list[Instruction]:
-        """The awaited answer arrived in full.
-
-        Args:
-            answer: `Saved` for a checkpoint, otherwise rows in the schema of `Opened`.
-            logs: The log records of functions before it.
-            reopen: Whether the server requests that the engine reopen the exchange elsewhere.
-        """
+    def _receive(self, event: AnswerReceived) -> list[Instruction]:
+        """Commit an answer to the replay log, and deliver it unless the engine has it already."""
+        answer, logs, reopen = event.answer, event.logs, event.reopen
         connection = self._open_connection()
         entry, connection.awaited = connection.awaited, None
         assert entry is not None
         frame = entry.frame
-        if self._opening.maps:
+        if self._open_request.maps:
             connection.is_leaving |= reopen
         elif isinstance(frame, (Barrier, Checkpoint)):
             connection.asked_at_s = self._now_s()
@@ -308,24 +315,25 @@ class Coordinator:
         is_delivered = True
         if isinstance(frame, Checkpoint):
             self._is_saving &= frame.if_reopen
-            self._checkpoint_answered(entry, answer)
-            is_delivered = self._opening.keeps_views
+            self._commit_checkpoint(entry, answer)
+            is_delivered = self._open_request.keeps_views
         elif isinstance(frame, Barrier):
-            self._is_saving &= not self._opening.returns.states  # a checkpoint may be due behind the barrier
+            self._is_saving &= not self._open_request.returns.states  # a checkpoint may be due behind the barrier
             if not self._no_failover_reason:
                 self._replay_log.commit(entry, self._without_entries(answer))
                 self._check_stored_bytes()
-        elif self._opening.maps:
+        elif self._open_request.maps:
             self._replay_log.forget_answered(entry)
         if is_delivered:
             self._due -= 1
-            self._is_wanted = False
+            self._is_answer_requested = False
         elif not logs:
             return self._next()
         return [Deliver(frame, answer if is_delivered else None, logs), *self._next()]
 
-    def _checkpoint_answered(self, entry: ReplayEntry, saved: Saved) -> None:
-        if saved.problem and self._opening.keeps_views:
+    def _commit_checkpoint(self, entry: ReplayEntry, saved: Saved) -> None:
+        """Replace the frames up to a checkpoint by its states."""
+        if saved.problem and self._open_request.keeps_views:
             # The frames are kept. Another server might save the states, and forget entries that the engine lacks.
             self._replay_log.forget_answered(entry)
             return
@@ -338,15 +346,15 @@ class Coordinator:
 
     def _without_entries(self, states: pa.Table) -> pa.Table:
         """Return states without the entries of views, which an engine that keeps them has committed by itself."""
-        if not self._opening.keeps_views or self.opened is None:
+        if not self._open_request.keeps_views or self.open_reply is None:
             return states
-        return without_entries(states, [call.views for call in self.opened.calls])
+        return without_entries(states, [call.views for call in self.open_reply.calls])
 
     @property
     def wants_checkpoint(self) -> bool:
         """Whether so many frames are kept that the engine, which keeps views, should take a checkpoint."""
         is_over = self._replay_log.frame_bytes > self._bounds.replay_bytes_max
-        return self._opening.keeps_views and is_over and not self._is_saving
+        return self._open_request.keeps_views and is_over and not self._is_saving
 
     def _check_stored_bytes(self) -> None:
         stored_bytes = self._replay_log.states.nbytes
@@ -355,8 +363,8 @@ class Coordinator:
                 f"its states have {stored_bytes} bytes, and the client keeps at most {self._bounds.kept_bytes_max}"
             )
 
-    def _disable_failover(self, why: str) -> None:
-        self._no_failover_reason = why
+    def _disable_failover(self, reason: str) -> None:
+        self._no_failover_reason = reason
         self._replay_log.clear()
 
     # -- connections -------------------------------------------------------------------------------------------------
@@ -374,10 +382,10 @@ class Coordinator:
         if not connection.unsent and not connection.is_caught_up:
             connection.is_caught_up = True
             self._unserved_since_s = None
-            self._is_wait_told = False
+            self._is_wait_logged = False
             self._tried.clear()
-            self._circuits.worked(connection.url)
-        if connection.awaited is not None and (connection.unsent or self._is_wanted):
+            self._circuits.record_success(connection.url)
+        if connection.awaited is not None and (connection.unsent or self._is_answer_requested):
             return [AwaitAnswer(connection.awaited.frame)]
         if connection.unsent:
             return [SendFrame(connection.unsent[0].frame)]
@@ -388,27 +396,27 @@ class Coordinator:
         if self._unserved_since_s is None:
             self._unserved_since_s = now_s
         until_s = self._unserved_since_s + self._bounds.patience_s
-        told_at_s = self._unserved_since_s + _TOLD_AFTER_S
-        told = self._tell_wait(until_s - now_s) if told_at_s <= now_s < until_s else []
+        logged_at_s = self._unserved_since_s + _LOG_WAIT_AFTER_S
+        warnings = self._log_wait(until_s - now_s) if logged_at_s <= now_s < until_s else []
         url = self._circuits.choose(self._urls, now_s) if now_s <= until_s else None
         if url is None:
-            rested_at_s = max(self._circuits.rested_at_s(self._urls), now_s)
-            if rested_at_s <= until_s:
-                is_told = self._is_wait_told or told_at_s <= now_s
-                return [*told, Rest(rested_at_s if is_told else min(rested_at_s, told_at_s))]
+            available_at_s = max(self._circuits.available_at_s(self._urls), now_s)
+            if available_at_s <= until_s:
+                is_logged = self._is_wait_logged or logged_at_s <= now_s
+                return [*warnings, Sleep(available_at_s if is_logged else min(available_at_s, logged_at_s))]
             # patience_s is over, but each server is tried once, even if other exchanges made it rest.
             url = next((url for url in self._circuits.turn(self._urls, now_s) if url not in self._tried), None)
             if url is None:
                 return [self._give_up(f"no server took the exchange within {self._bounds.patience_s:g} s")]
         self._tried.setdefault(url)
         self._connection = _Connection(url)
-        return [*told, OpenConnection(url, self._opening)]
+        return [*warnings, OpenConnection(url, self._open_request)]
 
-    def _tell_wait(self, left_s: float) -> list[Instruction]:
-        """Tell, once in each wait, that no server takes the exchange, and when patience ends: it does not hang."""
-        if self._is_wait_told:
+    def _log_wait(self, left_s: float) -> list[Instruction]:
+        """Log, once in each wait, that no server takes the exchange and when the wait ends: a user sees no hang."""
+        if self._is_wait_logged:
             return []
-        self._is_wait_told = True
+        self._is_wait_logged = True
         fields: dict[str, str | int | float] = {
             "servers": ", ".join(self._urls),
             "left_s": round(left_s, 1),
@@ -418,48 +426,48 @@ class Coordinator:
             fields |= {"code": self._error.code, "problem": problem_of(self._problems())}
         return [LogEvent("an exchange waits for a server", fields)]
 
-    def _refusal(self, opened: Opened) -> FoldflightError | None:
-        """Return the reason why a server cannot take over the exchange; None if it can."""
-        first = self.opened
-        digests = _digests(self._opening, opened)
-        if first is not None and (other := other_code(_digests(self._opening, first), digests)):
+    def _compatibility_error(self, open_reply: Opened) -> FoldflightError | None:
+        """Return why a server cannot take over the exchange; None if it can."""
+        first = self.open_reply
+        digests = _digests(self._open_request, open_reply)
+        if first is not None and (other := other_code(_digests(self._open_request, first), digests)):
             return RetryableError(
                 "UNREACHABLE",
-                f"server {opened.server_id} has other code of {', '.join(other)} than {first.server_id}, on which the "
-                "exchange began, so it cannot go on there; a repeated task or epoch begins with the new code",
+                f"server {open_reply.server_id} has other code of {', '.join(other)} than {first.server_id}, on which "
+                "the exchange began, so it cannot go on there; a repeated task or epoch begins with the new code",
             )
-        if self._strict and (refusal := strict_refusal(self._opening, opened, self._code_digests)):
-            return refusal
-        if first is None or (opened.fingerprints == first.fingerprints and opened.schema.equals(first.schema)):
+        if self._strict and (error := strict_code_error(self._open_request, open_reply, self._code_digests)):
+            return error
+        if first is None or (open_reply.fingerprints == first.fingerprints and open_reply.schema.equals(first.schema)):
             return None
         return RejectedError(
             "STATE_MISMATCH",
-            f"server {opened.server_id} serves other versions of the functions than {first.server_id}, on which the "
-            "exchange began; deploy the same versions on all servers",
+            f"server {open_reply.server_id} serves other versions of the functions than {first.server_id}, on which "
+            "the exchange began; deploy the same versions on all servers",
         )
 
-    def _tell_other_code(self, opened: Opened) -> list[Instruction]:
+    def _warn_of_other_code(self, open_reply: Opened) -> list[Instruction]:
         """Warn of a server with other code than the engine has seen, as in a rolling deployment."""
-        digests = _digests(self._opening, opened)
+        digests = _digests(self._open_request, open_reply)
         other = other_code(self._code_digests, digests)
         if not other:
             return []
         fields = {
             "functions": ", ".join(other),
             "server": self._open_connection().url,
-            "server_id": opened.server_id,
+            "server_id": open_reply.server_id,
             "code_digests": ", ".join(digests[name] for name in other),
             "expected": ", ".join(self._code_digests[name] for name in other),
         }
         return [LogEvent("a server has other code of functions than the client has seen", fields, once=True)]
 
-    def _start_connection(self, opened: Opened) -> None:
+    def _start_connection(self, open_reply: Opened) -> None:
         connection = self._open_connection()
         connection.is_open = True
         connection.asked_at_s = self._now_s()
-        if self.opened is None:
+        if self.open_reply is None:
             # Every later server must have the same fingerprints. Open has them, so the server itself refuses others.
-            self._opening = self._opening.pinned(opened.fingerprints)
+            self._open_request = self._open_request.pinned(open_reply.fingerprints)
         else:
             self.stats.replays += 1
             self.stats.rows_refolded += sum(entry.rows for entry in self._replay_log if entry.sent)
@@ -469,8 +477,8 @@ class Coordinator:
                 # Outputs in the middle of an epoch are not needed, and computing them may raise.
                 connection.unsent.append(ReplayEntry(States(states, unanswered=True), has_answer=False))
             connection.unsent.extend(self._replay_log)
-        self._record(f"opened {connection.url} ({opened.server_id}), to send {len(connection.unsent)} frames")
-        self.opened = opened
+        self._record(f"opened {connection.url} ({open_reply.server_id}), to send {len(connection.unsent)} frames")
+        self.open_reply = open_reply
 
     def _report_recovery(self, connection: _Connection) -> list[Instruction]:
         """Report to the operator, once after each interruption, that another server has taken over."""
@@ -481,7 +489,7 @@ class Coordinator:
         again, self._reported_refolds = self.stats.rows_refolded - self._reported_refolds, self.stats.rows_refolded
         fields: dict[str, str | int | float] = {
             "server": connection.url,
-            "server_id": "" if self.opened is None else self.opened.server_id,
+            "server_id": "" if self.open_reply is None else self.open_reply.server_id,
             "stall_s": round(stall_s, 3),
             "rows_sent_again": again,
             "losses": self.stats.losses,
@@ -490,15 +498,15 @@ class Coordinator:
         }
         return [LogEvent("an exchange goes on at another server", fields)]
 
-    def lost(self, error: FoldflightError) -> list[Instruction]:
-        """The connection, or the attempt to open it, ended with an error."""
+    def _handle_loss(self, error: FoldflightError) -> list[Instruction]:
+        """Give up the connection, and try another server if the error allows it."""
         connection, now_s = self._open_connection(), self._now_s()
         self._connection = None
         self._is_needed = True
         self._replay_log.drop_questions()
         if not self._may_succeed_elsewhere(error, connection):
             return [CutConnection(), GiveUp(error)]
-        self._circuits.failed(connection.url, now_s)
+        self._circuits.record_failure(connection.url, now_s)
         self._tried[connection.url] = error
         self._record(f"{'lost' if connection.is_open else 'refused by'} {connection.url}: {_summary(error)}")
         if self._unserved_since_s is None:
@@ -509,7 +517,7 @@ class Coordinator:
             self._losses += 1
             self.stats.losses += 1
         self._error = error
-        if self.opened is not None and self._no_failover_reason:
+        if self.open_reply is not None and self._no_failover_reason:
             return [
                 CutConnection(),
                 self._give_up(f"the exchange could not move to another server: {self._no_failover_reason}"),
@@ -532,18 +540,18 @@ class Coordinator:
         if not connection.is_open:
             # Fingerprints in all calls mean that some server accepted the same Open before. If no server has accepted
             # the token yet, the token itself is wrong.
-            is_agreed = all(self._opening.fingerprints)
-            return is_agreed and (error.code != "UNAUTHENTICATED" or self.opened is not None)
+            is_agreed = all(self._open_request.fingerprints)
+            return is_agreed and (error.code != "UNAUTHENTICATED" or self.open_reply is not None)
         # The engine checks its own frames, so BAD_FRAME means that a frame was damaged in transit. States that this
         # server cannot load were saved by another server.
         return error.code == "BAD_FRAME" or (error.code == "STATE_MISMATCH" and connection.is_restored)
 
-    def _give_up(self, why: str) -> GiveUp:
+    def _give_up(self, reason: str) -> GiveUp:
         error = self._error
         if error is None:
             raise AssertionError("the coordinator gives up only after an error")
         problem = problem_of(self._problems())
-        return GiveUp(type(error)(error.code, f"{problem}; {why}", story=self.story()))
+        return GiveUp(type(error)(error.code, f"{problem}; {reason}", story=self.story()))
 
     def _problems(self) -> dict[str, FoldflightError]:
         """Return the last error of each server that was tried since one was up to date."""
@@ -558,20 +566,20 @@ class Coordinator:
         self._story.append(f"{self._now_s() - self._started_at_s:.1f}s {what}"[:200])
 
 
-def _digests(opening: Open, opened: Opened) -> dict[str, str]:
+def _digests(open_request: Open, open_reply: Opened) -> dict[str, str]:
     """Return the digest of the code of each function of an exchange, by name."""
-    return dict(zip(opening.functions, (call.code_digest for call in opened.calls), strict=True))
+    return dict(zip(open_request.functions, (call.code_digest for call in open_reply.calls), strict=True))
 
 
-def strict_refusal(opening: Open, opened: Opened, code_digests: Mapping[str, str]) -> RetryableError | None:
+def strict_code_error(open_request: Open, open_reply: Opened, code_digests: Mapping[str, str]) -> RetryableError | None:
     """Return why a server is refused that has other code than an engine has seen, or None if it has the same."""
-    other = other_code(code_digests, _digests(opening, opened))
+    other = other_code(code_digests, _digests(open_request, open_reply))
     if not other:
         return None
     return RetryableError(
         "UNREACHABLE",
-        f"server {opened.server_id} has other code of {', '.join(other)} than the client has seen, and strict is set; "
-        "deploy the same code on all servers, and connect again",
+        f"server {open_reply.server_id} has other code of {', '.join(other)} than the client has seen, and strict is "
+        "set; deploy the same code on all servers, and connect again",
     )
 
 

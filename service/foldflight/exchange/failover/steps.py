@@ -1,4 +1,4 @@
-"""The instructions that a coordinator returns, its bounds and its statistics."""
+"""The events that a coordinator handles, the instructions that it returns, its bounds and its statistics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from foldflight.errors import FoldflightError
-from foldflight.exchange.frames import EngineFrame, Open
+from foldflight.exchange.answers import Answer
+from foldflight.exchange.frames import EngineFrame, Open, Opened
 from foldflight.functions.author.context import LogRecord
 
 
@@ -51,31 +52,100 @@ class FailoverStats:
     stall_s_max: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class ExchangeStarted:
+    """The engine starts the exchange."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSubmitted:
+    """The engine submits a frame to send."""
+
+    frame: EngineFrame
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequested:
+    """The engine waits for the next answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOpened:
+    """The server opened the exchange."""
+
+    open_reply: Opened
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSent:
+    """The frame of the last `SendFrame` was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReceived:
+    """The answer to the frame of `AwaitAnswer` arrived in full.
+
+    Args:
+        answer: `Saved` for a checkpoint, otherwise rows in the schema of `Opened`.
+        logs: The log records of functions before it.
+        reopen: Whether the server requests that the engine reopen the exchange elsewhere.
+    """
+
+    answer: Answer
+    logs: Sequence[LogRecord] = ()
+    reopen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The time of the instruction `Sleep` was reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLost:
+    """The connection, or the attempt to open it, ended with an error."""
+
+    error: FoldflightError
+
+
+Event = (
+    ExchangeStarted
+    | FrameSubmitted
+    | AnswerRequested
+    | ServerOpened
+    | FrameSent
+    | AnswerReceived
+    | TimerFired
+    | ConnectionLost
+)
+"""What the shell reports to `Coordinator.handle`. The first three come from the engine, the others end instructions."""
+
+
 @dataclass(frozen=True)
 class OpenConnection:
-    """Open the exchange on this server, and report `accepted` or `lost`."""
+    """Open the exchange on this server, and report `ServerOpened` or `ConnectionLost`."""
 
     url: str
-    opening: Open
+    open_request: Open
 
 
 @dataclass(frozen=True)
 class SendFrame:
-    """Send a frame, and report `sent` or `lost`."""
+    """Send a frame, and report `FrameSent` or `ConnectionLost`."""
 
     frame: EngineFrame
 
 
 @dataclass(frozen=True)
 class AwaitAnswer:
-    """Wait for the answer to this frame, and report `answered` or `lost`."""
+    """Wait for the answer to this frame, and report `AnswerReceived` or `ConnectionLost`."""
 
     frame: EngineFrame
 
 
 @dataclass(frozen=True)
-class Rest:
-    """Wait until this time, and report `rested`."""
+class Sleep:
+    """Wait until this time, and report `TimerFired`."""
 
     until_s: float
 
@@ -121,7 +191,7 @@ class GiveUp:
     error: FoldflightError
 
 
-Waiting = OpenConnection | SendFrame | AwaitAnswer | Rest
+Waiting = OpenConnection | SendFrame | AwaitAnswer | Sleep
 """The instructions that wait for a server or the clock. Their end is reported to the coordinator."""
 
 Instruction = Waiting | Deliver | CutConnection | LeaveConnection | LogEvent | GiveUp

@@ -163,8 +163,8 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         )
         try:
             self._check_columns(reader, context, opening.columns)
-            observed = Observed(exchange.opened, record)
-            self._send(writer, exchange.opened, observed, begin=exchange.opened.schema)
+            observed = Observed(exchange.open_reply, record)
+            self._send(writer, exchange.open_reply, observed, begin=exchange.open_reply.schema)
             try:
                 for message in messages:
                     self._take(message, exchange, observed, writer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import random
 from collections import Counter
@@ -18,7 +19,7 @@ from pyspark.sql import functions as sf
 
 from foldflight import RejectedError
 from foldflight.client import Functions
-from foldflight.spark import group_by, upserts, write_table
+from foldflight.spark import check_checkpoint, group_by, state_table, tumble, upserts, write_table
 from foldflight.spark.errors import error_of
 from tests.spark.test_stream import Stream
 from tests.spark_sessions import SPARK
@@ -98,15 +99,20 @@ def test_a_stream_has_the_last_row_of_each_key(classic: Any, tmp_path: Path, see
     stream = Changes(classic, tmp_path, live)
     sent: list[Change] = []
     table: Counter[str] = Counter()
+    stale = 0
     for _ in range(3):
+        known: dict[int, int] = {}
+        for one in sent:
+            known[one["id"]] = max(one["lsn"], known.get(one["id"], -1))
         sent += (changes := orders.more(20))
+        stale += sum(one["lsn"] <= known.get(one["id"], -1) for one in changes)
         stream.write(changes)
         for epoch in stream.run():  # each run continues from the checkpoint
             for row in epoch:
-                assert row["row_kind"] in ("+I", "-D")
-                table[repr([row[name] for name in VALUES])] += 1 if row["row_kind"] == "+I" else -1
+                table[repr([row[name] for name in VALUES])] += 1 if row["row_kind"] in ("+I", "+U") else -1
         assert min(table.values()) >= 0
         assert +table == shown(orders.rows(sent))
+    assert sum(each["stale_changes"] for each in stream.progress) == stale > 0
     batch = live(classic.createDataFrame([tuple(one.values()) for one in sent], DDL)).collect()
     assert shown(batch) == +table
     assert {row["row_kind"] for row in batch} == {"+I"}
@@ -163,6 +169,90 @@ def test_totals_and_a_copy_of_the_table(classic: Any, embedded: Functions, tmp_p
             assert shown([dict(zip(names, row, strict=True)) for row in found], names) == shown(expected, names)
 
 
+class Timed(Stream):
+    """Changes of rows with a time."""
+
+    ddl = "id BIGINT, at TIMESTAMP, amount BIGINT, lsn BIGINT"
+    schema = pa.schema(
+        [("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("amount", pa.int64()), ("lsn", pa.int64())]
+    )
+
+
+def timed(id_: int, minute: int, amount: int, lsn: int) -> Change:
+    return {"id": id_, "at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(minutes=minute)} | {
+        "amount": amount,
+        "lsn": lsn,
+    }
+
+
+def test_windows_close_over_upserts(classic: Any, embedded: Functions, tmp_path: Path) -> None:
+    """The column keeps its watermark, and a closed window has the last rows; later changes of it are late."""
+
+    def hours(df: DataFrame) -> DataFrame:
+        rows = upserts(df.withWatermark("at", "0 seconds"), keys="id", sequence_by="lsn", buckets=2)
+        window = tumble("at", "1 hour")
+        return group_by(rows, window=window, emit="append", row_kind="row_kind", buckets=2).agg(
+            n=embedded["count"](), total=embedded["sum"]("cast(amount as double)")
+        )
+
+    stream = Timed(classic, tmp_path, hours, mode="append")
+    for changes in (
+        [timed(1, 5, 10, 1), timed(2, 20, 5, 2)],
+        [timed(1, 5, 11, 3), timed(3, 70, 1, 4)],
+        [timed(3, 75, 2, 5)],
+        [timed(1, 5, 99, 6), timed(4, 200, 1, 7)],
+        [timed(5, 300, 1, 8)],
+    ):
+        stream.write(changes)
+    closed = [(row["window_start"].hour, row["n"], row["total"]) for epoch in stream.run() for row in epoch]
+    assert closed == [(0, 2, 16.0), (1, 1, 2.0), (3, 1, 1.0)]
+
+
+class Wider(Changes):
+    """The same changes with another column."""
+
+    ddl = DDL + ", city STRING"
+    schema = Changes.schema.append(pa.field("city", pa.string()))
+
+
+def test_a_column_is_added_to_a_stream(classic: Any, tmp_path: Path) -> None:
+    """It is NULL in stored rows until their next change; the table of states has both versions."""
+    stream = Changes(classic, tmp_path, live)
+    stream.write([change(1, 1, "ann", 1.0), change(2, 2, "bob", 2.0)])
+    stream.run()
+    checkpoint = str(tmp_path / "checkpoint")
+    stored = {row["id"]: row["row"] for row in state_table(classic, checkpoint).collect()}
+    assert stored[1].asDict() == {"customer": "ann", "amount": 1.0, "tags": None, "op": "c", "lsn": 1}
+    (tmp_path / "wider").mkdir()
+    wider = Wider(classic, tmp_path / "wider", live)
+    wider.files = stream.files
+    wider.folder = stream.folder  # the same folder and checkpoint
+    assert check_checkpoint(live(wider.input()), checkpoint)
+    renamed = wider.input().withColumn("amount", sf.col("amount").cast("string"))
+    with pytest.raises(RejectedError, match="the stored rows have the column amount as DOUBLE") as caught:
+        check_checkpoint(live(renamed), checkpoint)
+    assert caught.value.code == "STATE_MISMATCH"
+    wider.write([{**change(1, 3, "ann", 5.0), "city": "Rome"}])
+    (changes,) = wider.run()
+    assert [(row["row_kind"], row["amount"], row["city"]) for row in changes] == [
+        ("-U", 1.0, None),
+        ("+U", 5.0, "Rome"),
+    ]
+    assert {row["id"] for row in state_table(classic, checkpoint).collect()} == {1, 2}
+
+
+def test_batches_compare_maps_and_times(spark: Any) -> None:
+    """Two rows with one sequence are the same row if their values are, of every type."""
+    rows = spark.range(2).selectExpr(
+        "1 AS id", "7 AS lsn", "map('a', timestamp'2026-01-01 00:00:00.000001') AS m", "interval 3 month AS i"
+    )
+    (row,) = upserts(rows, keys="id", sequence_by="lsn").withColumn("i", sf.col("i").cast("string")).collect()
+    assert (row["row_kind"], list(row["m"]), row["i"]) == ("+I", ["a"], "INTERVAL '3' MONTH")
+    other = spark.sql("SELECT 1 AS id, 7 AS lsn, map('a', timestamp'2026-01-01') AS m, interval 3 month AS i")
+    with pytest.raises(PySparkException, match="two different rows of the key"):
+        upserts(rows.union(other), keys="id", sequence_by="lsn").collect()
+
+
 def test_several_sequences_are_compared_one_after_the_other(spark: Any) -> None:
     """A new generation begins a new order; names of keys and columns are free."""
     df = spark.createDataFrame(
@@ -199,7 +289,7 @@ def test_sequences_with_a_collation_are_refused(classic: Any) -> None:
 @pytest.mark.parametrize(
     ("columns", "code", "said"),
     [
-        (("id", "lsn", "customer"), "USER_CODE", "two different rows of this key have the sequence 7"),
+        (("id", "lsn", "customer"), "SCHEMA_MISMATCH", 'two different rows of the key {"id":1} have the same sequence'),
         (
             ("id", "nullif(lsn, 7) AS lsn"),
             "SCHEMA_MISMATCH",
@@ -225,6 +315,9 @@ def test_what_has_no_order_fails_the_query(spark: Any, columns: tuple[str, ...],
         ({"keys": "ident"}, "SCHEMA_MISMATCH", "the key 'ident' is not one column among id, lsn"),
         ({"keys": []}, "SIGNATURE", "keys is empty"),
         ({"sequence_by": []}, "SIGNATURE", "sequence_by is empty"),
+        ({"ttl": "soon"}, "SIGNATURE", "ttl is an interval of a fixed length"),
+        ({"keys": ["id", "id"]}, "SIGNATURE", "'id' is twice among the keys"),
+        ({"sequence_by": "array(lsn)"}, "SCHEMA_MISMATCH", "sequence_by is array<bigint>; a sequence is a number"),
         ({"sequence_by": "position"}, "SCHEMA_MISMATCH", "position"),
         ({"deleted": "op = 'd'"}, "SCHEMA_MISMATCH", "op"),
     ],

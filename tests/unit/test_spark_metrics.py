@@ -10,6 +10,7 @@ FIGURES = {
     "groups": 7,
     "late_rows": 3,
     "ignored_retractions": 2,
+    "stale_changes": 6,
     "isolated_groups": 1,
     "isolated_rows": 5,
     "exchange_ms": 250.0,
@@ -41,6 +42,7 @@ def test_counters_add_and_gauges_show_the_last_epoch() -> None:
         "late_rows": 6,
     }
     assert value(metrics, "ignored_retractions_total") == 4
+    assert value(metrics, "stale_changes_total") == 12
     assert value(metrics, "isolated_groups_total") == 2
     assert value(metrics, "isolated_rows_total") == 10
     assert value(metrics, "exchange_seconds_total") == 0.5

@@ -54,6 +54,10 @@ class StreamMetrics(StreamingQueryListener):
             ),
             "isolated_rows": self._counter("isolated_rows", "Rows that became dead letters."),
             "ignored_retractions": self._counter("ignored_retractions", "Retractions without a row."),
+            "stale_changes": self._counter(
+                "stale_changes",
+                "In `upserts`, changes that were not newer than the stored row of their key: late ones and repeats.",
+            ),
         }
         self._exchange_seconds = self._counter(
             "exchange_seconds", "Time in exchanges (folding, network), summed over tasks."

@@ -1,86 +1,42 @@
 """Upsert streams, whose rows replace each other by key, as rows with row kinds.
 
-The last row of each key is the state of an aggregate (`LatestRow`), so exactly-once state, restarts and checks of
-checkpoints are those of `group_by`. A deleted key stays in the state with the sequence of its deletion, because an
-older row that arrives late or again would revive it.
+A stream keeps the last row of each key in its state (`foldflight.spark.upsertstream`). A batch is an aggregation of
+Spark: the row with the greatest sequence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Any, Final
+from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
+from pyspark.sql import types as st
 
-from foldflight.client import connect
+from foldflight.engine.over.stream import ttl_us_of
 from foldflight.engine.query.layout import ROW_KIND
+from foldflight.engine.stream.upserts import IS_DELETED, NOW_US, SEQUENCE, UpsertLayout, has_order
 from foldflight.errors import RejectedError
-from foldflight.functions import udaf
 from foldflight.spark.columns import column_named, column_of, is_column, rejecting
 from foldflight.spark.errors import raise_error
-from foldflight.spark.grouping import group_by
-from foldflight.spark.types import is_collated
-from foldflight.spark.versions.sessions import is_case_sensitive
+from foldflight.spark.grouping import check_buckets, refuse_doubles
+from foldflight.spark.months import as_intervals, as_months, carriers, in_months
+from foldflight.spark.settings import advise, check_provider
+from foldflight.spark.types import arrow_fields, check_keys, check_returned, equal_by, is_collated
+from foldflight.spark.upsertstream import upsert_stream
+from foldflight.spark.versions.sessions import check_workers, is_case_sensitive
+from foldflight.spark.versions.types import nullable
+from foldflight.spark.windows import WATERMARK
 
-_SEQUENCE: Final = "foldflight sequence"
-_ROW: Final = "foldflight row"
-
-
-class _Latest:
-    """The row with the greatest sequence so far; `row` is None if the key is deleted."""
-
-    def __init__(self, sequence: Any = None, row: Any = None, seen: bool = False) -> None:
-        self.sequence = sequence
-        self.row = row
-        self.seen = seen
-
-
-@udaf(input_types=["S", "T"], result_type="T", state_type="STRUCT<sequence S, row T, seen BOOLEAN>")
-class LatestRow:
-    """Take the row with the greatest sequence. Two different rows with the same sequence are an error."""
-
-    def create_accumulator(self) -> _Latest:
-        return _Latest()
-
-    def accumulate(self, accumulator: _Latest, sequence: Any, row: Any) -> None:
-        if accumulator.seen:
-            if _is_less(sequence, accumulator.sequence):
-                return
-            if not _is_less(accumulator.sequence, sequence) and not _is_same(row, accumulator.row):
-                raise ValueError(
-                    f"two different rows of this key have the sequence {sequence!r}, so which one is the last is not "
-                    "known; add columns to sequence_by, such as the position in the log or the offset in Kafka"
-                )
-        accumulator.sequence = sequence
-        accumulator.row = row
-        accumulator.seen = True
-
-    def merge(self, accumulator: _Latest, other: _Latest) -> None:
-        if other.seen:
-            self.accumulate(accumulator, other.sequence, other.row)
-
-    def get_value(self, accumulator: _Latest) -> Any:
-        return accumulator.row
-
-
-def _is_less(one: Any, other: Any) -> bool:
-    return bool(_ordered(one) < _ordered(other))
-
-
-def _ordered(value: Any) -> Any:
-    """Return what is less for the lesser values, as in Spark: a STRUCT by its fields, and NaN after all numbers."""
-    if isinstance(value, dict):
-        return tuple(map(_ordered, value.values()))
-    if isinstance(value, list):
-        return [*map(_ordered, value)]
-    return (value != value, value) if isinstance(value, float) else value  # noqa: PLR0124 - NaN
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    return one == other or repr(one) == repr(other)  # NaN is not equal to itself
+_ROW: Final = "row"
+_NOT_KNOWN: Final = (
+    " have the same sequence, so which one is the last is not known; add columns to sequence_by, such as the position "
+    "in the log or the offset in Kafka"
+)
 
 
 def upserts(
@@ -89,86 +45,213 @@ def upserts(
     keys: str | Sequence[str],
     sequence_by: str | Column | Sequence[str | Column],
     deleted: str | Column | None = None,
+    ttl: str | None = None,
     buckets: int = 32,
 ) -> DataFrame:
     """Return the rows of an upsert stream as rows with row kinds, for `group_by`, `over` and `write_table`.
 
-    Each input row is the whole new row of its key, or says that the key is deleted. The state has the last row of each
-    key, by `sequence_by`, so rows that arrive again, late or in another order change nothing that they should not.
+    Each input row is the whole new row of its key, or says that the key is deleted. A stream has the last row of each
+    key in its state, by `sequence_by`, so rows that arrive again, late or in another order change nothing that a later
+    one has set. A deleted key stays in the state with the sequence of its deletion.
 
-    >>> from foldflight import connect
-    >>> from foldflight.spark import group_by, upserts
-    >>> def totals(events):  # rows of orders, with the columns op and lsn of a connector
-    ...     orders = upserts(events, keys="id", sequence_by="lsn", deleted="op = 'd'")
-    ...     return group_by(orders, "customer", row_kind="row_kind").agg(total=connect("embedded:")["sum"]("amount"))
+    >>> from pyspark.sql import SparkSession
+    >>> from foldflight.spark import upserts
+    >>> def orders(spark: SparkSession):
+    ...     rows = [(1, "ann", "c", 10), (1, "bob", "u", 12), (1, "cid", "u", 11), (2, "dan", "c", 7), (2, "", "d", 9)]
+    ...     events = spark.createDataFrame(rows, "id INT, customer STRING, op STRING, lsn BIGINT")
+    ...     return upserts(events, keys="id", sequence_by="lsn", deleted="op = 'd'")
+    >>> orders(SparkSession.builder.getOrCreate()).show()  # doctest: +SKIP
+    +--------+---+--------+---+---+
+    |row_kind| id|customer| op|lsn|
+    +--------+---+--------+---+---+
+    |      +I|  1|     bob|  u| 12|
+    +--------+---+--------+---+---+
 
     Args:
         df: A batch or streaming DataFrame: one row for each change.
         keys: The columns that identify a row of the table. They are never NULL.
-        sequence_by: The column, expression or Column by which the rows of a key are ordered, never NULL; or several,
-            compared one after the other, such as `["generation", "lsn"]`.
+        sequence_by: The column, expression or Column by which the rows of a key are ordered, never NULL: numbers,
+            texts (by their bytes), times, or a STRUCT of them; or several, which are compared one after the other, such
+            as `["generation", "lsn"]`.
         deleted: A condition that holds for rows that delete their key; only their keys and sequences are read. NULL
             means that it does not hold. Default: no row deletes.
+        ttl: For streams: an interval such as `7 days` after which a deleted key is forgotten, by the time at which its
+            deletion was read. An older row that arrives later than this inserts the key again. Rows that are not
+            deleted are never forgotten. A checkpoint continues with another `ttl`, or without. Default: for ever.
         buckets: For streams: the number of parts of the state. It is fixed for the life of a checkpoint.
 
     Returns:
         DataFrame: The column `row_kind`, then the columns of `df`. A batch has the last row of each key that is not
-            deleted, as `+I`. In a stream, an epoch that changes a key has its old row as `-D` and its new row as `+I`,
-            each if there is one. The event time of a `-D` is that of the old row.
+            deleted, as `+I`. In a stream, an epoch has at most one change of a key: `+I`, or `-U` and `+U`, or `-D`,
+            each with the whole old or new row; none if only the sequence has changed. A column under `withWatermark`
+            keeps its watermark. The time of `-U` and `-D` is that of the old row, so they may be late where the new
+            row is not.
 
     Raises:
-        RejectedError: SIGNATURE, if `keys` or `sequence_by` are empty; SCHEMA_MISMATCH, if a column is missing, or
-            there is a column `row_kind`. The query fails with SCHEMA_MISMATCH at NULL in a key or a sequence, and with
-            USER_CODE at two different rows of a key with the same sequence.
+        RejectedError: SIGNATURE, if `keys` or `sequence_by` are empty, or `ttl` is no interval; SCHEMA_MISMATCH, if a
+            column is missing, has a type that cannot be a key or a sequence, or is named `row_kind`. The query fails
+            with SCHEMA_MISMATCH at NULL in a key or a sequence, and at two different rows of a key with the same
+            sequence, and with STATE_MISMATCH for a checkpoint whose rows have a column of another type.
     """
     key_names = [keys] if isinstance(keys, str) else list(keys)
-    written = (
-        list(sequence_by) if isinstance(sequence_by, Sequence) and not isinstance(sequence_by, str) else [sequence_by]
-    )
-    for role, given in (("keys", key_names), ("sequence_by", written)):
+    sequences = [sequence_by] if isinstance(sequence_by, (str, Column)) else list(sequence_by)
+    _check(df, key_names, sequences)
+    if df.isStreaming:
+        check_buckets(buckets)
+    ttl_us = None if ttl is None else ttl_us_of(ttl, "ttl")
+    changes = _Upserts.of(df, key_names, sequences, deleted)
+    return changes.stream(buckets, ttl_us) if df.isStreaming else changes.batch()
+
+
+def _check(df: DataFrame, keys: Sequence[str], sequences: Sequence[object]) -> None:
+    """Raise RejectedError SIGNATURE or SCHEMA_MISMATCH for keys and sequences that are not usable."""
+    for role, given in (("keys", keys), ("sequence_by", sequences)):
         if not given:
             raise RejectedError("SIGNATURE", f"{role} is empty; name the columns, as in {role}=['id']")
-    missing = [name for name in key_names if not is_column(df, name)]
+    missing = [name for name in keys if not is_column(df, name)]
     if missing:
         raise RejectedError(
             "SCHEMA_MISMATCH", f"the key {missing[0]!r} is not one column among {', '.join(df.columns)}"
         )
+    refuse_doubles(keys, "is twice among the keys")
     if ROW_KIND in map(str.casefold, df.columns):
         raise RejectedError(
             "SCHEMA_MISMATCH", f"there is a column {ROW_KIND} already, which the result adds; rename it in the input"
         )
-    parts = [column_of(df, each, f"the sequence {each!r}") for each in written]
-    sequence = parts[0] if len(parts) == 1 else sf.struct(*(part.alias(f"f{at}") for at, part in enumerate(parts)))
-    folded = str if is_case_sensitive(df.sparkSession) else str.casefold
-    key_columns = set(map(folded, key_names))
-    others = [name for name in df.columns if folded(name) not in key_columns]
-    row = sf.struct(*map(column_named, others)) if others else sf.struct(sf.lit(True).alias("exists"))
-    if deleted is not None:
-        row = sf.when(~sf.coalesce(column_of(df, deleted, f"the condition {deleted!r}"), sf.lit(False)), row)
-    with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the upserts"):
-        rows = df.select(
-            *map(column_named, key_names),
-            _known(sequence, parts, written, key_names).alias(_SEQUENCE),
-            row.alias(_ROW),
+
+
+@dataclass(frozen=True)
+class _Upserts:
+    """The changes of keys, under names that cannot collide: `key_0`..., the sequence, `is_deleted`, `value_0`...
+
+    Args:
+        df: The input.
+        rows: The changes. The values of a deleted key are NULL.
+        keys: The names of the keys.
+        others: The names of the other columns.
+    """
+
+    df: DataFrame
+    rows: DataFrame
+    keys: tuple[str, ...]
+    others: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, df: DataFrame, keys: Sequence[str], sequences: Sequence[str | Column], deleted: str | Column | None
+    ) -> _Upserts:
+        """Resolve the columns. Raises RejectedError SCHEMA_MISMATCH."""
+        parts = [column_of(df, each, f"the sequence {each!r}") for each in sequences]
+        sequence = parts[0] if len(parts) == 1 else sf.struct(*(part.alias(f"f{at}") for at, part in enumerate(parts)))
+        fold = str if is_case_sensitive(df.sparkSession) else str.casefold
+        folded = set(map(fold, keys))
+        others = [name for name in df.columns if fold(name) not in folded]
+        is_deleted = sf.lit(False)
+        if deleted is not None:
+            condition = column_of(df, deleted, f"the condition {deleted!r}").cast("boolean")
+            is_deleted = sf.coalesce(condition, sf.lit(False))
+        with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the upserts"):
+            rows = df.select(
+                *(column_named(name).alias(f"key_{index}") for index, name in enumerate(keys)),
+                _known(sequence, parts, sequences, keys).alias(SEQUENCE),
+                is_deleted.alias(IS_DELETED),
+                *(sf.when(~is_deleted, column_named(name)).alias(f"value_{at}") for at, name in enumerate(others)),
+            )
+            schema = rows.schema  # resolves the columns now
+        check_keys(schema, keys)
+        _check_sequence(schema[SEQUENCE].dataType)
+        return cls(df, rows, tuple(keys), tuple(others))
+
+    def batch(self) -> DataFrame:
+        """Return the last row of each key, without deleted keys."""
+        keys = [f"key_{index}" for index in range(len(self.keys))]
+        values = [f"value_{index}" for index in range(len(self.others))]
+        row = sf.struct(*values, sf.lit(True).alias("exists"))
+        # The greatest and the least hash of the rows with the greatest sequence differ if two of these rows do.
+        hashed = sf.expr(f"xxhash64({', '.join([IS_DELETED, *(equal_by(self.rows.schema[name]) for name in values)])})")
+        rows = self.rows.select(
+            *keys,
+            SEQUENCE,
+            sf.when(~sf.col(IS_DELETED), row).alias(_ROW),
+            sf.struct(SEQUENCE, hashed.alias("hash")).alias("greatest"),
+            sf.struct(SEQUENCE, sf.bitwise_not(hashed).alias("hash")).alias("least"),
         )
-        sequence_type = rows.schema[_SEQUENCE].dataType  # resolves the columns now
-    if is_collated(sequence_type):
+        grouped = rows.groupBy(*keys).agg(
+            sf.max_by(_ROW, SEQUENCE).alias(_ROW), sf.max("greatest").alias("greatest"), sf.max("least").alias("least")
+        )
+        is_known = sf.col("greatest.hash") == sf.bitwise_not(sf.col("least.hash"))
+        text = sf.to_json(sf.struct(*(sf.col(key).alias(name) for key, name in zip(keys, self.keys, strict=True))))
+        wrong = raise_error("SCHEMA_MISMATCH", "two different rows of the key ", text, _NOT_KNOWN)
+        last = grouped.select(*keys, sf.when(is_known, sf.col(_ROW)).otherwise(wrong).alias(_ROW))
+        inner = [*keys, *(f"{_ROW}.{value}" for value in values)]
+        named = zip(self.df.columns, self._positions, strict=True)
+        columns = (sf.col(inner[position]).alias(name) for name, position in named)
+        return last.where(f"{_ROW} IS NOT NULL").select(sf.lit("+I").alias(ROW_KIND), *columns)
+
+    @property
+    def _positions(self) -> list[int]:
+        """For each column of the input, its position among the keys and the other columns."""
+        fold = str if is_case_sensitive(self.df.sparkSession) else str.casefold
+        places = {fold(name): place for place, name in enumerate((*self.keys, *self.others))}
+        return [places[fold(name)] for name in self.df.columns]
+
+    def stream(self, buckets: int, ttl_us: int | None) -> DataFrame:
+        """Return the changes of each epoch."""
+        # Spark stores this time before the epoch, and repeats the epoch with it.
+        now = sf.unix_micros(sf.current_timestamp())
+        names = self.rows.columns
+        keys, values = names[: len(self.keys)], names[len(self.keys) + 2 :]
+        rows = as_months(self.rows.select(*keys, SEQUENCE, IS_DELETED, now.alias(NOW_US), *values))
+        given = in_months(rows.schema)
+        roles = [
+            *map("the key {}".format, self.keys),
+            "the sequence",
+            "",
+            "",
+            *map("the column {}".format, self.others),
+        ]
+        fields = arrow_fields(given, roles)
+        types = {field.name: self.rows.schema[field.name].dataType for field in given if field.name != NOW_US}
+        check_returned([(f"the column {name}", types[value]) for name, value in zip(self.others, values, strict=True)])
+        layout = UpsertLayout(
+            keys=pa.schema([fields.field(name) for name in keys]),
+            names=self.keys,
+            sequence=fields.field(SEQUENCE).type,
+            columns=pa.schema(
+                [fields.field(value).with_name(name) for name, value in zip(self.others, values, strict=True)]
+            ),
+            buckets=buckets,
+            ttl_us=ttl_us,
+        )
+        positions, inner = self._positions, [*keys, *values]
+        wanted = [nullable(types[inner[position]]) for position in positions]
+        sent = carriers(wanted, [fields.field(inner[position]).type for position in positions])
+        # A column under withWatermark stays one: its times are those of the input, or of rows of before.
+        kept = [{key: each.metadata[key] for key in (WATERMARK,) if key in each.metadata} for each in self.df.schema]
+        named = zip(self.df.columns, sent, kept, strict=True)
+        columns = [st.StructField(name, type_, metadata=metadata) for name, type_, metadata in named]
+        schema = st.StructType([st.StructField(ROW_KIND, st.StringType(), nullable=False), *columns])
+        advise(self.df)
+        check_provider(self.df)
+        check_workers(self.df.sparkSession)
+        result = upsert_stream(layout, rows, schema, positions)
+        return as_intervals(result, dict(zip(self.df.columns, wanted, strict=True)))
+
+
+def _check_sequence(type_: st.DataType) -> None:
+    """Refuse sequences that cannot be compared. Raises RejectedError SCHEMA_MISMATCH."""
+    if is_collated(type_):
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"sequence_by is {sequence_type.simpleString()}, and texts of a sequence are compared by their bytes; "
+            f"sequence_by is {type_.simpleString()}, and texts of a sequence are compared by their bytes; "
             "write for example sequence_by='name COLLATE UTF8_BINARY'",
         )
-    latest = connect(LatestRow)["latest_row"]
-    if df.isStreaming:
-        grouped = group_by(rows, *key_names, emit="changelog", buckets=buckets)
-        kind = sf.when(sf.col(ROW_KIND).isin("-U", "-D"), "-D").otherwise("+I")
-    else:
-        grouped, kind = group_by(rows, *key_names), sf.lit("+I")
-    found = grouped.agg(**{_ROW: latest(_SEQUENCE, _ROW)})
-    values = {folded(name): column_named(name) for name in key_names}
-    values |= {folded(name): sf.col(f"`{_ROW}`").getField(name) for name in others}
-    there = found.where(sf.col(f"`{_ROW}`").isNotNull())
-    return there.select(kind.alias(ROW_KIND), *(values[folded(name)].alias(name) for name in df.columns))
+    arrow = arrow_fields(in_months(st.StructType([st.StructField(SEQUENCE, type_)])), ["the sequence"])
+    if not has_order(arrow.field(0).type):
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"sequence_by is {type_.simpleString()}; a sequence is a number, a text, a time or a STRUCT of them",
+        )
 
 
 def _known(sequence: Column, parts: Sequence[Column], written: Sequence[object], keys: Sequence[str]) -> Column:

@@ -342,8 +342,12 @@ def _window_frames_text(window_frames: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{call['function']} over {each['frame']}" for each in window_frames for call in each["calls"])
 
 
-def ttl_us_of(idle: str) -> int:
+def ttl_us_of(idle: str, option: str = "idle") -> int:
     """Return the length of `idle`, in microseconds.
+
+    Args:
+        idle: The interval.
+        option: The name of the user's option, for errors.
 
     Raises:
         RejectedError: SIGNATURE, if it is no interval of a fixed length, or too long.
@@ -352,7 +356,7 @@ def ttl_us_of(idle: str) -> int:
     if interval is None or interval.months or not 0 < _length_us(interval) <= _DISTANCE_US_MAX:
         raise RejectedError(
             "SIGNATURE",
-            f"idle is an interval of a fixed length, such as '7 days' or '12 hours' (at most "
+            f"{option} is an interval of a fixed length, such as '7 days' or '12 hours' (at most "
             f"{_DISTANCE_US_MAX // _DAY_US:,} days), and here it is {idle!r}",
         )
     return _length_us(interval)

@@ -40,7 +40,7 @@ from foldflight.engine.state.manifest import (
 )
 from foldflight.engine.state.runs import Piece
 from foldflight.engine.state.storage import Storage
-from foldflight.functions.types.arrow import one_array
+from foldflight.functions.types.arrow import one_array, with_column
 
 __all__ = ["Committed", "Conversion", "Lookup", "MemoryStore", "RunStore", "StateTable", "TableBounds", "TableLayout"]
 
@@ -115,6 +115,7 @@ class StateTable:
             which states may have other bytes, has a piece of the same name. No state may refer to another row.
         conversion: Converts states of other generations when they are looked up or merged. None: a table with such
             states is refused.
+        expired: Selects the groups that merges remove, by their rows. A lookup may return such a group until then.
 
     Raises:
         RejectedError: STATE_MISMATCH, if the stored table has another layout.
@@ -130,6 +131,7 @@ class StateTable:
         keeps: Callable[[pa.RecordBatch], Mask] | None = None,
         by_groups: bool = False,
         conversion: Conversion | None = None,
+        expired: Callable[[pa.RecordBatch], Mask] | None = None,
     ) -> None:
         self.layout = layout
         self._storage = storage
@@ -138,6 +140,7 @@ class StateTable:
         self._hashes = hashes
         self._keeps = keeps
         self._conversion = conversion
+        self._expired = expired
         stored = storage.store.manifest()
         self._manifest = Manifest(layout, {0: layout.states}) if stored is None else Manifest.decode(stored)
         self._is_declared = not self._manifest.adopt(layout, self._check) and stored is not None
@@ -353,6 +356,10 @@ class StateTable:
         inputs = [run for run in self._manifest.runs if run.pieces[0].id in merge.inputs]
         high, work = self._cut(inputs, merge.done, min(budget, self._bounds.piece_rows_max))
         rows = self._newest(inputs, merge.done, high)
+        if self._expired is not None and rows.num_rows:
+            # They become tombstones of the table first, because older runs may have older rows of their groups.
+            live = np.where(self._expired(rows), 0, rows.column(LIVE).to_numpy())
+            rows = with_column(rows, rows.schema.field(LIVE), pa.array(live))
         if inputs[0] is self._manifest.runs[0]:
             rows = rows.filter(pa.array(rows.column(LIVE).to_numpy() > 0))
         if self._keeps is not None and rows.num_rows:

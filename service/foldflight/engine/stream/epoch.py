@@ -43,6 +43,7 @@ class EpochStats:
         waiting_rows: In OVER, rows that wait until the watermark has reached their time.
         ignored_retractions: Retractions without a row: of groups that had none left, or that began in the epoch and
             accumulated no equal row.
+        stale_changes: Of upserts, changes that were not newer than the stored row of their key: late ones and repeats.
         isolated_groups: Touched groups whose function raised, if errors are isolated.
         isolated_rows: Folded rows that became dead letters.
         exchange_ms: Milliseconds in the exchange.
@@ -56,6 +57,7 @@ class EpochStats:
     late_rows: int = 0
     waiting_rows: int = 0
     ignored_retractions: int = 0
+    stale_changes: int = 0
     isolated_groups: int = 0
     isolated_rows: int = 0
     exchange_ms: float = 0.0

@@ -1,0 +1,301 @@
+"""Epochs of upsert streams without Spark, compared with a model in plain Python over restarts."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foldflight import RejectedError
+from foldflight.engine.state.manifest import TableBounds
+from foldflight.engine.state.storage import Storage
+from foldflight.engine.state.table import MemoryStore
+from foldflight.engine.stream.epoch import EpochStats
+from foldflight.engine.stream.upserts import (
+    IS_DELETED,
+    NOW_US,
+    SEQUENCE,
+    UpsertLayout,
+    epoch_of,
+    has_order,
+    order_codes,
+    upsert_table,
+)
+from foldflight.functions import RowKind
+from tests.effort import examples
+
+DAY_US = 86_400_000_000
+LAYOUT = UpsertLayout(
+    keys=pa.schema([("key_0", pa.int64())]),
+    names=("id",),
+    sequence=pa.struct([("generation", pa.int32()), ("lsn", pa.int64())]),
+    columns=pa.schema([("name", pa.string()), ("x", pa.float64()), ("tags", pa.list_(pa.string()))]),
+    buckets=1,
+)
+Change = tuple[int, int, tuple[Any, ...] | None]
+"""A key, the number of its sequence, and its values; None if it is deleted."""
+Table = dict[int, tuple[Any, ...]]
+
+
+def block(changes: Sequence[Change], layout: UpsertLayout = LAYOUT, now_us: int = 0) -> pa.RecordBatch:
+    keys, numbers, rows = zip(*changes, strict=True) if changes else ((), (), ())
+    is_pair = pa.types.is_struct(layout.sequence)
+    sequence = [{"generation": number // 10, "lsn": number % 10} if is_pair else number for number in numbers]
+    columns = [
+        pa.array(keys, pa.int64()),
+        pa.array(sequence, layout.sequence),
+        pa.array([row is None for row in rows], pa.bool_()),
+        pa.array([now_us] * len(changes), pa.int64()),
+        *(
+            pa.array([None if row is None else row[at] for row in rows], field.type)
+            for at, field in enumerate(layout.columns)
+        ),
+    ]
+    assert layout.rows.names[1:4] == [SEQUENCE, IS_DELETED, NOW_US]
+    return pa.RecordBatch.from_arrays(columns, schema=layout.rows)
+
+
+class Upserted:
+    """A bucket, and the table that its changes lead to."""
+
+    def __init__(self, layout: UpsertLayout = LAYOUT, **bounds: int) -> None:
+        self.layout = layout
+        self.store = MemoryStore()
+        self.storage = Storage(self.store, bounds=TableBounds(**bounds))
+        self.table: Table = {}
+        self.stats = EpochStats()
+
+    def epoch(self, *blocks: Sequence[Change], now_us: int = 0) -> list[tuple[str, int]]:
+        """Send blocks of changes; return the kinds and keys of what has changed."""
+        batches = [block(each, self.layout, now_us) for each in blocks]
+        self.stats, kinds, rows = epoch_of(self.layout, self.storage, batches[0], batches)
+        seen = []
+        for kind, (key, *values) in zip(kinds.to_pylist(), zip(*rows.to_pydict().values(), strict=True), strict=True):
+            short = RowKind(kind).short
+            seen.append((short, key))
+            if short in ("-U", "-D"):
+                assert repr(self.table.pop(key)) == repr(tuple(values))
+            else:
+                assert key not in self.table
+                self.table[key] = tuple(values)
+        return seen
+
+
+VALUES = st.tuples(
+    st.sampled_from([None, "", "ann", "bob"]),
+    st.sampled_from([None, 0.5, math.nan]),
+    st.sampled_from([None, [], ["a", None]]),
+)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[list[list[Change]]]:
+    """Changes of a few keys, in any order and some of them several times, in blocks of epochs."""
+    rows = draw(st.lists(st.tuples(st.integers(0, 4), st.one_of(st.none(), VALUES)), min_size=1, max_size=20))
+    changes = [(key, number, row) for number, (key, row) in enumerate(rows)]
+    sent = draw(st.permutations([*changes, *draw(st.lists(st.sampled_from(changes), max_size=10))]))
+    epochs: list[list[list[Change]]] = [[[]]]
+    for change in sent:
+        where = draw(st.sampled_from(["here", "here", "block", "epoch"]))
+        if where == "block":
+            epochs[-1].append([])
+        elif where == "epoch":
+            epochs.append([[]])
+        epochs[-1][-1].append(change)
+    return [found for epoch in epochs if (found := [part for part in epoch if part])]
+
+
+@examples(400)
+@given(logs())
+def test_any_epochs_lead_to_the_last_row_of_each_key(epochs: list[list[list[Change]]]) -> None:
+    """Whatever comes late, again, in another order or after a restart; an epoch changes a key once."""
+    bucket = Upserted(fan_in=2)
+    last: dict[int, Change] = {}
+    for epoch in epochs:
+        before = dict(last)
+        for change in (each for part in epoch for each in part):
+            if change[0] not in last or last[change[0]][1] < change[1]:
+                last[change[0]] = change
+        seen = bucket.epoch(*epoch)
+        assert repr(sorted(bucket.table.items())) == repr(
+            sorted((key, row) for key, _, row in last.values() if row is not None)
+        )
+        asserted = [key for kind, key in seen if kind in ("+I", "+U", "-D")]
+        assert len(asserted) == len(set(asserted))
+        stale = [c for part in epoch for c in part if c[0] in before and c[1] <= before[c[0]][1]]
+        assert bucket.stats.stale_changes == len(stale)
+        assert bucket.stats.rows == sum(map(len, epoch))
+        bucket.storage = Storage(bucket.store, bounds=bucket.storage.bounds)  # a restart
+
+
+def test_kinds_of_changes() -> None:
+    """One change of a key in an epoch: an insert, an update or a deletion; none if only the sequence has changed."""
+    bucket, a, b = Upserted(), ("a", 1.0, None), ("b", 1.0, None)
+    assert bucket.epoch([(1, 1, a), (2, 1, a), (3, 1, a), (3, 2, None)]) == [("+I", 1), ("+I", 2)]
+    assert bucket.epoch([(1, 2, b), (1, 3, b), (2, 2, a)]) == [("-U", 1), ("+U", 1)]
+    assert bucket.epoch([(2, 1, b)]) == []
+    assert bucket.epoch([(1, 5, None), (1, 4, a)]) == [("-D", 1)]
+    assert bucket.epoch([(1, 6, a), (1, 7, None)]) == []
+
+
+def test_a_tombstone_is_kept_until_its_ttl() -> None:
+    """An older row does not revive a deleted key; after the ttl it does, and merges remove the tombstone."""
+    row = ("a", 1.0, None)
+    bucket = Upserted(dataclasses.replace(LAYOUT, ttl_us=DAY_US), fan_in=2)
+    bucket.epoch([(1, 5, row), (2, 5, row)])
+    assert bucket.epoch([(1, 7, None)], now_us=DAY_US) == [("-D", 1)]
+    assert bucket.epoch([(1, 6, row)], now_us=2 * DAY_US - 1) == []
+    kept = Upserted(dataclasses.replace(LAYOUT, ttl_us=None))
+    kept.store.value, kept.store.runs = bucket.store.value, dict(bucket.store.runs)
+    assert kept.epoch([(1, 6, row)], now_us=99 * DAY_US) == []  # another ttl, or none, goes on
+    assert bucket.epoch([(1, 6, row)], now_us=2 * DAY_US) == [("+I", 1)]
+    assert bucket.epoch([(2, 4, row)], now_us=99 * DAY_US) == []  # rows that are not deleted stay
+    assert bucket.table == {1: row, 2: row}
+
+
+def test_merges_remove_old_tombstones_and_do_not_revive_older_rows() -> None:
+    """The state of keys that were deleted long ago has no bytes left."""
+    bucket = Upserted(dataclasses.replace(LAYOUT, ttl_us=DAY_US), fan_in=2)
+    keys = range(100)
+    bucket.epoch([(key, 1, ("a", 1.0, None)) for key in keys])
+    bucket.epoch([(key, 2, None) for key in keys], now_us=DAY_US)
+    for day in range(3, 12):
+        bucket.epoch([(1000 + day, 1, ("b", 2.0, None))], now_us=day * DAY_US)
+        assert not set(bucket.table) & set(keys)
+    assert bucket.stats.state_bytes < 10_000
+    stored = upsert_table(bucket.layout, bucket.storage, 12 * DAY_US)
+    assert sum(part.num_rows for part in stored.scan()) == 9
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("stored", [False, True])
+def test_two_rows_with_one_sequence_are_refused(split: bool, stored: bool) -> None:
+    """In a block, in two of an epoch, and against the stored row; the same row is a repeat."""
+    one, other = (1, 7, ("a", math.nan, ["x"])), (1, 7, ("a", math.nan, ["y"]))
+    bucket = Upserted()
+    bucket.epoch([one, one], [one])
+    bucket.epoch([one])
+    assert bucket.stats.stale_changes == 1
+    bucket = Upserted()
+    if stored:
+        bucket.epoch([one])
+    with pytest.raises(RejectedError, match="two different rows of this key have the sequence") as caught:
+        bucket.epoch(*([[one], [other]] if split else [[other, one]]))
+    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert caught.value.group == {"id": 1}
+    with pytest.raises(RejectedError, match="two different rows"):
+        bucket.epoch([(1, 7, None), one])
+
+
+def other_columns(**types: pa.DataType) -> UpsertLayout:
+    return dataclasses.replace(LAYOUT, columns=pa.schema(list(types.items())))
+
+
+def test_columns_may_be_added_and_left_out() -> None:
+    """An added column is NULL until the next change of its row, which may be the same one, sent again."""
+    bucket = Upserted()
+    bucket.epoch([(1, 1, ("a", 0.5, ["t"])), (2, 1, ("b", 0.5, None)), (3, 1, ("c", 1.5, None))])
+    bucket.epoch([(3, 2, None)])
+    bucket.layout = other_columns(name=pa.string(), city=pa.string(), x=pa.float64())
+    bucket.table = {1: ("a", None, 0.5), 2: ("b", None, 0.5)}
+    assert bucket.epoch([(1, 1, ("a", "Rome", 0.5))]) == [("-U", 1), ("+U", 1)]
+    assert bucket.epoch([(2, 2, ("b", "Oslo", 0.5)), (3, 1, ("c", "Bonn", 1.5))]) == [("-U", 2), ("+U", 2)]
+    assert bucket.table == {1: ("a", "Rome", 0.5), 2: ("b", "Oslo", 0.5)}
+    with pytest.raises(RejectedError, match="two different rows"):
+        bucket.epoch([(1, 1, ("a", "Bonn", 0.5))])
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (
+            other_columns(name=pa.string(), x=pa.int64()),
+            "the stored rows have the column x as DOUBLE, and",
+        ),
+        (
+            dataclasses.replace(LAYOUT, sequence=pa.int64()),
+            "has other types of sequence_by than the query: stored",
+        ),
+        (dataclasses.replace(LAYOUT, keys=pa.schema([("key_0", pa.string())])), "other grouping keys"),
+        (dataclasses.replace(LAYOUT, buckets=2), "has other buckets than the query: stored 1"),
+    ],
+)
+def test_what_cannot_be_migrated_is_refused_by_name(layout: UpsertLayout, said: str) -> None:
+    """With what to do."""
+    bucket = Upserted()
+    bucket.epoch([(1, 1, ("a", 0.5, None))])
+    with pytest.raises(RejectedError, match=said) as caught:
+        epoch_of(layout, bucket.storage, block([(1, 2, ("a", 0.5, None))]), [])
+    assert caught.value.code == "STATE_MISMATCH"
+    assert "empty checkpoint" in caught.value.message
+
+
+def test_a_key_alone_is_a_row() -> None:
+    """A table may have no other columns."""
+    bucket = Upserted(other_columns())
+    assert bucket.epoch([(1, 1, ()), (2, 1, ()), (2, 2, None)]) == [("+I", 1)]
+    assert bucket.epoch([(1, 2, None), (1, 1, ()), (2, 3, ())]) == [("-D", 1), ("+I", 2)]
+
+
+DATES = [dt.datetime(1, 1, 1), dt.datetime(1969, 12, 31, 23, 59, 59, 999999), dt.datetime(1970, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("type_", "ascending"),
+    [
+        (pa.int64(), [-(2**63), -1, 0, 1, 2**63 - 1]),
+        (pa.int8(), [-128, -1, 0, 127]),
+        (pa.bool_(), [False, True]),
+        (pa.float64(), [-math.inf, -1.5, -5e-324, 0.0, 5e-324, 1.5, math.inf, math.nan]),
+        (pa.float32(), [-math.inf, -1.5, 0.0, 1.5, math.inf, math.nan]),
+        (
+            pa.decimal128(38, 2),
+            [decimal.Decimal(each) for each in (-(10**30), -1, "-0.01", 0, "0.01", 1, 2**70, 10**30)],
+        ),
+        (pa.string(), ["", "Z", "a", "aa", "ä", "\N{PILE OF POO}"]),
+        (pa.binary(), [b"", b"\0", b"\x7f", b"\x80", b"\xff"]),
+        (pa.date32(), [dt.date(1, 1, 1), dt.date(1970, 1, 1), dt.date(9999, 12, 31)]),
+        (pa.timestamp("us"), DATES),
+        (pa.time64("us"), [dt.time(0), dt.time(23, 59)]),
+        (
+            pa.struct([("a", pa.int32()), ("b", pa.struct([("c", pa.string())]))]),
+            [
+                {"a": None, "b": {"c": "x"}},
+                {"a": 1, "b": None},
+                {"a": 1, "b": {"c": None}},
+                {"a": 1, "b": {"c": ""}},
+                {"a": 2, "b": None},
+            ],
+        ),
+    ],
+    ids=str,
+)
+def test_codes_have_the_order_of_the_values(type_: pa.DataType, ascending: list[Any]) -> None:
+    """NULL comes first, and NaN last."""
+    assert has_order(type_)
+    order = np.random.default_rng(0).permutation(len(ascending) + 1)
+    values = pa.array([None, *ascending], type_).take(pa.array(order))
+    for array in (values, pa.concat_arrays([values.slice(0, 1), values]).slice(1)):
+        found = np.lexsort([*order_codes(array)][::-1])
+        assert order[found].tolist() == list(range(len(ascending) + 1))
+    twice = pa.concat_arrays([values, values])
+    codes = list(zip(*(each.tolist() for each in order_codes(twice)), strict=True))
+    assert codes[: len(values)] == codes[len(values) :]
+
+
+def test_negative_zero_is_zero_and_lists_have_no_order() -> None:
+    """Sequences are compared as Spark compares values."""
+    (codes,) = order_codes(pa.array([0.0, -0.0]))
+    assert codes[0] == codes[1]
+    assert not has_order(pa.list_(pa.int64()))
+    assert not has_order(pa.struct([("a", pa.map_(pa.string(), pa.int64()))]))
+    assert not has_order(pa.month_day_nano_interval())

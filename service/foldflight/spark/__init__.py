@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from foldflight.spark.cdc import DELTA_CHANGES, from_canal, from_maxwell, split_changes
 from foldflight.spark.deadletters import dead_letters, results
 from foldflight.spark.debezium import from_debezium, schema_of
+from foldflight.spark.events import to_debezium, to_upserts
 from foldflight.spark.grouping import GroupedFrame, group_by
 from foldflight.spark.lateral import join_lateral
 from foldflight.spark.over import OverFrame, over
@@ -57,6 +58,8 @@ __all__ = [
     "split_changes",
     "sql",
     "state_table",
+    "to_debezium",
+    "to_upserts",
     "tumble",
     "upgrade_checkpoint",
     "upserts",

@@ -142,7 +142,8 @@ def _unique(name: str) -> str:
     return name if _uses[name] == 1 else f"{name} #{_uses[name]}"
 
 
-_EPOCH: Final = "streaming.sql.batchId"  # a local property that Spark sets for the tasks of an epoch
+EPOCH: Final = "streaming.sql.batchId"
+"""The local property with the number of the epoch, which Spark sets for its tasks."""
 _caches: list[RunCache] = []
 
 
@@ -220,7 +221,7 @@ class RunNames:
             identity: What identifies the piece in its epoch: its bytes, or less.
         """
         task = TaskContext.get()
-        epoch = None if task is None else task.getLocalProperty(_EPOCH)
+        epoch = None if task is None else task.getLocalProperty(EPOCH)
         if epoch is None:
             return uuid.uuid4().hex
         digest = _digest(identity)

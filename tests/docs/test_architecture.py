@@ -25,6 +25,8 @@ from tests.docs.crossing import MODULE, PACKAGE, crossed, missing, way
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+ROOMS = (ROOT / "docs" / "explanation" / "rooms.md").read_text(encoding="utf-8")
+GLOSSARY = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
 
 LOOSE_FRAME = re.compile(
     r"(?<!window )(?<!ROWS )(?<!RANGE )(?<!stack )(?<!data )(?<!grouped )(?<!over )\bframes?\b(?! bound)", re.IGNORECASE
@@ -72,9 +74,9 @@ def test_modules_and_files_that_are_named_exist():
 
 
 def test_each_package_has_a_section():
-    """Each package has a section that tells what it decides."""
+    """Each package has a section of the page about rooms."""
     packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert set(re.findall(r"^### (\w+)$", TEXT, re.MULTILINE)) == packages
+    assert set(re.findall(r"^## (\w+)$", ROOMS, re.MULTILINE)) == packages
 
 
 def test_the_floor_plan_has_every_package():
@@ -135,14 +137,14 @@ def test_lines_of_code_are_counted_without_docstrings_and_comments():
 
 def test_the_glossary_has_each_term_once():
     """The terms are sorted, each has one meaning, and the classes that the page names are made of them."""
-    rows = re.findall(r"^\| (.+?) \| (.+) \|$", TEXT.partition("## Glossary")[2], re.MULTILINE)[1:]
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", GLOSSARY, re.MULTILINE)[1:]
     terms = [term for term, _ in rows]
     assert terms == sorted(set(terms))
     assert terms
     assert [term for term, meaning in rows if ";" in meaning or "," in term] == []
     words = {word for term in terms for word in term.split()}
     frames = {name for name, value in vars(exchange_frames).items() if isinstance(value, type)}
-    named = {name for name in re.findall(r"`([A-Z][a-z]+[A-Za-z]*)`", TEXT) if not name.endswith("Error")} - frames
+    named = {name for name in re.findall(r"`([A-Z][a-z]+[A-Za-z]*)`", TEXT + ROOMS) if not name.endswith("Error")} - frames
     parts = {name: {part.lower().removesuffix("s") for part in re.findall("[A-Z][a-z]+", name)} for name in named}
     assert [name for name in sorted(named) if not parts[name] & words] == []
 

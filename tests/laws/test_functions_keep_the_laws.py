@@ -103,6 +103,25 @@ def test_the_checker_finds_what_breaks_a_law(law: str) -> None:
     assert results[law].detail.startswith("rows [")
 
 
+def test_the_checker_takes_the_values_of_an_argument() -> None:
+    """All laws that apply, those of compiled and lifted forms too, are tried on these values and no others."""
+
+    @udaf
+    class Lengths:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, total: int, unit: str, number: int) -> int:
+            return total + {"m": 1, "km": 1000}[unit] * (number or 0)
+
+        def get_value(self, total: int) -> int:
+            return total
+
+    assert [each.law for each in check_laws(Lengths, examples={"unit": ["m", "km"]}) if each.passed is False] == []
+    with pytest.raises(RejectedError, match="examples has values for 'units', and lengths"):
+        check_laws(Lengths, examples={"units": ["m"]})
+
+
 def test_the_checker_compares_vectorised_methods() -> None:
     """Vectorised methods that differ from the scalar ones are reported."""
 

@@ -24,7 +24,7 @@ from foldflight.fold.scalar import evaluation, table
 from foldflight.functions import FunctionContext, Registry, Step, StepArgument, udf, udtf
 from foldflight.functions.types.values import cast_results
 from foldflight.testing import check_laws
-from foldflight.testing.laws import rows_of
+from foldflight.testing.laws import rows_with_nulls
 from tests import scalar_functions as functions
 
 COLUMNS = pa.schema([("x", pa.int64()), ("y", pa.int64()), ("t", pa.string())])
@@ -255,7 +255,7 @@ def test_the_laws_find_functions_that_depend_on_masks() -> None:
 
 
 @settings(max_examples=25)
-@given(rows_of([pa.int64(), pa.int64()], nulls=True))
+@given(rows_with_nulls([pa.int64(), pa.int64()]))
 def test_compiled_and_interpreted_chunks_are_equal(rows: list[tuple[Any, ...]]) -> None:
     """A program gives the same batch with and without a compiler, bit for bit."""
     steps = (Step("multiply", (X, Y)), Step("ratio", (X, Y)))

@@ -37,7 +37,13 @@ _OUTCOMES = {True: ("holds", "green"), False: ("BROKEN", "bold red"), None: ("-"
 
 @click.command()
 @click.argument("modules", nargs=-1, required=True)
-@click.option("--examples", type=click.IntRange(1), default=100, show_default=True, help="Inputs for each law.")
+@click.option(
+    "--examples",
+    multiple=True,
+    metavar="NUMBER|NAME=VALUES",
+    help="The number of inputs for each law (100), or the values of an argument as a Python list, for functions that "
+    "take only some values: --examples \"code=['EUR', 'USD']\". Repeat it for several.",
+)
 @click.option(
     "--set",
     "literals",
@@ -50,7 +56,12 @@ _OUTCOMES = {True: ("holds", "green"), False: ("BROKEN", "bold red"), None: ("-"
 )
 @click.option("--quiet", is_flag=True, help="Print broken laws and functions that cannot be checked only.")
 def check(
-    modules: tuple[str, ...], *, examples: int, literals: tuple[str, ...], names: tuple[str, ...], quiet: bool
+    modules: tuple[str, ...],
+    *,
+    examples: tuple[str, ...],
+    literals: tuple[str, ...],
+    names: tuple[str, ...],
+    quiet: bool,
 ) -> None:
     """Check the laws of the functions in MODULES on generated data.
 
@@ -63,12 +74,16 @@ def check(
     """
     if importlib.util.find_spec("hypothesis") is None:
         raise RejectedError("SETTINGS", "check generates its data with Hypothesis: pip install 'foldflight[testing]'")
-    values = literals_in(literals)
+    direct = literals_in(literals)
+    count, values = _examples_in(examples)
     console = Console()
     broken, unchecked = 0, []
     in_java = [name for name in modules if "::" in name]
     sources = [name.removeprefix(EMBEDDED) for name in modules if name not in in_java]
     functions = _select_functions(_load_functions([*sources, *java_functions(in_java)]), names)
+    for name in values:
+        if not any(name in function.input_names for function in functions):
+            raise click.BadParameter(f"no function has an argument {name}", param_hint="--examples")
     named = Counter(function.name for function in functions)
     titles = [
         function.signature if named[function.name] == 1 else f"{function.signature} of {function.where}"
@@ -77,7 +92,8 @@ def check(
     with Progress(*_BAR, console=console, transient=True, disable=not console.is_terminal) as progress:
         for function, title in zip(functions, titles, strict=True):
             try:
-                results = _results(function, _arguments_of(function, values), examples, progress)
+                own = {name: each for name, each in values.items() if name in function.input_names}
+                results = _results(function, _arguments_of(function, direct), count, own, progress)
             except FoldflightError as error:
                 unchecked.append(function.name)
                 text = Text.assemble((title, "italic"), "\n", (f"not checked: {error}", "bold red"))
@@ -112,16 +128,38 @@ def _select_functions(functions: Sequence[AnyFunction], names: Sequence[str]) ->
     return [function for function in functions if not names or function.name in names]
 
 
-def _results(function: AnyFunction, literals: dict[str, Any], examples: int, progress: Progress) -> list[LawResult]:
+def _examples_in(texts: tuple[str, ...]) -> tuple[int | None, dict[str, Sequence[Any]]]:
+    """Return the number of inputs, if one is among the texts, and the values of arguments by name."""
+    numbers = [text for text in texts if "=" not in text]
+    values = literals_in(tuple(text for text in texts if "=" in text), "--examples")
+    for number in numbers:
+        if not number.isdecimal() or int(number) < 1:
+            raise click.BadParameter(f"{number!r} is no number of inputs, nor NAME=VALUES", param_hint="--examples")
+    for name, each in values.items():
+        if not isinstance(each, list):
+            raise click.BadParameter(
+                f"the values of {name} are {each!r}; write a list, as in \"{name}=['EUR', 'USD']\"",
+                param_hint="--examples",
+            )
+    return int(numbers[-1]) if numbers else None, values
+
+
+def _results(
+    function: AnyFunction,
+    literals: dict[str, Any],
+    examples: int | None,
+    values: Mapping[str, Sequence[Any]],
+    progress: Progress,
+) -> list[LawResult]:
     """Check the laws of a function, with a progress bar."""
-    from foldflight.testing.laws import LAWS, iterate_laws
+    from foldflight.testing.laws import EXAMPLES, LAWS, iterate_laws
     from foldflight.testing.scalarlaws import SCALAR_LAWS
 
     laws = SCALAR_LAWS if isinstance(function, ScalarFunction) else LAWS
     bar = progress.add_task(function.name, total=len(laws))
     try:
         results = []
-        for result in iterate_laws(function, literals=literals, examples=examples):
+        for result in iterate_laws(function, literals=literals, examples=examples or EXAMPLES, values=values):
             results.append(result)
             progress.advance(bar)
         return results
@@ -141,8 +179,8 @@ def laws_table(title: str, results: list[LawResult]) -> Table:
     return table
 
 
-def literals_in(literals: tuple[str, ...]) -> dict[str, Any]:
-    """Return the direct arguments in texts of the form NAME=VALUE."""
+def literals_in(literals: tuple[str, ...], option: str = "--set") -> dict[str, Any]:
+    """Return the values in texts of the form NAME=VALUE, which an option has."""
     values = {}
     for literal in literals:
         name, equals, text = literal.partition("=")
@@ -153,7 +191,7 @@ def literals_in(literals: tuple[str, ...]) -> dict[str, Any]:
         except (ValueError, SyntaxError):
             raise click.BadParameter(
                 inspect.cleandoc(f"{literal!r} is not NAME=VALUE with a Python literal as the value"),
-                param_hint="--set",
+                param_hint=option,
             ) from None
     return values
 

@@ -23,7 +23,9 @@ from foldflight.fold.scalar.bound import ROW
 from foldflight.functions import AnyFunction, Registry, ScalarFunction, Step, StepArgument
 from foldflight.shipping.pickling import unpickled_copy
 
-Rows = Sequence[Any]
+Rows = list[tuple[Any, ...]]
+Drawn = tuple[Rows, int]
+"""One input of a law: rows, and a number from which it derives where to split them."""
 _S = TypeVar("_S")
 
 
@@ -148,21 +150,32 @@ class Law(Generic[_S]):
 
     Args:
         name: Its name.
-        holds: Called with a function, rows, and a number from which the law derives where to split them. Returns None
-            if the law holds, or a description of the difference.
+        holds: Called with a function and inputs. Returns None if the law holds for each, or a description of the first
+            difference.
         needs: Returns why the law does not apply to a function, or None if it applies.
         hostile: Whether it is tried on `hostile_rows`.
     """
 
     name: str
-    holds: Callable[[_S, Any, int], str | None]
+    holds: Callable[[_S, Sequence[Drawn]], str | None]
     needs: Callable[[_S], str | None] = lambda _: None
     hostile: bool = False
 
 
+def one_by_one(
+    holds: Callable[[_S, Rows, int], str | None],
+) -> Callable[[_S, Sequence[Drawn]], str | None]:
+    """Return a law that tries each input alone."""
+
+    def holds_for_each(subject: _S, inputs: Sequence[Drawn]) -> str | None:
+        return next((broken for drawn in inputs if (broken := holds(subject, *drawn)) is not None), None)
+
+    return holds_for_each
+
+
 SCALAR_LAWS = (
-    Law("repeated calls agree", _again, _needs_deterministic),
-    Law("any split of the rows", _splits, _needs_deterministic),
-    Law("rows in any order", _order, _needs_deterministic),
-    Law("compiled code agrees", _compiled, _needs_compiled),
+    Law("repeated calls agree", one_by_one(_again), _needs_deterministic),
+    Law("any split of the rows", one_by_one(_splits), _needs_deterministic),
+    Law("rows in any order", one_by_one(_order), _needs_deterministic),
+    Law("compiled code agrees", one_by_one(_compiled), _needs_compiled),
 )

@@ -340,14 +340,14 @@ class Fold:
         return self._results(slots.to_numpy(zero_copy_only=False), states=False, outputs=True)
 
     @_calling
-    def values_twice(self) -> tuple[Any, Any]:
-        """Return the value of slot 0 of the first call, twice, of one accumulator that is not copied in between."""
-        accumulators, slots = self._accumulators[0], np.zeros(1, np.int32)
+    def values_twice(self, count: int) -> tuple[list[Any], list[Any]]:
+        """Return the values of n slots of the first call, twice, of accumulators that are not copied in between."""
+        accumulators, slots = self._accumulators[0], np.arange(count, dtype=np.int32)
         inner = getattr(accumulators, "inner", accumulators)
         if self.calls[0].is_counted or not isinstance(inner, Interpreted):
-            return accumulators.outputs(slots)[0].as_py(), accumulators.outputs(slots)[0].as_py()
+            return accumulators.outputs(slots).to_pylist(), accumulators.outputs(slots).to_pylist()
         held = inner.decoded(slots, accumulators.states(slots))
-        first, second = (inner.values_of(slots, held)[0].as_py() for _ in range(2))
+        first, second = (inner.values_of(slots, held).to_pylist() for _ in range(2))
         return first, second
 
     def _results(self, slots: Slots, *, states: bool, outputs: bool) -> pa.RecordBatch:

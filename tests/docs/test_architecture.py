@@ -144,7 +144,8 @@ def test_the_glossary_has_each_term_once():
     assert [term for term, meaning in rows if ";" in meaning or "," in term] == []
     words = {word for term in terms for word in term.split()}
     frames = {name for name, value in vars(exchange_frames).items() if isinstance(value, type)}
-    named = {name for name in re.findall(r"`([A-Z][a-z]+[A-Za-z]*)`", TEXT + ROOMS) if not name.endswith("Error")} - frames
+    named = set(re.findall(r"`([A-Z][a-z]+[A-Za-z]*)`", TEXT + ROOMS)) - frames
+    named = {name for name in named if not name.endswith("Error")}
     parts = {name: {part.lower().removesuffix("s") for part in re.findall("[A-Z][a-z]+", name)} for name in named}
     assert [name for name in sorted(named) if not parts[name] & words] == []
 

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
 
-from foldflight import RejectedError, connect
-from foldflight.spark import group_by
+from foldflight import RejectedError, connect, udf
+from foldflight.spark import (
+    from_canal,
+    from_debezium,
+    from_maxwell,
+    group_by,
+    over,
+    upserts,
+    with_columns,
+    write_table,
+)
 from foldflight.spark.errors import error_of
 from tests.spark_sessions import SPARK
 
@@ -228,3 +240,91 @@ def test_a_column_that_cannot_hold_kinds_is_refused_at_once(spark: Any, embedded
             group_by(df, "k", **given)
     result = group_by(df, "k", row_kind="code", row_kinds={"1": "+I", "2": "-D"}).agg(o=embedded["sum"]("v"))
     assert [tuple(row) for row in result.collect()] == [("b", 7)]
+
+
+def changes_of_readers(spark: Any) -> dict[str, Any]:
+    """Return one update of an order, 5 and then 8, as each reader of events returns it."""
+    old, new = {"customer": "ann", "amount": 5}, {"customer": "ann", "amount": 8}
+    texts = {key: str(value) for key, value in new.items()}
+    schema = "customer STRING, amount BIGINT"
+    values = {
+        "debezium": [{"op": "c", "before": None, "after": old}, {"op": "u", "before": old, "after": new}],
+        "maxwell": [{"type": "insert", "data": old}, {"type": "update", "data": new, "old": {"amount": 5}}],
+        "canal": [
+            {"type": "INSERT", "data": [texts | {"amount": "5"}]},
+            {"type": "UPDATE", "data": [texts], "old": [{"amount": "5"}]},
+        ],
+    }
+    frames = {
+        name: spark.createDataFrame([(json.dumps(each),) for each in events], "value STRING")
+        for name, events in values.items()
+    }
+    row = f"STRUCT<{schema.replace(' ', ':')}>".replace(",:", ",")
+    split = spark.createDataFrame(
+        [("c", None, ("ann", 5)), ("u", ("ann", 5), ("ann", 8))], f"op STRING, before {row}, after {row}"
+    )
+    return {
+        "debezium": from_debezium(frames["debezium"], schema),
+        "maxwell": from_maxwell(frames["maxwell"], schema),
+        "canal": from_canal(frames["canal"], schema),
+        "split": from_debezium(split),
+    }
+
+
+@pytest.mark.parametrize("reader", ["debezium", "maxwell", "canal", "split"])
+def test_row_kinds_of_readers_are_not_left_out(spark: Any, embedded: Any, reader: str) -> None:
+    """Rows that retract were added without a word. Through views, filters and new names the column is known again."""
+    rows = changes_of_readers(spark)[reader]
+    total = embedded["sum"]("amount")
+    renamed = rows.where("amount > 0").withColumnRenamed("row_kind", "op").withColumn("more", sf.lit(1))
+    for frame, name in ((rows, "row_kind"), (renamed, "op")):
+        with pytest.raises(RejectedError, match=rf"the column {name} has row kinds.*row_kind='{name}'") as caught:
+            group_by(frame, "customer")
+        assert caught.value.code == "SIGNATURE"
+        found = group_by(frame, "customer", row_kind=name).agg(total=total).collect()
+        assert [tuple(row) for row in found] == [("ann", 8)]
+    by_kind = group_by(rows, "row_kind", row_kind=None).agg(n=embedded["count"]()).collect()
+    assert sorted(map(tuple, by_kind)) == [("+I", 1), ("+U", 1), ("-U", 1)]
+    with pytest.raises(RejectedError, match="the column op has row kinds, and over would take"):
+        over(renamed, "customer", order_by="amount")
+    assert len(over(rows.drop("row_kind"), "customer", order_by="amount").agg(total=total).collect()) == 3
+
+
+def test_row_kinds_of_streams_are_not_left_out(classic: Any, embedded: Any, tmp_path: Path) -> None:
+    """Those of `upserts` and of changelogs of our own; updates lack old values, so they are no changelog."""
+    source = classic.readStream.format("rate").load().selectExpr("value AS id", "value % 2 AS k", "timestamp AS at")
+    kept, count = upserts(source, keys="id", sequence_by="at"), embedded["count"]
+    with pytest.raises(RejectedError, match="the column row_kind has row kinds"):
+        group_by(kept, "k")
+    updates = group_by(kept, "k", row_kind="row_kind").agg(n=count())
+    with pytest.raises(RejectedError, match=r"rows that replace others.*row_kind='row_kind'"):
+        group_by(updates, "n")
+    with pytest.raises(RejectedError, match=r"the kinds of updates.*emit='changelog'") as caught:
+        group_by(updates, "n", row_kind="row_kind")
+    assert caught.value.code == "CANNOT_RETRACT"
+    changelog = group_by(kept, "k", row_kind="row_kind", emit="changelog").agg(n=count())
+    group_by(changelog, "n", row_kind="row_kind").agg(m=count())
+    with pytest.raises(RejectedError, match=r"write_table would take.*rename it to row_kind"):
+        write_table(
+            kept.withColumnRenamed("row_kind", "kind"),
+            f"duckdb://{tmp_path}/a.duckdb?table=t",
+            keys=["id"],
+            checkpoint=tmp_path / "checkpoint",
+            create=True,
+        )
+    assert not (tmp_path / "a.duckdb").exists()
+
+
+def test_functions_by_chance_know_renamed_row_kinds(classic: Any) -> None:
+    """A row that is taken back would not have the outputs that it was added with."""
+    rows = changes_of_readers(classic)["debezium"].withColumnRenamed("row_kind", "op")
+    with pytest.raises(RejectedError, match=r"is not deterministic, and the rows are a changelog \(column 'op'\)"):
+        with_columns(rows, m=connect(Drawn)["drawn"]("amount"))
+
+
+@udf(deterministic=False)
+class Drawn:
+    """A number that differs each time."""
+
+    def eval(self, value: int) -> int:
+        return random.randrange(value)

@@ -31,6 +31,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
 from foldflight.spark.columns import column_of, quoted, rejecting
 from foldflight.spark.errors import raise_error
+from foldflight.spark.rowkinds import CHANGES, metadata_of
 
 DELTA_CHANGES: Final = {"insert": "+I", "update_preimage": "-U", "update_postimage": "+U", "delete": "-D"}
 """The values of `_change_type` in Delta's change data feed, for `group_by(..., row_kinds=DELTA_CHANGES)`."""
@@ -220,7 +221,7 @@ def _split(df: DataFrame, op: Column, by_op: Mapping[str, Column], ignored: Iter
         rows = df.select(sf.inline(chosen.otherwise(wrong)))
         fields = rows.select(f"{_ROW}.*").columns
         refuse_taken(ROW_KIND, fields)
-    return rows.select(ROW_KIND, f"{_ROW}.*")
+    return rows.select(sf.col(ROW_KIND).alias(ROW_KIND, metadata=metadata_of(CHANGES)), f"{_ROW}.*")
 
 
 def _changes(changes: Iterable[tuple[str, Column]]) -> Iterable[Column]:

@@ -24,6 +24,7 @@ from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Call, Order, RowKind, can_widen, parse_type, sql_name
 from foldflight.functions.types.arrow import is_json
 from foldflight.spark.errors import raise_error
+from foldflight.spark.rowkinds import refuse_updates
 from foldflight.spark.types import check_compared, result_type
 from foldflight.spark.versions.sessions import message_of, quiet
 from foldflight.spark.versions.types import arrow_type, spark_type
@@ -551,6 +552,7 @@ def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, 
             f"{role} is {type_.simpleString()}, and row kinds are texts ({_KINDS}); map its values to "
             "row kinds: row_kinds={...: '+I', ...: '-D'}",
         )
+    refuse_updates(df, kind)
     return kind
 
 

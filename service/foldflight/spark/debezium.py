@@ -24,6 +24,7 @@ from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.spark.cdc import refuse_taken, require_columns, split_changes, table_schema
 from foldflight.spark.connectvalues import Binary, Decimals, Decode, Described, Refused, Times, Words, decoder
+from foldflight.spark.rowkinds import kind_column
 from foldflight.spark.upserts import upserts
 from foldflight.spark.versions.sessions import is_case_sensitive
 from foldflight.spark.versions.types import arrow_type, spark_type
@@ -149,7 +150,7 @@ def from_debezium(
         rows = df.select(*values).mapInArrow(reader, st.StructType(output))
         kept = upserts(rows, keys=key_names, sequence_by=_SEQUENCE, deleted=_DELETED, buckets=buckets)
         return kept.drop(_SEQUENCE, _DELETED)
-    return df.select(*values).mapInArrow(reader, st.StructType([st.StructField(ROW_KIND, st.StringType()), *row]))
+    return df.select(*values).mapInArrow(reader, st.StructType([kind_column(), *row]))
 
 
 def schema_of(events: DataFrame, *, table: str | None = None) -> st.StructType:

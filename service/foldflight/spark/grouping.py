@@ -23,6 +23,7 @@ from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.expressions import Text
 from foldflight.spark.lifted import lifted_text
 from foldflight.spark.months import as_intervals, as_months, carriers, in_months, is_months
+from foldflight.spark.rowkinds import UNSAID, Unsaid, refuse_unsaid
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.stream import stream_result
 from foldflight.spark.types import arrow_fields, check_keys, is_collated
@@ -35,7 +36,7 @@ _BUCKETS_MAX = 1 << 15
 def group_by(
     df: DataFrame,
     *keys: str | Column | Sequence[str | Column],
-    row_kind: str | Column | None = None,
+    row_kind: str | Column | Unsaid | None = UNSAID,
     row_kinds: Mapping[str, str] | None = None,
     materialize: bool = False,
     window: Window | None = None,
@@ -58,7 +59,9 @@ def group_by(
             rows form one group, and the result has one row even for an empty input. NULL is a group, all NaN values are
             one group, and -0.0 equals 0.0.
         row_kind: The column of row kinds: `+I` and `+U` accumulate a row, `-U` and `-D` retract it. A group is removed
-            when all its rows are retracted. Default: every row is accumulated.
+            when all its rows are retracted. Default, and None: every row is accumulated. Over rows of `from_debezium`,
+            `upserts` and other changelogs, which have a column of row kinds, there is no default: None counts the
+            changes themselves.
         row_kinds: Maps the values of `row_kind` to row kinds: `{"c": "+I", "d": "-D"}`. Default: they are row kinds.
         materialize: Store the rows of each group for functions without `retract` (`max`, `string_agg`...) over rows
             with kinds, and for functions without `merge` over sessions of a stream. These functions fold all rows of
@@ -90,9 +93,17 @@ def group_by(
         GroupedFrame: Call its `agg` to get the result.
 
     Raises:
-        RejectedError: SIGNATURE, SCHEMA_MISMATCH.
+        RejectedError: SIGNATURE, also if it is not said what row kinds mean; SCHEMA_MISMATCH; CANNOT_RETRACT for
+            sessions over rows with kinds, and for updates without old values (`emit="update"`) as row kinds.
     """
     _check_input(df, window)
+    if isinstance(row_kind, Unsaid):
+        refuse_unsaid(
+            df,
+            "group_by",
+            "write row_kind='{name}', so that they retract, or row_kind=None to aggregate the changes themselves",
+        )
+        row_kind = None
     chosen = listed(keys)
     is_stream = df.isStreaming
     if window is not None:

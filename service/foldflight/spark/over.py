@@ -46,6 +46,7 @@ from foldflight.spark.errors import raise_error
 from foldflight.spark.grouping import check_buckets, listed, named_outputs, one_transport, refuse_doubles
 from foldflight.spark.months import as_intervals, as_months, carriers
 from foldflight.spark.overstream import over_stream
+from foldflight.spark.rowkinds import refuse_unsaid
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.types import arrow_fields, check_keys, check_returned
 from foldflight.spark.versions.sessions import check_workers
@@ -109,6 +110,7 @@ def over(
         _check_stream(df, order)
     elif idle is not None:
         raise RejectedError("SIGNATURE", "idle bounds the state of a stream, and this is a batch; leave it out")
+    refuse_unsaid(df, "over", "leave the column out, to take each change for a row")
     return OverFrame(df, chosen, columns, names, order, buckets, idle)
 
 

@@ -44,6 +44,7 @@ from foldflight.spark.carrier import SPARK, result_types
 from foldflight.spark.columns import Columns, spark_name, text_of, zone_remedy
 from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.months import as_intervals, as_months, carriers
+from foldflight.spark.rowkinds import kinds_in
 from foldflight.spark.types import arrow_fields, check_returned, check_udf
 from foldflight.spark.versions.facts import ARROW_UDFS
 from foldflight.spark.versions.sessions import check_workers
@@ -445,13 +446,14 @@ def check_kinds(df: DataFrame, row_kind: str | None, uses: Mapping[str, Use]) ->
         raise RejectedError(
             "SCHEMA_MISMATCH", f"there is no column {row_kind!r} among {', '.join(df.columns)}; name the row kinds"
         )
-    if row_kind is None and ROW_KIND not in df.columns:
+    row_kind = row_kind or next(iter(kinds_in(df.schema)), ROW_KIND)
+    if row_kind not in df.columns:
         return
     for info in (use.function for use in uses_in(uses.values())):
         if not info.deterministic:
             raise RejectedError(
                 "CANNOT_RETRACT",
-                f"{info.name} is not deterministic, and the rows are a changelog (column {row_kind or ROW_KIND!r}): a "
+                f"{info.name} is not deterministic, and the rows are a changelog (column {row_kind!r}): a "
                 "row that is taken back would not have the outputs that it was added with; map the rows before they "
                 "are aggregated, or drop the column if the rows are no changelog",
                 function=info.name,

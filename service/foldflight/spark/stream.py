@@ -37,6 +37,7 @@ from foldflight.exchange.ipc import write_batch
 from foldflight.functions import RowKind
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of
 from foldflight.spark.bucketed import BucketOperator, blobs_of, bucket_row, bucketed
+from foldflight.spark.rowkinds import CHANGES, UPDATES, kind_column
 
 # If most rows of an epoch belong to different groups, merging their states costs more than folding the rows.
 _UNFOLDED_GROUPS_MIN = 1 << 10
@@ -99,9 +100,8 @@ def _results(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> t
     schema = spark_schema(query, rows, layout.results, outputs)
     if not _options_of(query).shows_kind(has_kinds=layout.has_kinds):
         return layout.results, schema
-    kind = st.StructField(
-        ROW_KIND, st.StringType(), nullable=layout.isolates
-    )  # dead letters have a row kind inside `dead_letter`
+    # Dead letters have a row kind inside `dead_letter`.
+    kind = kind_column(nullable=layout.isolates, kinds=CHANGES if _options_of(query).emit == "changelog" else UPDATES)
     return pa.schema([pa.field(ROW_KIND, pa.string()), *layout.results]), st.StructType([kind, *schema.fields])
 
 

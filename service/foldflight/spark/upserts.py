@@ -25,6 +25,7 @@ from foldflight.spark.columns import column_named, column_of, is_column, rejecti
 from foldflight.spark.errors import raise_error
 from foldflight.spark.grouping import check_buckets, refuse_doubles
 from foldflight.spark.months import as_intervals, as_months, carriers, in_months
+from foldflight.spark.rowkinds import kind_column
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.types import arrow_fields, check_keys, check_returned, equal_by, is_collated
 from foldflight.spark.upsertstream import upsert_stream
@@ -230,7 +231,7 @@ class _Upserts:
         kept = [{key: each.metadata[key] for key in (WATERMARK,) if key in each.metadata} for each in self.df.schema]
         named = zip(self.df.columns, sent, kept, strict=True)
         columns = [st.StructField(name, type_, metadata=metadata) for name, type_, metadata in named]
-        schema = st.StructType([st.StructField(ROW_KIND, st.StringType(), nullable=False), *columns])
+        schema = st.StructType([kind_column(nullable=False), *columns])
         advise(self.df)
         check_provider(self.df)
         check_workers(self.df.sparkSession)

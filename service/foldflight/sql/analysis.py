@@ -11,6 +11,8 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
+from foldflight.spark.columns import quoted
+from foldflight.spark.rowkinds import kinds_in, unsaid
 from foldflight.spark.versions.facts import newer_grammar
 from foldflight.spark.versions.sessions import condition_of, contexts_of, is_remote, message_of, quiet
 from foldflight.sql.blocks import Block, ParsedQuery
@@ -25,6 +27,9 @@ UNKNOWN_FUNCTION: Final = ("UNRESOLVED_ROUTINE", "UNRESOLVABLE_TABLE_VALUED_FUNC
 """Spark's conditions for a function that it does not know."""
 
 _DIFFERS: Final = "UNSUPPORTED_SUBQUERY_EXPRESSION_CATEGORY.NON_DETERMINISTIC_LATERAL_SUBQUERIES"
+ALL_COLUMNS: Final = "foldflight all columns"
+"""A column with all columns of the rows of a block, for their types."""
+
 _VIEW: Final = re.compile(r"foldflight_result_\d+_")
 _END: Final = re.compile(r"\n?== SQL|\s*SQLSTATE|;\s*line \d+ pos|\nJVM stacktrace|;\n'")
 # Spark 3.5 says "function".
@@ -171,6 +176,29 @@ class Analysis:
         """Return `rows_of` with the common table expressions that the block of this query sees."""
         sql = self.rows_of(block, select, edits, filtered=filtered)
         return self.seeing(query, block.span.start, sql, edits)
+
+    def rows_said(self, block: Block, options: Mapping[str, Any], read: Callable[[str], DataFrame]) -> DataFrame:
+        """Return the rows of a block, and all its columns in `ALL_COLUMNS`, which Spark analyses in the same step.
+
+        Args:
+            block: The block.
+            options: The options of the statement.
+            read: Returns the rows, given the text of a further item.
+
+        Raises:
+            SqlError: If the rows have kinds, and no option `row_kind` says what these mean.
+        """
+        if "row_kind" in options or "FROM" not in block.clauses:
+            return read("")
+        rows = read(f", struct(*) AS {quoted(ALL_COLUMNS)}")
+        remedy = (
+            "give sql the option row_kind='{name}', so that they retract, or row_kind=None to aggregate the changes "
+            "themselves"
+        )
+        columns = rows.schema[ALL_COLUMNS].dataType
+        for name, kinds in kinds_in(columns).items() if isinstance(columns, st.StructType) else ():
+            raise self.text.error(unsaid(name, kinds, "the SELECT", remedy), block.clause("FROM"))
+        return rows
 
     @staticmethod
     def rows_of(block: Block, select: str, edits: Edits, *, filtered: bool = True) -> str:

@@ -229,7 +229,15 @@ class BlockFold:
         if table is not None and not table.has_equivalent:
             raise table.misused(self.analysis.text)
         planning = BlockOver(
-            self.analysis, self.query, self.block, self.edits, self._names.new, self._aggregate, self._fitted, options
+            self.analysis,
+            self.query,
+            self.block,
+            self.edits,
+            self._names.new,
+            self._aggregate,
+            self._fitted,
+            options,
+            self.options,
         )
         return planning.planned(own, listed)
 
@@ -399,9 +407,14 @@ class BlockFold:
         select += arguments.select()
         if len({id(each.transport) for each in aggregates.values()}) > 1:
             raise CannotFoldError("its functions come from several connections")
-        source = analysis.rows_of(self.block, ", ".join(select) or "1 AS one", edits)
+        items = ", ".join(select) or "1 AS one"
+        source = analysis.rows_of(self.block, items, edits)
         try:
-            rows = self.df_of(source)
+            rows = analysis.rows_said(
+                self.block,
+                self.options,
+                lambda more: self.df_of(analysis.rows_of(self.block, items + more, edits) if more else source),
+            )
         except REFUSALS as error:
             self._refuse_row_kind()
             raise CannotFoldError(f"Spark refuses its rows: {said(error)}") from None

@@ -26,7 +26,7 @@ from foldflight.errors import FoldflightError
 from foldflight.functions.query.frame import FrameBound, WindowFrame, interval_of
 from foldflight.spark.over import over
 from foldflight.spark.versions.sessions import same_plan
-from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
+from foldflight.sql.analysis import ALL_COLUMNS, REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in, orderings
 from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, star_of, unaliased, written_items
@@ -86,6 +86,7 @@ class BlockOver:
         aggregate: Returns the use of a function that a call is, given what names the columns of expressions.
         fitted: Returns items of SELECT with arguments in the types that calls declare, and the uses over these.
         options: Further options of `over`, for streams.
+        of_statement: All options of the statement.
     """
 
     analysis: Analysis
@@ -96,6 +97,7 @@ class BlockOver:
     aggregate: Callable[[ParsedCall, Callable[[Span], str]], Aggregate]
     fitted: Callable[[DataFrame, Mapping[str, tuple[ParsedCall, Aggregate]]], tuple[list[str], dict[str, Aggregate]]]
     options: Mapping[str, Any] = field(default_factory=dict)
+    of_statement: Mapping[str, Any] = field(default_factory=dict)
     _select: list[str] = field(default_factory=list)
     _columns: list[str] = field(default_factory=list)
     _known: dict[str, str] = field(default_factory=dict)
@@ -248,6 +250,11 @@ class BlockOver:
 
     def _is_nested(self, *items: str) -> bool:
         return self.analysis.resolves(self._below(", ".join(f"isnull({item})" for item in items)))
+
+    def _rows(self, select: str) -> DataFrame:
+        return self.analysis.rows_said(self.block, self.of_statement, lambda more: self._df(select + more)).drop(
+            ALL_COLUMNS
+        )
 
     def _df(self, select: str) -> DataFrame:
         try:
@@ -438,10 +445,10 @@ class BlockOver:
 
     def _result(self, windows: Mapping[_Window, Mapping[str, tuple[ParsedCall, Aggregate]]]) -> DataFrame:
         if len(self._select) < len(self._columns):  # of a star
-            rows = self._df(", ".join(self._select)).toDF(*self._columns)
+            rows = self._rows(", ".join(self._select)).toDF(*self._columns)
         else:
             named = zip(self._select, self._columns, strict=True)
-            rows = self._df(", ".join(f"{sql} AS {quoted(name)}" for sql, name in named))
+            rows = self._rows(", ".join(f"{sql} AS {quoted(name)}" for sql, name in named))
         if rows.isStreaming and ROW_KIND in self._names_of_rows():
             raise CannotFoldError(f"OVER over a stream with a column {ROW_KIND}, which is one of changes, not of rows")
         try:

@@ -35,7 +35,7 @@ from foldflight.sql.meaning import (
     rewrite_source,
     uses_functions,
 )
-from foldflight.sql.text import Span, names_in
+from foldflight.sql.text import Edits, Span, names_in
 from foldflight.sql.windows import as_plain_tables, windowed_tables
 
 Plan = Literal["auto", "fold", "lifted", "lists"]
@@ -116,6 +116,10 @@ class Planner:
         if listed().isStreaming and (uses or self.options.get("emit")):
             raise self._refused_stream(query, uses=uses)
         if self.plan == "lists":
+            for each in query.walk():
+                for block in each.blocks:
+                    if own_calls(self.analysis, each, block):
+                        self._refuse_unsaid(each, block, self._lists)
             self._decide_all(query)
         if uses and not self.decisions:
             where = f"it is a query with {query.opaque}" if query.opaque else "its functions stand in PIVOT"
@@ -232,6 +236,7 @@ class Planner:
             folded = fold.planned(listed if query.is_whole(block) else alone, is_last=is_last)
         except CannotFoldError as error:
             may_stream = listed().isStreaming  # raises Spark's refusal of the query as it was written
+            self._refuse_unsaid(query, block, self._folds)
             self._decide(block, "lists", str(error))
             self._has_unfolded_stream |= may_stream and _is_stream(fold)
             rewrite_block(self.analysis, self._folds, query, block)
@@ -254,6 +259,15 @@ class Planner:
             self._of_streams.append(block.span)
             self._has_row_kinds |= folded.has_kinds
         return True
+
+    def _refuse_unsaid(self, query: ParsedQuery, block: Block, edits: Edits) -> None:
+        """Refuse rows with kinds in the list plan, unless an option says what these mean. Raises SqlError."""
+        try:
+            self.analysis.rows_said(
+                block, self.options, lambda more: self.analysis.df(self.analysis.below(query, block, f"1{more}", edits))
+            )
+        except (*REFUSALS, CannotFoldError):
+            return  # which the plan of the block tells
 
     def _refuse_changes(self, query: ParsedQuery, block: Block) -> None:
         """Refuse what takes each change of a folded stream for a row: aggregates count it, filters and joins lose it.

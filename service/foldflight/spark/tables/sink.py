@@ -28,6 +28,7 @@ from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.engine.targets import Target, is_key, netted, offsets_name
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.spark.columns import rejecting
+from foldflight.spark.rowkinds import refuse_unsaid
 from foldflight.spark.tables.address import KINDS, Address
 from foldflight.spark.tables.catalog import CatalogTable
 from foldflight.spark.tables.delta import DeltaTable
@@ -145,6 +146,8 @@ def _check_columns(changes: DataFrame, keys: Sequence[str]) -> None:
         raise RejectedError("SCHEMA_MISMATCH", "the stream has dead letters, which are no rows: write results(changes)")
     if len(names) != len(set(names)):
         raise RejectedError("SCHEMA_MISMATCH", f"the stream has two columns with one name: {', '.join(names)}")
+    if ROW_KIND not in names:
+        refuse_unsaid(changes, "write_table", f"rename it to {ROW_KIND}, or leave it out")
     for key in keys:
         if key not in names or key == ROW_KIND:
             raise RejectedError("SCHEMA_MISMATCH", f"the key {key} is no column of the stream: {', '.join(names)}")

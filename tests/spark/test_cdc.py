@@ -180,6 +180,45 @@ def test_events_of_a_real_connector(spark: Any, mode: str) -> None:
     assert "lacks its old row" in str(error_of(caught.value))
 
 
+def test_tombstones_of_kafka_delete(classic: Any) -> None:
+    """Also if the delete before them was compacted away; topics and partitions have offsets of their own."""
+    events = [
+        ("a", 0, 0, 1, event("c", after=OLD, source={"lsn": 10})),
+        ("a", 0, 1, 2, event("c", after=order(2, "bob", 3), source={"lsn": 11})),
+        ("a", 0, 2, 1, None),
+        ("a", 1, 0, 3, event("c", after=order(3, "cid", 4), source={"lsn": 12})),
+        ("b", 0, 0, 4, None),
+    ]
+    rows = [
+        (json.dumps({"id": id_}), each and json.dumps(each), topic, partition, offset)
+        for topic, partition, offset, id_, each in events
+    ]
+    frame = classic.createDataFrame(rows, "key STRING, value STRING, topic STRING, partition INT, offset BIGINT")
+    ordered = frame.where("topic = 'a'").repartition("topic", "partition").sortWithinPartitions("offset")
+    assert changes(from_debezium(ordered, SCHEMA, keys="id")) == [("+I", 2, "bob", 3), ("+I", 3, "cid", 4)]
+    assert len(changes(from_debezium(frame, SCHEMA))) == 3
+    with pytest.raises(PySparkException) as caught:
+        from_debezium(frame.where("topic = 'b'"), SCHEMA, keys="id").collect()
+    assert "a tombstone stands alone" in str(error_of(caught.value))
+    named = frame.select(sf.struct(sf.lit(1).alias("id")).alias("key"), "value")  # a key that was decoded already
+    assert len(changes(from_debezium(named, SCHEMA))) == 3
+
+
+@pytest.mark.parametrize("options", [{}, {"replica_identity": "full"}])
+def test_a_delete_with_nothing_but_its_key(classic: Any, options: Any) -> None:
+    """The connector's '' and 0 were retracted from the groups; a row that is so passes if the user says so."""
+    rows = from_debezium(kafka(classic, event("d", order(1, "", 0))), SCHEMA, **options)
+    if options:
+        assert changes(rows) == [("-D", 1, "", 0)]
+        return
+    with pytest.raises(PySparkException) as caught:
+        rows.collect()
+    error = error_of(caught.value)
+    assert error is not None
+    assert error.code == "SCHEMA_MISMATCH"
+    assert "may hold the key only" in str(error)
+
+
 def test_schema_of_events(classic: Any) -> None:
     """Types come from the schema blocks; a sample without any, or of several tables, is refused."""
     frame = classic.createDataFrame(
@@ -233,6 +272,8 @@ def test_schema_of_events(classic: Any) -> None:
         ({"keys": ["Id2"]}, "SCHEMA_MISMATCH", "keys names 'Id2'"),
         ({"table": "orders"}, "SIGNATURE", "table is 'orders', without its schema; write 'schema.orders'"),
         ({"missing": "ignore"}, "SIGNATURE", "missing is 'refuse' or 'null'"),
+        ({"replica_identity": "default"}, "SIGNATURE", "replica_identity is 'full' or left out, not 'default'"),
+        ({"replica_identity": "full", "keys": "id"}, "SIGNATURE", "leave replica_identity out"),
         ({"schema": "id BIGINT, row_kind STRING"}, "SCHEMA_MISMATCH", "already have a column row_kind"),
         (
             {"schema": "id BIGINT, debezium_sequence STRING", "keys": "id"},

@@ -10,13 +10,13 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Literal, get_args
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
@@ -24,7 +24,9 @@ from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.spark.cdc import refuse_taken, require_columns, split_changes, table_schema
 from foldflight.spark.connectvalues import Binary, Decimals, Decode, Described, Refused, Times, Words, decoder
+from foldflight.spark.replicaidentity import OldRows
 from foldflight.spark.rowkinds import kind_column
+from foldflight.spark.tombstones import Tombstones
 from foldflight.spark.upserts import upserts
 from foldflight.spark.versions.sessions import is_case_sensitive
 from foldflight.spark.versions.types import arrow_type, spark_type
@@ -36,6 +38,8 @@ Decoders = dict[str, Decode | None]
 Event = dict[str, Any]
 
 _VALUE: Final = "value"
+_KEY: Final = "key"
+_PARTITION: Final = "partition"
 _OFFSET: Final = "offset"
 _SEQUENCE: Final = "debezium_sequence"
 _DELETED: Final = "debezium_deleted"
@@ -68,6 +72,7 @@ def from_debezium(
     binary: Binary | None = None,
     table: str | None = None,
     missing: Literal["refuse", "null"] = "refuse",
+    replica_identity: Literal["full"] | None = None,
     buckets: int = 32,
 ) -> DataFrame:
     """Return the events of Debezium as rows with row kinds.
@@ -85,10 +90,13 @@ def from_debezium(
     the query, as do PostgreSQL's infinite times, and large values that an update did not send.
 
     Snapshots (`r`) and inserts (`c`) accumulate a row, deletes (`d`) retract one, and updates (`u`) do both. Messages
-    (`m`), heartbeats, transaction markers, changes of the schema and tombstones are skipped. The query fails at a
-    truncated table (`t`), and at an update or a delete whose `before` is NULL. PostgreSQL sends whole old rows only
-    after `ALTER TABLE ... REPLICA IDENTITY FULL`. Without it a delete has an old row in which the columns other than
-    the key are NULL, or empty or zero where they are NOT NULL; this is not noticed, so use `keys`.
+    (`m`), heartbeats, transaction markers and changes of the schema are skipped, and tombstones without `keys`. The
+    query fails at a truncated table (`t`), and at an update or a delete whose `before` is NULL.
+
+    PostgreSQL sends whole old rows only after `ALTER TABLE ... REPLICA IDENTITY FULL`. Without it the old row of a
+    delete has its key, and in the other columns NULL, zero, an empty text, or their DEFAULT. A delete whose old row may
+    be one fails the query. Kafka's `key` in the input and the schema block in the events tell this best; an honest row
+    may look so, too, and passes with `replica_identity="full"`.
 
     Args:
         df: A batch or streaming DataFrame: one row for each event. Without `schema` it has the columns `op`, `before`
@@ -98,8 +106,9 @@ def from_debezium(
             returns it. Columns that it leaves out are not read.
         keys: The columns of the primary key: the last row of each key is kept in the state (`upserts`), by the position
             in the log of the database. Then events that come again or in another order do no harm, `before` is
-            not needed, and flattened events (`ExtractNewRecordState` with `add.fields=op,lsn` or
-            `add.fields=op,source.file,source.pos,source.row`) are read, too.
+            not needed, tombstones delete (by the columns `key`, `partition` and `offset` of the input; with `table`,
+            those whose key has a schema block that names the table), and flattened events (`ExtractNewRecordState` with
+            `add.fields=op,lsn` or `add.fields=op,source.file,source.pos,source.row`) are read, too.
         decimals: Without schema block: the connector's `decimal.handling.mode`. With `precise`, the scale is that of
             the declared type.
         times: Without schema block: the connector's `time.precision.mode`, if it is `connect`, `microseconds`,
@@ -108,6 +117,8 @@ def from_debezium(
         binary: The connector's `binary.handling.mode`: `base64` (also for `bytes`) or `hex`.
         table: Only events of this table, `"schema.table"` (MySQL: `"database.table"`), if a topic has several.
         missing: What a declared column is that an event lacks: the query fails, or the column is NULL.
+        replica_identity: `"full"`: the database logs whole old rows (PostgreSQL: REPLICA IDENTITY FULL; MySQL:
+            `binlog_row_image=FULL`), so a delete of a row of zeros is one. Default: such deletes fail the query.
         buckets: For streams with `keys`: the number of parts of the state, fixed for the life of a checkpoint.
 
     Returns:
@@ -121,6 +132,12 @@ def from_debezium(
     words = _words(decimals, times, binary)
     if missing not in ("refuse", "null"):
         raise RejectedError("SIGNATURE", f"missing is 'refuse' or 'null', not {missing!r}")
+    if replica_identity not in (None, "full"):
+        raise RejectedError(
+            "SIGNATURE", f"replica_identity is 'full' or left out, not {replica_identity!r}; others need keys="
+        )
+    if replica_identity is not None and keys is not None:
+        raise RejectedError("SIGNATURE", "with keys= old rows are not read, so leave replica_identity out")
     if schema is None:
         if keys is not None or table is not None or words != ({}, Words()):
             raise RejectedError("SIGNATURE", "the other arguments are for JSON; give the schema of the table as well")
@@ -134,7 +151,6 @@ def from_debezium(
     row = st.StructType([st.StructField(each.name, each.dataType) for each in table_schema(df, schema)])
     key_names = [keys] if isinstance(keys, str) else None if keys is None else list(keys)
     _check_names(row, times, key_names)
-    has_offset = _OFFSET in df.columns
     reader = Reader(
         types={each.name: arrow_type(each.dataType) for each in row},
         words={name: words[0].get(name, words[1]) for name in row.names},
@@ -142,15 +158,30 @@ def from_debezium(
         fills_missing=missing == "null",
         is_case_sensitive=is_case_sensitive(df.sparkSession),
         keys=None if key_names is None else tuple(key_names),
+        has_whole_rows=replica_identity is not None,
+        is_stream=df.isStreaming,
     )
-    values = [sf.col(_VALUE).cast("binary").alias(_VALUE)]
+    values = [sf.col(name).cast("binary").alias(name) for name in _read_columns(df)]
     if key_names is not None:
-        values.append((sf.col(_OFFSET) if has_offset else sf.lit(0)).cast("bigint").alias(_OFFSET))
+        values += _places(df)
         output = [*row, st.StructField(_SEQUENCE, _POSITION), st.StructField(_DELETED, st.BooleanType())]
         rows = df.select(*values).mapInArrow(reader, st.StructType(output))
         kept = upserts(rows, keys=key_names, sequence_by=_SEQUENCE, deleted=_DELETED, buckets=buckets)
         return kept.drop(_SEQUENCE, _DELETED)
     return df.select(*values).mapInArrow(reader, st.StructType([kind_column(), *row]))
+
+
+def _read_columns(df: DataFrame) -> list[str]:
+    """Return the columns of bytes that the reader takes: the value, and the key as Kafka gives it."""
+    types = (st.BinaryType, st.StringType)
+    return [_VALUE, *(each.name for each in df.schema if each.name == _KEY and isinstance(each.dataType, types))]
+
+
+def _places(df: DataFrame) -> list[Column]:
+    """Return where in Kafka events are, as far as the input tells: the partition of the topic, and the offset."""
+    offset = sf.col(_OFFSET) if _OFFSET in df.columns else sf.lit(0)
+    parts = [sf.col(name).cast("string") for name in ("topic", _PARTITION) if name in df.columns]
+    return [sf.concat_ws("-", *parts, sf.lit("")).alias(_PARTITION), offset.cast("bigint").alias(_OFFSET)]
 
 
 def schema_of(events: DataFrame, *, table: str | None = None) -> st.StructType:
@@ -297,6 +328,8 @@ class Reader:
         fills_missing: Whether a column that an event lacks is NULL.
         is_case_sensitive: Whether names differ by case.
         keys: The primary key, if the last row of each key is kept.
+        has_whole_rows: Whether the user says that old rows are whole.
+        is_stream: Whether a stream reads the events.
     """
 
     types: dict[str, pa.DataType]
@@ -305,6 +338,9 @@ class Reader:
     fills_missing: bool
     is_case_sensitive: bool
     keys: tuple[str, ...] | None
+    has_whole_rows: bool = False
+    is_stream: bool = True
+    _old_rows: OldRows = field(default_factory=OldRows)
     _by_block: dict[bytes, Decoders] = field(default_factory=dict)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -312,19 +348,70 @@ class Reader:
         names = [*([] if self.keys else [ROW_KIND]), *self.types, *([_SEQUENCE, _DELETED] if self.keys else [])]
         own = {ROW_KIND: pa.string(), _SEQUENCE: arrow_type(_POSITION), _DELETED: pa.bool_()}
         schema = pa.schema([(name, self.types[name] if name in self.types else own[name]) for name in names])
+        tombstones = Tombstones(_SEQUENCE) if self.keys else None
         for batch in batches:
-            rows: list[Row] = []
-            offsets = batch.column(1).to_pylist() if self.keys else [0] * batch.num_rows
-            for value, offset in zip(batch.column(0).to_pylist(), offsets, strict=True):
-                if value is not None and value.strip() != b"null":  # tombstones
-                    rows += self._rows(value, offset)
-            columns = [pa.array([row[name] for row in rows], schema.field(name).type) for name in names]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            yield _batch(self._rows_of(batch, tombstones), schema)
+        if tombstones is not None and tombstones.is_waiting:
+            if not self.is_stream:
+                raise _refused(
+                    "a tombstone stands alone in what a task reads of its partition, so its place in the log of the "
+                    "database is not known; read the events in order (repartition('topic', 'partition')"
+                    ".sortWithinPartitions('offset')), or leave tombstones out (value IS NOT NULL)"
+                )
+            yield _batch(list(tombstones.rest()), schema)
 
-    def _rows(self, value: bytes, offset: int) -> list[Row]:
-        event, decoders = self._parsed(value)
-        if event is None:  # a tombstone with a schema block
-            return []
+    def _rows_of(self, batch: pa.RecordBatch, tombstones: Tombstones | None) -> list[Row]:
+        names, count = batch.schema.names, batch.num_rows
+        keys, partitions, offsets = (
+            batch.column(name).to_pylist() if name in names else [None] * count for name in (_KEY, _PARTITION, _OFFSET)
+        )
+        rows: list[Row] = []
+        for value, key, partition, offset in zip(
+            batch.column(_VALUE).to_pylist(), keys, partitions, offsets, strict=True
+        ):
+            event, decoders = self._parsed(b"null" if value is None else value)
+            if event is not None:
+                found = self._rows(event, decoders, offset or 0, value, key, has_key=_KEY in names)
+                if tombstones is not None and found:
+                    rows += tombstones.before(found[-1][_SEQUENCE], partition)
+                rows += found
+            elif tombstones is not None and _KEY in names:
+                row = self._tombstone(key)
+                rows += tombstones.placed(row, partition, offset or 0) if row is not None else ()
+        return rows
+
+    def _tombstone(self, message_key: bytes | None) -> Row | None:
+        """Return the row that a tombstone deletes, without its position; None if it is of another table."""
+        assert self.keys is not None
+        try:
+            key = None if message_key is None else _json(message_key)
+        except ValueError:
+            is_registered = (message_key or b"")[:1] == b"\0"
+            raise _refused(
+                "a tombstone has a key that is "
+                + ("written with a schema registry" if is_registered else f"not JSON: {_text_of(message_key)}")
+                + "; set the connector's key.converter to JSON, or leave the tombstones out (value IS NOT NULL)"
+            ) from None
+        decoders, block = self._undescribed, None
+        if isinstance(key, dict) and set(key) == {"schema", "payload"}:
+            key, block = key["payload"], key["schema"]
+            decoders = self._decoders(block)
+        if self.table is not None:  # tombstones do not name their tables, except in the schema block of the key
+            name = block.get("name") if isinstance(block, dict) else None
+            if not (isinstance(name, str) and f".{name}".endswith(f".{self.table}.Key")):
+                return None
+        if len(self.keys) == 1 and key is not None and not isinstance(key, dict | list):
+            key = {self.keys[0]: key}
+        if not isinstance(key, dict):
+            raise _refused(
+                f"a tombstone has the key {_text_of(key)}, which does not hold {', '.join(self.keys)}, the columns of "
+                "keys=; leave the tombstones out (value IS NOT NULL)"
+            )
+        return {**dict.fromkeys(self.types), **self._row(key, decoders, self.keys), _DELETED: True}
+
+    def _rows(
+        self, event: Any, decoders: Decoders, offset: int, value: bytes, key: bytes | None, *, has_key: bool
+    ) -> list[Row]:
         if not isinstance(event, dict):
             raise _refused(f"an event is not an object: {_text_of(value)}")
         op, source = event.get("op"), event.get("source")
@@ -350,6 +437,12 @@ class Reader:
             if before is None:
                 raise _refused(
                     f"an event lacks its old row, before; {_WHOLE_ROWS}, or give keys= to keep the last row of each key"
+                )
+            is_doubtful = op == "d" and not self.has_whole_rows
+            if is_doubtful and self._old_rows.is_invented(value, key, has_key=has_key):
+                raise _refused(
+                    f"the old row of a delete may hold the key only, and values of the connector: {_text_of(before)}; "
+                    f"{_WHOLE_ROWS} and write replica_identity='full', or give keys= to keep the last row of each key"
                 )
             rows.append({ROW_KIND: "-U" if op == "u" else "-D", **self._row(before, decoders)})
         if op != "d":
@@ -420,6 +513,8 @@ class Reader:
     def _parsed(self, value: bytes) -> tuple[Any, Decoders]:
         """Return the event without its schema block, and how to read its rows."""
         # The same block begins nearly all events of a table, and is longer than the rest: it is parsed once.
+        if value.strip() == b"null":
+            return None, self._undescribed
         head, found, rest = value.partition(b',"payload":')
         if found and head in self._by_block and rest.endswith(b"}"):
             try:
@@ -460,6 +555,11 @@ class Reader:
     def _undescribed(self) -> Decoders:
         """How to read events without a schema block."""
         return {name: decoder(type_, None, self.words[name]) for name, type_ in self.types.items()}
+
+
+def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _is_block(head: bytes) -> bool:

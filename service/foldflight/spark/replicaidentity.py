@@ -1,0 +1,130 @@
+"""Old rows of deletes in which only the key is of the database, and the connector has invented the rest.
+
+Without whole old rows in the log of the database (PostgreSQL's default replica identity, MySQL's minimal images), the
+old row of a delete holds the key. Debezium fills the other columns: NULL; in a NOT NULL column zero, an empty text or
+the like; and where a column has a DEFAULT, this. Such a row looks like one of the table, and retracting it is wrong.
+
+An old row is taken for one if all its columns but the key may be invented. The schema block of the event tells what is
+invented in each column, and Kafka's key which columns are the key. What they do not tell is estimated: up to
+`_DEFAULTS_MAX` columns may have a DEFAULT, and the rest must outnumber them. If there is neither a key nor a schema
+block, an empty text must be among them. An honest row may look like this, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+_DEFAULTS_MAX: Final = 2  # columns with a DEFAULT that no schema block tells
+_BLOCKS_MAX: Final = 1000
+# Texts that stand for zero: of numbers, dates and times of all modes, intervals, UUIDs, and base64 of bytes of zero.
+_ZERO_TIME: Final = r"00:00(:00(\.0+)?)?"
+_ZERO_ZONE: Final = r"(Z|[+-]00(:?00)?)?"
+_ZERO_TEXT: Final = re.compile(
+    r"|\s+|[0-]+|[-+]?0+\.0*|(A{4})*(AA==|AAA=|A{4})|\{\s*\}|\[\s*\]|P(T?0+(\.0+)?[YMWDHS])+(T(0+(\.0+)?[HMS])+)?"
+    rf"|{_ZERO_TIME}{_ZERO_ZONE}|1970-01-01([T ]{_ZERO_TIME})?{_ZERO_ZONE}"
+)
+
+
+@dataclass(frozen=True)
+class _Column:
+    """What a schema block says about a column."""
+
+    is_optional: bool
+    default: Any
+
+
+@dataclass
+class OldRows:
+    """Checks the old rows of deletes."""
+
+    _by_block: dict[bytes, dict[str, _Column] | None] = field(default_factory=dict)
+
+    def is_invented(self, event: bytes, key: bytes | None, *, has_key: bool) -> bool:
+        """Return whether the columns of the old row other than the key may be invented.
+
+        Args:
+            event: The JSON of a delete, with or without the schema block.
+            key: The key of its message.
+            has_key: Whether the key is known. If it is, and is none, the table has no primary key, and its old rows are
+                whole.
+        """
+        if has_key and (key is None or key.strip() in (b"", b"null")):
+            return False
+        message = json.loads(event)
+        payload = message.get("payload", message) if "schema" in message else message
+        before = payload.get("before")
+        if not isinstance(before, dict):
+            return False
+        columns = self._columns(event, message)
+        return _is_invented(before, columns, key_names(key) if has_key else None)
+
+    def _columns(self, event: bytes, message: Mapping[str, Any]) -> dict[str, _Column] | None:
+        """Return what the schema block says; None without one."""
+        if not isinstance(message.get("schema"), dict):
+            return None
+        head = event.partition(b',"payload":')[0]
+        if head not in self._by_block:
+            columns = _columns_of(message["schema"])
+            if len(self._by_block) >= _BLOCKS_MAX:
+                return columns
+            self._by_block[head] = columns
+        return self._by_block[head]
+
+
+def key_names(key: bytes | None) -> frozenset[str] | None:
+    """Return the columns of a primary key, given the key of a message; None if it does not tell."""
+    try:
+        parsed = json.loads(key or b"")
+    except ValueError:
+        return None
+    if isinstance(parsed, dict) and set(parsed) == {"schema", "payload"}:
+        parsed = parsed["payload"]
+    return frozenset(parsed) if isinstance(parsed, dict) else None
+
+
+def _columns_of(block: Mapping[str, Any]) -> dict[str, _Column] | None:
+    fields = block.get("fields")
+    rows = [each for each in fields if isinstance(each, dict)] if isinstance(fields, list) else []
+    for each in rows:
+        if each.get("field") == "before" and isinstance(each.get("fields"), list):
+            return {
+                str(column["field"]): _Column(bool(column.get("optional")), column.get("default"))
+                for column in each["fields"]
+                if isinstance(column, dict) and "field" in column
+            }
+    return None
+
+
+def _is_invented(
+    before: Mapping[str, Any], columns: Mapping[str, _Column] | None, of_key: Collection[str] | None
+) -> bool:
+    others = {name: value for name, value in before.items() if of_key is None or name not in of_key}
+    if of_key is not None and columns is not None and columns.keys() >= others.keys():
+        return bool(others) and all(_may_be_invented(value, columns[name]) for name, value in others.items())
+    if of_key is None and columns is None and "" not in others.values():
+        return False  # nothing tells which columns may be NULL, and 0 and NULL alone are of honest rows, too
+    own = [name for name, value in others.items() if not _may_be_invented(value, (columns or {}).get(name))]
+    invented = len(others) - len(own)
+    if columns is not None and any(name not in columns or columns[name].is_optional for name in own):
+        return False  # the key has no optional column, and defaults are known
+    doubtful = len(own) - (1 if of_key is None else 0)
+    return doubtful <= (_DEFAULTS_MAX if columns is None else _DEFAULTS_MAX - 1) and invented > max(doubtful, 0)
+
+
+def _may_be_invented(value: Any, column: _Column | None) -> bool:
+    """Return whether the connector puts such a value into a column whose value it does not know."""
+    if value is None or (column is not None and column.default is not None and value == column.default):
+        return True
+    return (column is None or not column.is_optional) and _is_zero(value)
+
+
+def _is_zero(value: Any) -> bool:
+    if isinstance(value, str):
+        return _ZERO_TEXT.fullmatch(value) is not None
+    if isinstance(value, dict):  # a decimal with its scale; a geometry
+        return all(each is None or _is_zero(each) for each in value.values())
+    return not value

@@ -12,12 +12,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, TimestampType
 
 from foldflight import FoldflightError, RejectedError, connect, udaf
 from foldflight.spark import group_by, tumble
+from foldflight.spark.errors import error_of
 from tests.spark import spark_functions
+from tests.spark_sessions import since_spark
 
 
 @pytest.fixture(scope="module")
@@ -435,3 +438,17 @@ def test_a_misspelled_column_logs_nothing(df: Any) -> None:
     finally:
         logger.removeHandler(handler)
     assert records == []
+
+
+@since_spark("4.3", "real-time mode in Python")
+def test_a_stream_in_real_time_mode(classic: Any, embedded: Any, tmp_path: Path) -> None:
+    """What Spark says of the trigger becomes an error that tells the triggers with which the query runs."""
+    counted = group_by(classic.readStream.format("rate").load(), "value").agg(n=embedded["count"]())
+    writer = counted.writeStream.format("console").outputMode("update").option("checkpointLocation", str(tmp_path))
+    query = writer.trigger(realTime="5 minutes").start()
+    with pytest.raises(PySparkException) as caught:
+        query.awaitTermination(60)
+    found = error_of(caught.value)
+    assert isinstance(found, RejectedError)
+    assert found.code == "SETTINGS"
+    assert "start the query with trigger(processingTime=...)" in found.message

@@ -13,6 +13,7 @@ from pyspark.sql import functions as sf
 from foldflight import RejectedError
 from foldflight.client import Functions
 from foldflight.spark import configure, group_by, settings
+from tests.spark_sessions import since_spark
 
 BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -49,6 +50,21 @@ def test_lz4_of_batches_is_warned_of(classic: Any, capsys: pytest.CaptureFixture
         told = capsys.readouterr().out.splitlines()
         assert [line.startswith(f"{name}: lz4 stays") for line in told] == [True] * lines
     session.conf.unset(name)
+
+
+@since_spark("4.1", "idle timeouts of Python workers")
+def test_short_idle_timeouts_are_warned_of(classic: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A session that ends silent workers early is told how long a task may be silent; the setting is the user's."""
+    session = classic.newSession()
+    kill, seconds = (f"spark.sql.execution.pyspark.udf.{name}" for name in ("killOnIdleTimeout", "idleTimeoutSeconds"))
+    configure(session)
+    capsys.readouterr()
+    for kills, limit, lines in (("true", 60, 1), ("true", 300, 0), ("true", 0, 0), ("false", 60, 0)):
+        session.conf.set(kill, kills)
+        session.conf.set(seconds, str(limit))
+        assert configure(session) == {}
+        told = capsys.readouterr().out.splitlines()
+        assert [line.startswith(f"{seconds}: 60 stays, and {kill} ends") for line in told] == [True] * lines
 
 
 def _sizes(batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:

@@ -91,3 +91,25 @@ def test_a_checkpoint_that_was_moved_tells_what_to_do(said: str) -> None:
     assert "old/prices/state/0/_stateSchema/default/0_a, where it was before" in found.message
     assert "upgrade_checkpoint" in found.message
     assert error_of(PySparkException("permission denied: /old/state/0/_stateSchema/default/0_a")) is None
+
+
+def test_stateful_queries_in_real_time_mode_are_told_what_to_do() -> None:
+    """Spark takes them for a damaged checkpoint; what it refuses by name tells what helps, too."""
+    damaged = (
+        "[STDS_FAILED_TO_READ_OPERATOR_METADATA] Failed to read the operator metadata for "
+        "checkpointLocation=file:/new/checkpoint and batchId=-1.\nEither the file does not exist, or is corrupted."
+    )
+    found = error_of(PySparkException(damaged))
+    assert isinstance(found, RejectedError)
+    assert found.code == "SETTINGS"
+    assert "no metadata of the state in file:/new/checkpoint. With trigger(realTime=...)" in found.message
+    for condition, helps in (
+        ("OPERATOR_OR_SINK_NOT_IN_ALLOWLIST", "realTimeMode.allowlistCheck"),
+        ("CHECKPOINT_FORMAT_V1_NOT_SUPPORTED", "begin with a new checkpoint"),
+        ("INPUT_STREAM_NOT_SUPPORTED", "Spark's message says"),
+    ):
+        found = error_of(PySparkException(f"[STREAMING_REAL_TIME_MODE.{condition}] Streaming real-time mode: x"))
+        assert isinstance(found, RejectedError)
+        assert condition in found.message
+        assert helps in found.message
+        assert "trigger(processingTime=...)" in found.message

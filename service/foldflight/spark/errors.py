@@ -34,6 +34,11 @@ _MISSING_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '(fol
 _SCHEMA_FILE: Final = re.compile(r"\S*/state/\d+/_stateSchema/[^\s'\"]+")
 _NOT_FOUND: Final = re.compile(r"does not exist|not found|no such file|FileNotFound", re.IGNORECASE)
 
+# What Spark says of a query in real-time mode that it does not run.
+_REAL_TIME: Final = re.compile(r"\[STREAMING_REAL_TIME_MODE\.([A-Z0-9_]+)\]")
+_NO_METADATA: Final = re.compile(r"\[STDS_FAILED_TO_READ_OPERATOR_METADATA\].*?checkpointLocation=(\S+)", re.DOTALL)
+_IN_EPOCHS: Final = "group_by and over run in epochs: start the query with trigger(processingTime=...), or without one"
+
 
 def error_of(error: PySparkException) -> FoldflightError | None:
     """Return foldflight's error that made a Spark query fail, or None if it failed for another reason.
@@ -48,7 +53,9 @@ def error_of(error: PySparkException) -> FoldflightError | None:
             code, message = by_spark.groups()
             return _CLASS_OF_CODE[code](code, message)
         missing = _MISSING_MODULE.search(text)
-        return moved_checkpoint(error) if missing is None else _missing_module(missing[1])
+        if missing is not None:
+            return _missing_module(missing[1])
+        return moved_checkpoint(error) or _real_time_error(text)
     cls, code = raised[-1].groups()
     # The text of an error ends with its pointer. Spark adds its own after it: of a stream the state and the plan.
     said, _, _ = text[raised[-1].end() :].partition(f"\n{pointer(code)}")
@@ -88,6 +95,31 @@ def moved_checkpoint(error: Exception) -> FoldflightError | None:
         f"the checkpoint was moved, copied or restored elsewhere: Spark looks for its file {found[0]}, where it was "
         "before. While the query is stopped, call foldflight.spark.upgrade_checkpoint(checkpoint) once, with the "
         "folder where the checkpoint is now",
+    )
+
+
+def _real_time_error(text: str) -> FoldflightError | None:
+    """Return the error of a query that does not run in real-time mode; None if Spark failed for other reasons.
+
+    Spark takes stateful operators in Python for a damaged checkpoint there, also where the checkpoint is new.
+    """
+    if found := _NO_METADATA.search(text):
+        return errors.RejectedError(
+            "SETTINGS",
+            f"Spark finds no metadata of the state in {found[1]}. With trigger(realTime=...) it says so of each "
+            f"stateful query in Python, also if the checkpoint is new: {_IN_EPOCHS}. With another trigger, files of "
+            "the checkpoint are missing or damaged: restore them, or begin with a new checkpoint",
+        )
+    found = _REAL_TIME.search(text)
+    if found is None:
+        return None
+    helps = {
+        "OPERATOR_OR_SINK_NOT_IN_ALLOWLIST": "Spark runs with_columns there after "
+        'spark.conf.set("spark.sql.streaming.realTimeMode.allowlistCheck", "false")',
+        "CHECKPOINT_FORMAT_V1_NOT_SUPPORTED": "begin with a new checkpoint, or go on with the trigger of before",
+    }.get(found[1], "Spark's message says which part of the query it is")
+    return errors.RejectedError(
+        "SETTINGS", f"Spark does not run this query in real-time mode ({found[1]}). {helps}; {_IN_EPOCHS}"
     )
 
 

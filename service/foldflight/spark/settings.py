@@ -62,6 +62,13 @@ _LOCAL: Final = (
         "faster renames of files",
     ),
 )
+# Whether Spark ends a Python worker that is silent, and for how many seconds.
+_IDLE: Final = (
+    ("spark.sql.execution.pyspark.udf.killOnIdleTimeout", "spark.sql.execution.pyspark.udf.idleTimeoutSeconds"),
+    ("spark.python.worker.killOnIdleTimeout", "spark.python.worker.idleTimeoutSeconds"),
+)
+# The longest silence of a task: 20 s for each function that is compiled, and `patience_s` and `deadline_s`.
+_IDLE_S_LEAST: Final = 300
 
 
 def configure(
@@ -105,6 +112,13 @@ def configure(
             f"{_CODEC}: lz4 stays, and Python cannot read the batches in which all texts of a column are empty: "
             "Spark writes them wrongly. Set zstd or none"
         )
+    for kill, seconds in _IDLE:
+        limit = spark.conf.get(seconds, None) or "0"
+        if (spark.conf.get(kill, None) or "").lower() == "true" and 0 < int(limit) < _IDLE_S_LEAST:
+            print(  # noqa: T201
+                f"{seconds}: {limit} stays, and {kill} ends a worker that is silent so long, as while a function is "
+                f"compiled or a server is tried again. Set {_IDLE_S_LEAST} or more"
+            )
     return changed
 
 

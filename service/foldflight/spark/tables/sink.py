@@ -137,6 +137,12 @@ def _trigger(written: object) -> dict[str, Any]:
             return {"availableNow": True}
         case {"processingTime": str(interval), **others} if not others:
             return {"processingTime": interval}
+        case {"realTime": _} | {"continuous": _}:
+            raise RejectedError(
+                "SETTINGS",
+                f"trigger is {written!r}, which sends each row on its own, and write_table writes the rows of an epoch "
+                "in one transaction of the table; write '1 second', or leave the trigger out",
+            )
     raise RejectedError("SETTINGS", f"trigger is {written!r}; write '10 seconds', or 'available now'")
 
 

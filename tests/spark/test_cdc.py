@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import os
 import random
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from foldflight.spark import (
     group_by,
     schema_of,
     split_changes,
+    upserts,
     write_table,
 )
 from foldflight.spark.errors import error_of
@@ -502,3 +504,97 @@ def test_texts_of_a_bounded_length(classic: Any) -> None:
         rows = from_debezium(kafka(classic, event("c", None, row)), schema)
         assert [(each.id, each.name, each.tags) for each in rows.collect()] == [(1, "ann", ["a"])]
         assert rows.schema["name"].dataType == st.StringType()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("i", "many", "many"),
+        ("i", 1.5, "1.5"),
+        ("i", 2**70, "1180591620717411303424"),
+        ("b", "%%", "%%"),
+        ("l", [1, "x"], '[1,"x"]'),
+        ("f", "x", "x"),
+        ("o", 5, "5"),
+        ("m", "x", "x"),
+    ],
+)
+def test_damaged_values_of_maxwell_are_named(classic: Any, name: str, value: Any, shown: str) -> None:
+    """Spark's own error, which named no column, is ours."""
+    schema = "i BIGINT, b BINARY, l ARRAY<INT>, f DOUBLE, o BOOLEAN, m DECIMAL(10,2), s STRUCT<a: INT>"
+    row = {"i": 1, "b": "AP8Q", "l": [1], "f": 1.5, "o": True, "m": 2.5, "s": {"a": 1}}
+    good = {"type": "update", "data": row, "old": {"l": [2]}}
+    for written in ({**good, "data": {**row, name: value}}, {**good, "old": {name: value}}):
+        with pytest.raises(PySparkException) as caught:
+            from_maxwell(kafka(classic, good, written), schema).collect()
+        said = str(error_of(caught.value))
+        assert f"the column {name} of an event has the value '{shown}', which" in said
+    found = from_maxwell(kafka(classic, good), schema).collect()
+    assert [(each.row_kind, each.l, each.s.a, each.o) for each in found] == [("-U", [2], 1, True), ("+U", [1], 1, True)]
+
+
+@pytest.mark.parametrize(
+    ("read", "value", "said"),
+    [
+        (
+            from_maxwell,
+            '{"type": "insert", "data": {',
+            "is not JSON of Maxwell, or has no type: {.type.: .ins",
+        ),
+        (from_canal, "[5]", r"an event is not JSON of Canal, or has no type: \[5\]"),
+        (from_canal, '{"data": [{"id": 1}], "type": "INSERT"}', "Flink's canal-json.*from_debezium"),
+        (from_canal, '{"type": "INSERT", "data": [{"id": "1"}], "isDdl": false, "_tidb": {"commitTs": 5}}', "TiCDC"),
+        (from_canal, '{"type": "TIDB_WATERMARK", "isDdl": false, "data": null}', "is of TiCDC.*protocol=debezium"),
+    ],
+)
+def test_other_formats_are_refused_by_name(classic: Any, read: Any, value: str, said: str) -> None:
+    """With what to use. Values of Canal are texts, whose quotes, braces and backslashes mean nothing."""
+    frame = classic.createDataFrame([(value,)], "value STRING")
+    with pytest.raises(PySparkException, match=said) as caught:
+        read(frame, "id BIGINT").collect()
+    error = error_of(caught.value)
+    assert error is not None
+    assert error.code == "SCHEMA_MISMATCH"
+    odd = json.dumps({"type": "INSERT", "data": [{"id": '}, 5 "\\\\"', "n": None}, {"n": ""}]})
+    odds = from_canal(classic.createDataFrame([(odd,)], "value STRING"), "id STRING, n STRING", missing="null")
+    assert sorted(map(tuple, odds.collect()), key=str) == [("+I", '}, 5 "\\\\"', None), ("+I", None, "")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("1 AS id, 2 AS `__$operation`", "SQL Server's change tables: group_by.*row_kind='__\\$operation'"),
+        ("1 AS id, 'I' AS Op", "AWS DMS.*upserts"),
+        ("1 AS id, 'insert' AS _change_type", "row_kind='_change_type', row_kinds=DELTA_CHANGES"),
+        ("1 AS id, 'I' AS op_type", "Oracle GoldenGate.*split_changes"),
+        ("1 AS id, '+I' AS rowkind", "Paimon"),
+    ],
+)
+def test_rows_of_other_tools_are_refused_by_name(classic: Any, columns: str, said: str) -> None:
+    with pytest.raises(RejectedError, match=said):
+        from_debezium(classic.range(1).selectExpr(*columns.split(", ")))
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("insert", "DELTA_CHANGES"), ("U", "AWS DMS.*upserts"), ("c", "from_debezium"), ("x", "is no row kind")],
+)
+def test_codes_that_are_no_row_kinds_are_named(classic: Any, embedded: Functions, code: str, said: str) -> None:
+    rows = classic.createDataFrame([(code, 1)], "k STRING, v INT")
+    with pytest.raises(PySparkException) as caught:
+        group_by(rows, "v", row_kind="k").agg(n=embedded["count"]()).collect()
+    assert re.search(said, str(error_of(caught.value)))
+    numbered = rows.selectExpr("2 AS `__$operation`", "v")
+    with pytest.raises(RejectedError, match="SQL Server"):
+        group_by(numbered, "v", row_kind="__$operation")
+    kinds = {"1": "-D", "2": "+I", "3": "-U", "4": "+U"}
+    found = group_by(numbered, "v", row_kind="__$operation", row_kinds=kinds).agg(n=embedded["count"]())
+    assert [tuple(row) for row in found.collect()] == [(1, 1)]
+
+
+def test_rows_of_dms_with_keys(classic: Any) -> None:
+    """I, U and D with the whole new row; the columns of a deleted row are not read."""
+    rows = [("I", 1, "a", 1), ("U", 1, "b", 2), ("I", 2, "c", 3), ("D", 2, None, 4)]
+    frame = classic.createDataFrame(rows, "Op STRING, id INT, v STRING, at INT")
+    found = upserts(frame, keys="id", sequence_by="at", deleted="Op = 'D'")
+    assert [(row.id, row.v) for row in found.collect()] == [(1, "b")]

@@ -30,6 +30,7 @@ from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
 from foldflight.spark.columns import column_of, quoted, rejecting
+from foldflight.spark.dialects import of_columns
 from foldflight.spark.errors import raise_error
 from foldflight.spark.rowkinds import CHANGES, metadata_of
 
@@ -49,6 +50,9 @@ _TIMESTAMP: Final = (
     r"^\s*[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}"
     r"([ T][0-9]{1,2}:[0-9]{1,2}(:[0-9]{1,2}(\.[0-9]{0,6}0*)?)?\s*([zZ+-].*)?)?\s*$"
 )
+_SHOWN_CHARS: Final = 80
+_TEXT: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_TEXTS_ONLY: Final = rf"^\s*\[(?:\s*+\{{(?:\s*+{_TEXT}\s*+:\s*+(?:{_TEXT}|null)\s*+,?+)*+\s*+\}}\s*+,?+)*+\s*\]\s*$"
 _INSERTS, _UPDATES, _DELETES = "+I", "+U", "-D"
 _MAXWELL = {"insert": _INSERTS, "bootstrap-insert": _INSERTS, "update": _UPDATES, "delete": _DELETES}
 _CANAL = {"INSERT": _INSERTS, "UPDATE": _UPDATES, "DELETE": _DELETES}
@@ -133,20 +137,30 @@ def from_maxwell(
     row = table_schema(df, schema)
     _check_missing(missing)
     wide = st.StructType([st.StructField(field.name, _wide(field.dataType)) for field in row])
-    texts = _json(f"data {_ANY_ROW}, old {_ANY_ROW}").alias("texts")
-    events = _parsed(df, _changed(wide), texts=texts).select(f"{_VALUE}.*", "texts")
-    kind, data, old = sf.col("type"), sf.col("data"), sf.col("old")
-    data_texts, old_texts = sf.col("texts.data"), sf.col("texts.old")
+    require_columns(df, (_VALUE,), "name the column of JSON so")
+    strict = st.StructType([each for each in wide if _is_nested(each.dataType)])
+    # Spark's own error for a damaged value names no column, so such values are NULL first; within structs it is kept.
+    parsed = {
+        "texts": _json(f"type STRING, data {_ANY_ROW}, old {_ANY_ROW}", "PERMISSIVE"),
+        "values": _json(_changed(wide), "PERMISSIVE"),
+        "nested": _json(_changed(strict), "FAILFAST") if strict.names else sf.lit(None),
+    }
+    events = df.where(sf.col(_VALUE).isNotNull()).select(_VALUE, *(each.alias(name) for name, each in parsed.items()))
+    events = events.select(_kind("texts.type", "Maxwell").alias("type"), *parsed)
+    kind, data_texts, old_texts = sf.col("type"), sf.col("texts.data"), sf.col("texts.old")
+    new_values, old_values = (
+        sf.struct(*(sf.col(_place(each.name, strict, of)).alias(each.name) for each in wide)) for of in ("data", "old")
+    )
     is_row = kind.isin([*_MAXWELL])
     read = events.select(
         "type",
-        sf.when(is_row, _typed(data, data_texts, row, missing)).alias("data"),
-        sf.when(is_row, _typed(old, old_texts, row, "null")).alias("old"),
+        sf.when(is_row, _typed(new_values, data_texts, row, missing)).alias("data"),
+        sf.when(is_row, _typed(old_values, old_texts, row, "null")).alias("old"),
         sf.map_keys(old_texts).alias("names"),
     )
-    before = sf.when(kind == "update", _overlaid(row, data, old, sf.col("names")))
+    before = sf.when(kind == "update", _overlaid(row, sf.col("data"), sf.col("old"), sf.col("names")))
     return split_changes(
-        read.select("type", "data", before.otherwise(data).alias("old")),
+        read.select("type", "data", before.otherwise(sf.col("data")).alias("old")),
         op="type",
         before="old",
         after="data",
@@ -177,12 +191,10 @@ def from_canal(
     row = table_schema(df, schema)
     _check_missing(missing)
     require_columns(df, (_VALUE,), "name the column of JSON so")
-    rows = sf.from_json(
-        sf.col(_VALUE).cast("string"),
-        f"type STRING, data ARRAY<{_ANY_ROW}>, old ARRAY<{_ANY_ROW}>",
-        {"mode": "FAILFAST"},
-    )
-    read = df.where(sf.col(_VALUE).isNotNull()).select(rows.alias(_VALUE)).select(f"{_VALUE}.*")
+    of_tidb = "isDdl STRING, _tidb STRING"
+    rows = _json(f"type STRING, data ARRAY<{_ANY_ROW}>, old ARRAY<{_ANY_ROW}>, {of_tidb}", "PERMISSIVE")
+    events = df.where(sf.col(_VALUE).isNotNull()).select(_VALUE, rows.alias("parsed"))
+    read = events.select(_of_canal(_kind("parsed.type", "Canal")).alias("type"), "parsed.data", "parsed.old")
     parts = sf.arrays_zip("data", sf.coalesce("old", sf.array()).alias("old"))
     # Events without rows are kept, because some of them must be refused.
     events = read.select("type", sf.explode_outer(parts).alias(_ROW)).select("type", f"{_ROW}.*")
@@ -253,16 +265,44 @@ def table_schema(df: DataFrame, schema: str | st.StructType) -> st.StructType:
         return df.sparkSession.createDataFrame([], _BOUNDED_TEXT.sub("STRING", schema)).schema
 
 
-def _parsed(df: DataFrame, envelope: st.StructType, **more: Column) -> DataFrame:
-    """Return the events in the column `value` as structs, with additional columns and without tombstones."""
-    require_columns(df, (_VALUE,), "name the column of JSON so")
-    events = df.where(sf.col(_VALUE).isNotNull())
-    return events.select(_json(envelope).alias(_VALUE), *(column.alias(name) for name, column in more.items()))
+def _json(type_: st.StructType | str, mode: Literal["PERMISSIVE", "FAILFAST"]) -> Column:
+    """Return the JSON in the column `value`."""
+    return sf.from_json(sf.col(_VALUE).cast("string"), type_, {"mode": mode})
 
 
-def _json(type_: st.StructType | str) -> Column:
-    """Return the JSON in the column `value`; damaged JSON fails the query."""
-    return sf.from_json(sf.col(_VALUE).cast("string"), type_, {"mode": "FAILFAST"})
+def _kind(type_: str, tool: str) -> Column:
+    """Return the type of an event; the query fails at an event without one, or that is not JSON."""
+    shown = sf.coalesce(sf.substring(sf.col(_VALUE).cast("string"), 1, _SHOWN_CHARS), sf.lit("bytes that are no text"))
+    wrong = _refused(sf.concat(sf.lit(f"an event is not JSON of {tool}, or has no type: "), shown), "")
+    return sf.coalesce(type_, wrong)
+
+
+def _of_canal(kind: Column) -> Column:
+    """Return the type of an event; the query fails at events of other tools in the format of Canal."""
+    remedy = "; let it write Debezium's format (protocol=debezium), and use from_debezium(df, schema, keys=...)"
+    is_tidb = sf.col("parsed._tidb").isNotNull() | (kind == "TIDB_WATERMARK")
+    tidb = _refused(sf.lit("an event is of TiCDC, which sends rows again in the format of Canal"), remedy)
+    # Canal's own events have the member isDdl, and their values are texts.
+    values = sf.get_json_object(sf.col(_VALUE).cast("string"), "$.data")
+    is_flink = sf.col("parsed.isDdl").isNull() & kind.isin([*_CANAL]) & ~values.rlike(_TEXTS_ONLY)
+    remedy = (
+        ", as Flink's canal-json writes it, with BINARY in another form than Canal's; let Flink write debezium-json, "
+        "and use from_debezium(df, schema, binary='base64')"
+    )
+    flink = _refused(sf.lit("the values of an event are not all texts"), remedy)
+    return sf.when(is_tidb, tidb).when(is_flink, flink).otherwise(kind)
+
+
+def _place(name: str, strict: st.StructType, of: str) -> str:
+    """Return the value of a column among what Maxwell's event was parsed to."""
+    return f"{'nested' if name in strict.names else 'values'}.{of}.{quoted(name)}"
+
+
+def _is_nested(type_: st.DataType) -> bool:
+    """Return whether a value of a type has members, which would be NULL if they are damaged."""
+    while isinstance(type_, st.ArrayType):
+        type_ = type_.elementType
+    return isinstance(type_, (st.StructType, st.MapType))
 
 
 def _changed(rows: st.DataType) -> st.StructType:
@@ -361,6 +401,5 @@ def require_columns(df: DataFrame, names: Iterable[str], remedy: str) -> None:
     """Refuse a DataFrame that lacks columns. Raises RejectedError SCHEMA_MISMATCH."""
     missing = [name for name in names if name not in df.columns]
     if missing:
-        raise RejectedError(
-            "SCHEMA_MISMATCH", f"there is no column {missing[0]} among {', '.join(df.columns)}; {remedy}"
-        )
+        hint = of_columns(df.columns) or remedy
+        raise RejectedError("SCHEMA_MISMATCH", f"there is no column {missing[0]} among {', '.join(df.columns)}; {hint}")

@@ -23,6 +23,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Call, Order, RowKind, can_widen, parse_type, sql_name
 from foldflight.functions.types.arrow import is_json
+from foldflight.spark.dialects import of_code, of_columns
 from foldflight.spark.errors import raise_error
 from foldflight.spark.rowkinds import refuse_updates
 from foldflight.spark.types import check_compared, result_type
@@ -550,7 +551,8 @@ def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, 
         raise RejectedError(
             "SCHEMA_MISMATCH",
             f"{role} is {type_.simpleString()}, and row kinds are texts ({_KINDS}); map its values to "
-            "row kinds: row_kinds={...: '+I', ...: '-D'}",
+            "row kinds: row_kinds={...: '+I', ...: '-D'}"
+            + (f"; {hint}" if isinstance(written, str) and (hint := of_columns([written])) else ""),
         )
     refuse_updates(df, kind)
     return kind
@@ -574,5 +576,5 @@ def _kind_number(kind: Column) -> Column:
     for each in RowKind:
         number = number.when(kind.isin(each.short, each.name), sf.lit(int(each)))
     shown = sf.coalesce(kind.cast("string"), sf.lit("NULL"))
-    wrong = raise_error("SCHEMA_MISMATCH", shown, f" is no row kind; the kinds are {_KINDS}")
+    wrong = raise_error("SCHEMA_MISMATCH", shown, f" is no row kind; the kinds are {_KINDS}", of_code(kind))
     return number.otherwise(wrong).cast("tinyint")

@@ -24,6 +24,7 @@ from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.spark.cdc import refuse_taken, require_columns, split_changes, table_schema
 from foldflight.spark.connectvalues import Binary, Decimals, Decode, Described, Refused, Times, Words, decoder
+from foldflight.spark.dialects import of_event
 from foldflight.spark.replicaidentity import OldRows
 from foldflight.spark.rowkinds import kind_column
 from foldflight.spark.tombstones import Tombstones
@@ -458,6 +459,8 @@ class Reader:
         is_schema_change = "source" in names and not names.isdisjoint({"ddl", "tableChanges"})
         if names.isdisjoint(_FLATTENED) and (is_heartbeat or names >= _TRANSACTION or is_schema_change):
             return []
+        if tool := of_event(event):
+            raise _refused(f"an event is not of Debezium, {tool}: {_text_of(value)}")
         if self.keys is None:
             raise _refused(
                 "an event has no operation op, so it is flattened (ExtractNewRecordState) or not of Debezium: "

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from foldflight import FoldflightError
 from foldflight.compiler import Programs
 from foldflight.compiler.program import Program
-from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.rows import Column, Rows
 from foldflight.fold.signing import StateSigner
@@ -105,7 +105,7 @@ def chunks(draw: st.DrawFn, bound: BoundFunction, samples: Samples) -> list[Rows
 
 def folds_alike(
     bound: BoundFunction,
-    make: Callable[[], Accumulators],
+    make: Callable[[], GroupsAccumulator],
     data: st.DataObject,
     samples: Samples = VALUES,
     *,
@@ -125,40 +125,40 @@ def folds_alike(
     every = np.arange(SLOTS + 2, dtype=np.int32)
     one, other, third, fourth = interpreted(bound), make(), interpreted(bound), make()
     for rows in data.draw(chunks(bound, samples)):
-        if not same(lambda target, rows=rows: target.fold(rows), one, other):
+        if not same(lambda target, rows=rows: target.update(rows), one, other):
             return
-        if not same(lambda target: target.states(every[:3]), one, other, unordered=unordered):
+        if not same(lambda target: target.state(every[:3]), one, other, unordered=unordered):
             return
-        states = one.states(every[:3])
-        if not same(lambda target: target.outputs(every), one, other):
+        states = one.state(every[:3])
+        if not same(lambda target: target.evaluate(every), one, other):
             return
         if row_by_row:
             kept = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), np.bool_)
             asked = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), np.bool_)
             asked = data.draw(st.sampled_from([None, asked]))
-            if not same(lambda target, rows=rows, each=(kept, asked): target.fold_each(rows, *each), one, other):
+            if not same(lambda target, rows=rows, each=(kept, asked): target.running_values(rows, *each), one, other):
                 return
         if data.draw(st.booleans()):
             same(lambda target: target.forget(every[1:2]), one, other)
         slots = np.array(data.draw(st.lists(st.integers(0, 2), min_size=3, max_size=3)), np.int32)
         if not same(lambda target, slots=slots, states=states: target.merge(slots, states), third, fourth):
             return
-        if not same(lambda target: target.states(every), third, fourth, unordered=unordered):
+        if not same(lambda target: target.state(every), third, fourth, unordered=unordered):
             return
-        if not same(lambda target: target.outputs(every), third, fourth):
+        if not same(lambda target: target.evaluate(every), third, fourth):
             return
 
 
-def sums_are_exact(accumulators: Accumulators, mode: str = "interpreted") -> None:
+def sums_are_exact(accumulators: GroupsAccumulator, mode: str = "interpreted") -> None:
     """Check a sum of integers that exceeds 64 bits, where it is OVERFLOW, and returns; `mode` is the mode after it."""
     slots = np.zeros(3, np.int32)
     big = (1 << 63) - 1
-    accumulators.fold(Rows(slots, None, [Column("x", pa.array([big, big, big]))]))
-    assert accumulators.kind == mode
+    accumulators.update(Rows(slots, None, [Column("x", pa.array([big, big, big]))]))
+    assert accumulators.mode == mode
     with pytest.raises(FoldflightError, match=r"^OVERFLOW: "):
-        accumulators.outputs(slots[:1])
-    accumulators.fold(Rows(slots[:2], np.array([True, True]), [Column("x", pa.array([big, big]))]))
-    assert accumulators.outputs(slots[:1]).to_pylist() == [big]
+        accumulators.evaluate(slots[:1])
+    accumulators.update(Rows(slots[:2], np.array([True, True]), [Column("x", pa.array([big, big]))]))
+    assert accumulators.evaluate(slots[:1]).to_pylist() == [big]
 
 
 def refusal(programs: Programs, bound: BoundFunction) -> str:

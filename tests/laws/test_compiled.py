@@ -581,10 +581,10 @@ def test_the_reason_of_an_interpreted_get_value_is_shown(hot: Programs) -> None:
     bound = bound_of("shown", [pa.int64()], {})
     accumulators = hot.accumulators(interpreted(bound))
     slots = np.array([0, 1, 0], np.int32)
-    accumulators.fold(Rows(slots, None, [Column("value", pa.array([1, 2, 3]))]))
-    assert accumulators.outputs(slots[:2]).to_pylist() == [[1, 4], [1, 2]]
-    assert accumulators.outputs(slots[:2]).to_pylist() == [[1, 4], [1, 2]]
-    assert accumulators.kind == "compiled"
+    accumulators.update(Rows(slots, None, [Column("value", pa.array([1, 2, 3]))]))
+    assert accumulators.evaluate(slots[:2]).to_pylist() == [[1, 4], [1, 2]]
+    assert accumulators.evaluate(slots[:2]).to_pylist() == [[1, 4], [1, 2]]
+    assert accumulators.mode == "compiled"
     assert str(hot.warm(bound.function)) == (
         "compiled: get_value is interpreted: its result has the type ARRAY<BIGINT>"
     )
@@ -602,12 +602,12 @@ def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[s
     accumulators = hot.accumulators(interpreted(bound))
     columns = [Column(f"c{place}", array_of(KNOWN.get(type_, [1, 0, 1]), type_)) for place, type_ in enumerate(types)]
     slots = np.array([0, 1, 0], np.int32)
-    accumulators.fold(Rows(slots, None, columns))
+    accumulators.update(Rows(slots, None, columns))
     if bound.function.capabilities.merge:
-        accumulators.merge(slots[:2], accumulators.states(slots[:2]))
-    accumulators.outputs(slots)
-    accumulators.fold_each(Rows(slots, None, columns), np.array([True, False, True]))
-    assert accumulators.kind == "compiled"
+        accumulators.merge(slots[:2], accumulators.state(slots[:2]))
+    accumulators.evaluate(slots)
+    accumulators.running_values(Rows(slots, None, columns), np.array([True, False, True]))
+    assert accumulators.mode == "compiled"
 
 
 def test_a_sum_beyond_64_bits_is_exact(hot: Programs) -> None:
@@ -626,10 +626,10 @@ def test_migrated_states_stay_compiled(hot: Programs) -> None:
     bound = Registry.load([Tenfold])["whole"].bind([pa.int64()], {})
     accumulators = hot.accumulators(interpreted(bound))
     slots = np.array([1, 0, 1], np.int32)
-    accumulators.fold(Rows(slots, None, [Column("x", pa.array([1, 2, 3]))]))
+    accumulators.update(Rows(slots, None, [Column("x", pa.array([1, 2, 3]))]))
     accumulators.migrate(slots, pa.array([5, 6, 7]), StateOrigin("1", "00" * 8, "typed"))
-    assert accumulators.kind == "compiled"
-    assert accumulators.outputs(slots[:2]).to_pylist() == [124, 62]
+    assert accumulators.mode == "compiled"
+    assert accumulators.evaluate(slots[:2]).to_pylist() == [124, 62]
 
 
 @pytest.mark.usefixtures("texts_are_copied_soon")
@@ -639,10 +639,10 @@ def test_texts_outlive_the_memory_of_their_rows(hot: Programs) -> None:
     slots = np.zeros(100, np.int32)
     for number in range(50):
         values = [f"{number} {row}" if row else None for row in range(100)]
-        accumulators.fold(Rows(slots + number % 3, None, [Column("x", pa.array(values))]))
+        accumulators.update(Rows(slots + number % 3, None, [Column("x", pa.array(values))]))
         assert len(accumulators._retained) < 5
-    assert accumulators.kind == "compiled"
-    assert accumulators.outputs(np.arange(4, dtype=np.int32)).to_pylist() == ["48 99", "49 99", "47 99", None]
+    assert accumulators.mode == "compiled"
+    assert accumulators.evaluate(np.arange(4, dtype=np.int32)).to_pylist() == ["48 99", "49 99", "47 99", None]
 
 
 class Number:
@@ -718,8 +718,8 @@ def test_states_with_lists_of_other_lengths_are_interpreted(hot: Programs) -> No
     slots = np.zeros(1, np.int32)
     accumulators = hot.accumulators(interpreted(bound))
     accumulators.merge(slots, pa.array([state], bound.state_type))
-    assert accumulators.kind == "interpreted"
-    assert accumulators.states(slots).to_pylist() == [state]
+    assert accumulators.mode == "interpreted"
+    assert accumulators.state(slots).to_pylist() == [state]
 
 
 @pytest.mark.parametrize(
@@ -812,5 +812,5 @@ def test_a_list_of_another_length_as_the_state_is_interpreted(hot: Programs) -> 
     slots = np.zeros(1, np.int32)
     accumulators = hot.accumulators(interpreted(bound))
     accumulators.merge(slots, pa.array([[1, 2]], bound.state_type))
-    assert accumulators.kind == "interpreted"
-    assert accumulators.states(slots).to_pylist() == [[1, 2]]
+    assert accumulators.mode == "interpreted"
+    assert accumulators.state(slots).to_pylist() == [[1, 2]]

@@ -111,17 +111,17 @@ def test_rows_that_do_not_fit_are_interpreted_alone(
         every = np.ones(len(rows), np.bool_)
         asked = np.arange(len(rows)) % 3 != 1
         asked[len(MANY) : len(MANY) + len(middle)] = False  # a value beyond 64 bits is an error
-        agree(one, other, lambda target: target.fold_each(rows, every, asked))
+        agree(one, other, lambda target: target.running_values(rows, every, asked))
     else:
-        agree(one, other, lambda target: target.fold(rows))
-    assert other.kind == "compiled"
+        agree(one, other, lambda target: target.update(rows))
+    assert other.mode == "compiled"
     assert other.inner.occupied().tolist() == ([1] if stays else [])
     for _ in range(2):
-        agree(one, other, lambda target: target.outputs(SLOTS))
-        agree(one, other, lambda target: target.states(SLOTS))
-        agree(one, other, lambda target: target.fold(rows_of(*MANY[:9])))
+        agree(one, other, lambda target: target.evaluate(SLOTS))
+        agree(one, other, lambda target: target.state(SLOTS))
+        agree(one, other, lambda target: target.update(rows_of(*MANY[:9])))
     agree(one, other, lambda target: target.forget(SLOTS))
-    agree(one, other, lambda target: target.fold(rows_of(*MANY)))
+    agree(one, other, lambda target: target.update(rows_of(*MANY)))
     assert not other.inner.holds_any
 
 
@@ -129,22 +129,22 @@ def test_many_such_rows_leave_all_to_the_interpreter_until_they_are_forgotten(pr
     """The interpreter takes over where one by one would be slower; the next epoch begins with compiled code."""
     one, other = both(programs)
     rows = rows_of(*MANY, *[(0, BIG, "b"), (1, 5, LONG)] * 40, *MANY)
-    agree(one, other, lambda target: target.fold(rows))
-    assert other.kind == "interpreted"
-    agree(one, other, lambda target: target.outputs(SLOTS[:1]))
-    agree(one, other, lambda target: target.outputs(SLOTS))
+    agree(one, other, lambda target: target.update(rows))
+    assert other.mode == "interpreted"
+    agree(one, other, lambda target: target.evaluate(SLOTS[:1]))
+    agree(one, other, lambda target: target.evaluate(SLOTS))
     agree(one, other, lambda target: target.forget(SLOTS))
-    agree(one, other, lambda target: target.fold(rows_of(*MANY)))
-    assert other.kind == "compiled"
-    agree(one, other, lambda target: target.states(SLOTS))
+    agree(one, other, lambda target: target.update(rows_of(*MANY)))
+    assert other.mode == "compiled"
+    agree(one, other, lambda target: target.state(SLOTS))
 
 
 def test_a_state_that_does_not_fit_leaves_an_error_as_the_interpreter_has_it(programs: Programs) -> None:
     """A sum beyond 64 bits at the barrier is OVERFLOW, and names its group."""
     one, other = both(programs)
-    agree(one, other, lambda target: target.fold(rows_of((0, 1, ""), (1, BIG, ""), (1, BIG, ""), (2, 1, ""))))
-    agree(one, other, lambda target: target.states(SLOTS))
-    agree(one, other, lambda target: target.outputs(SLOTS))
+    agree(one, other, lambda target: target.update(rows_of((0, 1, ""), (1, BIG, ""), (1, BIG, ""), (2, 1, ""))))
+    agree(one, other, lambda target: target.state(SLOTS))
+    agree(one, other, lambda target: target.evaluate(SLOTS))
 
 
 @pytest.mark.usefixtures("texts_are_copied_soon")
@@ -160,14 +160,14 @@ def test_texts_of_rows_after_an_interpreted_one_are_kept(programs: Programs) -> 
         texts = pa.Array.from_buffers(
             pa.string(), len(names), [None, pa.py_buffer(offsets), pa.py_buffer(memoryview(memory))]
         )
-        target.fold(Rows(slots, None, [Column("value", pa.array([1] * len(names))), Column("name", texts)]))
+        target.update(Rows(slots, None, [Column("value", pa.array([1] * len(names))), Column("name", texts)]))
 
     agree(one, other, fold)
     with suppress(BufferError):  # somebody keeps it; otherwise its next owner writes there
         memory.pop()
         memory[:] = b"?" * len(memory)
-    agree(one, other, lambda target: target.states(SLOTS))
-    assert other.kind == "compiled"
+    agree(one, other, lambda target: target.state(SLOTS))
+    assert other.mode == "compiled"
 
 
 def test_a_negative_zero_stays_with_the_interpreter(programs: Programs) -> None:
@@ -175,9 +175,9 @@ def test_a_negative_zero_stays_with_the_interpreter(programs: Programs) -> None:
     one, other = both(programs, Product)
     for value in ("2.00", "0.00", "3.00", "0.00"):
         rows = Rows(np.zeros(1, np.int32), None, [Column("value", pa.array([Decimal(value)], pa.decimal128(10, 2)))])
-        agree(one, other, lambda target, rows=rows: target.fold(rows))
-        agree(one, other, lambda target: target.outputs(SLOTS))
-    assert other.kind == "compiled"
+        agree(one, other, lambda target, rows=rows: target.update(rows))
+        agree(one, other, lambda target: target.evaluate(SLOTS))
+    assert other.mode == "compiled"
     assert other.inner.occupied().tolist() == [0]
 
 
@@ -192,4 +192,4 @@ def test_a_group_that_fails_leaves_the_others_compiled(programs: Programs) -> No
                 chunk = subject.chunk(part if slot else part[:1], slot)
                 agree(one, other, lambda fold, chunk=chunk: fold.fold(chunk))
         agree(one, other, lambda fold: fold.collect().to_struct_array())
-    assert other.kinds == ("compiled",)
+    assert other.modes == ("compiled",)

@@ -305,9 +305,9 @@ def test_slices_of_chunks(name: str, hot: Programs) -> None:
         rows = whole.part(start, stop)
         if stop == 100:
             rows = rows.filter(rows.slots > 0)
-        same(lambda target, rows=rows: target.fold(rows), one, other)
-        same(lambda target: target.states(every), one, other)
-        same(lambda target: target.outputs(every), one, other)
+        same(lambda target, rows=rows: target.update(rows), one, other)
+        same(lambda target: target.state(every), one, other)
+        same(lambda target: target.evaluate(every), one, other)
     assert one.kind == "compiled"
 
 
@@ -432,8 +432,8 @@ def test_full_arenas_keep_nothing(hot: Programs, monkeypatch: pytest.MonkeyPatch
         accumulators = hot.accumulators(interpreted(bound))
         slots = np.arange(40_000, dtype=np.int32) % groups
         values = pa.array([[1, 2, 3, 4]] * len(slots))
-        accumulators.fold(Rows(slots, None, [Column("values", values)]))
-        assert accumulators.kind == "compiled"
+        accumulators.update(Rows(slots, None, [Column("values", values)]))
+        assert accumulators.mode == "compiled"
         assert least <= len(moved) <= most
         moved.clear()
         table = weakref.ref(accumulators._table)
@@ -452,8 +452,8 @@ def test_large_maps_are_left_to_the_interpreter(hot: Programs) -> None:
         columns = [Column(str(place), each) for place, each in enumerate((counts, flags, keys))]
         rows = Rows(np.zeros(3, np.int32), None, columns)
         one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
-        if same(lambda target, rows=rows: target.fold(rows), one, other):
+        if same(lambda target, rows=rows: target.update(rows), one, other):
             assert one.kind == "compiled"
-            same(lambda target: target.states(np.zeros(1, np.int32)), one, other)
+            same(lambda target: target.state(np.zeros(1, np.int32)), one, other)
         else:
             assert last[0][0] == last[1][0]

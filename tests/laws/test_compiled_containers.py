@@ -284,7 +284,7 @@ def test_many_rows_are_folded_by_compiled_code(
         numbers += numbers % 11 == 3
         columns = [Column("c", pa.array(numbers).cast(type_)) for type_ in types]
         for target in (one, other):
-            target.fold(Rows(slots, None, columns))
+            target.update(Rows(slots, None, columns))
         states = other.states(every)
         for target in (one, other):
             target.merge(every, states)
@@ -437,10 +437,10 @@ def test_accumulators_are_those_of_the_interpreter(bodies: tuple[str, ...], mode
     slots = np.zeros(1, np.int32)
     for value in (1, 2, 3, 4, 5, 6, 3):
         rows = Rows(slots, None, [Column("value", pa.array([value]))])
-        if not same(lambda target, rows=rows: target.fold(rows), one, other):
+        if not same(lambda target, rows=rows: target.update(rows), one, other):
             break
         for _ in range(2):
-            same(lambda target: target.outputs(slots), one, other)
+            same(lambda target: target.evaluate(slots), one, other)
         assert one.states(slots).equals(other.states(slots))
     assert not mode or one.kind == mode
 

@@ -229,9 +229,9 @@ def test_a_sum_beyond_its_digits_is_left_to_the_interpreter_and_may_return() -> 
     accumulators, slots = make(), np.zeros(1, np.int32)
     most = Decimal(10**20) - Decimal("1e-18")
     for value in (most, most, -most):
-        accumulators.fold(Rows(slots, None, [Column("price", pa.array([value], WIDE))]))
-        assert accumulators.kind == "compiled"
-    assert accumulators.outputs(slots).to_pylist() == [most]
+        accumulators.update(Rows(slots, None, [Column("price", pa.array([value], WIDE))]))
+        assert accumulators.mode == "compiled"
+    assert accumulators.evaluate(slots).to_pylist() == [most]
 
 
 def test_a_state_beyond_its_digits_has_one_code() -> None:
@@ -239,9 +239,9 @@ def test_a_state_beyond_its_digits_has_one_code() -> None:
     bound, make = compiled(DecimalSum)
     for accumulators in (interpreted(bound), make()):
         for value in (Decimal(10**20) - Decimal("1e-18"),) * 2:
-            accumulators.fold(Rows(np.zeros(1, np.int32), None, [Column("price", pa.array([value], WIDE))]))
+            accumulators.update(Rows(np.zeros(1, np.int32), None, [Column("price", pa.array([value], WIDE))]))
         with pytest.raises(FoldflightError, match=r"^OVERFLOW: its accumulator does not fit its state"):
-            accumulators.states(np.zeros(1, np.int32))
+            accumulators.state(np.zeros(1, np.int32))
 
 
 def test_sliced_columns_with_nulls_are_folded() -> None:
@@ -423,9 +423,9 @@ def test_decimals_of_the_class_are_constants(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(Taxed, "RATE", rate)
         _, make = compiled(Taxed)
         accumulators = make()
-        accumulators.fold(rows)
-        assert accumulators.outputs(np.zeros(1, np.int32)).to_pylist() == [wanted]
-        assert accumulators.kind == "compiled"
+        accumulators.update(rows)
+        assert accumulators.evaluate(np.zeros(1, np.int32)).to_pylist() == [wanted]
+        assert accumulators.mode == "compiled"
 
 
 def test_a_variable_of_two_types_is_named() -> None:

@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foldflight import RejectedError, udaf
-from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.vectorised import vectorised
 from foldflight.fold.rows import Column, Rows
@@ -41,18 +41,18 @@ def bound_of(name: str, type_: pa.DataType | None = None) -> BoundFunction:
     return FUNCTIONS[name].bind([type_ or pa.float64()], {})
 
 
-def folded(bound: BoundFunction, form: str, rows: list[tuple[float, bool]]) -> Accumulators:
+def folded(bound: BoundFunction, form: str, rows: list[tuple[float, bool]]) -> GroupsAccumulator:
     """Fold rows, each accumulated or retracted, into one slot."""
-    accumulators: Accumulators = FORMS[form](bound)
+    accumulators: GroupsAccumulator = FORMS[form](bound)
     values, back = [value for value, _ in rows], np.array([is_back for _, is_back in rows], np.bool_)
     slots = np.zeros(len(rows), np.int32)
-    accumulators.fold(Rows(slots, back if back.any() else None, [Column("x", pa.array(values, pa.float64()))]))
+    accumulators.update(Rows(slots, back if back.any() else None, [Column("x", pa.array(values, pa.float64()))]))
     return accumulators
 
 
-def known(accumulators: Accumulators) -> Any:
+def known(accumulators: GroupsAccumulator) -> Any:
     """Return state and output of the slot, bit for bit."""
-    return bits(accumulators.states(SLOT)[0].as_py()), bits(accumulators.outputs(SLOT)[0].as_py())
+    return bits(accumulators.state(SLOT)[0].as_py()), bits(accumulators.evaluate(SLOT)[0].as_py())
 
 
 def nearest(number: Fraction) -> float:
@@ -86,7 +86,7 @@ def test_what_is_taken_back_leaves_no_trace(name: str, form: str, data: st.DataO
     bound = bound_of(name)
     after = folded(bound, form, list(rows))
     assert known(after) == known(folded(bound, form, [(value, False) for value in stay]))
-    assert bits(after.outputs(SLOT)[0].as_py()) == bits(right(name, stay))
+    assert bits(after.evaluate(SLOT)[0].as_py()) == bits(right(name, stay))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -102,7 +102,7 @@ def test_parts_merge_in_any_order(name: str, form: str, data: st.DataObject) -> 
         merged.merge(SLOT, state)
     values = [value for part in parts for value in part]
     assert known(merged) == known(folded(bound, form, [(value, False) for value in values]))
-    assert bits(merged.outputs(SLOT)[0].as_py()) == bits(right(name, values))
+    assert bits(merged.evaluate(SLOT)[0].as_py()) == bits(right(name, values))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -222,15 +222,15 @@ def test_exact_sums_are_parts_for_authors() -> None:
     assert bound.state_type == pa.struct([("products", EXACT), ("weights", EXACT)])
     accumulators = interpreted(bound)
     columns = [Column("v", pa.array([1e300, 0.1])), Column("w", pa.array([1e9, 3.0]))]
-    accumulators.fold(Rows(np.zeros(2, np.int32), None, columns))
-    state = accumulators.states(SLOT)
+    accumulators.update(Rows(np.zeros(2, np.int32), None, columns))
+    state = accumulators.state(SLOT)
     assert state[0].as_py()["products"]["rounded"] == math.inf
     assert state[0].as_py()["weights"] == {"rounded": 1000000003.0, "digits": b""}
     other = interpreted(bound)
     other.merge(SLOT, state)
     gone = [Column("v", pa.array([1e300])), Column("w", pa.array([1e9]))]
-    other.fold(Rows(SLOT, np.ones(1, np.bool_), gone))
-    assert other.outputs(SLOT).to_pylist() == [float(Fraction(0.1) * 3) / 3]
+    other.update(Rows(SLOT, np.ones(1, np.bool_), gone))
+    assert other.evaluate(SLOT).to_pylist() == [float(Fraction(0.1) * 3) / 3]
 
 
 OLD: list[tuple[str, dict[str, Any], float | None]] = [
@@ -249,11 +249,11 @@ OLD: list[tuple[str, dict[str, Any], float | None]] = [
 def test_states_of_the_first_version_go_on(name: str, state: dict[str, Any], expected: float | None, form: str) -> None:
     """States of version 1 (a float sum, a variance by mean and squares) keep their values, and more rows are added."""
     types = {key: pa.float64() if isinstance(value, float) else pa.int64() for key, value in state.items()}
-    accumulators: Accumulators = FORMS[form](bound_of(name))
+    accumulators: GroupsAccumulator = FORMS[form](bound_of(name))
     accumulators.migrate(SLOT, pa.array([state], pa.struct(list(types.items()))), StateOrigin("1", "00" * 8, "typed"))
-    accumulators.fold(Rows(SLOT, None, [Column("x", pa.array([1.0]))]))
-    assert bits(accumulators.outputs(SLOT)[0].as_py()) == bits(expected)
-    assert accumulators.kind == ("interpreted" if form == "scalar" else "vectorised")
+    accumulators.update(Rows(SLOT, None, [Column("x", pa.array([1.0]))]))
+    assert bits(accumulators.evaluate(SLOT)[0].as_py()) == bits(expected)
+    assert accumulators.mode == ("interpreted" if form == "scalar" else "vectorised")
 
 
 def test_a_fold_takes_states_of_the_first_version() -> None:
@@ -270,7 +270,7 @@ def test_a_fold_takes_states_of_the_first_version() -> None:
         results = fold.collect()
         assert results.column("output_0").to_pylist() == [2]
         assert results.schema.field("state_0").metadata[b"version"].decode() == version
-        assert fold.kinds == ("vectorised",)
+        assert fold.modes == ("vectorised",)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def fold_of(function: Function, batch: pa.RecordBatch, *, loops: bool, **options
             patch.setattr(classes, "has_loop", lambda _: False)
         fold = open_fold(calls, signer=SIGNER, **options)
     if function.language == "java":
-        assert fold.kinds == (Mode.JAVA if loops else Mode.INTERPRETED,)
+        assert fold.modes == (Mode.JAVA if loops else Mode.INTERPRETED,)
     return fold
 
 
@@ -395,7 +395,7 @@ def test_without_the_loop_a_line_tells_it(
     assert "functions in Java are called row by row" in caplog.text
     batch = batch_of(1, 20)
     fold = Fold(bind_calls(Registry([function]), [Call("weighted_avg", ("v", "w"))], batch.schema))
-    assert fold.kinds == (Mode.INTERPRETED,)
+    assert fold.modes == (Mode.INTERPRETED,)
     assert "no compiled Loops.class" in Programs().folding(function).reason
     fold.fold(batch)
     assert fold.collect().num_rows == SLOTS

@@ -45,11 +45,11 @@ class Opened:
 
     def __init__(self, program: Any) -> None:
         self.program = program
-        self.kinds = program.kinds
+        self.modes = program.modes
 
     def chunk(self, batch: pa.RecordBatch) -> pa.Table:
         parts = list(self.program.chunk(batch))
-        self.kinds = self.program.kinds
+        self.modes = self.program.modes
         return pa.Table.from_batches(parts, self.program.schema)
 
 
@@ -261,7 +261,7 @@ def test_compiled_and_interpreted_chunks_are_equal(rows: list[tuple[Any, ...]]) 
     steps = (Step("multiply", (X, Y)), Step("ratio", (X, Y)))
     batch = chunk([(x, y, None) for x, y in rows])
     compiled = opened(*steps, outputs=(0, 1), isolates=True, compiled=True)
-    assert compiled.kinds == (Mode.COMPILED, Mode.COMPILED)
+    assert compiled.modes == (Mode.COMPILED, Mode.COMPILED)
     interpreted = opened(*steps, outputs=(0, 1), isolates=True)
     assert repr(compiled.chunk(batch).to_pylist()) == repr(interpreted.chunk(batch).to_pylist())
 

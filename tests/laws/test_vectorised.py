@@ -226,11 +226,11 @@ def test_they_are_vectorised(name: str, types: list[pa.DataType]) -> None:
     accumulators = accumulators_of(bound_of(name, types))
     columns = [Column(f"c{place}", small(type_)) for place, type_ in enumerate(types)]
     slots = np.array([0, 1, 0], np.int32)
-    accumulators.fold(Rows(slots, None, columns))
-    accumulators.merge(slots, accumulators.states(slots))
-    accumulators.fold_each(Rows(slots, None, columns), np.array([True, False, True]))
-    accumulators.outputs(slots)
-    assert accumulators.kind == ("interpreted" if any(map(pa.types.is_decimal, types)) else "vectorised")
+    accumulators.update(Rows(slots, None, columns))
+    accumulators.merge(slots, accumulators.state(slots))
+    accumulators.running_values(Rows(slots, None, columns), np.array([True, False, True]))
+    accumulators.evaluate(slots)
+    assert accumulators.mode == ("interpreted" if any(map(pa.types.is_decimal, types)) else "vectorised")
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), REAL, st.booleans()), max_size=12))
@@ -242,8 +242,8 @@ def test_order_of_rows_is_kept(rows: list[tuple[int, float, bool]]) -> None:
         np.array([back for _, _, back in rows], np.bool_),
         [Column("x", pa.array([value for _, value, _ in rows], pa.float64()))],
     )
-    assert same(lambda target: target.fold(given_rows), one := interpreted(bound), other := accumulators_of(bound))
-    assert same(lambda target: target.states(np.arange(3, dtype=np.int32)), one, other)
+    assert same(lambda target: target.update(given_rows), one := interpreted(bound), other := accumulators_of(bound))
+    assert same(lambda target: target.state(np.arange(3, dtype=np.int32)), one, other)
 
 
 def test_a_sum_beyond_64_bits_is_exact() -> None:
@@ -256,20 +256,20 @@ def test_large_sums_of_many_groups_stay_vectorised() -> None:
     accumulators = accumulators_of(bound_of("sum", [pa.int64()]))
     slots = np.arange(1000, dtype=np.int32)
     for _ in range(3):
-        accumulators.fold(Rows(slots, None, [Column("x", pa.array([1 << 60] * 1000))]))
-    assert accumulators.kind == "vectorised"
-    assert accumulators.outputs(slots).to_pylist() == [3 << 60] * 1000
+        accumulators.update(Rows(slots, None, [Column("x", pa.array([1 << 60] * 1000))]))
+    assert accumulators.mode == "vectorised"
+    assert accumulators.evaluate(slots).to_pylist() == [3 << 60] * 1000
 
 
 def test_row_outputs_of_count_sum_and_avg_call_no_scalar_method(monkeypatch: pytest.MonkeyPatch) -> None:
     """The value after each row is computed for whole chunks, also with retractions and rows that are not folded."""
-    monkeypatch.setattr(Interpreted, "fold_each", None)
+    monkeypatch.setattr(Interpreted, "running_values", None)
     slots, backs = np.array([1, 0, 1, 1, 0], np.int32), np.array([False, False, False, True, False])
     rows = Rows(slots, backs, [Column("x", pa.array([5, 7, 3, 5, None], pa.int64()))])
     for name, expected in (("count", [1, 1, 2, 1, 1]), ("sum", [5, 7, 8, 3, 7]), ("avg", [5.0, 7.0, 4.0, 3.0, 7.0])):
         accumulators = accumulators_of(bound_of(name, [pa.int64()]))
-        assert accumulators.fold_each(rows, np.array([True, True, True, True, False])).to_pylist() == expected
-        assert accumulators.outputs(np.array([0, 1], np.int32)).to_pylist() == [expected[1], expected[3]]
+        assert accumulators.running_values(rows, np.array([True, True, True, True, False])).to_pylist() == expected
+        assert accumulators.evaluate(np.array([0, 1], np.int32)).to_pylist() == [expected[1], expected[3]]
 
 
 def test_a_retraction_that_is_not_folded_needs_no_retract() -> None:
@@ -277,10 +277,10 @@ def test_a_retraction_that_is_not_folded_needs_no_retract() -> None:
     name, types = next((name, types) for name, types in CASES if not FUNCTIONS[name].capabilities.retract)
     slots, backs = np.zeros(3, np.int32), np.array([False, False, True])
     rows = Rows(slots, backs, [Column(f"c{place}", small(type_)) for place, type_ in enumerate(types)])
-    found = accumulators_of(bound_of(name, types)).fold_each(rows, ~backs)
-    assert found.equals(interpreted(bound_of(name, types)).fold_each(rows, ~backs))
+    found = accumulators_of(bound_of(name, types)).running_values(rows, ~backs)
+    assert found.equals(interpreted(bound_of(name, types)).running_values(rows, ~backs))
     with pytest.raises(RejectedError, match="CANNOT_RETRACT"):
-        accumulators_of(bound_of(name, types)).fold_each(rows, np.ones(3, np.bool_))
+        accumulators_of(bound_of(name, types)).running_values(rows, np.ones(3, np.bool_))
 
 
 def test_row_outputs_beyond_64_bits_are_exact() -> None:
@@ -289,10 +289,10 @@ def test_row_outputs_beyond_64_bits_are_exact() -> None:
     slots, backs = np.zeros(3, np.int32), np.array([False, False, True])
     largest = pa.array([1 << 62, (1 << 62) - 1, 1 << 62], pa.int64())
     everything = np.ones(3, np.bool_)
-    found = accumulators.fold_each(Rows(slots, backs, [Column("x", largest)]), everything)
+    found = accumulators.running_values(Rows(slots, backs, [Column("x", largest)]), everything)
     assert found.to_pylist() == [1 << 62, (1 << 63) - 1, (1 << 62) - 1]
-    assert accumulators.kind == "vectorised"
-    assert accumulators.outputs(slots[:1]).to_pylist() == [(1 << 62) - 1]
+    assert accumulators.mode == "vectorised"
+    assert accumulators.evaluate(slots[:1]).to_pylist() == [(1 << 62) - 1]
 
 
 def test_texts_and_nanoseconds_do_without() -> None:

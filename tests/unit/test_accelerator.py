@@ -42,7 +42,7 @@ def test_a_fold_without_an_accelerator_interprets() -> None:
     """Nothing is compiled without an accelerator, however many rows come."""
     fold = Fold(bind_calls(registry(compile="auto"), [Call("adds", ("x",))], COLUMNS))
     fold.fold(ROWS)
-    assert fold.kinds == (Mode.INTERPRETED,)
+    assert fold.modes == (Mode.INTERPRETED,)
     assert fold.collect().column("output_0").to_pylist() == [3]
 
 
@@ -64,7 +64,7 @@ def test_programs_are_an_accelerator() -> None:
     programs: Accelerator = Programs()
     fold = open_fold(bind_calls(registry(compile=True), [Call("adds", ("x",))], COLUMNS), accelerator=programs)
     fold.fold(ROWS)
-    assert fold.kinds == (Mode.COMPILED,)
+    assert fold.modes == (Mode.COMPILED,)
     assert fold.collect().column("output_0").to_pylist() == [3]
 
 

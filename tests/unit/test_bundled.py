@@ -67,7 +67,7 @@ def test_a_chunk_is_one_bundle() -> None:
     SEEN.clear()
     fold.fold(chunk([(1, 0, 10, True)]))
     assert SEEN == [([3], [(10,)], [1], False)]
-    assert fold.kinds == (Mode.BUNDLED,)
+    assert fold.modes == (Mode.BUNDLED,)
 
 
 def test_states_are_merged_before_rows() -> None:

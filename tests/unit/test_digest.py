@@ -213,7 +213,7 @@ def test_a_number_that_changes_in_place_counts_in_the_next_exchange(
         made.append(programs.program(calls[0].bound, calls[0].bound.instantiate()))
         fold = open_fold(calls, accelerator=programs)
         fold.fold(pa.record_batch([pa.array([1, 2])], schema=columns))
-        assert fold.kinds == ("compiled",)
+        assert fold.modes == ("compiled",)
         totals += fold.collect().column("output_0").to_pylist()
     assert totals == [5, 5, 23]
     assert made[0] is made[1]
@@ -248,7 +248,7 @@ def test_kept_code_of_another_number_is_not_run(tmp_path: Path, monkeypatch: pyt
         assert programs.warm(registry["written"]).mode is Mode.COMPILED
         fold = open_fold(bind_calls(registry, [Call("written", ("value",))], columns), accelerator=programs)
         fold.fold(pa.record_batch([pa.array([1, 2])], schema=columns))
-        assert fold.kinds == ("compiled",)
+        assert fold.modes == ("compiled",)
         totals += fold.collect().column("output_0").to_pylist()
     assert totals == [5, 23]
 

@@ -382,7 +382,7 @@ def test_states_with_all_rows_are_taken_over(call: Call) -> None:
     more = rows((0, 3, "a", 1.0), (0, 0, "c", 2.0), (0, 0, "c", 2.0), (1, 0, "b", 3.0), (1, 0, "x", 0.0))
     for each in (before, after):
         each.fold(more)
-    assert after.kinds == (Mode.COUNTED,)
+    assert after.modes == (Mode.COUNTED,)
     expected, found = before.collect(), after.collect()
     assert found.column("output_0") == expected.column("output_0")
     again = fold(call)

@@ -25,7 +25,7 @@ def test_aggregates_are_evaluators() -> None:
     assert bound.schema.names == ["slot", "state_0", "output_0"]
     assert not evaluator.chunk(pa.record_batch([pa.array([1, None])], schema=COLUMNS))
     assert evaluator.collect(states=True, outputs=True).column("output_0").to_pylist() == [1]
-    assert (evaluator.slot_count, evaluator.kinds) == (1, (Mode.VECTORISED,))
+    assert (evaluator.slot_count, evaluator.modes) == (1, (Mode.VECTORISED,))
     evaluator.close()
 
 

@@ -22,8 +22,8 @@ from foldflight.compiler.compiled import Compiled
 from foldflight.compiler.kernels import Kernels
 from foldflight.compiler.store import LoopStore
 from foldflight.exchange.frames import Open
-from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.mode import Unsupported
 from foldflight.functions import Call, Registry
@@ -283,7 +283,7 @@ def test_a_loop_that_cannot_be_compiled_is_tried_once(
         for rows, kind in (([1, None], "interpreted"), ([1, 2], "compiled"), ([None, 5], "interpreted")):
             fold = open_fold(bind_calls(registry, [Call("last_of", ("x",))], columns), accelerator=PROGRAMS)
             fold.fold(pa.record_batch([pa.array(rows, pa.int64())], schema=columns))
-            assert fold.kinds == (kind,)
+            assert fold.modes == (kind,)
             assert fold.collect().column("output_0").to_pylist() == [[each for each in rows if each][-1]]
     assert sorted(tried) == ["fold", "fold_nulls", "values"]
     assert [line for line in caplog.messages if "for chunks with a NULL argument" in line] == [
@@ -326,7 +326,7 @@ def test_shipped_annotations_keep_their_meaning(tmp_path: Path, monkeypatch: pyt
     columns = pa.schema([("slot", pa.int32()), ("x", pa.int64())])
     fold = open_fold(bind_calls(Registry([there]), [Call("highest", ("x",))], columns), accelerator=Programs())
     fold.fold(pa.record_batch([pa.array([0, 0], pa.int32()), pa.array([1, 3])], schema=columns))
-    assert fold.kinds == ("compiled",)
+    assert fold.modes == ("compiled",)
     assert fold.collect().column("output_0").to_pylist() == [3]
 
 
@@ -377,7 +377,7 @@ def test_states_and_outputs_count_like_rows() -> None:
     asked: list[int] = []
 
     class Counting(Programs):
-        def accumulators(self, inner: Interpreted) -> Accumulators:
+        def accumulators(self, inner: Interpreted) -> GroupsAccumulator:
             return Compiled(inner, asked.append)
 
     columns = pa.schema([("slot", pa.int32()), ("v", pa.int64()), ("w", pa.int32())])

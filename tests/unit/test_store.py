@@ -42,7 +42,7 @@ columns = pa.schema([("v", pa.int64()), ("w", pa.int32())])
 calls = bind_calls(registry, [Call("weighted_avg", ("v", "w"))], columns)
 fold = Fold(calls, Options(), Resources(accelerator=programs))
 fold.fold(pa.record_batch([pa.array([1, 3]), pa.array([1, 3], pa.int32())], schema=columns))
-print(json.dumps({"compiled": len(recorder.buffer), "how": how, "lines": lines, "kinds": fold.kinds,
+print(json.dumps({"compiled": len(recorder.buffer), "how": how, "lines": lines, "kinds": fold.modes,
                   "outputs": fold.collect().column("output_0").to_pylist()}))
 """
 

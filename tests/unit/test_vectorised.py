@@ -67,7 +67,7 @@ def test_vectorised_methods_fold_their_class() -> None:
 
     fold = fold_of(adder(fold_many=scaled))
     assert values_of(fold) == [800, 400]
-    assert fold.kinds == ("vectorised",)
+    assert fold.modes == ("vectorised",)
 
 
 def test_not_implemented_leaves_the_rows_to_the_scalar_methods() -> None:
@@ -81,7 +81,7 @@ def test_not_implemented_leaves_the_rows_to_the_scalar_methods() -> None:
     fold = fold_of(adder(fold_many=declines))
     assert values_of(fold) == [8, 4]
     assert len(asked) == 1
-    assert fold.kinds == ("interpreted",)
+    assert fold.modes == ("interpreted",)
     states = fold_of(adder()).collect().select(["slot", "state_0"])
     fold = fold_of(adder(merge_many=declines))
     fold.merge_states(states)
@@ -133,7 +133,7 @@ def test_annotations_that_cannot_be_resolved_say_nothing() -> None:
                 type("Adder", (Adder,), dict(vars(Adder)) | methods | vectorised)
             )
         )
-        assert fold.kinds == (kind,)
+        assert fold.modes == (kind,)
         assert values_of(fold) == [8, 4]
 
 

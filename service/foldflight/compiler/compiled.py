@@ -20,7 +20,7 @@ from foldflight.compiler.arena import CONTROLS, MARK, RAISED, Arena, Element, co
 from foldflight.compiler.columns import columns_of
 from foldflight.compiler.program import NoProgram, Program
 from foldflight.errors import FunctionError
-from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, records_at, struct_of
@@ -44,7 +44,7 @@ _NARROW: Final = re.compile(r"\b(half)?float\b")
 _RECORD_BYTES_MAX: Final = 1 << 12  # largest accumulator that is converted back after one interpreted row
 
 
-class Compiled(Accumulators):
+class Compiled(GroupsAccumulator):
     """Accumulators as records of a table. The interpreter has them until compiling pays, or if it is impossible.
 
     Args:
@@ -74,22 +74,24 @@ class Compiled(Accumulators):
         self._compiled_for(0)
 
     @property
-    def kind(self) -> Mode:
-        return self.inner.kind if self._program is None else Mode.COMPILED
+    def mode(self) -> Mode:
+        return self.inner.mode if self._program is None else Mode.COMPILED
 
-    def fold(self, rows: Rows) -> None:
+    def update(self, rows: Rows) -> None:
         program = self._compiled_for(len(rows))
         done = 0
         if program is not None:
             run, unfit = self._loop(program, rows, program.rows)
             if run is not None:
-                done = self._fold_with_fallback(rows, unfit, run, lambda row: self.inner.fold(rows.part(row, row + 1)))
+                done = self._fold_with_fallback(
+                    rows, unfit, run, lambda row: self.inner.update(rows.part(row, row + 1))
+                )
                 if done == len(rows):
                     return
         self._leave()
-        self.inner.fold(rows.part(done))
+        self.inner.update(rows.part(done))
 
-    def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
         program = self._compiled_for(len(rows))
         shows = np.ones(len(rows), np.bool_) if asked is None else asked
         outputs: list[pa.Array] = []
@@ -108,7 +110,7 @@ class Compiled(Accumulators):
                     nonlocal first
                     show(row)
                     first, part = row + 1, slice(row, row + 1)
-                    outputs.append(self.inner.fold_each(rows.part(row, row + 1), mask[part], shows[part]))
+                    outputs.append(self.inner.running_values(rows.part(row, row + 1), mask[part], shows[part]))
 
                 more = (mask, shows, self._fresh, values, known)
                 done = self._fold_with_fallback(rows, unfit, lambda end: run(end, *more), interpret)
@@ -116,7 +118,7 @@ class Compiled(Accumulators):
                 if done == len(rows):
                     return pa.concat_arrays(outputs)
         self._leave()
-        return pa.concat_arrays([*outputs, self.inner.fold_each(rows.part(done), mask[done:], shows[done:])])
+        return pa.concat_arrays([*outputs, self.inner.running_values(rows.part(done), mask[done:], shows[done:])])
 
     def _loop(
         self, program: Program, rows: Rows, loop: Callable[..., Any]
@@ -216,7 +218,7 @@ class Compiled(Accumulators):
             return None
         try:
             with self.inner.failures.raised():
-                states = self.inner.states(slots)
+                states = self.inner.state(slots)
         except FunctionError:  # a number exceeds its type, but later rows may reduce it
             return None
         if bytes_max is not None and states.nbytes > bytes_max:
@@ -260,7 +262,7 @@ class Compiled(Accumulators):
         else:
             self.merge(*migrated)
 
-    def states(self, slots: Slots) -> pa.Array:
+    def state(self, slots: Slots) -> pa.Array:
         if self._compiled_for(len(slots)) is not None:
             self._grow(slots)
             apart = self._interpreted_among(slots)
@@ -270,14 +272,14 @@ class Compiled(Accumulators):
             if states is not None:
                 states = self._encode(states)
             if states is not None:
-                return states if apart is None else _interleave(apart, states, self.inner.states(slots[apart]))
+                return states if apart is None else _interleave(apart, states, self.inner.state(slots[apart]))
             self._leave()
-        return self.inner.states(slots)
+        return self.inner.state(slots)
 
-    def outputs(self, slots: Slots) -> pa.Array:
+    def evaluate(self, slots: Slots) -> pa.Array:
         program = self._compiled_for(len(slots))
         if program is None:
-            return self.inner.outputs(slots)
+            return self.inner.evaluate(slots)
         if program.values is None:
             return self._interpret_results(slots)
         apart = self._interpreted_among(slots)
@@ -288,9 +290,9 @@ class Compiled(Accumulators):
             self._run(program.values, self._fresh, mine, values, valid)
         except RAISED:  # a compiled get_value changes nothing, so nothing has to be undone
             self._leave()
-            return self.inner.outputs(slots)
+            return self.inner.evaluate(slots)
         outputs = self._cast(values, valid)
-        return outputs if apart is None else _interleave(apart, outputs, self.inner.outputs(slots[apart]))
+        return outputs if apart is None else _interleave(apart, outputs, self.inner.evaluate(slots[apart]))
 
     def _interpret_results(self, slots: Slots) -> pa.Array:
         """Return the results of an interpreted get_value, which works on the accumulators as Python objects."""
@@ -309,12 +311,12 @@ class Compiled(Accumulators):
         own = own_attributes(self.inner.methods)
         return repr({name: value for name, value in own.items() if plain_kind(value) is not None})
 
-    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
+    def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:
         program = self._compiled_for(len(slots))
         if program is None or program.values is None or self._interpreted_among(slots) is not None:
-            return self.inner.outputs_of(slots, states)
+            return self.inner.evaluate_states(slots, states)
         # A record is what its state gives, but for floats, which have 64 bits in all records.
-        return self.inner.outputs_of(slots, states) if _NARROW.search(str(states.type)) else self.outputs(slots)
+        return self.inner.evaluate_states(slots, states) if _NARROW.search(str(states.type)) else self.evaluate(slots)
 
     def _cast(self, values: Any, valid: Mask) -> pa.Array:
         return results_of(values, valid, self.inner.bound.result_type)

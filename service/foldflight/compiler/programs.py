@@ -18,7 +18,7 @@ from foldflight.compiler.program import NO_NUMBA, Loops, NoProgram, Program, lac
 from foldflight.compiler.scalar import CompiledScalar
 from foldflight.errors import RejectedError
 from foldflight.fold.accelerator import Accelerator
-from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.aggregate.tables import fresh_table
 from foldflight.fold.mode import Folding, Mode
@@ -98,7 +98,7 @@ class Programs(Accelerator):
         self._compilable_keys: dict[_Key, None] = {}
         self._logged_keys: dict[tuple[str, ...], None] = {}
 
-    def accumulators(self, inner: Interpreted) -> Accumulators:
+    def accumulators(self, inner: Interpreted) -> GroupsAccumulator:
         """Return accumulators that are compiled when it pays, or at once if the function is declared `compile=True`.
 
         Raises:

@@ -44,8 +44,8 @@ class CompiledScalar(Scalar):
         self._arena = Arena(self._progress)
 
     @property
-    def kind(self) -> Mode:
-        return Mode.COMPILED if isinstance(self._program, Loops) else self.inner.kind
+    def mode(self) -> Mode:
+        return Mode.COMPILED if isinstance(self._program, Loops) else self.inner.mode
 
     def values(self, rows: Rows) -> pa.Array:
         if self._program is None:

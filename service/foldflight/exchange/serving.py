@@ -170,7 +170,7 @@ class ServerExchange:
     @property
     def folds(self) -> tuple[Mode, ...]:
         """How each call is folded now."""
-        return self._evaluator.kinds
+        return self._evaluator.modes
 
     def handle(self, frame: Frame) -> Iterator[Frame]:
         """Process a frame of the engine and yield the replies.

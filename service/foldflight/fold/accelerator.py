@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from foldflight.errors import RejectedError
-from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.scalar.evaluation import Scalar
 from foldflight.fold.scalar.scalar import InterpretedScalar
@@ -19,7 +19,7 @@ class Accelerator:
     This one leaves all of them to the interpreter, and refuses functions that are declared `compile=True`.
     """
 
-    def accumulators(self, inner: Interpreted) -> Accumulators:
+    def accumulators(self, inner: Interpreted) -> GroupsAccumulator:
         """Return accumulators that replace those of an empty interpreter, which remains the fallback.
 
         Raises:

@@ -790,7 +790,7 @@ def _needs_lift(subject: _Subject) -> str | None:
 def _needs_compiled(subject: _Subject) -> str | None:
     fold = Fold(subject.calls, resources=Resources(_SIGNER, accelerator=PROGRAMS_AT_ONCE))
     try:
-        mode = fold.kinds[0]
+        mode = fold.modes[0]
     finally:
         fold.close()
     if mode is Mode.COMPILED:

@@ -67,7 +67,7 @@ class ScalarSubject:
         """Return how the function is evaluated if it is compiled at once where possible."""
         open_reply = self._bound.open(Resources(accelerator=PROGRAMS_AT_ONCE))
         try:
-            return open_reply.kinds[0]
+            return open_reply.modes[0]
         finally:
             open_reply.close()
 

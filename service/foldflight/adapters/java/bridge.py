@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.adapters.java.values import Value
-from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import EMPTY, Interpreted
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.mode import Mode
@@ -103,7 +103,7 @@ def _columns_of(author: Any) -> tuple[pa.DataType, ...]:
     return () if is_boxed or any(each not in _NUMBERS for each in types) else types
 
 
-class JavaAccumulators(Accumulators):
+class JavaAccumulators(GroupsAccumulator):
     """Accumulators that are Java objects.
 
     Args:
@@ -124,14 +124,14 @@ class JavaAccumulators(Accumulators):
         inner.keep_in(_LoopAccumulators(loops))
 
     @property
-    def kind(self) -> Mode:
+    def mode(self) -> Mode:
         return Mode.JAVA
 
-    def fold(self, rows: Rows) -> None:
+    def update(self, rows: Rows) -> None:
         rows = self._without_nulls(rows)
         columns = None if self.inner.failures or len(rows) < _ROWS_MIN else self._columns(rows.arguments)
         if columns is None or not self._create(rows.slots):
-            self.inner.fold(rows)
+            self.inner.update(rows)
             return
         retained = []
         for index, column in enumerate(columns):
@@ -145,7 +145,7 @@ class JavaAccumulators(Accumulators):
             self.inner.fail(method_name, self._failure(), int(rows.slots[at]), rows.describe(at))
             rest = rows.filter(np.arange(len(rows)) > at)
             if len(rest):
-                self.inner.fold(rest)
+                self.inner.update(rest)
 
     def _without_nulls(self, rows: Rows) -> Rows:
         """Return the rows that have no NULL for a primitive parameter."""
@@ -162,8 +162,8 @@ class JavaAccumulators(Accumulators):
             return bool(at < 0)  # otherwise the interpreter repeats the call, and gets the error
         return True
 
-    def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
-        return self.inner.fold_each(rows, mask, asked)
+    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+        return self.inner.running_values(rows, mask, asked)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
         columns = self._state_columns(slots, states)
@@ -189,21 +189,21 @@ class JavaAccumulators(Accumulators):
     def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
         self.inner.migrate(slots, states, written)
 
-    def states(self, slots: Slots) -> pa.Array:
+    def state(self, slots: Slots) -> pa.Array:
         if not self._types or self.inner.failures or not len(slots) or not self._create(slots):
-            return self.inner.states(slots)
+            return self.inner.state(slots)
         columns = [self._state_column(index, type_, slots) for index, type_ in enumerate(self._types)]
         if None in columns:
-            return self.inner.states(slots)
+            return self.inner.state(slots)
         state_type = self.inner.bound.state_type
         if not pa.types.is_struct(state_type):
             return columns[0]
         return pa.StructArray.from_arrays(columns, fields=list(state_type))
 
-    def outputs(self, slots: Slots) -> pa.Array:
+    def evaluate(self, slots: Slots) -> pa.Array:
         type_ = self.inner.bound.result_type
         if type_ not in _NUMBERS or len(slots) < _ROWS_MIN or len(self.inner.absent(slots)):
-            return self.inner.outputs(slots)
+            return self.inner.evaluate(slots)
         data, valid = np.zeros(len(slots), _NUMBERS[type_]), np.zeros(len(slots), np.uint8)
         begin = 0
         while begin < len(slots):
@@ -215,8 +215,8 @@ class JavaAccumulators(Accumulators):
             begin += at + 1  # the output of the failed slot stays NULL
         return _array(data, valid, type_)
 
-    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
-        return self.outputs(slots) if self._types else self.inner.outputs_of(slots, states)
+    def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:
+        return self.evaluate(slots) if self._types else self.inner.evaluate_states(slots, states)
 
     def forget(self, slots: Slots) -> None:
         self.inner.forget(slots)

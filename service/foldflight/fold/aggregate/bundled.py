@@ -40,7 +40,7 @@ class Bundled(Interpreted):
         return tuple(self.bound.function.defaults[name] for name in left_out)
 
     @property
-    def kind(self) -> Mode:
+    def mode(self) -> Mode:
         return Mode.BUNDLED
 
     def _fold(self, rows: Rows, arguments: Iterator[Any]) -> None:
@@ -49,7 +49,7 @@ class Bundled(Interpreted):
         bundle = _Bundle(rows, arguments, self._defaults)
         self._keep(bundle.slots, self._applied(bundle.slots, self._segments(bundle)))
 
-    def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
         folded = rows.filter(mask)
         self._check_retracts(folded.retracts)
         self._grow(rows.slots)
@@ -62,7 +62,7 @@ class Bundled(Interpreted):
         counts -= (np.cumsum(mask[order]) - mask[order])[first] if len(rows) else 0
         # A value may change with its accumulator, so values from before the chunk become Arrow values now.
         before = shown & (counts == 0)
-        unchanged = self.outputs(rows.slots[before])
+        unchanged = self.evaluate(rows.slots[before])
         columns = [column.values for column in folded.arguments]
         bundle = _Bundle(folded, zip(*columns, strict=True) if columns else iter([()] * len(folded)), self._defaults)
         applied = self._applied(bundle.slots, self._segments(bundle, wants_each=True))
@@ -125,10 +125,10 @@ class Bundled(Interpreted):
         values = {slot: outcome.value for slot, outcome in zip(unknown, applied, strict=True) if outcome is not None}
         return self._cast([self._values.get(slot, values.get(slot)) for slot in slots.tolist()], slots)
 
-    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
+    def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:
         known, self._values = self._values, {}
         try:
-            return super().outputs_of(slots, states)
+            return super().evaluate_states(slots, states)
         finally:
             self._values = known
 

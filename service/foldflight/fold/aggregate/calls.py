@@ -12,11 +12,11 @@ from typing import Final
 import pyarrow as pa
 
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
-from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.bundled import Bundled
 from foldflight.fold.aggregate.cached import AskView
 from foldflight.fold.aggregate.counted import Counted, counted_serializer
 from foldflight.fold.aggregate.distinct import ROWS, Distinct, RowsSerializer, key_type
+from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.vectorised import Vectorised, vectorised
@@ -139,7 +139,7 @@ class BoundCall:
 
     def accumulators(
         self, options: Options, resources: Resources, failures: Failures, ask: AskView | None
-    ) -> Accumulators:
+    ) -> GroupsAccumulator:
         """Return its accumulators, without any slot, after the function's `open`.
 
         The function's own methods define them: row by row, or with views, or in bundles. A call that counts rows has

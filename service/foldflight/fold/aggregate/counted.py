@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.states import typed_values, unreadable
@@ -39,7 +39,7 @@ def counted_serializer(bound: BoundFunction, keys: Sequence[pa.DataType] = ()) -
     return list_of_tuples([*fields, (_COUNT, pa.int64())])
 
 
-class Counted(Accumulators):
+class Counted(GroupsAccumulator):
     """Distinct rows with their counts, by slot.
 
     Args:
@@ -62,10 +62,10 @@ class Counted(Accumulators):
         self._seen: dict[int, dict[Any, list[Any]]] = {}
 
     @property
-    def kind(self) -> Mode:
+    def mode(self) -> Mode:
         return Mode.COUNTED
 
-    def fold(self, rows: Rows) -> None:
+    def update(self, rows: Rows) -> None:
         columns = [column.values for column in rows.arguments]
         arguments = list(zip(*columns, strict=True)) if columns else [()] * len(rows)
         signs = [1] * len(rows) if rows.retracts is None else [-1 if back else 1 for back in rows.retracts.tolist()]
@@ -83,7 +83,7 @@ class Counted(Accumulators):
         if entry[1] == 0:
             del seen[key]
 
-    def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
         columns = [column.values for column in rows.arguments]
         outputs = []
         for index in range(len(rows)):
@@ -91,7 +91,7 @@ class Counted(Accumulators):
                 retracting = rows.retracts is not None and bool(rows.retracts[index])
                 self._count(int(rows.slots[index]), tuple(column[index] for column in columns), -1 if retracting else 1)
             if asked is None or asked[index]:
-                outputs.append(self.outputs(rows.slots[index : index + 1]))
+                outputs.append(self.evaluate(rows.slots[index : index + 1]))
         return pa.concat_arrays(outputs) if outputs else pa.array([], self.inner.bound.result_type)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
@@ -105,14 +105,14 @@ class Counted(Accumulators):
     def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:  # noqa: ARG002 - rows are rows
         self.merge(slots, states)
 
-    def states(self, slots: Slots) -> pa.Array:
+    def state(self, slots: Slots) -> pa.Array:
         rows = [[(*row, times) for row, times in self._seen.get(slot, {}).values()] for slot in slots.tolist()]
         try:
             return self.serializer.to_arrow(rows)
         except CastError as error:  # only a forged state has so many
             raise unreadable(self.inner.name, f"a row was added too often: {error}") from error
 
-    def outputs(self, slots: Slots) -> pa.Array:
+    def evaluate(self, slots: Slots) -> pa.Array:
         # The rows of all slots are folded as one chunk, into temporary accumulators.
         live = [
             (slot, row[: self._arguments])
@@ -123,7 +123,7 @@ class Counted(Accumulators):
         # The function may change its arguments, so it gets copies of the rows.
         rows = [copy.deepcopy(row) if self._changeable else row for _, row in live]
         self.inner.fold_rows([slot for slot, _ in live], rows)
-        outputs = self.inner.outputs(slots)
+        outputs = self.inner.evaluate(slots)
         self.inner.forget(slots)
         return outputs
 
@@ -140,8 +140,8 @@ class Counted(Accumulators):
             ordered.sort(key=key, reverse=order.descending)
         return ordered
 
-    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:  # noqa: ARG002 - states are the rows themselves
-        return self.outputs(slots)
+    def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:  # noqa: ARG002 - states are the rows themselves
+        return self.evaluate(slots)
 
     def forget(self, slots: Slots) -> None:
         for slot in slots.tolist():

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import RejectedError
-from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.cached import UNREADABLE, AskView, CachedMap, Source, entries_of, largest_of, no_state
+from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import cannot_merge
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.states import unreadable
@@ -113,7 +113,7 @@ class RowsSerializer(ViewSerializer):
         return Column(column.name, array.cast(type_)).values
 
 
-class Distinct(Accumulators):
+class Distinct(GroupsAccumulator):
     """The accumulators of a function that gets equal rows once, with the different rows in a view.
 
     Args:
@@ -125,7 +125,13 @@ class Distinct(Accumulators):
     """
 
     def __init__(
-        self, inner: Accumulators, bound: BoundFunction, serializer: RowsSerializer, *, failures: Failures, ask: AskView
+        self,
+        inner: GroupsAccumulator,
+        bound: BoundFunction,
+        serializer: RowsSerializer,
+        *,
+        failures: Failures,
+        ask: AskView,
     ) -> None:
         self._inner = inner
         self._name = bound.function.name
@@ -143,10 +149,10 @@ class Distinct(Accumulators):
         return pa.struct([pa.field(ROWS, serializer.arrow), pa.field(STATE, bound.state_type)])
 
     @property
-    def kind(self) -> Mode:
+    def mode(self) -> Mode:
         return Mode.COUNTED
 
-    def fold(self, rows: Rows) -> None:
+    def update(self, rows: Rows) -> None:
         weights = [1] * len(rows) if rows.retracts is None else np.where(rows.retracts, -1, 1).tolist()
         self._fold(rows, weights)
 
@@ -171,9 +177,9 @@ class Distinct(Accumulators):
         if turning:
             mask = np.zeros(len(rows), np.bool_)
             mask[turning] = True
-            self._inner.fold(rows.filter(mask))
+            self._inner.update(rows.filter(mask))
 
-    def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:  # noqa: ARG002 - never called
+    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:  # noqa: ARG002 - never called
         raise AssertionError("an engine that keeps views gets no outputs after each row (Open.row_outputs)")
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
@@ -249,18 +255,18 @@ class Distinct(Accumulators):
         """The view with the most entries in memory. Another thread may ask."""
         return largest_of(CachedView(view.held, slot, self._name, ROWS) for slot, view in list(self._rows.items()))
 
-    def states(self, slots: Slots) -> pa.Array:
+    def state(self, slots: Slots) -> pa.Array:
         try:
             rows = self._serializer.to_arrow([self._of(slot) for slot in slots.tolist()])
         except CastError as error:  # only a forged state has so many
             raise unreadable(self._name, f"a row was added too often: {error}") from error
-        return pa.StructArray.from_arrays([rows, self._inner.states(slots)], fields=list(self._type))
+        return pa.StructArray.from_arrays([rows, self._inner.state(slots)], fields=list(self._type))
 
-    def outputs(self, slots: Slots) -> pa.Array:
-        return self._inner.outputs(slots)
+    def evaluate(self, slots: Slots) -> pa.Array:
+        return self._inner.evaluate(slots)
 
-    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
-        return self._inner.outputs_of(slots, states.field(STATE))
+    def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:
+        return self._inner.evaluate_states(slots, states.field(STATE))
 
     def forget(self, slots: Slots) -> None:
         for slot in slots.tolist():

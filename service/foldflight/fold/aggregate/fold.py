@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.fold.accelerator import Accelerator
-from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.calls import BoundCall, bind_calls, demand_instance, result_schema, written_by
 from foldflight.fold.aggregate.distinct import Distinct
+from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_retract
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.viewed import Viewed
@@ -106,7 +106,7 @@ class Fold:
         self._marks = np.zeros(0, np.uint8)
         # All slots below this one have all marks.
         self._marked_below = 0
-        self._accumulators: list[Accumulators] = []
+        self._accumulators: list[GroupsAccumulator] = []
         self._ask = resources.ask if options.keeps_views else None
         try:
             for index, call in enumerate(calls):
@@ -119,9 +119,9 @@ class Fold:
             raise
 
     @property
-    def kinds(self) -> tuple[Mode, ...]:
+    def modes(self) -> tuple[Mode, ...]:
         """The current mode of each call."""
-        return tuple(each.kind for each in self._accumulators)
+        return tuple(each.mode for each in self._accumulators)
 
     @_calling
     def merge_states(self, batch: pa.RecordBatch) -> None:
@@ -228,7 +228,7 @@ class Fold:
             if mask is not None:
                 rows = rows.filter(mask)
             if len(rows):
-                accumulators.fold(rows)
+                accumulators.update(rows)
 
     @_calling
     def fold_each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -251,7 +251,7 @@ class Fold:
             rows = Rows(slots, retracts, [columns.get(*each) for each in call.columns])
             mask = self._mask(batch, call, rows)
             included = np.ones(len(rows), np.bool_) if mask is None else mask
-            outputs.append(accumulators.fold_each(rows, included, asked))
+            outputs.append(accumulators.running_values(rows, included, asked))
         return pa.RecordBatch.from_arrays(outputs, names=[f"output_{index}" for index in range(len(outputs))])
 
     def chunk(self, batch: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
@@ -345,8 +345,8 @@ class Fold:
         accumulators, slots = self._accumulators[0], np.arange(count, dtype=np.int32)
         inner = getattr(accumulators, "inner", accumulators)
         if self.calls[0].is_counted or not isinstance(inner, Interpreted):
-            return accumulators.outputs(slots).to_pylist(), accumulators.outputs(slots).to_pylist()
-        held = inner.decoded(slots, accumulators.states(slots))
+            return accumulators.evaluate(slots).to_pylist(), accumulators.evaluate(slots).to_pylist()
+        held = inner.decoded(slots, accumulators.state(slots))
         first, second = (inner.values_of(slots, held).to_pylist() for _ in range(2))
         return first, second
 
@@ -357,11 +357,13 @@ class Fold:
         types = self.schema.types
         for index, accumulators in enumerate(self._accumulators):
             state_type, result_type = types[2 * index + 1], types[2 * index + 2]
-            columns.append(accumulators.states(sound) if states else pa.nulls(len(sound), state_type))
+            columns.append(accumulators.state(sound) if states else pa.nulls(len(sound), state_type))
             if not outputs:
                 columns.append(pa.nulls(len(sound), result_type))
             else:
-                columns.append(accumulators.outputs_of(sound, columns[-1]) if states else accumulators.outputs(sound))
+                columns.append(
+                    accumulators.evaluate_states(sound, columns[-1]) if states else accumulators.evaluate(sound)
+                )
         if self.failures:  # includes slots that have failed just now
             indexes = pa.array(np.cumsum(asked) - 1, mask=self.failures.among(slots))
             columns = [column.take(indexes) for column in columns]

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import FunctionError, RejectedError
-from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.reading import Reading, is_harmless
 from foldflight.fold.aggregate.states import UnconvertibleState, state_codec
@@ -88,7 +88,7 @@ class Method:
         return error if isinstance(error, FunctionError) else user_failure(self.function, self.method_name, error)
 
 
-class Interpreted(Accumulators):
+class Interpreted(GroupsAccumulator):
     """Accumulators as Python objects.
 
     Args:
@@ -133,10 +133,10 @@ class Interpreted(Accumulators):
         self._merge = None if self.methods.merge is None else Method(bound, "merge", self.methods.merge)
 
     @property
-    def kind(self) -> Mode:
+    def mode(self) -> Mode:
         return Mode.INTERPRETED
 
-    def fold(self, rows: Rows) -> None:
+    def update(self, rows: Rows) -> None:
         columns = [column.values for column in rows.arguments]
         self._fold(rows, zip(*columns, strict=True) if columns else repeat(()))
 
@@ -259,7 +259,7 @@ class Interpreted(Accumulators):
             accumulator = held[slot]
             held[slot] = method.accumulator_after(accumulator, method.call(accumulator, *arguments))
 
-    def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
         if self._retract is None and rows.retracts is not None and (rows.retracts & mask).any():
             raise cannot_retract(self.name)
         self._grow(rows.slots)
@@ -382,15 +382,15 @@ class Interpreted(Accumulators):
             except (Exception, SystemExit) as error:  # noqa: BLE001 - `_fail` raises it
                 self._fail(self._merge.failed(error), error, slot)
 
-    def states(self, slots: Slots) -> pa.Array:
+    def state(self, slots: Slots) -> pa.Array:
         return self._halved(slots, self._states, self.codec.arrow)
 
-    def outputs(self, slots: Slots) -> pa.Array:
+    def evaluate(self, slots: Slots) -> pa.Array:
         return self._halved(slots, self._outputs, self.bound.result_type)
 
-    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
+    def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:
         if not states.null_count and not len(self.absent(slots)) and self.codec.keeps(self.held(slots)):
-            return self.outputs(slots)
+            return self.evaluate(slots)
         present = states.is_valid()  # an accumulator without a state has failed
         given = slots[present.to_numpy(zero_copy_only=False)]
         return self.values_of(slots, self.decoded(given, states.filter(present)))
@@ -399,7 +399,7 @@ class Interpreted(Accumulators):
         """Return the values of n slots; of those that have accumulators here, the values of these, which may change."""
         self._lent = accumulators
         try:
-            return self.outputs(slots)
+            return self.evaluate(slots)
         finally:
             self._lent = {}
 

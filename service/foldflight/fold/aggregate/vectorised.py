@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import FunctionError
-from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge, cannot_retract
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.records import filled
@@ -50,7 +50,7 @@ def _log_once(name: str, why: str) -> None:
     _logger.info("the vectorised methods of %s are not used: %s", name, why)
 
 
-class Vectorised(Accumulators):
+class Vectorised(GroupsAccumulator):
     """Accumulators in a table.
 
     Args:
@@ -70,12 +70,12 @@ class Vectorised(Accumulators):
         self._is_decimal = pa.types.is_decimal(inner.bound.result_type)
 
     @property
-    def kind(self) -> Mode:
-        return self.inner.kind if self._is_left else Mode.VECTORISED
+    def mode(self) -> Mode:
+        return self.inner.mode if self._is_left else Mode.VECTORISED
 
-    def fold(self, rows: Rows) -> None:
+    def update(self, rows: Rows) -> None:
         if self._is_left:
-            self.inner.fold(rows)
+            self.inner.update(rows)
             return
         if rows.retracts is not None and not self.inner.bound.function.capabilities.retract:
             raise cannot_retract(self._name)
@@ -85,13 +85,13 @@ class Vectorised(Accumulators):
         columns = [_vector(column.array) for column in rows.arguments]
         if not self._call("fold_many", slots, signs, *columns):
             self._leave()
-            self.inner.fold(rows)
+            self.inner.update(rows)
         elif top > self._full:
             self._occupy(slots, top)
 
-    def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
         if self._is_left or not len(rows):
-            return self.inner.fold_each(rows, mask, asked)
+            return self.inner.running_values(rows, mask, asked)
         can_retract = self.inner.bound.function.capabilities.retract
         if rows.retracts is not None and not can_retract and (rows.retracts & mask).any():
             raise cannot_retract(self._name)
@@ -99,7 +99,7 @@ class Vectorised(Accumulators):
         if values is None:
             return self._fold_each_scalar(rows, mask, asked)
         if mask.any():
-            self.fold(rows.filter(mask))
+            self.update(rows.filter(mask))
         return values
 
     def _running(self, rows: Rows, mask: Mask, asked: Mask | None) -> pa.Array | None:
@@ -134,10 +134,10 @@ class Vectorised(Accumulators):
         lent = np.unique(rows.slots)
         held = lent[self._present[lent]]
         self.inner.merge(held, self._wide_states(held))
-        values = self.inner.fold_each(rows, mask, asked)
+        values = self.inner.running_values(rows, mask, asked)
         returned = self.inner.occupied()
         try:
-            others = self._table.from_states(self.inner.states(returned))
+            others = self._table.from_states(self.inner.state(returned))
         except FunctionError:  # a number exceeds its type; later rows may bring it back into range
             others = None
         if others is None:
@@ -181,29 +181,29 @@ class Vectorised(Accumulators):
         else:
             self.merge(*migrated)
 
-    def states(self, slots: Slots) -> pa.Array:
+    def state(self, slots: Slots) -> pa.Array:
         if not self._is_left:
             self._occupy(slots, self._grow(slots))
             states = self._table.take(slots).states(self.inner.codec.arrow, narrow=True)
             if states is not None:
                 return states
             self._leave()
-        return self.inner.states(slots)
+        return self.inner.state(slots)
 
-    def outputs(self, slots: Slots) -> pa.Array:
+    def evaluate(self, slots: Slots) -> pa.Array:
         if self._is_left:
-            return self.inner.outputs(slots)
+            return self.inner.evaluate(slots)
         self._grow(slots)
         values = self._sound_values(self._table.take(slots), slots)
         if values is None:
             self._leave()
-            return self.inner.outputs(slots)
+            return self.inner.evaluate(slots)
         return values
 
-    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
+    def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:
         table = None if self._is_left or states.null_count else self._table.from_states(states)
         values = None if table is None else self._sound_values(table, slots)
-        return self.inner.outputs_of(slots, states) if values is None else values
+        return self.inner.evaluate_states(slots, states) if values is None else values
 
     def _sound_values(self, table: Table, slots: Slots) -> pa.Array | None:
         """Return the values of the n accumulators of a table; None if the scalar methods must compute them."""

@@ -167,9 +167,9 @@ class Viewed(Interpreted):
         self._cached.update(slots.tolist() if self._ask is not None else ())
         return states
 
-    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
+    def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:
         # The states have only the entries that have changed, and the values may need others.
-        return super().outputs_of(slots, states) if self._ask is None else self.outputs(slots)
+        return super().evaluate_states(slots, states) if self._ask is None else self.evaluate(slots)
 
     def _readable(self, accumulator: Any) -> Any:
         return super()._readable(accumulator) if self._ask is None else accumulator

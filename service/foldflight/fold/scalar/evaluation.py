@@ -28,7 +28,7 @@ class Scalar(ABC):
 
     @property
     @abstractmethod
-    def kind(self) -> Mode:
+    def mode(self) -> Mode:
         """Its current mode."""
 
     @abstractmethod

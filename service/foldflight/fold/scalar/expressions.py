@@ -97,9 +97,9 @@ class OpenExpressions(Stateless):
             raise
 
     @property
-    def kinds(self) -> tuple[Mode, ...]:
+    def modes(self) -> tuple[Mode, ...]:
         """The current mode of each step."""
-        return tuple(each.kind for each in self._evaluations)
+        return tuple(each.mode for each in self._evaluations)
 
     def chunk(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the outputs of n rows. Only table functions answer in several parts.

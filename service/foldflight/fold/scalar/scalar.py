@@ -28,7 +28,7 @@ class InterpretedScalar(Instance, Scalar):
     """Calls the author's code for each row."""
 
     @property
-    def kind(self) -> Mode:
+    def mode(self) -> Mode:
         return Mode.INTERPRETED
 
     def values(self, rows: Rows) -> pa.Array:
@@ -57,7 +57,7 @@ class VectorisedScalar(Instance, Scalar):
     """Calls the author's code with whole columns."""
 
     @property
-    def kind(self) -> Mode:
+    def mode(self) -> Mode:
         return Mode.VECTORISED
 
     def values(self, rows: Rows) -> pa.Array:

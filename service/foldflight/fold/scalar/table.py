@@ -63,7 +63,7 @@ class TableInstance(Instance):
         self._split = _splitter(self._names)
 
     @property
-    def kind(self) -> Mode:
+    def mode(self) -> Mode:
         return Mode.INTERPRETED
 
     def parts(self, rows: Rows) -> Iterator[Part]:

@@ -81,7 +81,7 @@ class Methods:
     Args:
         pickles: Writes and reads signed states in place of pickle, with `dumps(accumulator)` and `loads(bytes)`.
         loops: Folds whole chunks with the answers of these methods: given the interpreter, which must have no
-            accumulators yet, it returns the `Accumulators` that replace it.
+            accumulators yet, it returns the `GroupsAccumulator` that replaces it.
     """
 
     create_accumulator: Callable[[], Any]

@@ -1,4 +1,4 @@
-"""The interface of the accumulators of one call."""
+"""The interface of the accumulators of one call, which each mode of evaluation implements."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots
 
 
-class Accumulators(ABC):
-    """The accumulators of one call, by slot.
+class GroupsAccumulator(ABC):
+    """The accumulators of one call for all groups of an exchange, by slot, the index of the group.
+
+        rows ──update──▶ accumulators ──evaluate──▶ values
+        states ──merge──▶     │  ──state──▶ states
+
+    All methods take whole chunks: row i belongs to slot `slots[i]`. The slots of a chunk are in any order, and a slot
+    may appear several times. The methods have the names of DataFusion's trait `GroupsAccumulator`.
 
     A slot without an accumulator is empty: folding into it creates one, merging into it loads the state, and its value
     is that of a new accumulator. After an error the accumulators are undefined, and the exchange must be closed.
@@ -20,11 +26,11 @@ class Accumulators(ABC):
 
     @property
     @abstractmethod
-    def kind(self) -> Mode:
+    def mode(self) -> Mode:
         """The current mode: INTERPRETED, COMPILED, VECTORISED or COUNTED."""
 
     @abstractmethod
-    def fold(self, rows: Rows) -> None:
+    def update(self, rows: Rows) -> None:
         """Apply n rows, in order.
 
         Raises:
@@ -33,7 +39,7 @@ class Accumulators(ABC):
         """
 
     @abstractmethod
-    def fold_each(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
         """Apply the rows selected by `mask`, in order, and return the value after each of the n rows.
 
         Args:
@@ -61,11 +67,11 @@ class Accumulators(ABC):
         """
 
     @abstractmethod
-    def states(self, slots: Slots) -> pa.Array:
+    def state(self, slots: Slots) -> pa.Array:
         """Return the states of n slots. Raises FunctionError OVERFLOW or RESULT_TYPE, with slot."""
 
     @abstractmethod
-    def outputs(self, slots: Slots) -> pa.Array:
+    def evaluate(self, slots: Slots) -> pa.Array:
         """Return the values of n slots, cast to the result type; accumulators stay as they are.
 
         Raises:
@@ -73,7 +79,7 @@ class Accumulators(ABC):
         """
 
     @abstractmethod
-    def outputs_of(self, slots: Slots, states: pa.Array) -> pa.Array:
+    def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:
         """Return the values of n slots whose states have just been returned, as anybody computes them from the states.
 
         A state may have less than its accumulator: an int in a field of floats is rounded. The next epoch begins with

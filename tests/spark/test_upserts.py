@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 import random
 from collections import Counter
@@ -19,7 +20,8 @@ from pyspark.sql import functions as sf
 
 from foldflight import RejectedError
 from foldflight.client import Functions
-from foldflight.spark import check_checkpoint, group_by, state_table, tumble, upserts, write_table
+from foldflight.spark import check_checkpoint, from_debezium, group_by, state_table, tumble, upserts, write_table
+from foldflight.spark.connectvalues import UNAVAILABLE
 from foldflight.spark.errors import error_of
 from tests.spark.test_stream import Stream
 from tests.spark_sessions import SPARK
@@ -251,6 +253,111 @@ def test_batches_compare_maps_and_times(spark: Any) -> None:
     other = spark.sql("SELECT 1 AS id, 7 AS lsn, map('a', timestamp'2026-01-01') AS m, interval 3 month AS i")
     with pytest.raises(PySparkException, match="two different rows of the key"):
         upserts(rows.union(other), keys="id", sequence_by="lsn").collect()
+
+
+class Events(Stream):
+    """Debezium's events as Kafka gives them."""
+
+    ddl = "value STRING, offset BIGINT"
+    schema = pa.schema([("value", pa.string()), ("offset", pa.int64())])
+
+
+def event(offset: int, lsn: int, op: str, **row: Any) -> Change:
+    rows = {"before": row, "after": None} if op == "d" else {"before": None, "after": row}
+    return {"value": json.dumps({"op": op, **rows, "source": {"lsn": lsn}}), "offset": offset}
+
+
+def documents(df: DataFrame) -> DataFrame:
+    return from_debezium(
+        df, "id INT, size INT, text STRING, tags ARRAY<STRING>", keys="id", **({"buckets": 2} if df.isStreaming else {})
+    )
+
+
+LARGE = [
+    event(0, 10, "c", id=1, size=1, text="a", tags=["x"]),
+    event(1, 11, "c", id=2, size=1, text="b", tags=[]),
+    event(2, 12, "u", id=1, size=2, text=UNAVAILABLE, tags=[UNAVAILABLE]),
+    event(3, 13, "u", id=1, size=3, text="c", tags=[UNAVAILABLE]),
+    event(4, 14, "u", id=2, size=4, text=UNAVAILABLE, tags=None),
+    event(5, 11, "c", id=2, size=1, text="b", tags=[]),  # again
+]
+DOCUMENTS = {1: (3, "c", ["x"]), 2: (4, "b", None)}
+
+
+def test_large_values_that_were_not_sent_are_kept(classic: Any, tmp_path: Path) -> None:
+    """In a batch in any order, and in a stream, in which an event that comes again changes nothing."""
+    for seed in range(3):
+        shuffled = random.Random(seed).sample(LARGE, len(LARGE))
+        batch = classic.createDataFrame([tuple(each.values()) for each in shuffled], Events.ddl)
+        rows = documents(batch).collect()
+        assert {row["id"]: (row["size"], row["text"], row["tags"]) for row in rows} == DOCUMENTS
+    stream = Events(classic, tmp_path, documents)
+    for each in (LARGE[:2], LARGE[2:3], LARGE[3:5], LARGE[5:]):
+        stream.write(each)
+    table: dict[int, Any] = {}
+    *_, last = epochs = stream.run()
+    assert last == []
+    for row in (row for epoch in epochs for row in epoch):
+        values = (row["size"], row["text"], row["tags"])
+        if row["row_kind"] in ("-U", "-D"):
+            assert table.pop(row["id"]) == values
+        else:
+            table[row["id"]] = values
+    assert table == DOCUMENTS
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        (LARGE[2:], 'a change did not send the column tags of the key {"id":1}, and there is no older row'),
+        (
+            [LARGE[0], event(9, 11, "d", id=1), event(10, 12, "u", id=1, size=2, text=UNAVAILABLE, tags=None)],
+            "a change did not send the column text of the key",
+        ),
+        (
+            [LARGE[0], event(9, 11, "u", id=1, size=UNAVAILABLE, text="", tags=None)],
+            "did not send the column size, who",
+        ),
+    ],
+)
+def test_values_that_no_event_has_sent_fail_the_query(classic: Any, events: list[Change], said: str) -> None:
+    """Nothing is made up."""
+    with pytest.raises(PySparkException) as caught:
+        documents(classic.createDataFrame([tuple(each.values()) for each in events], Events.ddl)).collect()
+    error = error_of(caught.value)
+    assert error is not None
+    assert said in error.message
+
+
+@pytest.mark.parametrize(
+    ("ddl", "rows", "options"),
+    [
+        (
+            "userId INT, name STRING, operation STRING, sequenceNum BIGINT",  # AUTO CDC of Spark's pipelines
+            [(1, "a", "INSERT", 1), (2, "b", "INSERT", 2), (1, None, "DELETE", 5), (1, "late", "UPDATE", 4)],
+            {
+                "keys": ["userId"],
+                "sequence_by": "sequenceNum",
+                "deleted": "operation = 'DELETE'",
+            },
+        ),
+        (
+            "userId INT, name STRING, _rowkind STRING, _SEQUENCE_NUMBER BIGINT",  # Paimon's changelog producer `input`
+            [(1, "a", "+I", 1), (2, "a", "+I", 2), (2, "b", "+U", 3), (1, "a", "-D", 4)],
+            {"keys": "userId", "sequence_by": "_SEQUENCE_NUMBER", "deleted": "_rowkind = '-D'"},
+        ),
+        (
+            "userId INT, name STRING, offset BIGINT",  # a compacted topic, or Flink's upsert-kafka
+            [(1, "a", 1), (2, "b", 2), (1, None, 3)],
+            {"keys": "userId", "sequence_by": "offset", "deleted": "name IS NULL"},
+        ),
+    ],
+    ids=["auto-cdc", "paimon", "compacted"],
+)
+def test_shapes_of_other_systems(classic: Any, ddl: str, rows: list[Any], options: dict[str, Any]) -> None:
+    """As the how-to says."""
+    (row,) = upserts(classic.createDataFrame(rows, ddl), **options).collect()
+    assert (row["row_kind"], row["userId"], row["name"]) == ("+I", 2, "b")
 
 
 def test_several_sequences_are_compared_one_after_the_other(spark: Any) -> None:

@@ -237,6 +237,20 @@ def test_changes_sum_up_to_the_table(mode: str) -> None:
     assert live(in_utc(rows(reader(ORDERS, WORDS[mode]), values(mode, "orders")))) == truth_in(mode, "orders")
 
 
+def test_large_values_that_were_not_sent() -> None:
+    """With keys their columns are named, also in events with other names; not those of a key or of a deleted row."""
+    read = reader({"x": pa.int64(), "text": pa.string(), "tags": pa.list_(pa.string())}, keys=("x",))
+    row = {"x": 1, "text": UNAVAILABLE, "tags": [UNAVAILABLE]}
+    source = {"lsn": 1}
+    found = rows(read, [event("u", after=row, source=source), event("d", before=row, source=source)])
+    assert [(each["text"], each["tags"], each["debezium_unsent"]) for each in found] == [
+        (None, None, ["text", "tags"]),
+        (None, None, None),
+    ]
+    with pytest.raises(RejectedError, match="the column x of an event has the value"):
+        rows(read, [event("u", after={**row, "x": UNAVAILABLE}, source=source)])
+
+
 @pytest.mark.parametrize("mode", ["default", "default-schema", "double-connect", "string-isostring"])
 def test_the_last_row_of_each_key(mode: str) -> None:
     """With keys the old rows are not needed."""
@@ -246,6 +260,7 @@ def test_the_last_row_of_each_key(mode: str) -> None:
         sequence = row.pop("debezium_sequence")
         assert sequence["log"] == ""
         assert sequence["position"] > 0
+        assert row.pop("debezium_unsent") is None
         last[row["id"]] = row
     found = Counter(repr(row) for row in last.values() if not row.pop("debezium_deleted"))
     assert found == truth_in(mode, "orders_key")

@@ -24,6 +24,7 @@ from foldflight.engine.stream.upserts import (
     IS_DELETED,
     NOW_US,
     SEQUENCE,
+    UNSENT,
     UpsertLayout,
     epoch_of,
     has_order,
@@ -56,11 +57,19 @@ def block(changes: Sequence[Change], layout: UpsertLayout = LAYOUT, now_us: int 
         pa.array([row is None for row in rows], pa.bool_()),
         pa.array([now_us] * len(changes), pa.int64()),
         *(
-            pa.array([None if row is None else row[at] for row in rows], field.type)
+            pa.array([None if row is None or row[at] == UNSENT else row[at] for row in rows], field.type)
             for at, field in enumerate(layout.columns)
         ),
     ]
     assert layout.rows.names[1:4] == [SEQUENCE, IS_DELETED, NOW_US]
+    if layout.is_partial:
+        names = layout.columns.names
+        columns.append(
+            pa.array(
+                [[name for name, value in zip(names, row or (), strict=False) if value == UNSENT] for row in rows],
+                pa.list_(pa.string()),
+            )
+        )
     return pa.RecordBatch.from_arrays(columns, schema=layout.rows)
 
 
@@ -194,6 +203,80 @@ def test_two_rows_with_one_sequence_are_refused(split: bool, stored: bool) -> No
     assert caught.value.group == {"id": 1}
     with pytest.raises(RejectedError, match="two different rows"):
         bucket.epoch([(1, 7, None), one])
+
+
+PARTIAL = dataclasses.replace(
+    LAYOUT, columns=pa.schema([("a", pa.string()), ("b", pa.list_(pa.int64()))]), is_partial=True
+)
+
+
+@st.composite
+def partial_logs(draw: st.DrawFn) -> list[list[list[Change]]]:
+    """Changes of a few keys that do not send all columns, nearly in order, in blocks of epochs."""
+    rows = st.tuples(st.sampled_from(["x", None, UNSENT, UNSENT]), st.sampled_from([[1, None], UNSENT, None]))
+    log = draw(st.lists(st.tuples(st.integers(0, 1), st.one_of(rows, rows, rows, st.none())), min_size=1, max_size=12))
+    log = [(0, ("first", [0])), (1, ("first", [])), *log]
+    changes = [(key, number, row) for number, (key, row) in enumerate(log)]
+    for _ in range(draw(st.integers(0, 4))):
+        one, other = (draw(st.integers(0, len(changes) - 1)) for _ in range(2))
+        changes[one], changes[other] = changes[other], changes[one]
+    epochs: list[list[list[Change]]] = [[[]]]
+    for change in [*changes, *draw(st.lists(st.sampled_from(changes), max_size=4))]:
+        where = draw(st.sampled_from(["here", "block", "epoch"]))
+        if where == "block":
+            epochs[-1].append([])
+        elif where == "epoch":
+            epochs.append([[]])
+        epochs[-1][-1].append(change)
+    return [found for epoch in epochs if (found := [part for part in epoch if part])]
+
+
+def completed(changes: Sequence[Change]) -> Any:
+    """Return the last row of a key after all changes that have arrived; a column that none has sent is UNSENT."""
+    row: Any = None
+    for _, _, values in sorted({change[1]: change for change in changes}.values()):
+        before = (UNSENT,) * 2 if row is None else row
+        row = (
+            None
+            if values is None
+            else tuple(old if new == UNSENT else new for old, new in zip(before, values, strict=True))
+        )
+    return row
+
+
+@examples(600)
+@given(partial_logs())
+def test_columns_that_were_not_sent_keep_the_value_of_the_change_before(epochs: list[list[list[Change]]]) -> None:
+    """Also if that arrives later; a value that no change has sent is refused."""
+    bucket = Upserted(PARTIAL, fan_in=2)
+    arrived: dict[int, list[Change]] = {}
+    for epoch in epochs:
+        for change in (each for part in epoch for each in part):
+            arrived.setdefault(change[0], []).append(change)
+        expected = {key: row for key, changes in arrived.items() if (row := completed(changes)) is not None}
+        if any(UNSENT in row for row in expected.values()):
+            with pytest.raises(RejectedError, match=r"a change did not send the column [ab], and"):
+                bucket.epoch(*epoch)
+            return
+        bucket.epoch(*epoch)
+        assert bucket.table == expected
+        bucket.storage = Storage(bucket.store, bounds=bucket.storage.bounds)
+
+
+def test_kept_values_are_kept_with_their_sequence() -> None:
+    """A change that arrives late sets what later ones have kept, and nothing else."""
+    bucket = Upserted(PARTIAL)
+    bucket.epoch([(1, 1, ("a", [1])), (1, 5, (UNSENT, [5]))])
+    assert bucket.table == {1: ("a", [5])}
+    assert bucket.epoch([(1, 3, ("c", [3]))]) == [("-U", 1), ("+U", 1)]
+    assert bucket.table == {1: ("c", [5])}
+    assert bucket.epoch([(1, 2, ("b", [2])), (1, 5, (UNSENT, [5]))]) == []
+    assert bucket.stats.stale_changes == 2
+    with pytest.raises(RejectedError, match="two different rows of this key have the sequence"):
+        bucket.epoch([(1, 5, (UNSENT, [6]))])
+    with pytest.raises(RejectedError, match="a change did not send the column a") as caught:
+        bucket.epoch([(1, 4, None)])
+    assert caught.value.group == {"id": 1}
 
 
 def other_columns(**types: pa.DataType) -> UpsertLayout:

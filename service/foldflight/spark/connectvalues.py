@@ -72,6 +72,10 @@ class Refused(ValueError):  # noqa: N818 - a reason, which the reader of events 
     """Why a value cannot be taken exactly, as the end of a sentence about the value, with what to do."""
 
 
+class NotSent(Refused):
+    """The value stands for a large one that an update did not change, and that was not sent."""
+
+
 @dataclass(frozen=True)
 class Described:
     """What the schema block of an event says about a column.
@@ -155,7 +159,7 @@ def decoder(type_: pa.DataType, described: Described | None, words: Words) -> De
 
     def decode(value: Any) -> Any:
         if type(value) is str and value in _UNAVAILABLE_FORMS:
-            raise Refused(_NOT_SENT)
+            raise NotSent(_NOT_SENT)
         return fit(type_, source(value))
 
     return decode
@@ -166,7 +170,7 @@ def _items(value: Any, item: Decode) -> list[Any]:
         raise Refused("which is not an array")
     found = [None if each is None else item(each) for each in value]
     if _UNAVAILABLE_NUMBERS in (value, found):
-        raise Refused(_NOT_SENT)
+        raise NotSent(_NOT_SENT)
     return found
 
 

@@ -23,12 +23,12 @@ from pyspark.sql import types as st
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.spark.cdc import refuse_taken, require_columns, split_changes, table_schema
-from foldflight.spark.connectvalues import Binary, Decimals, Decode, Described, Refused, Times, Words, decoder
+from foldflight.spark.connectvalues import Binary, Decimals, Decode, Described, NotSent, Refused, Times, Words, decoder
 from foldflight.spark.dialects import of_event
 from foldflight.spark.replicaidentity import OldRows
 from foldflight.spark.rowkinds import kind_column
 from foldflight.spark.tombstones import Tombstones
-from foldflight.spark.upserts import upserts
+from foldflight.spark.upserts import last_events
 from foldflight.spark.versions.sessions import is_case_sensitive
 from foldflight.spark.versions.types import arrow_type, spark_type
 
@@ -44,6 +44,8 @@ _PARTITION: Final = "partition"
 _OFFSET: Final = "offset"
 _SEQUENCE: Final = "debezium_sequence"
 _DELETED: Final = "debezium_deleted"
+_UNSENT: Final = "debezium_unsent"
+_OF_KEYS: Final = (_SEQUENCE, _DELETED, _UNSENT)
 _KINDS: Final = {"c": "+I", "r": "+I", "u": "+U", "d": "-D"}
 _FLATTENED: Final = frozenset({"__op", "__deleted"})  # only flattened events have them, beside columns of any names
 _TRANSACTION: Final = frozenset({"status", "id", "event_count", "data_collections"})
@@ -88,7 +90,7 @@ def from_debezium(
     each event. Without it, a value that may mean several things fails the query with the column, the value, and what to
     write: an integer for TIMESTAMP or TIME (`times`), a text of digits or base64 for DECIMAL (`decimals`), a text that
     is both base64 and hexadecimal for BINARY (`binary`). Values are exact: one that the declared type would round fails
-    the query, as do PostgreSQL's infinite times, and large values that an update did not send.
+    the query, as do PostgreSQL's infinite times, and without `keys` large values that an update did not send.
 
     Snapshots (`r`) and inserts (`c`) accumulate a row, deletes (`d`) retract one, and updates (`u`) do both. Messages
     (`m`), heartbeats, transaction markers and changes of the schema are skipped, and tombstones without `keys`. The
@@ -108,8 +110,9 @@ def from_debezium(
         keys: The columns of the primary key: the last row of each key is kept in the state (`upserts`), by the position
             in the log of the database. Then events that come again or in another order do no harm, `before` is
             not needed, tombstones delete (by the columns `key`, `partition` and `offset` of the input; with `table`,
-            those whose key has a schema block that names the table), and flattened events (`ExtractNewRecordState` with
-            `add.fields=op,lsn` or `add.fields=op,source.file,source.pos,source.row`) are read, too.
+            those whose key has a schema block that names the table), a large value that an update did not send
+            (`__debezium_unavailable_value`) is that of the event before, and flattened events (`ExtractNewRecordState`
+            with `add.fields=op,lsn` or `add.fields=op,source.file,source.pos,source.row`) are read, too.
         decimals: Without schema block: the connector's `decimal.handling.mode`. With `precise`, the scale is that of
             the declared type.
         times: Without schema block: the connector's `time.precision.mode`, if it is `connect`, `microseconds`,
@@ -165,10 +168,10 @@ def from_debezium(
     values = [sf.col(name).cast("binary").alias(name) for name in _read_columns(df)]
     if key_names is not None:
         values += _places(df)
-        output = [*row, st.StructField(_SEQUENCE, _POSITION), st.StructField(_DELETED, st.BooleanType())]
+        own = (_POSITION, st.BooleanType(), st.ArrayType(st.StringType()))
+        output = [*row, *(st.StructField(name, type_) for name, type_ in zip(_OF_KEYS, own, strict=True))]
         rows = df.select(*values).mapInArrow(reader, st.StructType(output))
-        kept = upserts(rows, keys=key_names, sequence_by=_SEQUENCE, deleted=_DELETED, buckets=buckets)
-        return kept.drop(_SEQUENCE, _DELETED)
+        return last_events(rows, keys=key_names, sequence=_SEQUENCE, deleted=_DELETED, unsent=_UNSENT, buckets=buckets)
     return df.select(*values).mapInArrow(reader, st.StructType([kind_column(), *row]))
 
 
@@ -295,7 +298,7 @@ def _check_table(table: str | None) -> None:
 
 
 def _check_names(row: st.StructType, times: object, keys: Iterable[str] | None) -> None:
-    for name in (ROW_KIND, *(() if keys is None else (_SEQUENCE, _DELETED))):
+    for name in (ROW_KIND, *(() if keys is None else _OF_KEYS)):
         refuse_taken(name, row.names)
     for role, names in (("times", times if isinstance(times, Mapping) else ()), ("keys", keys or ())):
         for name in names:
@@ -346,8 +349,13 @@ class Reader:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of each batch of events."""
-        names = [*([] if self.keys else [ROW_KIND]), *self.types, *([_SEQUENCE, _DELETED] if self.keys else [])]
-        own = {ROW_KIND: pa.string(), _SEQUENCE: arrow_type(_POSITION), _DELETED: pa.bool_()}
+        names = [*([] if self.keys else [ROW_KIND]), *self.types, *(_OF_KEYS if self.keys else [])]
+        own = {
+            ROW_KIND: pa.string(),
+            _SEQUENCE: arrow_type(_POSITION),
+            _DELETED: pa.bool_(),
+            _UNSENT: pa.list_(pa.string()),
+        }
         schema = pa.schema([(name, self.types[name] if name in self.types else own[name]) for name in names])
         tombstones = Tombstones(_SEQUENCE) if self.keys else None
         for batch in batches:
@@ -408,7 +416,8 @@ class Reader:
                 f"a tombstone has the key {_text_of(key)}, which does not hold {', '.join(self.keys)}, the columns of "
                 "keys=; leave the tombstones out (value IS NOT NULL)"
             )
-        return {**dict.fromkeys(self.types), **self._row(key, decoders, self.keys), _DELETED: True}
+        row = {**dict.fromkeys(self.types), **self._row(key, decoders, self.keys)}
+        return {**row, _DELETED: True, _UNSENT: None}
 
     def _rows(
         self, event: Any, decoders: Decoders, offset: int, value: bytes, key: bytes | None, *, has_key: bool
@@ -487,11 +496,16 @@ class Reader:
     def _upsert(self, row: Row, decoders: Decoders, position: Row, *, is_deleted: bool) -> Row:
         assert self.keys is not None
         if not is_deleted:
-            return {**self._row(row, decoders), _SEQUENCE: position, _DELETED: False}
+            unsent: list[str] = []
+            found = self._row(row, decoders, unsent=unsent)
+            return {**found, _SEQUENCE: position, _DELETED: False, _UNSENT: unsent or None}
         found = dict.fromkeys(self.types)  # the other columns of a deleted row are not its own
-        return {**found, **self._row(row, decoders, self.keys), _SEQUENCE: position, _DELETED: True}
+        return {**found, **self._row(row, decoders, self.keys), _SEQUENCE: position, _DELETED: True, _UNSENT: None}
 
-    def _row(self, row: Any, decoders: Decoders, only: Iterable[str] | None = None) -> Row:
+    def _row(
+        self, row: Any, decoders: Decoders, only: Iterable[str] | None = None, unsent: list[str] | None = None
+    ) -> Row:
+        """Return the values of an event; with `unsent`, NULL for large ones that were not sent, whose names it gets."""
         if not isinstance(row, dict):
             raise _refused(f"the row of an event is not an object: {_text_of(row)}")
         folded: dict[str, str] | None = None  # most events have the names as they are declared
@@ -510,6 +524,10 @@ class Reader:
             try:
                 found[name] = None if value is None else decode(value)
             except Refused as error:
+                if isinstance(error, NotSent) and unsent is not None and name not in (self.keys or ()):
+                    unsent.append(name)
+                    found[name] = None
+                    continue
                 raise _refused(f"the column {name} of an event has the value {_text_of(value)}, {error}") from None
         return found
 

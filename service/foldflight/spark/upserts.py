@@ -19,7 +19,7 @@ from pyspark.sql import types as st
 
 from foldflight.engine.over.stream import ttl_us_of
 from foldflight.engine.query.layout import ROW_KIND
-from foldflight.engine.stream.upserts import IS_DELETED, NOW_US, SEQUENCE, UpsertLayout, has_order
+from foldflight.engine.stream.upserts import IS_DELETED, NOW_US, SEQUENCE, UNSENT, UpsertLayout, has_order
 from foldflight.errors import RejectedError
 from foldflight.spark.columns import column_named, column_of, is_column, rejecting
 from foldflight.spark.errors import raise_error
@@ -34,6 +34,12 @@ from foldflight.spark.versions.types import nullable
 from foldflight.spark.windows import WATERMARK
 
 _ROW: Final = "row"
+_LAST_DELETED: Final = "last_deleted"
+_LARGE: Final = (st.StringType, st.BinaryType, st.ArrayType, st.MapType, st.StructType, st.DecimalType)
+_NOT_SENT: Final = (
+    ", and there is no older row to keep it from; begin with a snapshot of the table, let the database send whole rows "
+    "(PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL), or leave the column out of the schema"
+)
 _NOT_KNOWN: Final = (
     " have the same sequence, so which one is the last is not known; add columns to sequence_by, such as the position "
     "in the log or the offset in Kafka"
@@ -104,6 +110,30 @@ def upserts(
     return changes.stream(buckets, ttl_us) if df.isStreaming else changes.batch()
 
 
+def last_events(
+    df: DataFrame, *, keys: Sequence[str], sequence: str, deleted: str, unsent: str, buckets: int
+) -> DataFrame:
+    """Return the rows of events as `upserts` does, without the columns that tell what an event does.
+
+    Args:
+        df: The events.
+        keys: The columns that identify a row.
+        sequence: The column with the position of an event.
+        deleted: The column that tells whether an event deletes its key.
+        unsent: The column with the names of columns that an event did not send, because their values did not change:
+            the row keeps those of the event before it, also if that arrives later. The query fails if there is none.
+        buckets: For streams: the number of parts of the state.
+
+    Raises:
+        RejectedError: The errors of `upserts`.
+    """
+    _check(df, keys, [sequence])
+    if df.isStreaming:
+        check_buckets(buckets)
+    changes = _Upserts.of(df, keys, [sequence], deleted, unsent, hidden=(sequence, deleted, unsent))
+    return changes.stream(buckets, None) if df.isStreaming else changes.batch()
+
+
 def _check(df: DataFrame, keys: Sequence[str], sequences: Sequence[object]) -> None:
     """Raise RejectedError SIGNATURE or SCHEMA_MISMATCH for keys and sequences that are not usable."""
     for role, given in (("keys", keys), ("sequence_by", sequences)):
@@ -130,23 +160,35 @@ class _Upserts:
         rows: The changes. The values of a deleted key are NULL.
         keys: The names of the keys.
         others: The names of the other columns.
+        columns: The columns of the result, with the fields of the input.
+        is_partial: Whether rows may lack values, which `unsent`, their last column, names.
     """
 
     df: DataFrame
     rows: DataFrame
     keys: tuple[str, ...]
     others: tuple[str, ...]
+    columns: tuple[st.StructField, ...]
+    is_partial: bool
 
     @classmethod
     def of(
-        cls, df: DataFrame, keys: Sequence[str], sequences: Sequence[str | Column], deleted: str | Column | None
+        cls,
+        df: DataFrame,
+        keys: Sequence[str],
+        sequences: Sequence[str | Column],
+        deleted: str | Column | None,
+        unsent: str | None = None,
+        *,
+        hidden: Sequence[str] = (),
     ) -> _Upserts:
         """Resolve the columns. Raises RejectedError SCHEMA_MISMATCH."""
         parts = [column_of(df, each, f"the sequence {each!r}") for each in sequences]
         sequence = parts[0] if len(parts) == 1 else sf.struct(*(part.alias(f"f{at}") for at, part in enumerate(parts)))
         fold = str if is_case_sensitive(df.sparkSession) else str.casefold
         folded = set(map(fold, keys))
-        others = [name for name in df.columns if fold(name) not in folded]
+        columns = [each for each in df.schema if each.name not in hidden]
+        others = [each.name for each in columns if fold(each.name) not in folded]
         is_deleted = sf.lit(False)
         if deleted is not None:
             condition = column_of(df, deleted, f"the condition {deleted!r}").cast("boolean")
@@ -157,52 +199,81 @@ class _Upserts:
                 _known(sequence, parts, sequences, keys).alias(SEQUENCE),
                 is_deleted.alias(IS_DELETED),
                 *(sf.when(~is_deleted, column_named(name)).alias(f"value_{at}") for at, name in enumerate(others)),
+                *([] if unsent is None else [column_named(unsent).alias(UNSENT)]),
             )
             schema = rows.schema  # resolves the columns now
         check_keys(schema, keys)
         _check_sequence(schema[SEQUENCE].dataType)
-        return cls(df, rows, tuple(keys), tuple(others))
+        return cls(df, rows, tuple(keys), tuple(others), tuple(columns), unsent is not None)
 
     def batch(self) -> DataFrame:
         """Return the last row of each key, without deleted keys."""
         keys = [f"key_{index}" for index in range(len(self.keys))]
         values = [f"value_{index}" for index in range(len(self.others))]
         row = sf.struct(*values, sf.lit(True).alias("exists"))
+        kept = self._kept(values)
         # The greatest and the least hash of the rows with the greatest sequence differ if two of these rows do.
         hashed = sf.expr(f"xxhash64({', '.join([IS_DELETED, *(equal_by(self.rows.schema[name]) for name in values)])})")
         rows = self.rows.select(
             *keys,
             SEQUENCE,
+            IS_DELETED,
+            *values,
+            *([self._unsent(kept)] if self.is_partial else []),
             sf.when(~sf.col(IS_DELETED), row).alias(_ROW),
             sf.struct(SEQUENCE, hashed.alias("hash")).alias("greatest"),
             sf.struct(SEQUENCE, sf.bitwise_not(hashed).alias("hash")).alias("least"),
         )
         grouped = rows.groupBy(*keys).agg(
-            sf.max_by(_ROW, SEQUENCE).alias(_ROW), sf.max("greatest").alias("greatest"), sf.max("least").alias("least")
+            sf.max_by(_ROW, SEQUENCE).alias(_ROW),
+            sf.max("greatest").alias("greatest"),
+            sf.max("least").alias("least"),
+            sf.max(sf.when(sf.col(IS_DELETED), sf.col(SEQUENCE))).alias(_LAST_DELETED),
+            *(column for each in kept for column in each.aggregates),
         )
         is_known = sf.col("greatest.hash") == sf.bitwise_not(sf.col("least.hash"))
         text = sf.to_json(sf.struct(*(sf.col(key).alias(name) for key, name in zip(keys, self.keys, strict=True))))
         wrong = raise_error("SCHEMA_MISMATCH", "two different rows of the key ", text, _NOT_KNOWN)
-        last = grouped.select(*keys, sf.when(is_known, sf.col(_ROW)).otherwise(wrong).alias(_ROW))
-        inner = [*keys, *(f"{_ROW}.{value}" for value in values)]
-        named = zip(self.df.columns, self._positions, strict=True)
-        columns = (sf.col(inner[position]).alias(name) for name, position in named)
+        last = grouped.withColumn(_ROW, sf.when(is_known, sf.col(_ROW)).otherwise(wrong))
+        found = {value: sf.col(f"{_ROW}.{value}") for value in values} | {each.value: each.last(text) for each in kept}
+        inner = [*map(sf.col, keys), *found.values()]
+        named = zip(self.columns, self._positions, strict=True)
+        columns = (inner[position].alias(column.name) for column, position in named)
         return last.where(f"{_ROW} IS NOT NULL").select(sf.lit("+I").alias(ROW_KIND), *columns)
+
+    def _unsent(self, kept: Sequence[_Kept]) -> Column:
+        """Return the names of columns that were not sent. The query fails at those that rows cannot keep."""
+        unsent = sf.coalesce(sf.col(UNSENT), sf.array().cast("array<string>"))
+        others = sf.array_except(unsent, sf.array(*(sf.lit(each.name) for each in kept)).cast("array<string>"))
+        what = sf.concat(sf.lit("a change did not send the column "), sf.array_join(others, ", "))
+        wrong = raise_error("SCHEMA_MISMATCH", what, ", whose type has no large values; declare STRING")
+        return sf.when(sf.size(others) > 0, wrong).otherwise(unsent).alias(UNSENT)
+
+    def _kept(self, values: Sequence[str]) -> list[_Kept]:
+        """Return the columns that rows may keep from older ones: those whose values may be large."""
+        if not self.is_partial:
+            return []
+        return [
+            _Kept(value, name)
+            for value, name in zip(values, self.others, strict=True)
+            if isinstance(self.rows.schema[value].dataType, _LARGE)
+        ]
 
     @property
     def _positions(self) -> list[int]:
-        """For each column of the input, its position among the keys and the other columns."""
+        """For each column of the result, its position among the keys and the other columns."""
         fold = str if is_case_sensitive(self.df.sparkSession) else str.casefold
         places = {fold(name): place for place, name in enumerate((*self.keys, *self.others))}
-        return [places[fold(name)] for name in self.df.columns]
+        return [places[fold(column.name)] for column in self.columns]
 
     def stream(self, buckets: int, ttl_us: int | None) -> DataFrame:
         """Return the changes of each epoch."""
         # Spark stores this time before the epoch, and repeats the epoch with it.
         now = sf.unix_micros(sf.current_timestamp())
         names = self.rows.columns
-        keys, values = names[: len(self.keys)], names[len(self.keys) + 2 :]
-        rows = as_months(self.rows.select(*keys, SEQUENCE, IS_DELETED, now.alias(NOW_US), *values))
+        keys, values = names[: len(self.keys)], [f"value_{at}" for at in range(len(self.others))]
+        unsent = [UNSENT] if self.is_partial else []
+        rows = as_months(self.rows.select(*keys, SEQUENCE, IS_DELETED, now.alias(NOW_US), *values, *unsent))
         given = in_months(rows.schema)
         roles = [
             *map("the key {}".format, self.keys),
@@ -210,6 +281,7 @@ class _Upserts:
             "",
             "",
             *map("the column {}".format, self.others),
+            *unsent,
         ]
         fields = arrow_fields(given, roles)
         types = {field.name: self.rows.schema[field.name].dataType for field in given if field.name != NOW_US}
@@ -223,20 +295,52 @@ class _Upserts:
             ),
             buckets=buckets,
             ttl_us=ttl_us,
+            is_partial=self.is_partial,
         )
         positions, inner = self._positions, [*keys, *values]
         wanted = [nullable(types[inner[position]]) for position in positions]
         sent = carriers(wanted, [fields.field(inner[position]).type for position in positions])
         # A column under withWatermark stays one: its times are those of the input, or of rows of before.
-        kept = [{key: each.metadata[key] for key in (WATERMARK,) if key in each.metadata} for each in self.df.schema]
-        named = zip(self.df.columns, sent, kept, strict=True)
+        kept = [{key: each.metadata[key] for key in (WATERMARK,) if key in each.metadata} for each in self.columns]
+        names = [each.name for each in self.columns]
+        named = zip(names, sent, kept, strict=True)
         columns = [st.StructField(name, type_, metadata=metadata) for name, type_, metadata in named]
         schema = st.StructType([kind_column(nullable=False), *columns])
         advise(self.df)
         check_provider(self.df)
         check_workers(self.df.sparkSession)
         result = upsert_stream(layout, rows, schema, positions)
-        return as_intervals(result, dict(zip(self.df.columns, wanted, strict=True)))
+        return as_intervals(result, dict(zip(names, wanted, strict=True)))
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A column of a batch whose value is that of the last row that has sent it.
+
+    Args:
+        value: The column among the rows.
+        name: The user's name.
+    """
+
+    value: str
+    name: str
+
+    @property
+    def aggregates(self) -> list[Column]:
+        """The value, in a struct because it may be NULL, and its sequence."""
+        is_sent = ~sf.col(IS_DELETED) & ~sf.array_contains(sf.col(UNSENT), self.name)
+        sequence = sf.when(is_sent, sf.col(SEQUENCE))
+        sent = sf.max_by(sf.struct(sf.col(self.value).alias("value")), sequence)
+        return [sent.alias(f"{self.value}_sent"), sf.max(sequence).alias(f"{self.value}_at")]
+
+    def last(self, key: Column) -> Column:
+        """Return the value; the query fails if no row since the last deletion has sent it."""
+        at, deleted = sf.col(f"{self.value}_at"), sf.col(_LAST_DELETED)
+        is_there = at.isNotNull() & (deleted.isNull() | (at > deleted))
+        wrong = raise_error(
+            "SCHEMA_MISMATCH", f"a change did not send the column {self.name} of the key ", key, _NOT_SENT
+        )
+        return sf.when(is_there, sf.col(f"{self.value}_sent.value")).otherwise(wrong)
 
 
 def _check_sequence(type_: st.DataType) -> None:

@@ -20,18 +20,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.engine.keys.index import KeyIndex, canonical
+from foldflight.engine.query.blocks import one_batch
 from foldflight.engine.query.changelog import Mask, changelog, equal_rows
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.state.manifest import TableLayout, other_query
 from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import StateTable
 from foldflight.engine.stream.epoch import EpochStats
+from foldflight.engine.stream.partialrows import MISSING, Entries, LastRow, last_rows
 from foldflight.errors import RejectedError
 from foldflight.functions import sql_name
 from foldflight.functions.types.arrow import concat_batches
 
-SEQUENCE, IS_DELETED, NOW_US = "sequence", "is_deleted", "now_us"
-_STORED: Final = ("sequence", "row", "deleted_us", "lacks_columns")
+SEQUENCE, IS_DELETED, NOW_US, UNSENT = "sequence", "is_deleted", "now_us", "unsent"
+_STORED: Final = ("sequence", "row", "deleted_us", "lacks_columns", "kept")
 _KIND_OF_TABLE: Final = "upserts"  # in the place of windows, which tells it from a table of groups
 _HELD_ROWS_MIN: Final = 1 << 18
 _SIGN: Final = np.int64(-(1 << 63))
@@ -51,6 +53,7 @@ class UpsertLayout:
         columns: The other columns, by the user's names.
         buckets: The number of buckets.
         ttl_us: How long a tombstone is kept, in microseconds. None: for ever.
+        is_partial: Whether a change may leave out columns, whose values its row keeps.
     """
 
     keys: pa.Schema
@@ -59,25 +62,40 @@ class UpsertLayout:
     columns: pa.Schema
     buckets: int
     ttl_us: int | None = None
+    is_partial: bool = False
 
     @property
     def rows(self) -> pa.Schema:
-        """The changes that arrive: keys, sequence, whether the key is deleted, the time of the epoch, `value_0`..."""
-        values = [pa.field(f"value_{index}", field.type) for index, field in enumerate(self.columns)]
+        """The changes that arrive: keys, sequence, whether the key is deleted, the time of the epoch, `value_0`...
+
+        If they may be partial, the names of the columns that they did not send come last.
+        """
+        values = [(f"value_{index}", field.type) for index, field in enumerate(self.columns)]
         own = [(SEQUENCE, self.sequence), (IS_DELETED, pa.bool_()), (NOW_US, pa.int64())]
-        return pa.schema([*self.keys, *(pa.field(*each) for each in own), *values])
+        unsent = [(UNSENT, pa.list_(pa.string()))] if self.is_partial else []
+        return pa.schema([*self.keys, *(pa.field(*each) for each in (*own, *values, *unsent))])
 
     @cached_property
     def table(self) -> TableLayout:
-        """The layout of the stored rows: the sequence; the row, NULL in a tombstone; and the time of the deletion."""
-        types = (self.sequence, pa.struct(list(self.columns)), pa.int64(), pa.bool_())
+        """The layout of the stored rows: the sequence; the row, NULL in a tombstone; and the time of the deletion.
+
+        If rows may be partial, also the columns whose values are kept from older changes, with their sequences.
+        """
+        types = [self.sequence, pa.struct(list(self.columns)), pa.int64(), pa.bool_()]
+        types += [pa.list_(self.kept)] if self.is_partial else []
+        names = _STORED[: len(types)]
         states = [
             pa.field(f"state_{index}", type_, metadata={"function": name, "version": "", "fingerprint": str(type_)})
-            for index, (name, type_) in enumerate(zip(_STORED, types, strict=True))
+            for index, (name, type_) in enumerate(zip(names, types, strict=True))
         ]
         return TableLayout(
-            self.keys, pa.schema(states), self.buckets, window=_KIND_OF_TABLE, names=(*self.names, *_STORED)
+            self.keys, pa.schema(states), self.buckets, window=_KIND_OF_TABLE, names=(*self.names, *names)
         )
+
+    @property
+    def kept(self) -> pa.DataType:
+        """The type of a column that is kept."""
+        return pa.struct([("column", pa.string()), ("sequence", self.sequence)])
 
     def group(self, key: pa.RecordBatch) -> dict[str, Any]:
         """Return the single key of a batch by the user's names, for errors."""
@@ -118,7 +136,7 @@ class OtherColumns:
         values = [held.get(field.name, pa.nulls(count, field.type)) for field in columns]
         lacks = pa.array([True] * count) if set(columns.names) - set(held) else states.column(3)
         return pa.RecordBatch.from_arrays(
-            [states.column(0), _struct(values, columns, rows.is_null()), states.column(2), lacks],
+            [states.column(0), _struct(values, columns, rows.is_null()), states.column(2), lacks, *states.columns[4:]],
             schema=self._layout.table.states,
         )
 
@@ -161,18 +179,23 @@ class _Changes:
     sequence: pa.Array
     rows: pa.Array
     """The values as structs; NULL for a deletion."""
+    kept: pa.Array | None = None
+    """If rows may be partial: the columns that are kept from older changes."""
 
     @classmethod
     def of(cls, parts: Sequence[_Changes]) -> _Changes:
+        kept = [part.kept for part in parts if part.kept is not None]
         return cls(
             np.concatenate([part.slots for part in parts]),
             pa.concat_arrays([part.sequence for part in parts]),
             pa.concat_arrays([part.rows for part in parts]),
+            pa.concat_arrays(kept) if kept else None,
         )
 
     def take(self, indexes: npt.NDArray[np.int64]) -> _Changes:
         chosen = pa.array(indexes)
-        return _Changes(self.slots[indexes], self.sequence.take(chosen), self.rows.take(chosen))
+        kept = None if self.kept is None else self.kept.take(chosen)
+        return _Changes(self.slots[indexes], self.sequence.take(chosen), self.rows.take(chosen), kept)
 
 
 class UpsertEpoch:
@@ -201,8 +224,13 @@ class UpsertEpoch:
         """Store the last row of each key; return row kinds (int8) and as many rows: the keys, then the columns.
 
         Raises:
-            RejectedError: SCHEMA_MISMATCH, if two different rows of a key have the same sequence.
+            RejectedError: SCHEMA_MISMATCH, if two different rows of a key have the same sequence, or a change did not
+                send a column and no older one did.
         """
+        if self._layout.is_partial:
+            # A kept value may be in any block.
+            table = pa.Table.from_batches([*blocks], schema=self._layout.rows)
+            blocks = [one_batch(table)] if table.num_rows else []
         parts: list[_Changes] = []
         held, compact = 0, _HELD_ROWS_MIN
         for block in blocks:
@@ -222,15 +250,136 @@ class UpsertEpoch:
         slots = self._index.slots([block.column(name) for name in self._layout.keys.names]).to_numpy()
         self._load()
         self.stats.rows += block.num_rows
-        values = block.columns[len(self._layout.keys) + 3 :]
-        rows = _struct(values, self._layout.columns, block.column(IS_DELETED))
+        if not self._layout.is_partial:
+            return self._newer_of(slots, block)
+        is_partial = np.zeros(len(self._index), np.bool_)
+        is_partial[slots[_has_items(block.column(UNSENT))]] = True
+        is_partial |= _has_items(self._stored.column(4))[self._at] & (self._at >= 0) if len(self._stored) else False
+        here = is_partial[slots]
+        whole = self._newer_of(slots[~here], block.filter(pa.array(~here)))
+        if not here.any():
+            return whole
+        return _Changes.of([whole, self._completed(slots[here], block.filter(pa.array(here)))])
+
+    def _stored_of(self, slots: Slots) -> tuple[Slots, pa.RecordBatch]:
+        """Return the slots that have stored rows, and these rows."""
         touched = np.unique(slots)
-        touched = touched[self._at[touched] >= 0]
-        stored = self._stored.take(pa.array(self._at[touched]))
+        touched = touched[self._at[touched] >= 0].astype(np.int32)
+        return touched, self._stored.take(pa.array(self._at[touched]))
+
+    def _changes(self, slots: Slots, block: pa.RecordBatch, kept: pa.Array | None = None) -> _Changes:
+        start = len(self._layout.keys) + 3
+        values = block.columns[start : start + len(self._layout.columns)]
+        return _Changes(
+            slots, block.column(SEQUENCE), _struct(values, self._layout.columns, block.column(IS_DELETED)), kept
+        )
+
+    def _completed(self, slots: Slots, block: pa.RecordBatch) -> _Changes:
+        """Return the last row of each key with the values that it keeps from older changes."""
+        touched, stored = self._stored_of(slots)
+        kept = stored.column(4)
+        owners = np.repeat(np.arange(len(touched)), kept.value_lengths().fill_null(0).to_numpy())
+        kept_names, kept_sequences = kept.flatten().flatten()
+        numbers = {name: number for number, name in enumerate(self._layout.columns.names)}
+        columns = np.array([numbers.get(name, -1) for name in kept_names.to_pylist()], np.int64)
+        known = np.flatnonzero(columns >= 0)  # a column may have been left out since
+        owners, columns, kept_sequences = owners[known], columns[known], kept_sequences.take(pa.array(known))
+        rows = _Changes.of([_Changes(touched, stored.column(0), stored.column(1)), self._changes(slots, block)])
+        # The entries are the stored rows, the values that they keep, and the changes.
+        places = np.concatenate([np.arange(len(touched)), owners, len(touched) + np.arange(len(slots))])
+        sequence = pa.concat_arrays([stored.column(0), kept_sequences, block.column(SEQUENCE)])
+        unsent: list[frozenset[int]] = [frozenset(columns[owners == at].tolist()) for at in range(len(touched))]
+        unsent += [frozenset()] * len(owners)
+        unsent += [frozenset(numbers[name] for name in names or ()) for names in block.column(UNSENT).to_pylist()]
+        nothing = np.full(len(touched), -1, np.int64)
+        entries = Entries(
+            rows.slots[places],
+            np.concatenate([nothing, columns, np.full(len(slots), -1, np.int64)]),
+            unsent,
+            rows.rows.is_null().to_numpy(zero_copy_only=False)[places],
+        )
+        order, ranks = _sorted(_Changes(entries.slots, sequence, rows.rows))
+        lasts = last_rows(entries, order, ranks)
+        lacks = stored.column(3).to_numpy(zero_copy_only=False)
+        self._check_twins(rows, places, unsent, lasts, lacks)
+        self._count_stale(entries, order, ranks, len(touched), len(touched) + len(owners))
+        changed = [last for last in lasts if not self._is_as_stored(last, len(touched), len(owners))]
+        for last in changed:
+            if MISSING in last.kept.values():
+                column = next(column for column, source in last.kept.items() if source == MISSING)
+                raise self._not_sent(self._layout.columns.names[column], rows.slots[places[last.entry]])
+        return self._put_together(rows, places, sequence, changed)
+
+    def _is_as_stored(self, last: LastRow, stored: int, kept: int) -> bool:
+        """Return whether a last row is a stored one, with its own values."""
+        return last.entry < stored and all(stored <= source < stored + kept for source in last.kept.values())
+
+    def _put_together(
+        self, rows: _Changes, places: npt.NDArray[np.int64], sequence: pa.Array, lasts: Sequence[LastRow]
+    ) -> _Changes:
+        chosen = np.array([last.entry for last in lasts], np.int64)
+        whole = rows.rows.take(pa.array(places[chosen]))
+        values = []
+        for column, of_all in enumerate(rows.rows.flatten()):
+            sources = np.array([last.kept.get(column, last.entry) for last in lasts], np.int64)
+            values.append(of_all.take(pa.array(places[sources])))
+        pairs = [(column, source) for last in lasts for column, source in last.kept.items()]
+        names = pa.array([self._layout.columns.names[column] for column, _ in pairs], pa.string())
+        sequences = sequence.take(pa.array([source for _, source in pairs], pa.int64()))
+        kept = pa.StructArray.from_arrays([names, sequences], fields=list(self._layout.kept))
+        offsets = np.concatenate([[0], np.cumsum([len(last.kept) for last in lasts])])
+        return _Changes(
+            rows.slots[places[chosen]],
+            sequence.take(pa.array(chosen)),
+            _struct(values, self._layout.columns, whole.is_null()),
+            pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), kept),
+        )
+
+    def _check_twins(
+        self,
+        rows: _Changes,
+        places: npt.NDArray[np.int64],
+        unsent: Sequence[frozenset[int]],
+        lasts: Sequence[LastRow],
+        lacks: Mask,
+    ) -> None:
+        """Refuse two changes of one sequence that differ in a column that both have sent."""
+        for one, other in (pair for last in lasts for pair in last.twins):
+            batches = [_unpacked(rows.rows.slice(int(places[entry]), 1)) for entry in (one, other)]
+            sent = [
+                name
+                for number, name in enumerate(batches[0].schema.names)
+                if number - 1 not in unsent[one] | unsent[other]
+            ]
+            is_same = equal_rows(*(batch.select(sent) for batch in batches))
+            if not is_same.all() and not (one < len(lacks) and lacks[one]):
+                self._refuse(rows, places[[other]])
+
+    def _count_stale(
+        self, entries: Entries, order: npt.NDArray[np.int64], ranks: Codes, stored: int, changes: int
+    ) -> None:
+        rank_of = np.full(len(self._index), -1, np.int64)
+        is_stored = order < stored
+        rank_of[entries.slots[order[is_stored]]] = ranks[is_stored]
+        self.stats.stale_changes += int(((order >= changes) & (ranks <= rank_of[entries.slots[order]])).sum())
+
+    def _not_sent(self, column: str, slot: int) -> RejectedError:
+        return RejectedError(
+            "SCHEMA_MISMATCH",
+            f"a change did not send the column {column}, and there is no older row of its key to keep it from; begin "
+            "with a snapshot of the table, let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA "
+            "IDENTITY FULL), or leave the column out of the schema",
+        ).with_group(self._layout.group(self._index.keys(pa.array([slot], pa.int32()))))
+
+    def _newer_of(self, slots: Slots, block: pa.RecordBatch) -> _Changes:
+        """Return the last change of each key, if it is newer than the stored row of the key."""
+        touched, stored = self._stored_of(slots)
+        kept = [pa.nulls(count, pa.list_(self._layout.kept)) for count in (len(touched), len(slots))]
+        parts = kept if self._layout.is_partial else [None, None]
         changes = _Changes.of(
             [
-                _Changes(touched.astype(np.int32), stored.column(0), stored.column(1)),
-                _Changes(slots, block.column(SEQUENCE), rows),
+                _Changes(touched, stored.column(0), stored.column(1), parts[0]),
+                self._changes(slots, block, parts[1]),
             ]
         )
         order, ranks = _sorted(changes)
@@ -287,7 +436,9 @@ class UpsertEpoch:
     @cached_property
     def _nothing(self) -> _Changes:
         states = self._layout.table.states
-        return _Changes(np.zeros(0, np.int32), pa.array([], states.field(0).type), pa.array([], states.field(1).type))
+        kept = pa.array([], states.field(4).type) if self._layout.is_partial else None
+        sequence, rows = (pa.array([], states.field(index).type) for index in (0, 1))
+        return _Changes(np.zeros(0, np.int32), sequence, rows, kept)
 
     def _load(self) -> None:
         """Look up the stored rows of keys that are new in this epoch. Tombstones that are too old are not there."""
@@ -316,7 +467,13 @@ class UpsertEpoch:
         if len(last.slots):
             deleted_us = pa.array(np.full(len(exists), self._now_us, np.int64), mask=exists)
             states = pa.RecordBatch.from_arrays(
-                [last.sequence, last.rows, deleted_us, pa.array(np.zeros(len(exists), np.bool_))],
+                [
+                    last.sequence,
+                    last.rows,
+                    deleted_us,
+                    pa.array(np.zeros(len(exists), np.bool_)),
+                    *([] if last.kept is None else [last.kept]),
+                ],
                 schema=self._layout.table.states,
             )
             committed = self._table.commit(keys, np.ones(len(exists), np.int64), states)
@@ -329,6 +486,12 @@ class UpsertEpoch:
     def values(self) -> list[pa.Field]:
         """The columns of the result after the keys, under names that are no key's."""
         return [pa.field(f"value_{index}", field.type) for index, field in enumerate(self._layout.columns)]
+
+
+def _has_items(lists: pa.Array) -> Mask:
+    """Return which of n lists have items."""
+    has: Mask = lists.value_lengths().fill_null(0).to_numpy() > 0
+    return has
 
 
 def _struct(values: Sequence[pa.Array], columns: pa.Schema, is_null: pa.Array) -> pa.Array:

@@ -48,7 +48,7 @@ class StreamModel:
         self.present: dict[Key, Rows] = defaultdict(list)
         self.watermark = -(10**6)  # minutes
         self.latest = -(10**6)
-        self.late = self.ignored = self.folded = 0
+        self.late = self.late_retractions = self.ignored = self.folded = 0
 
     def key(self, row: Mapping[str, Any]) -> Key:
         """Return the group of a row; for a session, as if there were no other rows."""
@@ -142,6 +142,7 @@ class StreamModel:
 
     def _count(self, rows: Rows, ignored: int) -> None:
         late = sum(self._is_closed(self.key(row)) for row in rows)
+        self.late_retractions += sum(self._is_closed(self.key(row)) and row["kind"] == DELETE for row in rows)
         self.late += late
         self.ignored += ignored
         self.folded += len(rows) - late - ignored

@@ -9,6 +9,7 @@ FIGURES = {
     "rows": 100,
     "groups": 7,
     "late_rows": 3,
+    "late_retractions": 1,
     "ignored_retractions": 2,
     "stale_changes": 6,
     "isolated_groups": 1,
@@ -43,6 +44,7 @@ def test_counters_add_and_gauges_show_the_last_epoch() -> None:
     }
     assert value(metrics, "ignored_retractions_total") == 4
     assert value(metrics, "stale_changes_total") == 12
+    assert value(metrics, "late_retractions_total") == 2
     assert value(metrics, "isolated_groups_total") == 2
     assert value(metrics, "isolated_rows_total") == 10
     assert value(metrics, "exchange_seconds_total") == 0.5

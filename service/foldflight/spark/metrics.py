@@ -49,6 +49,9 @@ class StreamMetrics(StreamingQueryListener):
                 "Rows dropped because their window was closed (once for each such window), or in OVER because their "
                 "time had passed.",
             ),
+            "late_retractions": self._counter(
+                "late_retractions", "Late rows that retract: the old rows of updates and deletes over closed windows."
+            ),
             "isolated_groups": self._counter(
                 "isolated_groups", "Groups whose function raised, if errors are isolated."
             ),

@@ -40,6 +40,7 @@ class EpochStats:
         groups: Groups touched.
         late_rows: Rows dropped because their window was closed (once for each closed window), or in OVER because their
             time had passed.
+        late_retractions: Those of them that retract: the new row of such an update may be in a window that is open.
         waiting_rows: In OVER, rows that wait until the watermark has reached their time.
         ignored_retractions: Retractions without a row: of groups that had none left, or that began in the epoch and
             accumulated no equal row.
@@ -55,6 +56,7 @@ class EpochStats:
     rows: int = 0
     groups: int = 0
     late_rows: int = 0
+    late_retractions: int = 0
     waiting_rows: int = 0
     ignored_retractions: int = 0
     stale_changes: int = 0
@@ -276,6 +278,8 @@ class BucketEpoch:
         late = ends <= closed_us
         if late.any():
             self.stats.late_rows += int(self._row_counts(block)[late].sum())
+            if self._layout.has_kinds:
+                self.stats.late_retractions += int(retracts(block)[late].sum())
             block, ends = block.filter(pa.array(~late)), ends[~late]
         self.open_ends_us.update(np.unique(ends).tolist())
         return block

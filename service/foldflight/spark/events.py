@@ -73,7 +73,7 @@ def to_debezium(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
     one event is
 
         {"before": {"customer": "ann", "total": 3}, "after": {"customer": "ann", "total": 5}, "source": {"connector":
-        "foldflight", "name": "foldflight", "ts_ms": 1767225600000, "lsn": 3795041088929595394}, "op": "u", "ts_ms":
+        "foldflight", "name": "foldflight", "ts_ms": 1767225600000, "lsn": 3795088078326988802}, "op": "u", "ts_ms":
         1767225600000}
 
     Each event has its schema block, so `from_debezium` and other readers know the types. `source.lsn` grows with each

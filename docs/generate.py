@@ -441,6 +441,12 @@ def types_page() -> str:
     return page
 
 
+def compatibility_page() -> str:
+    """Return the page of compatibility."""
+    page: str = _beside("tested").compatibility_page()
+    return page
+
+
 def _beside(name: str) -> Any:
     """Return a module beside this file, which may be run as a program, outside of its package."""
     sys.path.append(str(ROOT))
@@ -456,6 +462,7 @@ PAGES = {
     "sql.md": sql_page,
     "messages.md": messages_page,
     "types.md": types_page,
+    "compatibility.md": compatibility_page,
 }
 
 if __name__ == "__main__":

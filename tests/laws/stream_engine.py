@@ -26,7 +26,7 @@ from foldflight.engine.query.query import HostTypes, Query, StreamOptions
 from foldflight.engine.state.table import TableBounds, TableLayout
 from foldflight.engine.stream.packing import BLOB, Pack, rows_of
 from foldflight.functions import Call
-from foldflight.spark.carrier import carrier_type
+from foldflight.spark.storage_types import storage_type
 from foldflight.spark.stream import BucketProcessor
 
 Rows = list[dict[str, Any]]
@@ -116,7 +116,7 @@ class StreamEngine:
         self.reruns = 0
         self._options = options
         columns_of = QueryLayout(keys, tuple(keys.names), columns, tuple(columns.names), has_kinds, isolates=isolates)
-        spark = HostTypes(carrier=carrier_type, results=lambda _names, types: types)
+        spark = HostTypes(storage=storage_type, results=lambda _names, types: types)
         query = replace(Query.of(transport, calls, columns_of, stream=options, types=spark), bounds=bounds)
         self.layout = query.layout
         if not folds_first:

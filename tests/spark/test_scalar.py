@@ -17,8 +17,8 @@ from foldflight import RejectedError, connect
 from foldflight.engine.batch.scalar import ScalarQuery, Steps
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.spark import dead_letters, group_by, join_lateral, results, scalar, with_columns
-from foldflight.spark.carrier import SPARK
 from foldflight.spark.errors import error_of
+from foldflight.spark.storage_types import SPARK
 from tests import scalar_functions
 from tests.spark_sessions import since_spark
 

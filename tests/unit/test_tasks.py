@@ -27,14 +27,14 @@ from foldflight.engine.query.layout import HASH, QueryLayout
 from foldflight.engine.query.query import HostTypes, Query
 from foldflight.functions import Call
 from foldflight.functions.types.arrow import with_column
-from foldflight.spark.carrier import carrier_type
+from foldflight.spark.storage_types import storage_type
 from foldflight.spark.worker import use_local_folders
 from tests.watched import Watched
 
 TRANSPORT = connect("embedded:examples.weighted_avg").transport
 KEYS = pa.schema([("key_0", pa.string()), ("key_1", pa.float64())])
 COLUMNS = pa.schema([("column_0", pa.int64()), ("column_1", pa.int32())])
-CARRIED = HostTypes(carrier=carrier_type, results=lambda _names, types: types)
+CARRIED = HostTypes(storage=storage_type, results=lambda _names, types: types)
 CALLS = (Call("sum", ("v",)), Call("count"), Call("count", ("v",), distinct=True))
 VALUES = st.tuples(
     st.sampled_from(["+I", "+I", "-D"]),

@@ -22,7 +22,7 @@ from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.frames import Barrier, Checkpoint, Forget, States
 from foldflight.fold import failures
 from foldflight.fold.aggregate import calls, fold
-from foldflight.server import authentication, edge, exchanges, flight
+from foldflight.server import authentication, error_translation, exchanges, flight
 
 Patch = pytest.MonkeyPatch
 MUTANTS: list[Any] = []
@@ -473,14 +473,14 @@ def failed_groups_are_not_emptied(patch: Patch) -> None:
 
 @breaks("function-errors")
 def errors_do_not_name_the_slot(patch: Patch) -> None:
-    encode = edge.encode_error
+    encode = error_translation.encode_error
 
     def vague(error: Any) -> bytes:
         message = pb.Error.FromString(encode(error))
         message.ClearField("slot")
         return message.SerializeToString()
 
-    patch.setattr(edge, "encode_error", vague)
+    patch.setattr(error_translation, "encode_error", vague)
 
 
 @breaks("message-limit")

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.client.connection import Connection, Resolve, check_resolve
-from foldflight.client.edge import translated
+from foldflight.client.error_translation import translated
 from foldflight.client.exchange import OpenExchange
 from foldflight.client.failover import FailoverExchange
 from foldflight.client.logs import set_up

@@ -122,7 +122,7 @@ class IncomingCall:
         """Return whether the client has disconnected, or the call has ended."""
         return not self._context.is_active()
 
-    def be_patient(self) -> None:
+    def allow_idle(self) -> None:
         """Do not limit how long the client takes to read. The caller monitors the call from now on."""
         self._is_patient = True
 
@@ -242,7 +242,7 @@ class CallServer:
         admit: Called with path and headers of each call, before the call gets a thread. Returns
             `IncomingCall.caller`, or raises RefusedError.
         credentials: Credentials for TLS; None: no TLS.
-        on_quiet: Called at intervals while there is no call.
+        on_idle: Called at intervals while there is no call.
 
     Raises:
         OSError: The port cannot be bound.
@@ -258,9 +258,9 @@ class CallServer:
         refuse: Callable[[FoldflightError], CallStatus],
         admit: Callable[[str, Mapping[str, Any]], Any] = lambda _path, _headers: None,
         credentials: Any = None,
-        on_quiet: Callable[[], None] = lambda: None,
+        on_idle: Callable[[], None] = lambda: None,
     ) -> None:
-        self._on_quiet = on_quiet
+        self._on_idle = on_idle
         self._methods = methods
         self._admit = admit
         self._refuse = refuse
@@ -407,7 +407,7 @@ class CallServer:
             elif now_s - quiet_since_s > _QUIET_LOOK_S:
                 quiet_since_s = now_s
                 try:
-                    self._on_quiet()
+                    self._on_idle()
                 except Exception:  # the monitoring must continue
                     _logger.exception("the task for idle servers failed")
 

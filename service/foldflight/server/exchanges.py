@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.frames import Frame, Open
 from foldflight.exchange.serving import ServerExchange
-from foldflight.server.account import Account
-from foldflight.server.limits.memory import Memory, give_back, memory_limit_of, resident_bytes, trim
+from foldflight.server.exchange_metrics import Account
+from foldflight.server.limits.memory import Memory, memory_limit_of, release_memory, resident_bytes, trim
 from foldflight.server.limits.watch import GuardedCall, Watch
 from foldflight.server.ops.logs import Logger
 from foldflight.server.ops.metrics import Metrics
@@ -128,14 +128,14 @@ class Running:
     def request_move(self, error: FoldflightError) -> None:
         """Ask the engine to continue elsewhere. A foreign engine gets the error instead of its next answer.
 
-        It may be about to end its stream, so it is given time; see `end_foreign`.
+        It may be about to end its stream, so it is given time; see `close_drained_dialect_client`.
         """
         if self._is_foreign:
             self._leaving = error
         else:
             self.exchange.request_reopen()
 
-    def end_foreign(self, *, longer_than_s: float) -> bool:
+    def close_drained_dialect_client(self, *, longer_than_s: float) -> bool:
         """End the exchange of a foreign engine that has to move and has sent nothing for that long since its answer."""
         if self._leaving is None or not self._has_answered:
             return False
@@ -276,7 +276,7 @@ class Exchanges:
                 self._open.remove(running)
                 self._changed.notify_all()
             if outcome == "LIMIT":
-                give_back()
+                release_memory()
         running.logger.info(
             "exchange ended",
             outcome=outcome,
@@ -304,7 +304,7 @@ class Exchanges:
             if left_s <= 0:
                 return False
             for running in still_open:
-                if running.end_foreign(longer_than_s=_LEAVE_S):
+                if running.close_drained_dialect_client(longer_than_s=_LEAVE_S):
                     self._release_aside(running, error.code)
 
     def close(self) -> None:
@@ -395,7 +395,7 @@ class Exchanges:
     def _start_afresh(self) -> None:
         """Return freed memory to the system. If that is not enough, end the process, which would refuse all work."""
         self._relieved_until_s = time.monotonic() + _RELIEF_S
-        give_back()
+        release_memory()
         if self._memory.is_tight:
             self._logger.error("no exchange is open and memory was not released: this process ends")
             self._on_spent()

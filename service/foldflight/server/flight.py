@@ -39,10 +39,10 @@ from foldflight.recording.recorder import Recorder
 from foldflight.server.authentication import allowed, check_allowed, tls_of, tokens_of
 from foldflight.server.bundles import Bundles
 from foldflight.server.calls import VanishedError
-from foldflight.server.edge import count, edge, to_flight_error
+from foldflight.server.error_translation import count, edge, to_flight_error
 from foldflight.server.exchanges import Exchanges, Running
 from foldflight.server.flightbase import FlightBase, flight_info, status_of
-from foldflight.server.limits.memory import Surplus
+from foldflight.server.limits.memory import MemoryTrimmer
 from foldflight.server.ops.logs import Logger
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.ops.status import BY_FUNCTION, STATUS_ACTION
@@ -113,7 +113,7 @@ class FlightServer(FlightBase):
             message_bytes_max=settings.message_bytes_max,
             request_bytes_max=settings.bundle_bytes_max,
             refuse=to_flight_error,
-            on_quiet=Surplus(),
+            on_idle=MemoryTrimmer(),
             admit=tokens_of(settings, registry, metrics=metrics, logger=logger),
             answers_to_all={"DoAction": fl.Result(PROTOCOL_VERSION_ANSWER).serialize()},
             **tls_of(settings),
@@ -330,7 +330,7 @@ class FlightServer(FlightBase):
             self.metrics.refused.labels(error.code).inc()
             logger.info("exchange refused", code=error.code, problem=error.message, peer=context.peer())
             raise
-        context.be_patient()  # from now on, idle_s_max limits how long the engine may be silent
+        context.allow_idle()  # from now on, idle_s_max limits how long the engine may be silent
         logger.info("exchange opened", calls=list(open_request.functions), peer=context.peer())
         return running
 

@@ -55,7 +55,7 @@ class FlightBase:
             calls are admitted.
         answers_to_all: For methods, by name, the message that is sent before the error to calls that are not admitted.
         tls_certificates, verify_client, root_certificates: As for pyarrow's server.
-        on_quiet: Called at intervals while there is no call.
+        on_idle: Called at intervals while there is no call.
 
     Raises:
         OSError: The port cannot be bound.
@@ -74,7 +74,7 @@ class FlightBase:
         tls_certificates: list[tuple[bytes, bytes]] | None = None,
         verify_client: bool = False,
         root_certificates: bytes | None = None,
-        on_quiet: Callable[[], None] = lambda: None,
+        on_idle: Callable[[], None] = lambda: None,
     ) -> None:
         self._caller_of = admit
         self._answers_to_all = {_SERVICE + name: answer for name, answer in (answers_to_all or {}).items()}
@@ -107,7 +107,7 @@ class FlightBase:
             refuse=lambda error: status_of(refuse(error)),
             admit=self._admitted,
             credentials=credentials,
-            on_quiet=on_quiet,
+            on_idle=on_idle,
         )
 
     @property

@@ -274,7 +274,7 @@ class Columns:
         Args:
             uses: For each output its function, and the arguments as the user wrote them.
             rows: The schema of `rows`.
-            outputs: The carrier types of the outputs.
+            outputs: The storage types of the outputs.
         """
         types = self._types(rows)
         return [

@@ -17,14 +17,14 @@ from foldflight.engine.query.lifting import BatchPlan, Groups
 from foldflight.engine.query.query import Emit, Query, StreamOptions
 from foldflight.errors import RejectedError
 from foldflight.spark.batch import batch_result
-from foldflight.spark.carrier import SPARK
 from foldflight.spark.columns import Columns, column_of, key_name, key_of, kind_of, quoted, text_of
 from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.expressions import Text
 from foldflight.spark.lifted import lifted_text
-from foldflight.spark.months import as_intervals, as_months, carriers, in_months, is_months
+from foldflight.spark.months import as_intervals, as_months, in_months, is_months, storage_types_of
 from foldflight.spark.rowkinds import UNSAID, Unsaid, refuse_unsaid
 from foldflight.spark.settings import advise, check_provider
+from foldflight.spark.storage_types import SPARK
 from foldflight.spark.stream import stream_result
 from foldflight.spark.types import arrow_fields, check_keys, is_collated
 from foldflight.spark.versions.sessions import check_workers, estimated_rows, is_spark
@@ -362,7 +362,7 @@ class Planned:
     @property
     def _outputs(self) -> list[st.DataType]:
         outputs = self.query.layout.outputs
-        return carriers([self.types[name] for name in outputs.names], outputs.types)
+        return storage_types_of([self.types[name] for name in outputs.names], outputs.types)
 
     @property
     def _is_without_python(self) -> bool:

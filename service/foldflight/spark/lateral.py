@@ -19,10 +19,10 @@ from foldflight.engine.query.layout import DEAD_LETTER
 from foldflight.errors import RejectedError
 from foldflight.fold.failures import ERROR
 from foldflight.spark.arrow import step_name
-from foldflight.spark.carrier import SPARK
 from foldflight.spark.columns import Columns, text_of
 from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.scalar import ERROR_CARRIER, check_df, check_kinds, chunk_schema, letter_beside, rows_with
+from foldflight.spark.storage_types import SPARK
 from foldflight.spark.types import arrow_fields
 from foldflight.spark.versions.types import spark_type
 

@@ -17,7 +17,7 @@ from foldflight.spark.bucketed import OPERATOR
 from foldflight.spark.columns import quoted
 from foldflight.spark.versions.types import spark_type
 
-__all__ = ["as_intervals", "as_months", "carriers", "in_months", "interval_text", "is_months", "months_text"]
+__all__ = ["as_intervals", "as_months", "in_months", "interval_text", "is_months", "months_text", "storage_types_of"]
 
 
 def is_months(type_: st.DataType) -> bool:
@@ -30,19 +30,19 @@ def months_text(sql: str) -> str:
     return f"CAST(CAST({sql} AS INTERVAL MONTH) AS INT)"
 
 
-def interval_text(sql: str, type_: st.DataType, carrier: st.DataType) -> str:
+def interval_text(sql: str, type_: st.DataType, storage: st.DataType) -> str:
     """Return the interval of a number of months, as SQL. One that does not fit is an error of Spark.
 
     Args:
         sql: The number.
         type_: The type of the interval.
-        carrier: The type of the number. Fractions are rounded.
+        storage: The type of the number. Fractions are rounded.
     """
-    number = f"CAST(round({sql}) AS BIGINT)" if isinstance(carrier, st.DoubleType) else sql
+    number = f"CAST(round({sql}) AS BIGINT)" if isinstance(storage, st.DoubleType) else sql
     return f"CAST(CAST({number} AS INTERVAL MONTH) AS {type_.simpleString().upper()})"
 
 
-def carriers(wanted: Sequence[st.DataType], types: Sequence[pa.DataType]) -> list[st.DataType]:
+def storage_types_of(wanted: Sequence[st.DataType], types: Sequence[pa.DataType]) -> list[st.DataType]:
     """Return the types in which columns come from Python.
 
     Args:

@@ -29,7 +29,6 @@ from foldflight.errors import RejectedError
 from foldflight.functions.query.call import Order
 from foldflight.functions.query.frame import WindowFrame
 from foldflight.spark.arrow import arrow_function, hash_of, step_name, together
-from foldflight.spark.carrier import SPARK
 from foldflight.spark.columns import (
     Columns,
     by_text,
@@ -44,10 +43,11 @@ from foldflight.spark.columns import (
 )
 from foldflight.spark.errors import raise_error
 from foldflight.spark.grouping import check_buckets, listed, named_outputs, one_transport, refuse_doubles
-from foldflight.spark.months import as_intervals, as_months, carriers
+from foldflight.spark.months import as_intervals, as_months, storage_types_of
 from foldflight.spark.overstream import over_stream
 from foldflight.spark.rowkinds import refuse_unsaid
 from foldflight.spark.settings import advise, check_provider
+from foldflight.spark.storage_types import SPARK
 from foldflight.spark.types import arrow_fields, check_keys, check_returned
 from foldflight.spark.versions.sessions import check_workers
 from foldflight.spark.versions.types import arrow_type, nullable, spark_type
@@ -242,7 +242,7 @@ class OverFrame:
         wanted = {each.name: nullable(each.dataType) for each in self.df.schema}
         wanted |= dict(zip(outputs.names, types, strict=True))
         sent_types = [*layout.payload.types, *outputs.types]
-        fields = map(st.StructField, wanted, carriers(list(wanted.values()), sent_types))
+        fields = map(st.StructField, wanted, storage_types_of(list(wanted.values()), sent_types))
         return query, rows, st.StructType(list(fields)), wanted
 
     @property

@@ -40,11 +40,11 @@ from foldflight.functions.query.literals import check_names
 from foldflight.functions.types.sql import sql_name
 from foldflight.spark.arrow import arrow_function, step_name
 from foldflight.spark.attempts import attempt
-from foldflight.spark.carrier import SPARK, result_types
 from foldflight.spark.columns import Columns, spark_name, text_of, zone_remedy
 from foldflight.spark.deadletters import OnError, is_isolated
-from foldflight.spark.months import as_intervals, as_months, carriers
+from foldflight.spark.months import as_intervals, as_months, storage_types_of
 from foldflight.spark.rowkinds import kinds_in
+from foldflight.spark.storage_types import SPARK, result_types
 from foldflight.spark.types import arrow_fields, check_returned, check_udf
 from foldflight.spark.versions.facts import ARROW_UDFS
 from foldflight.spark.versions.sessions import check_workers
@@ -251,7 +251,7 @@ def rows_with(
     rows = as_months(df.select("*", *given).toDF(*inputs, *(f"column_{index}" for index in range(len(given)))))
     roles = [*(f"the column {each!r}" for each in df.columns), *(columns.roles() or ["a constant"])]
     arrow = arrow_fields(rows.schema, roles)
-    sent = carriers([nullable(each.dataType) for each in df.schema], arrow.types[: len(inputs)])
+    sent = storage_types_of([nullable(each.dataType) for each in df.schema], arrow.types[: len(inputs)])
     # mapInArrow knows nothing of metadata: without it a watermark would be lost.
     fields = [
         st.StructField(each.name, type_, metadata=each.metadata) for each, type_ in zip(df.schema, sent, strict=True)
@@ -516,8 +516,8 @@ def declared_udf(
     """
     is_table = info.kind is FunctionKind.TABLE
     if is_table:
-        carriers = result_types([field.name for field in result], [field.type for field in result])
-        type_ = pa.list_(pa.struct(list(zip((field.name for field in result), carriers, strict=True))))
+        storages = result_types([field.name for field in result], [field.type for field in result])
+        type_ = pa.list_(pa.struct(list(zip((field.name for field in result), storages, strict=True))))
     else:
         (type_,) = result_types([info.name], [result])
     names = info.input_names

@@ -32,9 +32,9 @@ from foldflight.engine.state.viewtable import ViewTable, stored_views
 from foldflight.errors import RejectedError
 from foldflight.spark.arrow import arrow_function
 from foldflight.spark.bucketed import OPERATOR, stored_name
-from foldflight.spark.carrier import carrier_type
 from foldflight.spark.errors import moved_checkpoint
 from foldflight.spark.overstream import OverProcessor
+from foldflight.spark.storage_types import storage_type
 from foldflight.spark.versions.facts import STREAMS, require
 from foldflight.spark.versions.states import check_operators, state_reader
 from foldflight.spark.versions.types import spark_type
@@ -290,7 +290,7 @@ class StoredGroups(StoredTable):
             raise _no_view(view, names)
         index = names.index(view)
         spec = self.views[index].spec
-        types = [*(each.type for each in self.layout.keys), carrier_type(spec.key), carrier_type(spec.value)]
+        types = [*(each.type for each in self.layout.keys), storage_type(spec.key), storage_type(spec.value)]
         key, value = (_free_name(name, self.keys) for name in ("key", "value"))
         schema = pa.schema(list(zip([*self.keys, key, value], types, strict=True)))
         return self._by_bucket(partial(_entries, self.layout, self.views, index), schema)
@@ -358,7 +358,7 @@ def _schema_of(
 ) -> pa.Schema:
     """Return the columns of groups. The number of rows gets underscores if another column has its name."""
     counted = _free_name(counted, [*names, *outputs])
-    types = [*keys.types, pa.int64(), *map(carrier_type, states)]
+    types = [*keys.types, pa.int64(), *map(storage_type, states)]
     return pa.schema(list(zip([*names, counted, *outputs], types, strict=True)))
 
 

@@ -14,7 +14,7 @@ from foldflight.engine.query.blocks import without_nullability
 from foldflight.engine.query.layout import KIND, REAL
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
-from foldflight.spark.carrier import result_carrier
+from foldflight.spark.storage_types import result_storage_type
 from foldflight.spark.versions.types import (
     SPATIAL,
     UNCOMPARABLE,
@@ -208,7 +208,7 @@ def result_type(info: FunctionInfo, given: Iterable[st.DataType], type_: pa.Data
     Args:
         info: The function.
         given: Spark's types of its arguments.
-        type_: The carrier type of the result.
+        type_: The storage type of the result.
     """
     if info.result_type is not None:
         return spark_type(type_)
@@ -218,7 +218,7 @@ def result_type(info: FunctionInfo, given: Iterable[st.DataType], type_: pa.Data
         return type(intervals[0])()
     if intervals and isinstance(intervals[0], st.YearMonthIntervalType):
         return intervals[0]
-    own = {result_carrier(without_nullability(arrow_type(each))): nullable(each) for each in reversed(given)}
+    own = {result_storage_type(without_nullability(arrow_type(each))): nullable(each) for each in reversed(given)}
     kept = _with_own(type_, own)
     check_returned([(f"the result of {info.name}", kept)])
     return kept

@@ -24,7 +24,7 @@ from foldflight.errors import RejectedError
 from foldflight.spark.columns import column_named, column_of, is_column, rejecting
 from foldflight.spark.errors import raise_error
 from foldflight.spark.grouping import check_buckets, refuse_doubles
-from foldflight.spark.months import as_intervals, as_months, carriers, in_months
+from foldflight.spark.months import as_intervals, as_months, in_months, storage_types_of
 from foldflight.spark.rowkinds import kind_column
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.types import arrow_fields, check_keys, check_returned, equal_by, is_collated
@@ -299,7 +299,7 @@ class _Upserts:
         )
         positions, inner = self._positions, [*keys, *values]
         wanted = [nullable(types[inner[position]]) for position in positions]
-        sent = carriers(wanted, [fields.field(inner[position]).type for position in positions])
+        sent = storage_types_of(wanted, [fields.field(inner[position]).type for position in positions])
         # A column under withWatermark stays one: its times are those of the input, or of rows of before.
         kept = [{key: each.metadata[key] for key in (WATERMARK,) if key in each.metadata} for each in self.columns]
         names = [each.name for each in self.columns]

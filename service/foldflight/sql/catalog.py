@@ -21,10 +21,10 @@ from foldflight.engine.query.layout import chunk_names
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Call, Function, FunctionKind, Order, Registry, parse_type
-from foldflight.spark.carrier import result_types
 from foldflight.spark.columns import text_of
-from foldflight.spark.months import carriers, is_months
+from foldflight.spark.months import is_months, storage_types_of
 from foldflight.spark.scalar import declared_udf
+from foldflight.spark.storage_types import result_types
 from foldflight.spark.types import check_udf, result_type
 from foldflight.spark.versions.facts import PLAIN_AGGREGATES, PLAIN_TABLES
 from foldflight.spark.versions.sessions import check_workers, is_spark
@@ -349,7 +349,7 @@ class Catalog:
             wanted = result_type(handle.info, given, fold.result)
             check_udf(wanted, entry.name)
             name = self._udf_name(entry.name)
-            (result,) = carriers([wanted], [fold.result])
+            (result,) = storage_types_of([wanted], [fold.result])
             spark.udf.register(name, fold.over_lists(result))
             self._listed[key] = name, result, wanted
             directions = tuple((index, descending) for index, descending, _ in order)
@@ -523,8 +523,8 @@ def _argument_names(handle: FunctionHandle, count: int) -> list[str]:
 
 def _ddl(columns: pa.StructType) -> str:
     """Return columns as Spark declares them: names and types."""
-    carriers = result_types([field.name for field in columns], [field.type for field in columns])
-    types = (declared(spark_type(type_)) for type_ in carriers)
+    storages = result_types([field.name for field in columns], [field.type for field in columns])
+    types = (declared(spark_type(type_)) for type_ in storages)
     return ", ".join(f"{quoted(field.name)} {type_}" for field, type_ in zip(columns, types, strict=True))
 
 

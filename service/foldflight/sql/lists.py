@@ -30,7 +30,7 @@ from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call
 from foldflight.spark.attempts import attempt
-from foldflight.spark.carrier import result_types
+from foldflight.spark.storage_types import result_types
 from foldflight.spark.versions.types import spark_type
 from foldflight.spark.versions.udfs import arrow_udf
 from foldflight.spark.worker import freeze_garbage_collector
@@ -47,7 +47,7 @@ class ListFold:
         transport: The connection to the function.
         call: The call. Its arguments are the fields of the lists' structs.
         output: The type of its results.
-        result: Their carrier type in Spark.
+        result: Their storage type in Spark.
         rows: The type of the rows in a list.
     """
 

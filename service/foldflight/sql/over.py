@@ -30,7 +30,7 @@ from foldflight.sql.analysis import ALL_COLUMNS, REFUSALS, Analysis, CannotFoldE
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in, orderings
 from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, star_of, unaliased, written_items
-from foldflight.sql.meaning import guarded
+from foldflight.sql.list_plan import guarded
 from foldflight.sql.text import Edits, Span, Text, quoted
 from foldflight.sql.windows import in_units
 

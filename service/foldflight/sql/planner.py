@@ -22,12 +22,12 @@ from foldflight.spark.versions.sessions import check_workers, is_case_sensitive
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import SETS, Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, calls_in
-from foldflight.sql.folding import BlockFold
+from foldflight.sql.group_by_plan import BlockFold
 from foldflight.sql.items import item_names
-from foldflight.sql.meaning import (
+from foldflight.sql.list_plan import (
     block_alone,
+    calls_of_block,
     name_items,
-    own_calls,
     refuse_misplaced,
     rewrite_all,
     rewrite_block,
@@ -118,7 +118,7 @@ class Planner:
         if self.plan == "lists":
             for each in query.walk():
                 for block in each.blocks:
-                    if own_calls(self.analysis, each, block):
+                    if calls_of_block(self.analysis, each, block):
                         self._refuse_unsaid(each, block, self._lists)
             self._decide_all(query)
         if uses and not self.decisions:
@@ -158,11 +158,11 @@ class Planner:
         """
         has_lists = False
         blocks = [(each, block) for each in query.walk() for block in each.blocks]
-        last = next((each for each, block in reversed(blocks) if own_calls(self.analysis, each, block)), None)
+        last = next((each for each, block in reversed(blocks) if calls_of_block(self.analysis, each, block)), None)
         for each, block in blocks:
             self._refuse_changes(each, block)
             has_lists |= rewrite_source(self.analysis, self._folds, each, block)
-            if own_calls(self.analysis, each, block) or self._is_stream_of_built_ins(each, block, listed):
+            if calls_of_block(self.analysis, each, block) or self._is_stream_of_built_ins(each, block, listed):
                 has_lists |= not self._fold_block(each, block, listed, is_last=each is last)
         self._refuse_around(query)
         has_lists |= rewrite_rest(self.analysis, self._folds, query)
@@ -278,7 +278,7 @@ class Planner:
         if not self._reads_changes(query, block):
             return
         if self.options.get("emit") == "append":
-            if own_calls(self.analysis, query, block):
+            if calls_of_block(self.analysis, query, block):
                 raise self.analysis.text.error(
                     "aggregates over closed windows need two statements. Write CREATE TEMPORARY VIEW v AS SELECT ... "
                     "EMIT ON WINDOW CLOSE for the inner SELECT, and then SELECT ... FROM v GROUP BY ... EMIT CHANGES",
@@ -309,7 +309,7 @@ class Planner:
 
     def _check_over(self, query: ParsedQuery, block: Block) -> None:
         """Refuse what the rows of a stream with OVER cannot have: changes, an order of all, and Spark's own OVER."""
-        own = {index for call in own_calls(self.analysis, query, block) for index in call.span.indexes}
+        own = {index for call in calls_of_block(self.analysis, query, block) for index in call.span.indexes}
         for name in ("SELECT", "QUALIFY"):
             self._refuse_over(block, block.clause(name), own)
         if self.options.get("emit") == "changelog":
@@ -431,7 +431,7 @@ class Planner:
     def _decide_all(self, query: ParsedQuery) -> None:
         for each in query.walk():
             for block in each.blocks:
-                if own_calls(self.analysis, each, block):
+                if calls_of_block(self.analysis, each, block):
                     self._decide(block, "lists", "it was asked for")
 
     def _reject_folds(self, why: str) -> None:

@@ -25,7 +25,7 @@ from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError
 from foldflight.sql.blocks import ParsedQuery
 from foldflight.sql.calls import ParsedCall, calls_in
 from foldflight.sql.catalog import ScalarEntry
-from foldflight.sql.meaning import given_arguments, is_expression
+from foldflight.sql.list_plan import given_arguments, is_expression
 from foldflight.sql.text import Span, Text
 
 _EXPRESSIONS: Final = ("SELECT", "WHERE", "GROUP BY", "HAVING")

@@ -26,7 +26,7 @@ from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, ref
 from foldflight.sql.blocks import parse
 from foldflight.sql.calls import GRAMMAR, calls_in
 from foldflight.sql.catalog import Catalog, Entry, ScalarEntry, catalog_of, plain_sql
-from foldflight.sql.meaning import uses_functions
+from foldflight.sql.list_plan import uses_functions
 from foldflight.sql.planner import Plan, Planner
 from foldflight.sql.scalar import check_joins, check_types, rewrite_scalar
 from foldflight.sql.statements import done, name_of, run_statement

@@ -151,7 +151,7 @@ class ScalarQuery:
                 members become the columns.
             columns: The columns of a chunk.
             isolates: Whether errors of rows are isolated.
-            types: The carrier types of the host.
+            types: The storage types of the host.
 
         Raises:
             RejectedError: UNKNOWN_FUNCTION, SIGNATURE, SCHEMA_MISMATCH.

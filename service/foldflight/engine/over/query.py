@@ -171,7 +171,7 @@ class OverQuery:
             transport: The connection to the functions.
             calls: The calls by output name.
             layout: The columns.
-            types: The carrier types of the host.
+            types: The storage types of the host.
             is_stream: Whether rows that leave a window frame with a distance can only be retracted.
 
         Raises:

@@ -1,7 +1,7 @@
 """Blocks of rows: gathering of Spark's small Arrow batches, because each frame of an exchange has a fixed cost.
 
 A host such as Spark lacks some Arrow types. Values of these types are passed through the host as another type with the
-same bits, its carrier type; `convert` makes it of them, and back.
+same bits, its storage type; `convert` makes it of them, and back.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def without_nullability(type_: pa.DataType) -> pa.DataType:
 
 
 def convert(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Convert n values to a carrier type, or back from it.
+    """Convert n values to a storage type, or back from it.
 
     Raises:
         pa.ArrowInvalid: A value does not fit (a decimal of more than 38 digits as a result).

@@ -58,8 +58,8 @@ class QueryLayout:
         shown: Their names in chunks, from the user's texts.
         has_kinds: Whether rows have a kind (column `kind`, int8).
         states: The state columns of the exchange, `state_0`..., as announced by the server, with fingerprints.
-        carried: The same columns with their carrier types in Spark.
-        outputs: The output columns, with the user's names and their carrier types in Spark.
+        carried: The same columns with their storage types in Spark.
+        outputs: The output columns, with the user's names and their storage types in Spark.
         isolates: Whether errors are isolated, so that results include dead letters.
     """
 
@@ -99,7 +99,7 @@ class QueryLayout:
 
         Args:
             slots: int32, shape (n,).
-            states: One array of n states for each call; states with a carrier type are converted back.
+            states: One array of n states for each call; states with a storage type are converted back.
             errors: n errors of `ERROR_TYPE`; default: the batch has no such column.
         """
         columns = [convert(column, field.type) for column, field in zip(states, self.states, strict=True)]

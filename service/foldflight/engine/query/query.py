@@ -28,19 +28,19 @@ Emit = Literal["update", "changelog", "append"]
 
 
 class HostTypes(NamedTuple):
-    """The carrier types of states and results in the host of an engine.
+    """The storage types of states and results in the host of an engine.
 
     Args:
-        carrier: Returns the host's type for states of a type.
+        storage: Returns the host's type for states of a type.
         results: Returns the host's types for outputs of these names and types. Raises RejectedError SCHEMA_MISMATCH,
             naming an output whose type the host cannot represent.
     """
 
-    carrier: Callable[[pa.DataType], pa.DataType]
+    storage: Callable[[pa.DataType], pa.DataType]
     results: Callable[[list[str], list[pa.DataType]], list[pa.DataType]]
 
 
-ARROW = HostTypes(carrier=lambda type_: type_, results=lambda _names, types: types)
+ARROW = HostTypes(storage=lambda type_: type_, results=lambda _names, types: types)
 """A host that supports every Arrow type."""
 
 
@@ -136,7 +136,7 @@ class Query:
             layout: Keys, columns and flags. States and outputs are added here.
             stream: The options of a stream. Default: a batch.
             materialize: Whether groups keep their rows for calls without a capability that the query needs.
-            types: The carrier types of the host.
+            types: The storage types of the host.
             plan: How a batch is computed.
             groups: What is known of the number of groups.
             unliftable: Why the host cannot aggregate these rows itself; empty if it can.
@@ -446,7 +446,7 @@ def _filled(layout: QueryLayout, outputs: list[str], schema: pa.Schema, types: H
     return replace(
         layout,
         states=states,
-        carried=pa.schema([(field.name, types.carrier(field.type)) for field in states]),
+        carried=pa.schema([(field.name, types.storage(field.type)) for field in states]),
         outputs=pa.schema(list(zip(outputs, results, strict=True))),
     )
 

@@ -107,7 +107,7 @@ def reuse_freed() -> None:
             mallopt(parameter, value)
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Return freed memory to the system. Otherwise allocators keep it, and it counts as used."""
     gc.collect()
     trim()
@@ -121,10 +121,10 @@ def trim() -> None:
         malloc_trim(0)
 
 
-class Surplus:
-    """Gives back what this process has and does not use any more; called now and then when there is nothing to do.
+class MemoryTrimmer:
+    """Returns freed memory to the system while the server is idle. The server calls it at intervals without calls.
 
-    What stays, because it is used, is asked for less and less often.
+    If the memory does not become less, because it is in use, the pause until the next attempt doubles.
 
     Args:
         resident: Returns the resident memory in bytes.
@@ -135,7 +135,7 @@ class Surplus:
     def __init__(
         self,
         resident: Callable[[], int] = resident_bytes,
-        give: Callable[[], None] = give_back,
+        give: Callable[[], None] = release_memory,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resident, self._give, self._now = resident, give, now
@@ -144,7 +144,7 @@ class Surplus:
         self._not_before_s = 0.0
 
     def __call__(self) -> None:
-        """Give it back, if there is much of it."""
+        """Return freed memory to the system, if the process has much more than at its start."""
         now_s = self._now()
         if self._resident() <= self._at_start + _SURPLUS_BYTES:
             self._pause_s = _PAUSE_S_FIRST

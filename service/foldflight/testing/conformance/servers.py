@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from foldflight.client.edge import translated
+from foldflight.client.error_translation import translated
 from foldflight.errors import RejectedError
 from foldflight.exchange.messages import decode_error
 from foldflight.testing.conformance import discovery, epochs, opening, states

@@ -20,7 +20,7 @@ from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Registry
 from foldflight.server.calls import VanishedError
-from foldflight.server.edge import to_flight_error
+from foldflight.server.error_translation import to_flight_error
 from foldflight.server.flightbase import flight_info
 from foldflight.server.stream import reading
 from foldflight.testing.conformance.watching import Observed, Record

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 
-from foldflight.client.edge import translated
+from foldflight.client.error_translation import translated
 from foldflight.client.watchdog import Guard
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.messages import encode_error
-from foldflight.server.edge import ERROR_BYTES_MAX, to_flight_error
+from foldflight.server.error_translation import ERROR_BYTES_MAX, to_flight_error
 
 URL = "grpc://127.0.0.1:1"
 

@@ -23,9 +23,9 @@ from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import can_widen
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.literals import check_known
-from foldflight.spark.carrier import result_carrier
 from foldflight.spark.columns import spark_name, zone_remedy
 from foldflight.spark.months import interval_text, is_months, months_text
+from foldflight.spark.storage_types import result_storage_type
 from foldflight.spark.types import arrow_fields, check_compared
 from foldflight.spark.versions.types import spark_type
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
@@ -55,7 +55,7 @@ _BEFORE_EXPRESSIONS: Final = frozenset(
 )
 
 
-def own_calls(analysis: Analysis, query: ParsedQuery, block: Block) -> list[ParsedCall]:
+def calls_of_block(analysis: Analysis, query: ParsedQuery, block: Block) -> list[ParsedCall]:
     """Return the calls of functions that belong to a block, not to a query in it."""
     names, text = analysis.catalog.names, analysis.text
     calls = [call for name in _ITEMS for call in calls_in(text, block.clause(name), names, skip=block.inner)]
@@ -65,7 +65,7 @@ def own_calls(analysis: Analysis, query: ParsedQuery, block: Block) -> list[Pars
     return calls
 
 
-def repeated_draw(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> str:
+def nondeterministic_cte_read_twice(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> str:
     """Return a common table expression that differs each time and is read by a block and elsewhere; empty if none is.
 
     Spark computes such an expression once for all that read it, and the rows of a fold are a query of their own.
@@ -183,7 +183,7 @@ def rewrite_all(analysis: Analysis, edits: Edits, query: ParsedQuery) -> None:
 
 def rewrite_block(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> None:
     """Replace the calls that belong to a block. Raises SqlError for arguments that do not fit."""
-    calls = own_calls(analysis, query, block)
+    calls = calls_of_block(analysis, query, block)
     _foresee_types(analysis, edits, calls, query, block)
     for call in calls:
         _rewrite_call(analysis, edits, call, query, block)
@@ -623,10 +623,10 @@ def declared_types(
     columns, _ = arguments_of(analysis, call)
     actual = _arrow_types(analysis, call, columns, given[: len(columns)])
     types = _argument_types(analysis, entry, call, columns, actual)
-    carriers = [
-        None if wanted == known else result_carrier(wanted) for wanted, known in zip(types, actual, strict=True)
+    storages = [
+        None if wanted == known else result_storage_type(wanted) for wanted, known in zip(types, actual, strict=True)
     ]
-    return [None if carrier is None else spark_type(carrier) for carrier in carriers]
+    return [None if storage is None else spark_type(storage) for storage in storages]
 
 
 def _types_over(

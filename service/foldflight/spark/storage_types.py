@@ -1,4 +1,4 @@
-"""Carrier types: the Spark types for Arrow values whose type Spark does not have.
+"""Storage types: the Spark types for Arrow values whose type Spark does not have.
 
 States pass from the first stage to the second as Spark columns. A typed state stays a struct that any tool can read.
 Only leaves whose type Spark lacks are reinterpreted, bit for bit: 64-bit times and durations become BIGINT, other
@@ -52,23 +52,23 @@ _WIDER: Final[dict[pa.DataType, pa.DataType]] = {
 }
 
 
-def carrier_type(type_: pa.DataType) -> pa.DataType:
+def storage_type(type_: pa.DataType) -> pa.DataType:
     """Return the Spark-compatible type for a state of `type_`."""
     kinds = pa.types
     if type_ in _DIRECT or (kinds.is_decimal128(type_) and type_.scale >= 0):
         return type_
     if isinstance(type_, pa.BaseExtensionType):
-        return carrier_type(type_.storage_type)
+        return storage_type(type_.storage_type)
     if kinds.is_struct(type_) and type_.num_fields:
-        return pa.struct([pa.field(field.name, carrier_type(field.type)) for field in type_])
+        return pa.struct([pa.field(field.name, storage_type(field.type)) for field in type_])
     if kinds.is_map(type_):
-        return pa.map_(carrier_type(type_.key_type), carrier_type(type_.item_type))
+        return pa.map_(storage_type(type_.key_type), storage_type(type_.item_type))
     if kinds.is_list(type_) or kinds.is_large_list(type_):
-        return pa.list_(carrier_type(type_.value_type))
+        return pa.list_(storage_type(type_.value_type))
     if kinds.is_null(type_) or kinds.is_struct(type_):
         return pa.bool_()
     if type_ in _WIDER and not kinds.is_temporal(type_):
-        return carrier_type(_WIDER[type_])
+        return storage_type(_WIDER[type_])
     return _fixed_width(type_)
 
 
@@ -80,7 +80,7 @@ def _fixed_width(type_: pa.DataType) -> pa.DataType:
     return {32: pa.int32(), 64: pa.int64()}.get(bits, pa.binary())
 
 
-def result_carrier(type_: pa.DataType) -> pa.DataType | None:
+def result_storage_type(type_: pa.DataType) -> pa.DataType | None:
     """Return the Spark-compatible type for a result of `type_`, or None if no type holds all its values."""
     kinds = pa.types
     if type_ in _DIRECT or type_ in (pa.null(), pa.time64("ns"), pa.duration("us")):
@@ -88,7 +88,7 @@ def result_carrier(type_: pa.DataType) -> pa.DataType | None:
     if type_ in _WIDER:
         return _WIDER[type_]
     if isinstance(type_, pa.BaseExtensionType):
-        return result_carrier(type_.storage_type)
+        return result_storage_type(type_.storage_type)
     if kinds.is_decimal(type_):
         # Decimals with a larger precision are cast to 38 digits. A value that needs more digits raises an error.
         return pa.decimal128(min(type_.precision, _SPARK_DIGITS_MAX), type_.scale) if type_.scale <= 38 else None
@@ -96,19 +96,19 @@ def result_carrier(type_: pa.DataType) -> pa.DataType | None:
         return pa.binary()
     if kinds.is_timestamp(type_):
         return pa.timestamp("us", "UTC" if type_.tz else None)
-    return _nested_carrier(type_)
+    return _nested_storage_type(type_)
 
 
-def _nested_carrier(type_: pa.DataType) -> pa.DataType | None:
+def _nested_storage_type(type_: pa.DataType) -> pa.DataType | None:
     if pa.types.is_struct(type_):
-        members = [result_carrier(field.type) for field in type_]
+        members = [result_storage_type(field.type) for field in type_]
         named = [(field.name, member) for field, member in zip(type_, members, strict=True) if member is not None]
         return pa.struct(named) if len(named) == len(members) else None
     if pa.types.is_map(type_):
-        key, item = result_carrier(type_.key_type), result_carrier(type_.item_type)
+        key, item = result_storage_type(type_.key_type), result_storage_type(type_.item_type)
         return None if key is None or item is None else pa.map_(key, item)
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        item = result_carrier(type_.value_type)
+        item = result_storage_type(type_.value_type)
         return None if item is None else pa.list_(item)
     return None
 
@@ -119,18 +119,18 @@ def result_types(names: list[str], types: list[pa.DataType]) -> list[pa.DataType
     Raises:
         RejectedError: SCHEMA_MISMATCH, naming an output whose type Spark cannot represent.
     """
-    carriers = []
+    storages = []
     for name, type_ in zip(names, types, strict=True):
-        carrier = result_carrier(type_)
-        if carrier is None:
+        storage = result_storage_type(type_)
+        if storage is None:
             raise RejectedError(
                 "SCHEMA_MISMATCH",
                 f"the output {name} is {sql_name(type_)}, which Spark has no type for; declare another result_type "
                 "(STRING, or INTERVAL DAY TO SECOND for a duration)",
             )
-        carriers.append(carrier)
-    return carriers
+        storages.append(storage)
+    return storages
 
 
-SPARK: Final = HostTypes(carrier=carrier_type, results=result_types)
+SPARK: Final = HostTypes(storage=storage_type, results=result_types)
 """The types of states and results in Spark."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from foldflight import RejectedError
 from foldflight.engine.query.blocks import convert, without_nullability
 from foldflight.functions.types.arrow import JSON
-from foldflight.spark.carrier import carrier_type, result_carrier, result_types
+from foldflight.spark.storage_types import result_storage_type, result_types, storage_type
 
 NOON = dt.datetime(2020, 1, 1, 12)
 INTERVAL = pa.month_day_nano_interval()
@@ -58,7 +58,7 @@ def test_states_cross_spark_unchanged(drawn: tuple[pa.DataType, list[Any]], skip
     """A state of any type, nested and sliced, is the same after conversion to a Spark type and back."""
     type_, values = drawn
     array = pa.array(values, type_)[skipped:]
-    carried = convert(array, carrier_type(type_))
+    carried = convert(array, storage_type(type_))
     carried.validate(full=True)
     back = convert(carried, type_)
     back.validate(full=True)
@@ -66,11 +66,11 @@ def test_states_cross_spark_unchanged(drawn: tuple[pa.DataType, list[Any]], skip
     assert back.to_pylist() == values[skipped:]
 
 
-@pytest.mark.parametrize("type_", [each for each in SAMPLES if result_carrier(each) is not None], ids=str)
+@pytest.mark.parametrize("type_", [each for each in SAMPLES if result_storage_type(each) is not None], ids=str)
 def test_results_keep_their_values(type_: pa.DataType) -> None:
     """A result is shown in a type that can hold its values."""
     values = [each for each in SAMPLES[type_] if each != Decimal(10) ** 60]
-    shown = convert(pa.array([*values, None], type_), result_carrier(type_))
+    shown = convert(pa.array([*values, None], type_), result_storage_type(type_))
     assert shown.to_pylist() == [*values, None]
 
 
@@ -99,7 +99,7 @@ def test_spark_marks_members_as_never_null() -> None:
 def test_json_is_text() -> None:
     """JSON passes through Spark as text, and becomes JSON again."""
     json = pa.ExtensionArray.from_storage(JSON, pa.array(['{"a": 1}', None]))
-    carried = convert(json, carrier_type(JSON))
+    carried = convert(json, storage_type(JSON))
     assert carried.to_pylist() == ['{"a": 1}', None]
     assert convert(carried, JSON).equals(json)
-    assert result_carrier(JSON) == pa.string()
+    assert result_storage_type(JSON) == pa.string()

@@ -32,12 +32,18 @@ from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, calls_in, orderings
 from foldflight.sql.catalog import declared
 from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, named_items, star_of, written_items
-from foldflight.sql.meaning import arguments_of, declared_types, guarded, own_calls, repeated_draw
+from foldflight.sql.list_plan import (
+    arguments_of,
+    calls_of_block,
+    declared_types,
+    guarded,
+    nondeterministic_cte_read_twice,
+)
 from foldflight.sql.over import BlockOver, BlockPlan
 from foldflight.sql.text import Edits, Span, Token, names_in, quoted
 from foldflight.sql.windows import TIME, WindowedTable, window_of_call
 
-TWINS: Final = {
+EQUIVALENT_BUILTINS: Final = {
     "any": "bool_or",
     "avg": "avg",
     "bool_and": "bool_and",
@@ -163,10 +169,10 @@ class BlockFold:
         empty = next((name for name, span in ranges.items() if span.is_empty), None)
         if empty is not None:
             raise CannotFoldError(f"{empty}, read as a keyword, has nothing behind it")
-        repeated = repeated_draw(self.analysis, self.edits, self.query, self.block)
+        repeated = nondeterministic_cte_read_twice(self.analysis, self.edits, self.query, self.block)
         if repeated:
             raise CannotFoldError(f"it reads {repeated}, whose rows differ each time, and which is read elsewhere, too")
-        own = own_calls(self.analysis, self.query, self.block)
+        own = calls_of_block(self.analysis, self.query, self.block)
         if any(call.is_over for call in own):
             return self._over(own, listed)
         written = written_items(self.analysis, self.block)
@@ -185,7 +191,7 @@ class BlockFold:
             sql = planned.text(source, names)
         else:
             relation = f"({planned.text(source)})" if result is None else self.analysis.add_view(result)
-            sql = above.sql(relation, columns) if is_plain else above.proven_sql(relation, columns, listed().schema)
+            sql = above.sql(relation, columns) if is_plain else above.checked_sql(relation, columns, listed().schema)
         choice, is_whole = planned.query.lifted, self.query.is_whole(self.block)
         lifting = "" if self.is_streaming else f"; rows are {'' if choice.taken else 'not '}lifted: {choice.why}"
         return BlockPlan(
@@ -207,12 +213,12 @@ class BlockFold:
             raise CannotFoldError("an item that makes several columns")
         return named_items(self.analysis, items, names)
 
-    def _above(self, items: Sequence[Item], own: Sequence[ParsedCall]) -> _Above:
+    def _above(self, items: Sequence[Item], own: Sequence[ParsedCall]) -> _OuterSelect:
         if any(star_of(self.analysis.text, item.body) is not None for item in items):
             raise CannotFoldError("an item that makes several columns")
         self._check_correlation()
         keys = self._keys([item.body for item in items], [item.name for item in items])
-        return _Above(self, items, keys, self._uses(own))
+        return _OuterSelect(self, items, keys, self._uses(own))
 
     def _over(self, own: Sequence[ParsedCall], listed: Callable[[], DataFrame]) -> BlockPlan:
         """Return the block with its calls with OVER computed. Raises CannotFoldError."""
@@ -365,7 +371,7 @@ class BlockFold:
             for call in calls_in(analysis.text, span, AGGREGATES - analysis.catalog.names, skip=skip, nested=True):
                 if call.span.start in inside or call.is_over:
                     continue
-                if call.name not in TWINS or call.is_within or call.order or len(call.arguments) != 1:
+                if call.name not in EQUIVALENT_BUILTINS or call.is_within or call.order or len(call.arguments) != 1:
                     raise CannotFoldError(f"Spark's {call.name} beside functions of foldflight")
                 if any(other.span.holds(call.span) for other in calls):
                     raise CannotFoldError("an aggregate in an aggregate")
@@ -464,7 +470,7 @@ class BlockFold:
         for call, output in uses.items():
             if call.name in self.analysis.catalog.entries:
                 continue
-            sure = _SURE_TYPES if TWINS[call.name] in _OF_ANY_TYPE else st.NumericType
+            sure = _SURE_TYPES if EQUIVALENT_BUILTINS[call.name] in _OF_ANY_TYPE else st.NumericType
             if not all(isinstance(rows.schema[str(name)].dataType, sure) for name in aggregates[output].columns):
                 return False
         return True
@@ -505,9 +511,9 @@ class BlockFold:
             except RejectedError as error:
                 raise self.analysis.text.error(error.message, call.head, code=error.code) from None
         else:
-            beside = next(iter(own_calls(self.analysis, self.query, self.block)), None)
+            beside = next(iter(calls_of_block(self.analysis, self.query, self.block)), None)
             connected = self.functions if beside is None else self.analysis.catalog.entries[beside.name].handle
-            twin = connected and self.analysis.catalog.twin(TWINS[call.name], connected)
+            twin = connected and self.analysis.catalog.twin(EQUIVALENT_BUILTINS[call.name], connected)
             if not twin:
                 raise CannotFoldError(f"Spark's {call.name} beside functions of foldflight")
             is_all = self.analysis.text.slice(call.arguments[0]) == "*"
@@ -602,7 +608,7 @@ class BlockFold:
         """Return an error of `group_by` with the place of the function that it names, or with another one."""
         if not isinstance(error, RejectedError):
             return error
-        own = own_calls(self.analysis, self.query, self.block)
+        own = calls_of_block(self.analysis, self.query, self.block)
         named = (call.head for call in own if self.analysis.catalog.entries[call.name].handle.name == error.function)
         message = error.message
         if (table := self._table()) is not None:
@@ -655,7 +661,7 @@ class _Arguments:
         return items
 
 
-class _Above:
+class _OuterSelect:
     """The block over the result of its fold.
 
     Attributes:
@@ -700,7 +706,7 @@ class _Above:
                 sql += f" {word} CAST(({self._shown.render(span)}) AS BOOLEAN)"
         return sql
 
-    def proven_sql(self, relation: str, names: Sequence[str], wanted: st.StructType) -> str:
+    def checked_sql(self, relation: str, names: Sequence[str], wanted: st.StructType) -> str:
         """Return the block as `sql` does, after Spark has confirmed that it has these columns, one for each group.
 
         Raises:

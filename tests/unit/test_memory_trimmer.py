@@ -24,7 +24,7 @@ def test_what_stays_is_asked_for_less_and_less_often() -> None:
     resident = 100 << 20
     now_s = 1000.0
     given: list[float] = []
-    surplus = memory.Surplus(lambda: resident, lambda: given.append(now_s), lambda: now_s)
+    surplus = memory.MemoryTrimmer(lambda: resident, lambda: given.append(now_s), lambda: now_s)
 
     def looks(count: int) -> list[float]:
         nonlocal now_s

@@ -50,7 +50,7 @@ class Watched:
             options["resolve"] = self._asking(options["resolve"])
         exchange: Any = self._transport.open(open, **options)
         self._seen("open", open, exchange)
-        exchange.opened = self._limited(exchange.opened)
+        exchange.open_reply = self._limited(exchange.open_reply)
         for name in GIVING:
             setattr(exchange, name, self._giving(exchange, name))
         for name in ENDING:
@@ -59,8 +59,8 @@ class Watched:
             setattr(exchange, name, self._answering(exchange, name))
         return exchange
 
-    def _limited(self, opened: Opened) -> Opened:
-        return dataclasses.replace(opened, limits=dataclasses.replace(opened.limits, **self._limits))
+    def _limited(self, open_reply: Opened) -> Opened:
+        return dataclasses.replace(open_reply, limits=dataclasses.replace(open_reply.limits, **self._limits))
 
     def _giving(self, exchange: Any, name: str) -> Any:
         operation = getattr(exchange, name)

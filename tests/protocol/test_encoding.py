@@ -80,7 +80,15 @@ VIEWS = (
 OPENED = Opened(
     "s1",
     1,
-    (OpenedCall("ab", True, False, True, (pa.int64(), DOCUMENT), is_ordered=True, views=VIEWS, mode=Mode.COMPILED),),
+    (
+        OpenedCall(
+            *("ab", True, False, True, (pa.int64(), DOCUMENT)),
+            is_ordered=True,
+            views=VIEWS,
+            mode=Mode.COMPILED,
+            value_varies=True,
+        ),
+    ),
     LIMITS,
     RESULTS,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 import resource
 
 from foldflight import Applied, ListView, MapView, Segment, udaf
@@ -38,6 +39,23 @@ class WeightedAvg:
 
     def get_value(self, accumulator):
         return None if accumulator.count == 0 else accumulator.sum / accumulator.count
+
+
+@udaf(input_types=["BIGINT"], result_type="DOUBLE", deterministic=False)
+class Drawn:
+    """Draws another value each time."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, value: int | None) -> int:
+        return accumulator + 1
+
+    def retract(self, accumulator: int, value: int | None) -> int:
+        return accumulator - 1
+
+    def get_value(self, accumulator: int) -> float | None:
+        return None if random.random() < 0.2 else random.random()
 
 
 @udaf(

@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 
 from foldflight import RejectedError, connect, udaf
 from foldflight.client import Functions
-from foldflight.spark import group_by
+from foldflight.spark import group_by, state_table
 from tests.docs.crossing import crossed, missing, way
 from tests.spark import spark_functions
 from tests.spark.conftest import PROVIDER
@@ -206,6 +206,36 @@ def test_changelogs_lead_to_the_batch_answer(
     assert rows.ignored
     assert sum(each["ignored_retractions"] or 0 for each in stream.progress) == rows.ignored
     assert sum(each["rows"] or 0 for each in stream.progress) == sent - rows.ignored
+
+
+@pytest.mark.parametrize("functions", ["embedded", "remote"], indirect=True)
+def test_what_varies_is_taken_back_as_it_was_emitted(
+    classic: SparkSession, tmp_path: Path, functions: Functions
+) -> None:
+    """Also after restarts: the changelog adds up to the last row of each group, though its value cannot be repeated."""
+    stream = Stream(
+        classic,
+        tmp_path,
+        lambda df: group_by(df, "customer", row_kind="op", emit="changelog", buckets=2).agg(
+            drawn=functions["drawn"]("amount"), n=functions["count"]()
+        ),
+    )
+    rows = Model(seed=18, retracts=True)
+    table: dict[Any, dict[str, Any]] = {}
+    kinds = set()
+    for sizes in ((12, 4), (20, 9)):
+        for size in sizes:
+            stream.write(rows.epoch(size))
+        for changes in stream.run():
+            apply(table, changes, update_before=True)
+            kinds |= {change["row_kind"] for change in changes}
+    assert {key: row["n"] for key, row in table.items()} == {
+        key: len(each) for key, each in rows.present.items() if each
+    }
+    assert kinds == {"+I", "-U", "+U", "-D"}
+    state = state_table(classic, str(tmp_path / "checkpoint"))
+    assert state.columns == ["customer", "live_rows", "drawn", "n"]
+    assert {row["customer"]: row["drawn"] for row in state.collect()} == {key: row["n"] for key, row in table.items()}
 
 
 @udaf(input_types=["BIGINT"], result_type="STRING", compile=False)

@@ -65,6 +65,7 @@ _OPENED_CALL: Final = (
     "can_migrate",
     "is_ordered",
     "code_digest",
+    "value_varies",
 )
 # The metadata of every chunk.
 _CHUNK: Final = pb.EngineFrame(chunk=pb.Chunk()).SerializeToString()

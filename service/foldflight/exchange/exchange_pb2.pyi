@@ -230,7 +230,7 @@ class Opened(_message.Message):
     def __init__(self, server_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[OpenedCall, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., knows_if_reopen: _Optional[bool] = ..., knows_emits: _Optional[bool] = ..., knows_views: _Optional[bool] = ...) -> None: ...
 
 class OpenedCall(_message.Message):
-    __slots__ = ("fingerprint", "can_retract", "can_merge", "is_invertible", "input_types", "can_migrate", "is_ordered", "views", "folded", "lift", "code_digest")
+    __slots__ = ("fingerprint", "can_retract", "can_merge", "is_invertible", "input_types", "can_migrate", "is_ordered", "views", "folded", "lift", "code_digest", "value_varies")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     CAN_RETRACT_FIELD_NUMBER: _ClassVar[int]
     CAN_MERGE_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +242,7 @@ class OpenedCall(_message.Message):
     FOLDED_FIELD_NUMBER: _ClassVar[int]
     LIFT_FIELD_NUMBER: _ClassVar[int]
     CODE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    VALUE_VARIES_FIELD_NUMBER: _ClassVar[int]
     fingerprint: str
     can_retract: bool
     can_merge: bool
@@ -253,7 +254,8 @@ class OpenedCall(_message.Message):
     folded: str
     lift: str
     code_digest: str
-    def __init__(self, fingerprint: _Optional[str] = ..., can_retract: _Optional[bool] = ..., can_merge: _Optional[bool] = ..., is_invertible: _Optional[bool] = ..., input_types: _Optional[bytes] = ..., can_migrate: _Optional[bool] = ..., is_ordered: _Optional[bool] = ..., views: _Optional[_Iterable[_Union[View, _Mapping]]] = ..., folded: _Optional[str] = ..., lift: _Optional[str] = ..., code_digest: _Optional[str] = ...) -> None: ...
+    value_varies: bool
+    def __init__(self, fingerprint: _Optional[str] = ..., can_retract: _Optional[bool] = ..., can_merge: _Optional[bool] = ..., is_invertible: _Optional[bool] = ..., input_types: _Optional[bytes] = ..., can_migrate: _Optional[bool] = ..., is_ordered: _Optional[bool] = ..., views: _Optional[_Iterable[_Union[View, _Mapping]]] = ..., folded: _Optional[str] = ..., lift: _Optional[str] = ..., code_digest: _Optional[str] = ..., value_varies: _Optional[bool] = ...) -> None: ...
 
 class View(_message.Message):
     __slots__ = ("name", "types", "is_list", "prefetch")

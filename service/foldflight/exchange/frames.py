@@ -255,6 +255,7 @@ class OpenedCall:
         lift: How an engine may aggregate the rows without the function, or why it cannot, as a JSON document
             (`foldflight.lift.lift_text`); empty if the server does not tell, as in an open exchange.
         code_digest: Digest of the function's code; empty if the server does not tell.
+        value_varies: Whether the values of one state may differ, because the function is not deterministic.
     """
 
     fingerprint: str
@@ -268,6 +269,7 @@ class OpenedCall:
     mode: Mode | None = None
     lift: str = ""
     code_digest: str = ""
+    value_varies: bool = False
 
 
 @dataclass(frozen=True)

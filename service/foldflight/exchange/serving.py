@@ -562,6 +562,7 @@ def _opened(
                 views=call.views,
                 mode=mode,
                 code_digest=digest,
+                value_varies=call.value_varies,
             )
             for call, is_ordered, mode, digest in zip(
                 calls, ordered, modes, digests or [""] * len(ordered), strict=True

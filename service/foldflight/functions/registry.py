@@ -92,6 +92,11 @@ def unknown_function(name: str, known: Iterable[str], where: str = "here") -> Re
     return RejectedError("UNKNOWN_FUNCTION", f"there is no function {name!r} {where}; {hint}", function=name)
 
 
+def is_built_in(function: AnyFunction) -> bool:
+    """Return whether a function is one of this package."""
+    return vars(builtin).get(function.source.__name__) is function.source
+
+
 def _built_in() -> list[AnyFunction]:
     return [function for value in vars(builtin).values() if (function := function_of(value)) is not None]
 

@@ -11,6 +11,7 @@ with the epoch, so a rerun starts from the same states and has the same result.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import types as st
 
+from foldflight.client.logs import log_event, set_up
 from foldflight.engine.batch.tasks import PartialFold
 from foldflight.engine.keys.grouped import GroupedExchange
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
@@ -42,6 +44,7 @@ from foldflight.spark.rowkinds import CHANGES, UPDATES, kind_column
 # If most rows of an epoch belong to different groups, merging their states costs more than folding the rows.
 _UNFOLDED_GROUPS_MIN = 1 << 10
 _OUTPUT_ROWS_MAX = 1 << 16
+_LOGGER = "foldflight.spark"
 
 
 def stream_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
@@ -63,6 +66,7 @@ def stream_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
         hashed=hashed,
         window=options.window,
         names=(*layout.names, *layout.outputs.names),
+        emitted=layout.emitted,
     )
     results, schema = _results(query, rows, outputs)
     step = "fold_partial" if query.folds_before_shuffle.taken else "pack"
@@ -138,10 +142,16 @@ class BucketProcessor(BucketOperator):
             query.row_lists,
         )
 
-    def arrive(self, bucket: int, blocks: Iterator[pa.RecordBatch], timers: Any) -> Iterator[Row]:  # noqa: ARG002
+    def arrive(self, bucket: int, blocks: Iterator[pa.RecordBatch], timers: Any) -> Iterator[Row]:
         """Fold the rows of one bucket and epoch."""
         table = self._table()
         table.declare()
+        if table.lacks_outputs:
+            fields = {
+                "bucket": bucket,
+                "outputs": [self._layout.outputs.names[index] for index in self._layout.varying],
+            }
+            log_event(set_up(_LOGGER, logging.WARNING), logging.WARNING, "last_outputs_unknown", fields)
         first_block = next(blocks, None)
         if first_block is None:
             return

@@ -91,7 +91,7 @@ class _Stream:
         self._update_before = update_before
         self._is_strict = strict
         self._has_keys = len(query.layout.keys) > 0
-        table = TableLayout(keys=query.layout.keys, states=query.layout.states, buckets=1)
+        table = TableLayout(keys=query.layout.keys, states=query.layout.states, emitted=query.layout.emitted)
         self._table = table_of(table, query.views, Storage(MemoryStore(), bounds=bounds or TableBounds()))
 
     def epoch(self, rows: pa.RecordBatch) -> Epoch:

@@ -14,11 +14,13 @@ import pyarrow as pa
 from foldflight.engine.query.blocks import convert
 from foldflight.fold.failures import ERROR, ERROR_TYPE
 from foldflight.functions import RowKind
-from foldflight.functions.types.arrow import in_microseconds
+from foldflight.functions.types.arrow import in_microseconds, with_column
 from foldflight.functions.types.views import ViewSpec
 
 BUCKET, FOLDED, HASH, KIND, LIVE, REAL, SLOT = "bucket", "folded", "hash", "kind", "live", "real", "slot"
 EMIT = "emit"
+EMITTED = "emitted_"
+"""What the names of columns with the last outputs of groups begin with."""
 
 # The columns that a result may have in addition to keys and outputs.
 DEAD_LETTER = "dead_letter"
@@ -60,6 +62,7 @@ class QueryLayout:
         states: The state columns of the exchange, `state_0`..., as announced by the server, with fingerprints.
         carried: The same columns with their storage types in Spark.
         outputs: The output columns, with the user's names and their storage types in Spark.
+        emitted: The columns `emitted_i` of a stream's state: for each call i whose values vary, the last output.
         isolates: Whether errors are isolated, so that results include dead letters.
     """
 
@@ -71,6 +74,7 @@ class QueryLayout:
     states: pa.Schema = _NOTHING
     carried: pa.Schema = _NOTHING
     outputs: pa.Schema = _NOTHING
+    emitted: pa.Schema = _NOTHING
     isolates: bool = False
 
     @property
@@ -112,6 +116,35 @@ class QueryLayout:
     def outputs_of(self, results: pa.RecordBatch) -> list[pa.Array]:
         """Return the output columns of results, one for each call."""
         return [results.column(f"output_{index}") for index in range(len(self.outputs))]
+
+    def emitted_of(self, results: pa.RecordBatch) -> list[pa.Array]:
+        """Return the outputs of n results as columns of `emitted`."""
+        return [
+            pa.StructArray.from_arrays([results.column(f"output_{index}")], fields=list(field.type))
+            for index, field in zip(self.varying, self.emitted, strict=True)
+        ]
+
+    def with_emitted(self, outputs: pa.RecordBatch, stored: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the outputs of n stored states, with those that were emitted where these are stored.
+
+        Args:
+            outputs: n outputs, as computed from the states.
+            stored: n rows that have the columns of `emitted`: NULL where it is not known what was emitted.
+        """
+        for index, name in zip(self.varying, self.emitted.names, strict=True):
+            output = outputs.schema.field(f"output_{index}")
+            column, computed = stored.column(name), outputs.column(output.name)
+            if column.null_count < len(column):
+                is_known = column.is_valid().to_numpy(zero_copy_only=False)
+                both = pa.concat_arrays([computed, column.field(0)])
+                chosen = both.take(pa.array(np.arange(len(column)) + len(column) * is_known))
+                outputs = with_column(outputs, output, chosen)
+        return outputs
+
+    @property
+    def varying(self) -> list[int]:
+        """The numbers of the calls whose last outputs `emitted` has."""
+        return [int(name.removeprefix(EMITTED)) for name in self.emitted.names]
 
     def results_of(self, results: pa.RecordBatch) -> list[pa.Array]:
         """Return the output columns of results in the types of the query's result."""

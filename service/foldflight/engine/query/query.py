@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from foldflight.client import Transport
 from foldflight.engine.query.blocks import BlockBounds
-from foldflight.engine.query.layout import CallView, QueryLayout
+from foldflight.engine.query.layout import EMITTED, CallView, QueryLayout
 from foldflight.engine.query.lifting import GROUPS_MANY, BatchPlan, Groups, Lifting
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo, Open, Opened, OpenedCall, Returns
@@ -170,7 +170,9 @@ class Query:
             transport=transport,
             open_request=replace(open_request, calls=tuple(_pinned(open_request.calls, open_reply))),
             opened_calls=open_reply.calls,
-            layout=_filled(layout, list(calls), open_reply.schema, types),
+            layout=replace(
+                _filled(layout, list(calls), open_reply.schema, types), emitted=_emitted(open_reply, stream)
+            ),
             bounds=BlockBounds().within(limits.slots_max, limits.exchange_state_bytes_max),
             stream=stream,
             row_lists=tuple(
@@ -342,6 +344,8 @@ class Query:
             lines.append(f"  {output.name}: {sql_name(output.type)} = {written(call)}")
             lines.append(f"      folded: {mode_of(call, modes)}")
             lines.append(f"      state: {layout.states.field(index).type}; {_capabilities(opened_call)}")
+            if index in layout.varying:
+                lines.append("      its last output is stored with the state: the function is not deterministic")
             if self.stream is not None and _is_counted(call):
                 lines.append(f"      rows: {self._rows_of(index, infos.get(call.function))}")
         lines.append(f"plan: {self._steps()}")
@@ -449,6 +453,18 @@ def _filled(layout: QueryLayout, outputs: list[str], schema: pa.Schema, types: H
         carried=pa.schema([(field.name, types.storage(field.type)) for field in states]),
         outputs=pa.schema(list(zip(outputs, results, strict=True))),
     )
+
+
+def _emitted(open_reply: Opened, stream: StreamOptions | None) -> pa.Schema:
+    """Return the columns with the last outputs of groups that a stream stores: those that cannot be computed again.
+
+    Each is a struct of one member, because an output may be NULL, and so may what is not known.
+    """
+    if stream is None or stream.emit == "append":  # nothing is taken back
+        return pa.schema([])
+    types = {index: open_reply.schema.field(f"output_{index}").type for index in range(len(open_reply.calls))}
+    varying = [index for index, call in enumerate(open_reply.calls) if call.value_varies]
+    return pa.schema([(f"{EMITTED}{index}", pa.struct([("value", types[index])])) for index in varying])
 
 
 def _pinned(calls: Sequence[Call], open_reply: Opened) -> Iterator[Call]:

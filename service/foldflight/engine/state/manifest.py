@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.query.layout import HASH, LIVE
+from foldflight.engine.query.layout import EMITTED, HASH, LIVE
 from foldflight.engine.state.runs import sealed, unsealed
 from foldflight.errors import CorruptError, RejectedError
 
 MAGIC: Final = b"FFM1"
 _FORMAT: Final = 2
 FORMAT_OF_SEVERAL: Final = 3
+_NOTHING: Final = pa.schema([])
 
 
 class RunStore(Protocol):
@@ -54,6 +55,7 @@ class TableLayout:
             looked up by them. None: all.
         window: The windows of the last two keys, such as `session 30 minutes`; empty without windows.
         names: The user's names of the key columns and the calls, for readers. A query may change them.
+        emitted: The last outputs that are stored, as in `QueryLayout.emitted`.
     """
 
     keys: pa.Schema
@@ -62,6 +64,7 @@ class TableLayout:
     hashed: int | None = None
     window: str = ""
     names: tuple[str, ...] = ()
+    emitted: pa.Schema = _NOTHING
 
     @functools.cached_property
     def described(self) -> dict[str, Any]:
@@ -80,14 +83,19 @@ class TableLayout:
         """The key columns that are hashed."""
         return list(self.keys.names)[: self.hashed]
 
-    @property
+    @functools.cached_property
+    def generation(self) -> pa.Schema:
+        """The columns of its generation: `states` and `emitted`."""
+        return pa.schema([*self.states, *self.emitted])
+
+    @functools.cached_property
     def rows(self) -> pa.Schema:
         """The schema of a piece."""
-        return self.rows_with(self.states)
+        return self.rows_with(self.generation)
 
-    def rows_with(self, states: pa.Schema) -> pa.Schema:
-        """Return the schema of a piece with states of another generation."""
-        columns = [pa.field(each.name, each.type) for each in states]
+    def rows_with(self, generation: pa.Schema) -> pa.Schema:
+        """Return the schema of a piece with the columns of another generation."""
+        columns = [pa.field(each.name, each.type) for each in generation]
         return pa.schema([pa.field(HASH, pa.uint64()), *self.keys, pa.field(LIVE, pa.int64()), *columns])
 
 
@@ -124,11 +132,13 @@ class Lookup:
         present: bool, shape (n,): whether the group exists.
         live: int64, shape (n,): its live rows; 0 if it does not exist.
         states: n rows of `state_0`...; NULL if it does not exist.
+        emitted: n rows of the last outputs; NULL where they are not known.
     """
 
     present: npt.NDArray[np.bool_]
     live: npt.NDArray[np.int64]
     states: pa.RecordBatch
+    emitted: pa.RecordBatch
 
 
 @dataclass(frozen=True)
@@ -207,8 +217,9 @@ class Manifest:
 
     Args:
         layout: The layout of rows that are written now.
-        generations: The state columns of pieces by generation number. Pieces of other versions of the functions are
-            kept unchanged until they are merged. The greatest number is the generation that is written now.
+        generations: The states and last outputs of pieces (`TableLayout.generation`) by generation number. Pieces of
+            other versions of the functions are kept unchanged until they are merged. The greatest number is the
+            generation that is written now.
         runs: The runs, oldest first.
         merges: The merges in progress.
     """
@@ -244,12 +255,13 @@ class Manifest:
         for name, what in parts.items():
             if stored[name] != ours[name]:
                 raise other_query(what, stored[name], ours[name])
-        for states in self.generations.values():
+        for generation in self.generations.values():
+            states = states_of(generation)
             if calls_of(states) != ours["calls"]:
                 check(states)
-        is_new = bool(stored["calls"] != ours["calls"])
+        is_new = bool(stored["calls"] != ours["calls"]) or self.layout.emitted != layout.emitted
         if is_new:
-            self.generations[self.current + 1] = layout.states
+            self.generations[self.current + 1] = layout.generation
         self.layout = layout
         return is_new
 
@@ -257,13 +269,13 @@ class Manifest:
         """Return the manifest as sealed bytes, without generations that no piece uses."""
         pieces = [*self.pieces, *(piece for merge in self.merges for piece in merge.outputs)]
         used = {piece.generation for piece in pieces} | {self.current}
-        self.generations = {number: states for number, states in self.generations.items() if number in used}
+        self.generations = {number: schema for number, schema in self.generations.items() if number in used}
         content = {
             "format": _FORMAT,
             "layout": self.layout.described,
             # The texts above are for comparison and display. A reader without the query needs the types.
             "schema": _schema_text(self.layout.keys),
-            "generations": {number: _schema_text(states) for number, states in self.generations.items()},
+            "generations": {number: _schema_text(schema) for number, schema in self.generations.items()},
             "runs": self.runs,
             "merges": self.merges,
         }
@@ -320,6 +332,12 @@ def _content(data: bytes) -> dict[str, Any]:
     return content
 
 
+def states_of(generation: pa.Schema) -> pa.Schema:
+    """Return the states of the columns of a generation."""
+    states = [each for each in generation if not each.name.startswith(EMITTED)]
+    return generation if len(states) == len(generation) else pa.schema(states)
+
+
 def calls_of(states: pa.Schema) -> list[dict[str, str]]:
     """Return the function, version and fingerprint of the call of each state column."""
     identity = ("function", "version", "fingerprint")
@@ -359,10 +377,14 @@ def _schema_text(schema: pa.Schema) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _table_layout(
-    keys: str, states: str, buckets: int, hashed: int, window: str, names: tuple[str, ...]
+    keys: str, generation: str, buckets: int, hashed: int, window: str, names: tuple[str, ...]
 ) -> TableLayout:
     """Return the layout of a stored table. The tables of all buckets of a query have the same."""
-    return TableLayout(_schema_of(keys), _schema_of(states), buckets, hashed, window, names)
+    columns = _schema_of(generation)
+    states = states_of(columns)
+    return TableLayout(
+        _schema_of(keys), states, buckets, hashed, window, names, pa.schema(list(columns)[len(states) :])
+    )
 
 
 @functools.lru_cache(maxsize=256)

@@ -37,8 +37,9 @@ from foldflight.engine.state.manifest import (
     TableLayout,
     calls_of,
     other_query,
+    states_of,
 )
-from foldflight.engine.state.runs import Piece
+from foldflight.engine.state.runs import Piece, encode_piece
 from foldflight.engine.state.storage import Storage
 from foldflight.functions.types.arrow import one_array, with_column
 
@@ -117,6 +118,9 @@ class StateTable:
             states is refused.
         expired: Selects the groups that merges remove, by their rows. A lookup may return such a group until then.
 
+    Attributes:
+        lacks_outputs: Whether the groups were stored without the last outputs that are stored from now on.
+
     Raises:
         RejectedError: STATE_MISMATCH, if the stored table has another layout.
         CorruptError: STATE_CHECKSUM, if the manifest is damaged.
@@ -142,7 +146,9 @@ class StateTable:
         self._conversion = conversion
         self._expired = expired
         stored = storage.store.manifest()
-        self._manifest = Manifest(layout, {0: layout.states}) if stored is None else Manifest.decode(stored)
+        self._manifest = Manifest(layout, {0: layout.generation}) if stored is None else Manifest.decode(stored)
+        stored_outputs = set(self._manifest.layout.emitted.names)
+        self.lacks_outputs = bool(self._manifest.pieces) and not stored_outputs.issuperset(layout.emitted.names)
         self._is_declared = not self._manifest.adopt(layout, self._check) and stored is not None
 
     def _check(self, stored: pa.Schema) -> None:
@@ -207,7 +213,8 @@ class StateTable:
             indexes[owners] = np.arange(len(owners))
             rows = stored.take(pa.array(indexes, mask=indexes < 0))
         live = rows.column(LIVE).fill_null(0).to_numpy()
-        return Lookup(live > 0, live, rows.select(self.layout.states.names))
+        layout = self.layout
+        return Lookup(live > 0, live, rows.select(layout.states.names), rows.select(layout.emitted.names))
 
     def _candidates(
         self, meta: PieceMeta, piece: Piece, where: npt.NDArray[np.int64]
@@ -229,7 +236,7 @@ class StateTable:
             hashes: Their n stored hashes.
 
         Returns:
-            For each group found, the position of its key among the n keys, and its row: `hash`, keys, `live`, states.
+            For each group found, the position of its key among the n keys, and its row, as those of `scan`.
 
         Raises:
             CorruptError: STATE_CHECKSUM, INVARIANT.
@@ -268,7 +275,12 @@ class StateTable:
         return self._hashes(keys.select(names) if names else keys)
 
     def commit(
-        self, keys: pa.RecordBatch, live: npt.NDArray[np.int64], states: pa.RecordBatch, hashes: Hashes | None = None
+        self,
+        keys: pa.RecordBatch,
+        live: npt.NDArray[np.int64],
+        states: pa.RecordBatch,
+        hashes: Hashes | None = None,
+        emitted: Sequence[pa.Array] | None = None,
     ) -> Committed:
         """Store the new states of n distinct groups, and continue merges.
 
@@ -277,10 +289,13 @@ class StateTable:
             live: int64, shape (n,): live rows of each group; 0 removes the group.
             states: n rows of `state_0`...
             hashes: The stored hashes of the keys, as for `lookup`.
+            emitted: Their last outputs, an array of n values for each field of the layout. Default: not known.
         """
         hashes = self.hashes_of(keys) if hashes is None else hashes
+        if emitted is None:
+            emitted = [pa.nulls(len(live), each) for each in self.layout.emitted.types]
         batch = pa.RecordBatch.from_arrays(
-            [pa.array(hashes), *keys.columns, pa.array(live), *states.columns], schema=self.layout.rows
+            [pa.array(hashes), *keys.columns, pa.array(live), *states.columns, *emitted], schema=self.layout.rows
         )
         order = np.argsort(hashes, kind="stable")
         written = SortedRun(0, self._store_pieces(batch.take(pa.array(order))))
@@ -291,7 +306,7 @@ class StateTable:
         return Committed(batch.num_rows, merged, self.pieces, self.stored_bytes)
 
     def scan(self, where: Callable[[pa.RecordBatch], Mask] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield all groups, by ranges of hashes: `hash`, keys, `live`, states.
+        """Yield all groups, by ranges of hashes: `hash`, keys, `live`, states, last outputs.
 
         Args:
             where: Selects rows of n stored rows by their keys. It also receives outdated rows of groups.
@@ -473,22 +488,45 @@ class StateTable:
         """Return n rows of a piece with the query's states. Tombstones of other generations have no states."""
         if meta.generation == self._manifest.current:
             return rows
-        stored = self._manifest.generations[meta.generation]
-        if calls_of(stored) == calls_of(self.layout.states) or self._conversion is None:
+        generation = self._manifest.generations[meta.generation]
+        stored = states_of(generation)
+        is_same = calls_of(stored) == calls_of(self.layout.states) or self._conversion is None
+        if is_same and generation.equals(self.layout.generation):
             return rows
+        states = rows.select(stored.names).columns if is_same else self._states(stored, rows)
+        names = [HASH, *self.layout.keys.names, LIVE]
+        columns = [*rows.select(names).columns, *states, *self._emitted(generation, rows)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.layout.rows)
+
+    def _states(self, stored: pa.Schema, rows: pa.RecordBatch) -> list[pa.Array]:
+        """Return the states of n rows, of another generation, as those of the query; NULL for tombstones."""
+        assert self._conversion is not None
         is_live = rows.column(LIVE).to_numpy() > 0
         live = rows.filter(pa.array(is_live))
         states = self._conversion(stored, live.select(self.layout.keys.names), live.select(stored.names))
         indexes = pa.array(np.cumsum(is_live) - 1, mask=~is_live)
-        columns = [*rows.columns[: -len(stored)], *(column.take(indexes) for column in states.columns)]
-        return pa.RecordBatch.from_arrays(columns, schema=self.layout.rows)
+        return [column.take(indexes) for column in states.columns]
+
+    def _emitted(self, generation: pa.Schema, rows: pa.RecordBatch) -> list[pa.Array]:
+        """Return the last outputs of n rows of another generation; NULL for those that it does not have."""
+        return [
+            rows.column(field.name)
+            if field.name in generation.names and generation.field(field.name).type == field.type
+            else pa.nulls(rows.num_rows, field.type)
+            for field in self.layout.emitted
+        ]
 
     # -- bytes -------------------------------------------------------------------------------------------------------
 
     def _store_pieces(self, rows: pa.RecordBatch) -> list[PieceMeta]:
         """Store rows sorted by hash."""
-        written = self._storage.write(rows, _groups if self._by_groups else None)
+        identity = _groups if self._by_groups else self._without_emitted if len(self.layout.emitted) else None
+        written = self._storage.write(rows, identity)
         return [PieceMeta(**vars(piece), generation=self._manifest.current) for piece in written]
+
+    def _without_emitted(self, piece: pa.RecordBatch) -> bytes:
+        """Return what identifies a piece in its epoch: a repeat of the epoch may have other outputs, as they vary."""
+        return encode_piece(piece.select(self.layout.rows_with(self.layout.states).names))
 
     def _piece(self, meta: PieceMeta) -> Piece:
         return self._storage.read(

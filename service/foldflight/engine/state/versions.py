@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from foldflight.engine.state.manifest import TableLayout, calls_of
+from foldflight.engine.state.manifest import TableLayout, calls_of, states_of
 
 
 def with_older(layout: TableLayout, generations: Iterable[pa.Schema]) -> TableLayout:
     """Return a layout with additional columns for the states of other versions of each call."""
     states, names = list(layout.states), list(layout.names)
     known = set(_identities(layout.states))
-    for schema in generations:
+    for schema in map(states_of, generations):
         for index, (field, identity) in enumerate(zip(schema, _identities(schema), strict=True)):
             if identity not in known:
                 known.add(identity)

@@ -147,6 +147,11 @@ class ViewTable:
         ]
 
     @property
+    def lacks_outputs(self) -> bool:
+        """Whether the groups were stored without the last outputs that are stored from now on."""
+        return self._groups.lacks_outputs
+
+    @property
     def pieces(self) -> int:
         """The number of pieces."""
         return self._groups.pieces + sum(table.pieces for table in self._entries)
@@ -175,7 +180,7 @@ class ViewTable:
         """
         stored = self._stored(keys, hashes)
         generations = tuple(_stored_parts(stored.states, view)[0] for view in self.views)
-        return ViewLookup(stored.present, stored.live, self._sent(stored.states), generations)
+        return ViewLookup(stored.present, stored.live, self._sent(stored.states), stored.emitted, generations)
 
     def lookup_entries(
         self, index: int, keys: pa.RecordBatch, generations: Counts, entries: pa.Array
@@ -213,7 +218,12 @@ class ViewTable:
         return self._entries[index].page(key, generation, after)
 
     def commit(
-        self, keys: pa.RecordBatch, live: npt.NDArray[np.int64], states: pa.RecordBatch, hashes: Hashes | None = None
+        self,
+        keys: pa.RecordBatch,
+        live: npt.NDArray[np.int64],
+        states: pa.RecordBatch,
+        hashes: Hashes | None = None,
+        emitted: Sequence[pa.Array] | None = None,
     ) -> Committed:
         """Store the new states of n distinct groups, and the changed entries of their views, and continue merges.
 
@@ -222,6 +232,7 @@ class ViewTable:
             live: int64, shape (n,): live rows of each group; 0 removes the group with its entries.
             states: n rows of `state_0`..., with the changed entries of views, or with all (`complete`).
             hashes: The stored hashes of the keys, as for `StateTable.commit`.
+            emitted: Their last outputs, as for `StateTable.commit`.
         """
         hashes = self._groups.hashes_of(keys) if hashes is None else hashes
         before = self._before(keys, states, hashes)
@@ -235,7 +246,7 @@ class ViewTable:
             changed.append((index, pa.array(generations), written))
         # Merges of entries ask for the generations of groups, so the groups are written first.
         written_states = pa.RecordBatch.from_arrays(columns, schema=self._groups.layout.states)
-        done = self._groups.commit(keys, live, written_states, hashes)
+        done = self._groups.commit(keys, live, written_states, hashes, emitted)
         rows, merged = done.rows, done.merged_rows
         for index, numbers, written in changed:
             owners = pa.array(written.rows)
@@ -249,8 +260,10 @@ class ViewTable:
     def scan(self, where: Callable[[pa.RecordBatch], Mask] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield all groups as `StateTable.scan` does, with states as from `lookup`."""
         for rows in self._groups.scan(where):
-            states = self._sent(rows.select(self.layout.states.names))
-            columns = [*rows.columns[: -states.num_columns], *states.columns]
+            sent = self._sent(rows.select(self.layout.states.names))
+            columns = [
+                sent.column(name) if name in sent.schema.names else rows.column(name) for name in rows.schema.names
+            ]
             yield pa.RecordBatch.from_arrays(columns, schema=self.layout.rows)
 
     def all_entries(self, index: int) -> Iterator[pa.RecordBatch]:
@@ -331,7 +344,7 @@ class ViewTable:
         if stored.present.all():
             return stored
         indexes = pa.array(np.arange(keys.num_rows), mask=~stored.present)
-        return Lookup(stored.present, stored.live, stored.states.take(indexes))
+        return Lookup(stored.present, stored.live, stored.states.take(indexes), stored.emitted)
 
     def _split(
         self, view: CallView, before: pa.RecordBatch, states: pa.Array, live: npt.NDArray[np.int64]

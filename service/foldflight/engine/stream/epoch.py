@@ -250,7 +250,8 @@ class BucketEpoch:
         slots = states.column(SLOT).to_numpy()
         if len(slots):
             self._is_saved[slots] = True
-            # A group without rows now may get some, so it is not removed before the end of the epoch.
+            # A group without rows now may get some, so it is not removed before the end of the epoch. What is emitted
+            # for it is known then, too.
             columns = states.select([field.name for field in self._layout.states])
             live = np.maximum(self._live[slots] + self._extra_rows, 1)
             self._table.commit(self._groups.keys(slots), live, columns, self._groups.stored_hashes(slots))
@@ -308,8 +309,11 @@ class BucketEpoch:
             self._exchange.states(fresh, [pa.nulls(len(fresh), field.type) for field in self._layout.states])
         if not stored.present.any():
             return
-        states = stored.states.filter(pa.array(stored.present))
-        self._before.append(self._exchange.outputs_of(fresh[stored.present], states.columns))
+        present = pa.array(stored.present)
+        outputs = self._exchange.outputs_of(fresh[stored.present], stored.states.filter(present).columns)
+        if len(self._layout.emitted):
+            outputs = self._layout.with_emitted(outputs, stored.emitted.filter(present))
+        self._before.append(outputs)
 
     def _finish(self, results: pa.RecordBatch) -> tuple[pa.Array, pa.RecordBatch]:
         slots = results.column(SLOT).to_numpy()
@@ -335,7 +339,9 @@ class BucketEpoch:
         mask = pa.array(remaining)
         states = results.select([field.name for field in self._layout.states]).filter(mask)
         live = (self._live[slots] + self._extra_rows)[remaining]
-        stored = self._table.commit(keys.filter(mask), live, states, self._groups.stored_hashes(slots[remaining]))
+        emitted = [column.filter(mask) for column in self._layout.emitted_of(results)]
+        hashes = self._groups.stored_hashes(slots[remaining])
+        stored = self._table.commit(keys.filter(mask), live, states, hashes, emitted)
         self.stats.runs, self.stats.state_bytes = stored.runs, stored.bytes
 
     def _outputs_before(self, slots: npt.NDArray[np.int32], results: pa.RecordBatch) -> pa.RecordBatch:

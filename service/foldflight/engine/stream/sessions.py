@@ -286,7 +286,9 @@ class SessionEpoch:
         """Return the outputs of stored sessions."""
         if not rows.num_rows:
             return one_batch(self._exchange.open_reply.schema.empty_table())
-        return self._exchange.outputs_of(self._groups.new_slots(keys), [rows.column(name) for name in self._states])
+        states = [rows.column(name) for name in self._states]
+        outputs = self._exchange.outputs_of(self._groups.new_slots(keys), states)
+        return self._layout.with_emitted(outputs, rows)
 
     def _results(self, count: int | None = None) -> pa.RecordBatch:
         """End an epoch and return its results by slot, for the last `count` slots or for all."""
@@ -302,7 +304,11 @@ class SessionEpoch:
         states = [pa.concat_arrays([gone_rows.column(name), after.column(name)]) for name in self._states]
         live = np.concatenate([np.zeros(len(gone), np.int64), final.live])
         batch = pa.RecordBatch.from_arrays(states, names=self._states)
-        stored = self._table.commit(self._key_rows(sessions), live, batch, self._groups.stored_hashes()[sessions.keys])
+        emitted = [
+            pa.concat_arrays([pa.nulls(len(gone), column.type), column]) for column in self._layout.emitted_of(after)
+        ]
+        hashes = self._groups.stored_hashes()[sessions.keys]
+        stored = self._table.commit(self._key_rows(sessions), live, batch, hashes, emitted)
         self.stats.runs, self.stats.state_bytes = stored.runs, stored.bytes
         self.open_ends_us.add(int(final.ends.min()))
 

@@ -28,7 +28,7 @@ from foldflight.functions.author.scalar import BoundScalar
 from foldflight.functions.author.spec import BoundFunction, Function
 from foldflight.functions.query.call import Call
 from foldflight.functions.query.step import Step
-from foldflight.functions.registry import Registry, unknown_function
+from foldflight.functions.registry import Registry, is_built_in, unknown_function
 from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.values import exact_types
 from foldflight.functions.types.views import ViewSpec
@@ -128,6 +128,11 @@ class BoundCall:
     def is_invertible(self) -> bool:
         """Whether a row may be retracted before it has been accumulated; true for counted rows that are retracted."""
         return self.can_retract if self.is_counted else self.bound.function.capabilities.invertible
+
+    @property
+    def value_varies(self) -> bool:
+        """Whether the values of one state may differ. Those of built-in functions depend on the order of rows only."""
+        return not self.bound.function.is_deterministic and not is_built_in(self.bound.function)
 
     @cached_property
     def views(self) -> tuple[ViewSpec, ...]:

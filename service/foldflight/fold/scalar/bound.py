@@ -39,7 +39,7 @@ class BoundStep:
     step: Step
     bound: BoundScalar
 
-    can_retract = can_merge = can_migrate = is_invertible = False
+    can_retract = can_merge = can_migrate = is_invertible = value_varies = False
     views = ()
 
     @property

@@ -142,7 +142,8 @@ def aggregate_of(
         version: Version of the states. Change it when the new code reads old states differently; `migrate` converts
             them. May be a callable from the input types, if only the states of some types change.
         skip_nulls: Do not call the function for rows with a NULL argument.
-        deterministic: False if the same rows may give different results.
+        deterministic: False if the same rows may give different results. Streams then store the last output of each
+            group with its state, to take it back as it was emitted.
         invertible: Retracting is exact in any order, even before the retracted row has been accumulated.
         bundled_retract: For a class with `fold_bundle` alone: it takes retracted rows (a sign of -1).
         bundled_merge: For a class with `fold_bundle` alone: it takes segments with several accumulators.

@@ -161,6 +161,17 @@ class CachedMap(MapView[Any, Any]):
         self._is_whole = part.complete
         self.source.mark_cached()
 
+    def store(self, part: ViewPart) -> None:
+        """Take the entries of `part()` as its state gives them: a key or a value may come back with another type."""
+        if self._is_whole:
+            self._entries = dict(zip(part.keys, part.values, strict=True))
+            return
+        for key, value, present in zip(part.keys, part.values, part.present, strict=True):
+            if present:
+                del self._entries[key]  # an equal key
+                self._entries[key] = value
+        self._changed = dict.fromkeys(part.keys)
+
     def forget(self) -> None:
         """Forget all entries, because the engine has them."""
         self._entries, self._absent, self._changed = {}, set(), {}
@@ -273,6 +284,10 @@ class CachedList(ListView[Any]):
             items = [value for value, present in zip(part.values, part.present, strict=True) if present]
             self._items, self._is_whole, self._stored_count = items + self._items, True, 0
             self.source.mark_cached()
+
+    def store(self, part: ViewPart) -> None:
+        """Take the items of `part()` as its state gives them."""
+        self._items = [value for value, present in zip(part.values, part.present, strict=True) if present]
 
     def forget(self) -> None:
         """Forget all items, because the engine has them."""

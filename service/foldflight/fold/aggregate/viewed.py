@@ -168,8 +168,29 @@ class Viewed(Interpreted):
         return states
 
     def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:
-        # The states have only the entries that have changed, and the values may need others.
-        return super().evaluate_states(slots, states) if self._ask is None else self.evaluate(slots)
+        if self._ask is None:
+            return super().evaluate_states(slots, states)
+        if self.codec.keeps(self.held(slots)):
+            return self.evaluate(slots)
+        present = states.is_valid()  # an accumulator without a state has failed
+        given = slots[present.to_numpy(zero_copy_only=False)]
+        stored = self.decoded(given, states.filter(present))
+        for slot, accumulator in stored.items():
+            for name in self._views:
+                self._attributes.set(accumulator, name, self._as_stored(slot, name, accumulator))
+        return self.values_of(slots, stored)
+
+    def _as_stored(self, slot: int, name: str, accumulator: Any) -> Any:
+        """Return a view of a slot with its entries as they are in its state, from which `accumulator` was made.
+
+        The state of a view whose entries the engine keeps has only those that have changed, and the value may need
+        others. All entries are forgotten after the states have been returned.
+        """
+        view, stored = self._value_of(self._held[slot], name), self._value_of(accumulator, name)
+        if isinstance(view, (CachedMap, CachedList)):
+            view.store(stored if isinstance(stored, ViewPart) else stored.part())
+            return view
+        return stored
 
     def _readable(self, accumulator: Any) -> Any:
         return super()._readable(accumulator) if self._ask is None else accumulator

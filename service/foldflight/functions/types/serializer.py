@@ -384,6 +384,20 @@ class ViewSerializer(StateSerializer):
     def zoned(self) -> StateSerializer:
         return ViewSerializer(None if self.is_list else self.key.zoned(), self.value.zoned())
 
+    def keeps(self, values: Sequence[Any]) -> bool:
+        keys: list[Any] = []
+        items: list[Any] = []
+        for value in values:
+            if isinstance(value, ViewPart):
+                part = value
+            elif isinstance(value, ListView if self.is_list else MapView):
+                part = value.part()
+            else:
+                return False
+            keys += part.keys
+            items += part.values if all(part.present) else itertools.compress(part.values, part.present)
+        return self.key.keeps(keys) and self.value.keeps(items)
+
     @property
     def key_members(self) -> int:
         """The number of members of a key: 1, or more for a tuple."""

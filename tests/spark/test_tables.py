@@ -21,7 +21,7 @@ from pyspark.sql import types as st
 from foldflight import RejectedError, RetryableError
 from foldflight.client import Functions
 from foldflight.engine.query.layout import ROW_KIND
-from foldflight.spark import group_by, tumble, write_table
+from foldflight.spark import group_by, tumble, upgrade_checkpoint, write_table
 from foldflight.spark.tables import sink
 from foldflight.spark.tables.catalog import CatalogTable, netted
 from foldflight.spark.tables.duckdb import DuckDBTable
@@ -193,6 +193,22 @@ def test_a_checkpoint_that_is_one_epoch_older(classic: Any, file: DuckDBFile, tm
     (tmp_path / "after 1" / "commits" / "1").unlink()
     written(stream, file.url("t"), tmp_path, keys=["key"], checkpoint=tmp_path / "after 1")
     assert sorted(row["key"] for row in file.rows("t")) == [0, 1, 2]
+
+
+def test_a_checkpoint_that_was_moved(classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path) -> None:
+    """It is refused before the query starts, with the call that helps, whatever steps follow the groups."""
+    orders = Orders(seed=5)
+    orders.write(tmp_path / "input", 0, 25)
+    changes = totals(classic, embedded, tmp_path).where("orders >= 0")
+    written(changes, file.url("t"), tmp_path)
+    (tmp_path / "checkpoint").rename(tmp_path / "moved")
+    orders.write(tmp_path / "input", 1, 25)
+    refusal = r"STATE_MISMATCH: the checkpoint was moved, .*/checkpoint/state/0/_stateSchema/.*upgrade_checkpoint"
+    with pytest.raises(RejectedError, match=refusal):
+        written(changes, file.url("t"), tmp_path, checkpoint=tmp_path / "moved")
+    assert upgrade_checkpoint(str(tmp_path / "moved"))
+    written(changes, file.url("t"), tmp_path, checkpoint=tmp_path / "moved")
+    assert totals_in(file.rows("t")) == orders.totals()
 
 
 def test_a_new_query_begins_with_an_empty_table(classic: Any, file: DuckDBFile, tmp_path: Path) -> None:

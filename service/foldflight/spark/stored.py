@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
@@ -127,6 +127,39 @@ def check_checkpoint(df: DataFrame, checkpoint: str, operator: int | None = None
         with naming_bucket(bucket):
             processor.check(lambda name, manifests=manifests: MemoryStore(manifests.get(name)))
     return True
+
+
+def refuse_moved(spark: SparkSession, checkpoint: str) -> None:
+    """Refuse a checkpoint that a stream cannot continue from where it is now; take one that has no state.
+
+    Spark finds it out in the first epoch. This looks for the files that Spark will look for, and reads no state. What
+    else is wrong with a checkpoint is for Spark to say.
+
+    Raises:
+        RejectedError: STATE_MISMATCH for a checkpoint that was moved or that Spark 4.0 wrote, with the call that helps.
+    """
+    try:
+        stored = spark.read.format("state-metadata").load(checkpoint).collect()
+    except Exception:  # noqa: BLE001 - there is none yet, or it has no committed epoch
+        return
+    check_operators({row["operatorName"] for row in stored}, checkpoint)
+    for row in stored:
+        variables = _variables_of(row)
+        if variables >= _VARIABLES or variables >= _OVER_VARIABLES:
+            try:
+                _variable(spark, checkpoint, row["operatorId"], row["maxBatchId"], "runs")
+            except RejectedError:
+                raise
+            except Exception:  # noqa: BLE001, S110 - Spark's reader may need more than the query
+                pass
+
+
+def _variables_of(operator: Row) -> set[str]:
+    """Return the names of the state variables of an operator in `state-metadata`.
+
+    If timers are used, Spark stores its own variables next to ours.
+    """
+    return {each["stateName"] for each in json.loads(operator["operatorProperties"] or "{}").get("stateVariables", [])}
 
 
 def _has_state(spark: SparkSession, checkpoint: str) -> bool:
@@ -420,9 +453,7 @@ def _operators(spark: SparkSession, checkpoint: str) -> Operators:
         raise _no_checkpoint(checkpoint, "it has no stateful operator with a committed batch")
     operators: Operators = {}
     for row in metadata:
-        variables = json.loads(row["operatorProperties"] or "{}").get("stateVariables", [])
-        # If timers are used, Spark stores its own variables next to ours.
-        names = {each["stateName"] for each in variables}
+        names = _variables_of(row)
         if names >= _OVER_VARIABLES:
             operators[row["operatorId"]] = (row["maxBatchId"], None, ())
         if not names >= _VARIABLES:

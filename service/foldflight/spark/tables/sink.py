@@ -29,6 +29,7 @@ from foldflight.engine.targets import Target, is_key, netted, offsets_name
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.spark.columns import rejecting
 from foldflight.spark.rowkinds import refuse_unsaid
+from foldflight.spark.stored import refuse_moved
 from foldflight.spark.tables.address import KINDS, Address
 from foldflight.spark.tables.catalog import CatalogTable
 from foldflight.spark.tables.delta import DeltaTable
@@ -97,7 +98,8 @@ def write_table(
         StreamingQuery: The running query.
 
     Raises:
-        RejectedError: SETTINGS, MODULE or SCHEMA_MISMATCH, before anything is written.
+        RejectedError: SETTINGS, MODULE or SCHEMA_MISMATCH, before anything is written; STATE_MISMATCH for a checkpoint
+            that was moved, or that Spark 4.0 wrote, and needs `upgrade_checkpoint`.
         RetryableError: UNREACHABLE, if the table is not available for `patience_s`.
     """
     require(TABLES, TABLES.what)
@@ -110,6 +112,7 @@ def write_table(
         raise RejectedError("SETTINGS", f"part_rows is {part_rows}; a part has at least one row")
     triggered = _trigger(trigger)
     _check_columns(changes, keys)
+    refuse_moved(changes.sparkSession, str(checkpoint))
     table = _opened(changes, target, keys, create=create, add_columns=add_columns)
     sink = Sink(table, keys, str(checkpoint), is_own=create, part_rows=part_rows, patience_s=patience_s)
     if not is_remote(changes):

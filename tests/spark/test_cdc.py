@@ -282,7 +282,11 @@ def test_schema_of_events(classic: Any) -> None:
             "SCHEMA_MISMATCH",
             "already have a column debezium_sequence",
         ),
-        ({"schema": None, "decimals": "string"}, "SIGNATURE", "the other arguments are for JSON"),
+        ({"schema": None, "decimals": "string"}, "SIGNATURE", "the other arguments need the schema"),
+        ({"schema": None, "replica_identity": "full"}, "SIGNATURE", "the other arguments need the schema"),
+        ({"decimals": {"id": "exact"}}, "SIGNATURE", "decimals of id is 'exact', not one of precise, string, double"),
+        ({"binary": {"nothing": "hex"}}, "SCHEMA_MISMATCH", "binary names 'nothing', which is not in the schema"),
+        ({"intervals": "months"}, "SIGNATURE", "intervals is 'months', not one of numeric, string"),
     ],
 )
 def test_mistakes_are_refused_at_once(classic: Any, options: Any, code: str, said: str) -> None:
@@ -301,6 +305,49 @@ def test_debezium_as_avro_gives_it(spark: Any) -> None:
     assert changes(from_debezium(events)) == [SPLIT[0], ("-D", 1, "ann", 8), SPLIT[1]]
     with pytest.raises(RejectedError, match="no column before among op, after; give the schema"):
         from_debezium(events.drop("before"))
+
+
+def test_words_for_columns_that_avro_gave(spark: Any) -> None:
+    """The numbers of times, and bytes of decimals, mean what the words say; columns of their types stay as they are."""
+    after = """named_struct('id', 1, 'ordered', 1704067200000001, 'seen', 1500L, 'amount', X'04D2', 'price', 1.50BD,
+        'at', timestamp'2024-01-01 00:00:00.123456Z', 'due', date'2024-01-01', 'raw', X'DEADBEEF', 'took', 5L)"""
+    source = "named_struct('lsn', 5L, 'schema', 'inv', 'table', 't')"
+    events = spark.sql(
+        f"SELECT 'c' AS op, NULL AS before, {after} AS after, {source} AS source, "
+        "named_struct('id', 1) AS key, 0 AS partition, 7L AS offset"
+    )
+    schema = (
+        "id INT, ordered TIMESTAMP_NTZ, seen TIMESTAMP_NTZ, amount DECIMAL(10,2), price DECIMAL(10,2), at TIMESTAMP, "
+        "due DATE, raw BINARY, took INTERVAL DAY TO SECOND"
+    )
+    words: dict[str, Any] = {
+        "decimals": {"amount": "precise", "price": "precise"},
+        "times": {"ordered": "microseconds", "seen": "milliseconds"},
+        "intervals": "numeric",
+        "binary": "hex",
+    }
+    for options in ({}, {"keys": "id"}, {"table": "inv.t"}):
+        (row,) = from_debezium(events, schema, **words, **options).collect()
+        assert (row.ordered, row.seen) == (
+            dt.datetime(2024, 1, 1, 0, 0, 0, 1),
+            dt.datetime(1970, 1, 1, 0, 0, 1, 500000),
+        )
+        assert (row.amount, row.price, row.due) == (Decimal("12.34"), Decimal("1.50"), dt.date(2024, 1, 1))
+        assert (bytes(row.raw), row.took) == (b"\xde\xad\xbe\xef", dt.timedelta(microseconds=5))
+    at = from_debezium(events, schema, **words).select(sf.unix_micros("at").alias("at")).collect()
+    assert at[0].at == 1704067200123456
+    assert from_debezium(events, schema, table="inv.other", **words).collect() == []
+    with pytest.raises(PySparkException) as caught:
+        from_debezium(events, schema).collect()
+    assert "the column ordered of an event has the value 1704067200000001, an integer whose unit" in str(
+        error_of(caught.value)
+    )
+    gone = events.select(
+        *(sf.lit(None).cast(events.schema[name].dataType).alias(name) for name in ("op", "before", "after"))
+    )
+    assert from_debezium(gone, schema, **words).collect() == []
+    with pytest.raises(RejectedError, match="after is string, not a struct"):
+        from_debezium(spark.sql("SELECT 'c' AS op, NULL AS before, '{}' AS after"), "id INT")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from foldflight.spark.debezium import Reader
 from tests.debezium import archive, values
 
 NTZ, INSTANT, TIME = pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.time64("us")
+DURATION = pa.duration("us")
 KINDS: dict[str, pa.DataType] = {
     **dict.fromkeys(("c_serial", "c_int"), pa.int32()),
     "c_small": pa.int16(),
@@ -344,6 +345,7 @@ TIME_NAME, DATA_NAME, CONNECT = "io.debezium.time.", "io.debezium.data.", "org.a
         ({"type": "string"}, "42", pa.int64(), 42),
         ({"type": "map", "values": {"type": "string"}}, {"k": "v"}, pa.map_(pa.string(), pa.string()), [("k", "v")]),
         ({"type": "int16"}, 1, pa.bool_(), True),
+        ({"type": "string", "name": f"{TIME_NAME}Interval"}, "P0Y0M-1DT0H0M0S", DURATION, dt.timedelta(days=-1)),
         ({"type": "double"}, "-Infinity", pa.float64(), float("-inf")),
         ({"type": "float"}, 1.1, pa.float32(), pa.scalar(1.1, pa.float32()).as_py()),
         ({"type": "int64"}, 2**53 + 1, pa.decimal128(20, 0), Decimal(2**53 + 1)),
@@ -503,7 +505,16 @@ def test_what_is_not_exact_is_refused(described: Any, value: Any, type_: pa.Data
         ({}, {"a": 5}, pa.struct([("a", pa.int16())]), {"a": 5}),
         ({}, {"a": 5}, pa.string(), "declare STRUCT"),
         ({}, "5", pa.int64(), "not an integer"),
-        ({}, 5, pa.duration("us"), "is not read from events"),
+        ({}, 5, pa.month_day_nano_interval(), "is not read from events"),
+        ({}, 5, pa.duration("us"), "has approximated months; .*intervals='numeric' if no interval has months"),
+        ({"intervals": "numeric"}, -5, pa.duration("us"), dt.timedelta(microseconds=-5)),
+        ({"intervals": "numeric"}, 2**70, pa.duration("us"), "INTERVAL DAY TO SECOND does not hold"),
+        ({}, "P0Y0M1DT2H-3M4.5S", pa.duration("us"), dt.timedelta(days=1, hours=2, minutes=-3, seconds=4.5)),
+        ({}, "P0Y-1M0DT0H0M0S", pa.duration("us"), "has months, whose lengths differ"),
+        ({}, "P0Y0M0DT0H0M0.0000005S", pa.duration("us"), "parts of a microsecond"),
+        ({}, "1 day", pa.duration("us"), "is not an interval, as P0Y0M1DT2H3M4.5S"),
+        ({"binary": "bytes"}, "deadbeef", pa.binary(), base64.b64decode("deadbeef")),
+        ({"binary": "base64-url-safe"}, "-_8=", pa.binary(), b"\xfb\xff"),
     ],
 )
 def test_words_say_what_a_value_is_without_a_block(words: Any, value: Any, type_: pa.DataType, found: Any) -> None:
@@ -854,3 +865,19 @@ def test_tombstones_are_refused_in_words(key: Any, said: str) -> None:
     with pytest.raises(RejectedError, match=said) as caught:
         rows(reader({"x": pa.int64()}, keys=("x",)), [None], [key])
     assert caught.value.code == "SCHEMA_MISMATCH"
+
+
+@pytest.mark.parametrize(("unit", "value"), [("MicroDuration", 86_400_000_000), ("NanoDuration", 86_400_000_000_000)])
+def test_intervals_without_months_are_durations(unit: str, value: int) -> None:
+    """The connector approximates months, so its numbers are refused until a word says that there are none."""
+    message = in_block(value, type="int64", name=f"{TIME_NAME}{unit}")
+    assert rows(reader({"x": DURATION}, {"intervals": "numeric"}), [message])[0]["x"] == dt.timedelta(days=1)
+    assert rows(reader({"x": pa.int64()}, {"intervals": "numeric"}), [message])[0]["x"] == value
+    with pytest.raises(RejectedError, match="write intervals='numeric', and declare INTERVAL DAY TO SECOND"):
+        rows(reader({"x": DURATION}), [message])
+    if unit == "NanoDuration":
+        with pytest.raises(RejectedError, match="parts of a microsecond"):
+            rows(
+                reader({"x": DURATION}, {"intervals": "numeric"}),
+                [in_block(5, type="int64", name=f"{TIME_NAME}{unit}")],
+            )

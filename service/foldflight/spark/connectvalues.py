@@ -28,7 +28,8 @@ import pyarrow as pa
 Decode = Callable[[Any], Any]
 Decimals = Literal["precise", "string", "double"]
 Times = Literal["connect", "microseconds", "nanoseconds", "milliseconds", "isostring"]
-Binary = Literal["base64", "hex"]
+Binary = Literal["bytes", "base64", "base64-url-safe", "hex"]
+Intervals = Literal["numeric", "string"]
 
 UNAVAILABLE: Final = "__debezium_unavailable_value"
 """What Debezium sends for a large value that an update did not change."""
@@ -62,6 +63,16 @@ _TIME_OF_DAY: Final = re.compile(f"{_TIME}Z?")
 _TIMESTAMP: Final = re.compile(
     rf"([0-9]{{4}})-([0-9]{{2}})-([0-9]{{2}})[T ]{_TIME}(Z|[+-][0-9]{{2}}:?[0-9]{{2}}|[+-][0-9]{{2}})?"
 )
+_INTERVAL: Final = re.compile(
+    r"P(?:(-?\d{1,9})Y)?(?:(-?\d{1,9})M)?(?:(-?\d{1,9})D)?"
+    r"(?:T(?:(-?\d{1,12})H)?(?:(-?\d{1,12})M)?(?:(-?\d{1,15}(?:\.\d{1,9})?)S)?)?"
+)
+_INTERVAL_US: Final = (_DAY_US, 3_600_000_000, 60_000_000, 1_000_000)
+_DURATIONS: Final = {
+    "io.debezium.time.MicroDuration": decimal.Decimal(1),
+    "io.debezium.time.NanoDuration": decimal.Decimal("0.001"),
+}
+_URL_SAFE: Final = str.maketrans("-_", "+/")
 _DIGITS_MAX: Final = 100  # more than DECIMAL(38), and than most numbers of a database
 _DOUBLE_DIGITS: Final = 17
 _EXACT_DIGITS: Final = 200
@@ -119,11 +130,13 @@ class Words:
         decimals: `decimal.handling.mode`.
         times: `time.precision.mode`, or the unit of the column.
         binary: `binary.handling.mode`.
+        intervals: `interval.handling.mode`: `numeric` if no interval has months, which the connector approximates.
     """
 
     decimals: Decimals | None = None
     times: Times | None = None
     binary: Binary | None = None
+    intervals: Intervals | None = None
 
 
 def decoder(type_: pa.DataType, described: Described | None, words: Words) -> Decode:
@@ -153,6 +166,9 @@ def decoder(type_: pa.DataType, described: Described | None, words: Words) -> De
         return lambda value: _map(value, value_of)
     is_binary_text = pa.types.is_binary(type_) and described is not None and described.type == "string"
     source = _assumed(type_, words) if described is None or is_binary_text else _described(described)
+    unit_us = _DURATIONS.get(described.name) if described is not None and words.intervals == "numeric" else None
+    if unit_us is not None:
+        source = _duration(type_, unit_us)
     is_number_text = words.decimals == "string" if described is None else described.type == "string"
     if is_number_text and (pa.types.is_integer(type_) or (described is not None and pa.types.is_decimal(type_))):
         source = _number_of_text(source)
@@ -263,6 +279,10 @@ def _bytes(value: Any) -> bytes:
     if type(value) is not str or not _BASE64.fullmatch(value):
         raise Refused("which is not base64")
     return base64.b64decode(value)
+
+
+def _url_safe_bytes(value: Any) -> bytes:
+    return _bytes(value.translate(_URL_SAFE) if type(value) is str else value)
 
 
 def _hex(value: Any) -> bytes:
@@ -436,9 +456,11 @@ _PLAIN: Final[dict[str, Decode]] = {
 }
 _REFUSED_TYPES: Final = {
     "io.debezium.time.MicroDuration": "a number of microseconds in which months have been approximated; set "
-    "interval.handling.mode=string, and declare STRING",
+    "interval.handling.mode=string, and declare STRING; or, if no interval has months, write intervals='numeric', and "
+    "declare INTERVAL DAY TO SECOND",
     "io.debezium.time.NanoDuration": "a number of nanoseconds in which months have been approximated; set "
-    "interval.handling.mode=string, and declare STRING",
+    "interval.handling.mode=string, and declare STRING; or, if no interval has months, write intervals='numeric', and "
+    "declare INTERVAL DAY TO SECOND",
     **dict.fromkeys(
         (
             "io.debezium.data.geometry.Geometry",
@@ -458,7 +480,7 @@ def _assumed(type_: pa.DataType, words: Words) -> Decode:
     if types.is_decimal(type_):
         return _decimal_source(type_.scale, words.decimals)
     if types.is_binary(type_) or types.is_large_binary(type_):
-        return {"base64": _bytes, "hex": _hex, None: _unsaid_bytes}[words.binary]
+        return _OF_BINARY[words.binary]
     if types.is_date(type_):
         return lambda value: _days(value) if type(value) is int else _iso_date(value)
     if types.is_time(type_):
@@ -466,6 +488,8 @@ def _assumed(type_: pa.DataType, words: Words) -> Decode:
     if types.is_timestamp(type_):
         text = _local_timestamp if type_.tz is None else _zoned_timestamp
         return lambda value: text(value) if type(value) is str else _in_unit(_datetime, value, words.times)
+    if types.is_duration(type_):
+        return lambda value: _assumed_interval(value, words.intervals)
     if types.is_floating(type_):
         return _assumed_number
     if types.is_integer(type_):
@@ -572,6 +596,62 @@ def _unsaid_bytes(value: Any) -> bytes:
     return _hex(text) if text and _HEX.fullmatch(text) else _bytes(text)
 
 
+_OF_BINARY: Final[dict[Binary | None, Decode]] = {
+    "bytes": _bytes,
+    "base64": _bytes,
+    "base64-url-safe": _url_safe_bytes,
+    "hex": _hex,
+    None: _unsaid_bytes,
+}
+
+
+def _assumed_interval(value: Any, intervals: Intervals | None) -> dt.timedelta:
+    if type(value) is str:
+        return _iso_interval(value)
+    microseconds = _integer(value)
+    if intervals != "numeric":
+        raise Refused(
+            "a number in which the connector has approximated months; set interval.handling.mode=string, or write "
+            "intervals='numeric' if no interval has months"
+        )
+    return _timedelta(microseconds)
+
+
+def _duration(type_: pa.DataType, unit_us: decimal.Decimal) -> Decode:
+    """Return what reads the numbers of `interval.handling.mode=numeric`: a duration, or the number as it is."""
+
+    def read(value: Any) -> Any:
+        number = _integer(value)
+        if not pa.types.is_duration(type_):
+            return number
+        microseconds = number * unit_us
+        if microseconds != int(microseconds):
+            raise Refused("which has parts of a microsecond, which Spark's types do not hold")
+        return _timedelta(int(microseconds))
+
+    return read
+
+
+def _timedelta(microseconds: int) -> dt.timedelta:
+    if not -(2**63) <= microseconds < 2**63:
+        raise Refused("which INTERVAL DAY TO SECOND does not hold")
+    return dt.timedelta(microseconds=microseconds)
+
+
+def _iso_interval(value: Any) -> dt.timedelta:
+    """Return an interval of ISO 8601, as `interval.handling.mode=string` sends it, if it has no years and months."""
+    match = _INTERVAL.fullmatch(_text(value))
+    if match is None:
+        raise Refused("which is not an interval, as P0Y0M1DT2H3M4.5S")
+    years, months, *parts = (decimal.Decimal(part or 0) for part in match.groups())
+    if years or months:
+        raise Refused("which has months, whose lengths differ; declare STRING")
+    microseconds = sum(part * unit for part, unit in zip(parts, _INTERVAL_US, strict=True))
+    if microseconds != int(microseconds):
+        raise Refused("which has parts of a microsecond, which Spark's types do not hold")
+    return _timedelta(int(microseconds))
+
+
 # Declared types.
 
 
@@ -676,6 +756,14 @@ def _fit_time(type_: pa.DataType, value: Any) -> dt.time:
     raise _mismatch(type_, value)
 
 
+def _fit_duration(type_: pa.DataType, value: Any) -> dt.timedelta:
+    if type(value) is str:
+        value = _iso_interval(value)
+    if type(value) is dt.timedelta:
+        return value
+    raise _mismatch(type_, value)
+
+
 def _fit_timestamp(type_: pa.DataType, value: Any) -> dt.datetime:
     if type(value) is not dt.datetime:
         raise _mismatch(type_, value)
@@ -694,4 +782,5 @@ _TARGETS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType
     (pa.types.is_date, _fit_date),
     (pa.types.is_time, _fit_time),
     (pa.types.is_timestamp, _fit_timestamp),
+    (pa.types.is_duration, _fit_duration),
 )

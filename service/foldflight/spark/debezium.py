@@ -11,8 +11,10 @@ import difflib
 import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
+from functools import reduce
+from operator import or_
 from typing import Any, Final, Literal, get_args
 
 import pyarrow as pa
@@ -23,7 +25,18 @@ from pyspark.sql import types as st
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.spark.cdc import refuse_taken, require_columns, split_changes, table_schema
-from foldflight.spark.connectvalues import Binary, Decimals, Decode, Described, NotSent, Refused, Times, Words, decoder
+from foldflight.spark.connectvalues import (
+    Binary,
+    Decimals,
+    Decode,
+    Described,
+    Intervals,
+    NotSent,
+    Refused,
+    Times,
+    Words,
+    decoder,
+)
 from foldflight.spark.dialects import of_event
 from foldflight.spark.replicaidentity import OldRows
 from foldflight.spark.rowkinds import kind_column
@@ -39,6 +52,13 @@ Decoders = dict[str, Decode | None]
 Event = dict[str, Any]
 
 _VALUE: Final = "value"
+_ENVELOPE: Final = ("op", "before", "after")
+_AS_JSON: Final = {
+    "ignoreNullFields": "false",
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 _KEY: Final = "key"
 _PARTITION: Final = "partition"
 _OFFSET: Final = "offset"
@@ -70,9 +90,10 @@ def from_debezium(
     schema: str | st.StructType | None = None,
     *,
     keys: str | Iterable[str] | None = None,
-    decimals: Decimals | None = None,
+    decimals: Decimals | Mapping[str, Decimals] | None = None,
     times: Times | Mapping[str, Times] | None = None,
-    binary: Binary | None = None,
+    binary: Binary | Mapping[str, Binary] | None = None,
+    intervals: Intervals | Mapping[str, Intervals] | None = None,
     table: str | None = None,
     missing: Literal["refuse", "null"] = "refuse",
     replica_identity: Literal["full"] | None = None,
@@ -103,8 +124,9 @@ def from_debezium(
 
     Args:
         df: A batch or streaming DataFrame: one row for each event. Without `schema` it has the columns `op`, `before`
-            and `after`, as decoded from Avro, and no other argument is taken. With `schema` it has a column `value` of
-            JSON, as read from Kafka, with or without the schema block.
+            and `after`, as decoded from Avro, with the types of the result, and no other argument is taken. With
+            `schema` it has a column `value` of JSON, as read from Kafka, with or without the schema block; or these
+            three columns, which are read as JSON without the block is, and `source` for `keys` and `table`.
         schema: The columns of the table, as text (`"id BIGINT, amount DECIMAL(10,2)"`) or StructType, as `schema_of`
             returns it. Columns that it leaves out are not read.
         keys: The columns of the primary key: the last row of each key is kept in the state (`upserts`), by the position
@@ -113,12 +135,15 @@ def from_debezium(
             those whose key has a schema block that names the table), a large value that an update did not send
             (`__debezium_unavailable_value`) is that of the event before, and flattened events (`ExtractNewRecordState`
             with `add.fields=op,lsn` or `add.fields=op,source.file,source.pos,source.row`) are read, too.
-        decimals: Without schema block: the connector's `decimal.handling.mode`. With `precise`, the scale is that of
-            the declared type.
+        decimals: Without schema block: the connector's `decimal.handling.mode`, also by column: `{"amount": "string"}`,
+            as all of these words. With `precise`, the scale is that of the declared type.
         times: Without schema block: the connector's `time.precision.mode`, if it is `connect`, `microseconds`,
             `nanoseconds` or `isostring`; for the default, `adaptive`, the unit of each column by name:
             `{"ordered": "microseconds"}`, with `milliseconds` for columns of up to three digits.
-        binary: The connector's `binary.handling.mode`: `base64` (also for `bytes`) or `hex`.
+        binary: The connector's `binary.handling.mode`: `bytes`, `base64`, `base64-url-safe` or `hex`.
+        intervals: `numeric` if no interval has months: with the connector's `interval.handling.mode=numeric`, its
+            default, they are approximated, so its numbers are refused otherwise. They are INTERVAL DAY TO SECOND, as
+            texts of the mode `string` without months are.
         table: Only events of this table, `"schema.table"` (MySQL: `"database.table"`), if a topic has several.
         missing: What a declared column is that an event lacks: the query fails, or the column is NULL.
         replica_identity: `"full"`: the database logs whole old rows (PostgreSQL: REPLICA IDENTITY FULL; MySQL:
@@ -133,7 +158,8 @@ def from_debezium(
             if a column is missing or has the wrong type. The query fails with SCHEMA_MISMATCH at events that are
             refused.
     """
-    words = _words(decimals, times, binary)
+    said = {"decimals": decimals, "times": times, "binary": binary, "intervals": intervals}
+    words = _words(**said)
     if missing not in ("refuse", "null"):
         raise RejectedError("SIGNATURE", f"missing is 'refuse' or 'null', not {missing!r}")
     if replica_identity not in (None, "full"):
@@ -143,21 +169,24 @@ def from_debezium(
     if replica_identity is not None and keys is not None:
         raise RejectedError("SIGNATURE", "with keys= old rows are not read, so leave replica_identity out")
     if schema is None:
-        if keys is not None or table is not None or words != ({}, Words()):
-            raise RejectedError("SIGNATURE", "the other arguments are for JSON; give the schema of the table as well")
+        if keys is not None or table is not None or replica_identity is not None or words != ({}, Words()):
+            raise RejectedError("SIGNATURE", "the other arguments need the schema of the table; give it as well")
         require_columns(
             df, ("op", "before", "after"), "give the schema of the table to read JSON, or select('payload.*')"
         )
         events = df.where(sf.col("op").isNotNull() | sf.col("before").isNotNull() | sf.col("after").isNotNull())
         return split_changes(events, op="op", before="before", after="after", row_kinds=_KINDS, ignored=_NO_ROWS)
+    decoded = {} if _VALUE in df.columns or not {*_ENVELOPE} <= {*df.columns} else _row_types(df)
+    if decoded:
+        df = _as_json(df)
     require_columns(df, (_VALUE,), "name the column of JSON so")
     _check_table(table)
     row = st.StructType([st.StructField(each.name, each.dataType) for each in table_schema(df, schema)])
     key_names = [keys] if isinstance(keys, str) else None if keys is None else list(keys)
-    _check_names(row, times, key_names)
+    _check_names(row, said, key_names)
     reader = Reader(
         types={each.name: arrow_type(each.dataType) for each in row},
-        words={name: words[0].get(name, words[1]) for name in row.names},
+        words={name: _for_decoded(words[0].get(name, words[1]), decoded.get(name.casefold())) for name in row.names},
         table=table,
         fills_missing=missing == "null",
         is_case_sensitive=is_case_sensitive(df.sparkSession),
@@ -173,6 +202,33 @@ def from_debezium(
         rows = df.select(*values).mapInArrow(reader, st.StructType(output))
         return last_events(rows, keys=key_names, sequence=_SEQUENCE, deleted=_DELETED, unsent=_UNSENT, buckets=buckets)
     return df.select(*values).mapInArrow(reader, st.StructType([kind_column(), *row]))
+
+
+def _row_types(df: DataFrame) -> dict[str, st.DataType]:
+    """Return the types of the columns of the rows in `after`, by their names in lower case."""
+    row = df.schema["after"].dataType
+    if not isinstance(row, st.StructType):
+        raise RejectedError(
+            "SCHEMA_MISMATCH", f"after is {row.simpleString()}, not a struct; parse it with from_json first"
+        )
+    return {each.name.casefold(): each.dataType for each in row}
+
+
+def _as_json(df: DataFrame) -> DataFrame:
+    """Return events that were decoded already, such as from Avro, as JSON in `value`, and their keys in `key`."""
+    members = [name for name in (*_ENVELOPE, "source") if name in df.columns]
+    is_event = reduce(or_, (sf.col(name).isNotNull() for name in _ENVELOPE))
+    value = sf.when(is_event, sf.to_json(sf.struct(*members), _AS_JSON)).alias(_VALUE)
+    if _KEY in df.columns and isinstance(df.schema[_KEY].dataType, st.StructType):
+        df = df.withColumn(_KEY, sf.to_json(_KEY, _AS_JSON))
+    return df.select(value, *(name for name in (_KEY, "topic", _PARTITION, _OFFSET) if name in df.columns))
+
+
+def _for_decoded(words: Words, type_: st.DataType | None) -> Words:
+    """Return the words for a column that may have been decoded already: decimals are numbers then, and bytes bytes."""
+    if isinstance(type_, st.DecimalType):
+        return replace(words, decimals=None)
+    return replace(words, binary="base64") if isinstance(type_, st.BinaryType) else words
 
 
 def _read_columns(df: DataFrame) -> list[str]:
@@ -275,18 +331,33 @@ _SPARK_TYPES: Final[dict[str, st.DataType]] = {
 }
 
 
-def _words(decimals: object, times: object, binary: object) -> tuple[dict[str, Words], Words]:
-    """Return the words by column, and those of all other columns. Raises RejectedError SIGNATURE."""
-    by_column = dict(times) if isinstance(times, Mapping) else {}
-    given = [("decimals", decimals, Decimals), ("binary", binary, Binary)]
-    given += [(f"times of {name}", unit, Times) for name, unit in by_column.items()]
-    given += [] if isinstance(times, Mapping) else [("times", times, Times)]
-    for what, word, words in given:
-        if word is not None and word not in get_args(words):
-            hint = "; name the unit of each column: times={'ordered': 'microseconds'}" if word == "adaptive" else ""
-            raise RejectedError("SIGNATURE", f"{what} is {word!r}, not one of {', '.join(get_args(words))}{hint}")
-    general = Words(decimals, None if isinstance(times, Mapping) else times, binary)  # type: ignore[arg-type]
-    return {name: Words(general.decimals, unit, general.binary) for name, unit in by_column.items()}, general
+def _words(**said: object) -> tuple[dict[str, Words], Words]:
+    """Return the words by column, and those of all other columns. Raises RejectedError SIGNATURE.
+
+    Args:
+        said: For each kind of values, a word, or words by column.
+    """
+    general: dict[str, object] = {}
+    by_column: dict[str, dict[str, object]] = {}
+    for what, word in said.items():
+        if isinstance(word, Mapping):
+            for name, of_column in word.items():
+                _check_word(f"{what} of {name}", of_column, what)
+                by_column.setdefault(name, {})[what] = of_column
+        else:
+            _check_word(what, word, what)
+            general[what] = word
+    return {name: Words(**{**general, **words}) for name, words in by_column.items()}, Words(**general)  # type: ignore[arg-type]
+
+
+def _check_word(role: str, word: object, what: str) -> None:
+    words = get_args(_WORDS[what])
+    if word is not None and word not in words:
+        hint = "; name the unit of each column: times={'ordered': 'microseconds'}" if word == "adaptive" else ""
+        raise RejectedError("SIGNATURE", f"{role} is {word!r}, not one of {', '.join(words)}{hint}")
+
+
+_WORDS: Final[dict[str, Any]] = {"decimals": Decimals, "times": Times, "binary": Binary, "intervals": Intervals}
 
 
 def _check_table(table: str | None) -> None:
@@ -297,11 +368,11 @@ def _check_table(table: str | None) -> None:
         )
 
 
-def _check_names(row: st.StructType, times: object, keys: Iterable[str] | None) -> None:
+def _check_names(row: st.StructType, said: Mapping[str, object], keys: Iterable[str] | None) -> None:
     for name in (ROW_KIND, *(() if keys is None else _OF_KEYS)):
         refuse_taken(name, row.names)
-    for role, names in (("times", times if isinstance(times, Mapping) else ()), ("keys", keys or ())):
-        for name in names:
+    for role, names in (*((what, words) for what, words in said.items() if isinstance(words, Mapping)), ("keys", keys)):
+        for name in names or ():
             if name not in row.names:
                 near = difflib.get_close_matches(name, row.names, 1)
                 hint = f"; did you mean {near[0]}?" if near else f": {', '.join(row.names)}"

@@ -655,6 +655,36 @@ def test_whether_a_table_has_rows(kind: Kind) -> None:
     assert found == [False, True, False]
 
 
+def test_rows_that_a_deletion_vector_deleted(tmp_path: Path) -> None:
+    """Spark's DELETE may keep the file and list the rows that it has deleted: such a table has no rows."""
+    files = DeltaFiles(tmp_path)
+    target = files.opened("t", PAIRS, ["key"])
+    target.apply("q", 0, [changes_of([{"key": "a", "value": 1}, {"key": "b", "value": 2}], PAIRS)])
+    log = tmp_path / "t" / "_delta_log"
+    lines = max(log.glob("*.json")).read_text().splitlines()
+    (add,) = (action["add"] for action in map(json.loads, lines) if "add" in action)
+    rows = [0, 1]
+    bitmap = struct.pack("<IIHHI", 12346, 1, 0, len(rows) - 1, 16) + struct.pack("<HH", *rows)  # one Roaring bitmap
+    vector = struct.pack("<IQI", 1681511377, 1, 0) + bitmap
+    feature = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    inline = {"storageType": "i", "pathOrInlineDv": z85(vector), "sizeInBytes": len(vector), "cardinality": len(rows)}
+    commit = [
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **feature}},
+        {"remove": {"path": add["path"], "dataChange": True, "deletionTimestamp": 1}},
+        {"add": {**add, "deletionVector": inline}},
+    ]
+    assert target.has_rows()
+    (log / f"{2:020}.json").write_text("\n".join(map(json.dumps, commit)))
+    assert not target.has_rows()
+
+
+def z85(data: bytes) -> str:
+    """Return bytes in the base 85 of ZeroMQ, as the format of Delta has them."""
+    digits = f"{string.digits}{string.ascii_letters}.-:+=^!/*?&<>()[]{{}}@%$#"
+    numbers = (number for (number,) in struct.iter_unpack(">I", data))
+    return "".join(digits[number // 85**place % 85] for number in numbers for place in (4, 3, 2, 1, 0))
+
+
 def test_epochs_belong_to_a_table(kind: Kind) -> None:
     """A query that goes on with another table finds no epoch of its own there."""
     kind.opened("one", PAIRS, ["key"]).apply("q", 3, [])

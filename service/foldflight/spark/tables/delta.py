@@ -64,9 +64,12 @@ class DeltaTable:
                 table.alter.add_columns(deltalake.Schema.from_arrow(added).fields)
 
     def has_rows(self) -> bool:
-        """Return whether the table has any rows, by the statistics of its files."""
+        """Return whether the table has any rows."""
+        deltalake = _deltalake()
         with self._errors():
-            return bool(_deltalake().DeltaTable(self._path).count())
+            # Its method `count` also counts the rows that deletion vectors have deleted.
+            rows = deltalake.QueryBuilder().register("kept", deltalake.DeltaTable(self._path))
+            return pa.table(rows.execute("SELECT 1 FROM kept LIMIT 1")).num_rows > 0
 
     def last_epoch(self, query: str) -> int | None:
         with self._errors():

@@ -10,10 +10,10 @@ import pytest
 
 from tests.change_data.broker import private_broker
 from tests.change_data.source import SERVER, Engine, Source
-from tests.change_data.sparks import SparkProcess, spark_process
 from tests.maven import MISSING, client
 from tests.postgres import MISSING as NO_POSTGRES
 from tests.postgres import private_postgres, programs
+from tests.spark_process import SparkProcess, spark_process
 
 HERE = Path(__file__).parent
 ENGINES = {"defaults": Engine()}
@@ -45,5 +45,5 @@ def source(parts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[So
 @pytest.fixture(scope="session")
 def spark(parts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
     """A driver of Spark."""
-    with spark_process(tmp_path_factory.mktemp("spark")) as process:
+    with spark_process(tmp_path_factory.mktemp("spark"), HERE / "jars-spark.txt") as process:
         yield process

@@ -9,10 +9,10 @@ import pytest
 
 from tests.change_data import jobs
 from tests.change_data.source import Source
-from tests.change_data.sparks import SparkProcess
 from tests.maven import MISSING, client
 from tests.postgres import MISSING as NO_POSTGRES
 from tests.postgres import programs
+from tests.spark_process import SparkProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.together]
 

@@ -152,7 +152,7 @@ def missing_columns(
     """
     for field in wanted:
         type_ = columns.get(field.name)
-        if type_ is not None and (isinstance(type_, str) or not _holds(type_, field.type)):
+        if type_ is not None and (isinstance(type_, str) or not holds(type_, field.type)):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
                 f"table {table}: the column {field.name} has the type {type_}, which does not hold the query's "
@@ -168,7 +168,7 @@ def missing_columns(
     return missing
 
 
-def _holds(type_: pa.DataType, values: pa.DataType) -> bool:
+def holds(type_: pa.DataType, values: pa.DataType) -> bool:
     """Return whether a column of one type holds all values of another."""
     if types.is_decimal(type_) and types.is_decimal(values):
         whole = type_.precision - type_.scale >= values.precision - values.scale
@@ -179,12 +179,12 @@ def _holds(type_: pa.DataType, values: pa.DataType) -> bool:
         return True
     if types.is_struct(type_) and types.is_struct(values):
         names = [field.name for field in type_] == [field.name for field in values]
-        return names and all(_holds(type_[at].type, values[at].type) for at in range(len(list(type_))))
+        return names and all(holds(type_[at].type, values[at].type) for at in range(len(list(type_))))
     for nested in (types.is_map, types.is_list, types.is_large_list):
         if nested(type_) and nested(values):
             if types.is_map(type_):
-                return _holds(type_.key_type, values.key_type) and _holds(type_.item_type, values.item_type)
-            return _holds(type_.value_type, values.value_type)
+                return holds(type_.key_type, values.key_type) and holds(type_.item_type, values.item_type)
+            return holds(type_.value_type, values.value_type)
     for alike in (types.is_signed_integer, types.is_floating):
         if alike(type_) and alike(values):
             return type_.bit_width >= values.bit_width

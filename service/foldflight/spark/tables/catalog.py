@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
+from typing import Any, Final
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.engine.query.layout import ROW_KIND
-from foldflight.engine.targets import DELETE
-from foldflight.errors import RejectedError
+from foldflight.engine.targets import DELETE, holds
+from foldflight.errors import RejectedError, RetryableError
 from foldflight.spark.errors import raise_error
 from foldflight.spark.tables.statements import merge_statement, quoted
-from foldflight.spark.versions.sessions import quiet
+from foldflight.spark.versions.sessions import is_remote, quiet
+from foldflight.spark.versions.types import arrow_type
+
+# What Iceberg and Delta raise if another writer has changed the table since the statement read it.
+_CONFLICT: Final = re.compile(
+    r"CommitFailedException|CommitStateUnknownException|conflicting files|Concurrent\w+Exception"
+)
 
 
 class CatalogTable:
@@ -23,6 +31,10 @@ class CatalogTable:
 
     The statement sets values that do not depend on those before, and deletes by key. So the repeat of the last epoch
     leaves the table as it is, and the table needs to remember no epoch.
+
+    Spark runs the epochs of a query in a copy of the user's session, and each session may keep the table as it was
+    when it read it first. So the table is refreshed before the statement, because of other writers, and after it in
+    the user's session.
 
     Args:
         table: The name of the table, as it stands in SQL: `totals`, `catalog.schema.totals`.
@@ -33,6 +45,10 @@ class CatalogTable:
     def __init__(self, table: str, columns: st.StructType, keys: Sequence[str]) -> None:
         self.name = table
         self._columns, self._keys = columns, list(keys)
+        self._session: SparkSession | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_session": None}  # sessions of Connect are not sent to their server
 
     def prepare(self, example: DataFrame) -> None:
         """Check the columns of the table.
@@ -41,6 +57,8 @@ class CatalogTable:
             example: A DataFrame of the session whose catalogue has the table.
         """
         spark = example.sparkSession
+        if not is_remote(example):
+            self._session = spark
         try:
             with quiet():
                 schema = spark.table(self.name).schema
@@ -49,22 +67,64 @@ class CatalogTable:
         types = {field.name.lower(): field.dataType for field in schema}
         for field in self._columns:
             type_ = types.get(field.name.lower())
-            if type_ is None or type_ != field.dataType:
+            if type_ is None or not _takes(type_, field.dataType):
                 has = "does not exist" if type_ is None else f"has the type {type_.simpleString().upper()}"
                 raise RejectedError(
                     "SCHEMA_MISMATCH",
                     f"table {self.name}: the column {field.name} {has}, and the query's is "
                     f"{field.dataType.simpleString().upper()}. Change the table or the query; nothing was written",
                 )
+            if not _takes_nulls(type_, field.dataType):
+                raise RejectedError(
+                    "SCHEMA_MISMATCH",
+                    f"table {self.name}: the column {field.name}, {type_.simpleString().upper()}, takes no NULL in its "
+                    "elements or fields, and the query may have some there. Change the table; nothing was written",
+                )
 
     def merge(self, changes: DataFrame) -> None:
-        """Merge the changes of an epoch."""
+        """Merge the changes of an epoch.
+
+        Raises:
+            RetryableError: UNREACHABLE, if another writer changed the table meanwhile; the statement may be repeated.
+        """
+        spark = changes.sparkSession
         view = f"foldflight_{uuid.uuid4().hex}"
         netted(changes, self._keys, self.name).createOrReplaceTempView(view)
+        refresh = f"REFRESH TABLE {self.name}"
         try:
-            changes.sparkSession.sql(merge_statement(self.name, view, self._keys, self._columns.names, "`"))
+            spark.sql(refresh)
+            spark.sql(merge_statement(self.name, view, self._keys, self._columns.names, "`"))
+        except Exception as error:
+            conflict = _CONFLICT.search(str(error))
+            if conflict is None:
+                raise
+            raise RetryableError(
+                "UNREACHABLE", f"another writer changed table {self.name} at the same time: {conflict[0]}"
+            ) from error
         finally:
-            changes.sparkSession.catalog.dropTempView(view)
+            spark.catalog.dropTempView(view)
+        if self._session is not None:
+            self._session.sql(refresh)
+
+
+def _takes(type_: st.DataType, values: st.DataType) -> bool:
+    """Return whether a column of one type takes all values of another, apart from NULLs."""
+    return type_ == values or holds(arrow_type(type_), arrow_type(values))
+
+
+def _takes_nulls(type_: st.DataType, values: st.DataType) -> bool:
+    """Return whether a type takes NULL wherever values of another may have it in their elements, values and fields."""
+    if isinstance(type_, st.ArrayType) and isinstance(values, st.ArrayType):
+        there = type_.containsNull or not values.containsNull
+        return there and _takes_nulls(type_.elementType, values.elementType)
+    if isinstance(type_, st.MapType) and isinstance(values, st.MapType):
+        there = type_.valueContainsNull or not values.valueContainsNull
+        parts = [(type_.keyType, values.keyType), (type_.valueType, values.valueType)]
+        return there and all(_takes_nulls(*part) for part in parts)
+    if isinstance(type_, st.StructType) and isinstance(values, st.StructType):
+        fields = zip(type_, values, strict=True)
+        return all((f.nullable or not v.nullable) and _takes_nulls(f.dataType, v.dataType) for f, v in fields)
+    return True
 
 
 def netted(changes: DataFrame, keys: Sequence[str], table: str) -> DataFrame:

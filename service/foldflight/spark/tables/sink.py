@@ -320,7 +320,7 @@ class Sink:
         target, query = self._table, self._query
         if isinstance(target, CatalogTable):
             if rows:
-                target.merge(changes)
+                self._patiently(lambda: target.merge(changes))
         elif query is not None:
             count = -(-rows // self._part_rows)
             if isinstance(target, _OURS):

@@ -1,4 +1,4 @@
-"""Spark as a process of its own, which has the jars of Kafka and can be killed."""
+"""Spark as a process of its own, which has jars and settings of its own, and can be killed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.maven import jars
-from tests.spark_sessions import PROVIDER, java_options, local_builder
-
-HERE = Path(__file__).parent
+from tests.spark_sessions import PROVIDER, ROOT, java_options, local_builder
 
 
 class SparkProcess:
     """A driver that runs functions of modules, with its session as their first argument."""
 
-    def __init__(self, folder: Path, packages: list[Path]) -> None:
+    def __init__(self, folder: Path, packages: list[Path], settings: dict[str, str]) -> None:
         self._pool = ProcessPoolExecutor(
-            1, multiprocessing.get_context("spawn"), initializer=_start, initargs=(folder, packages)
+            1, multiprocessing.get_context("spawn"), initializer=_start, initargs=(folder, packages, settings)
         )
         self._pid: int = self._pool.submit(os.getpid).result()
 
@@ -40,33 +38,40 @@ class SparkProcess:
 
 
 @contextmanager
-def spark_process(folder: Path) -> Iterator[SparkProcess]:
-    """Run a driver while the block runs."""
-    process = SparkProcess(folder, jars(HERE / "jars-spark.txt"))
+def spark_process(folder: Path, lock: Path, settings: dict[str, str] | None = None) -> Iterator[SparkProcess]:
+    """Run a driver while the block runs.
+
+    Args:
+        folder: For its files.
+        lock: The file that locks its jars.
+        settings: Settings of its session.
+    """
+    process = SparkProcess(folder, jars(lock), settings or {})
     try:
         yield process
     finally:
         process.close()
 
 
-def _start(folder: Path, packages: list[Path]) -> None:
+def _start(folder: Path, packages: list[Path], settings: dict[str, str]) -> None:
     from foldflight.spark.java import prepare_local
 
     os.setsid()  # it is killed with its JVM
     warnings.simplefilter("ignore")
     prepare_local(os.environ)
-    root = Path(__file__).parents[2]
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(root / "service"), str(root)])
+    before = os.environ.get("PYTHONPATH")  # an older Spark
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "service"), str(ROOT), *([before] if before else [])])
     os.environ["SPARK_SUBMIT_OPTS"] = java_options()
-    spark = (
+    builder = (
         local_builder(folder)
         .config("spark.jars", ",".join(map(str, packages)))
         .config("spark.sql.session.timeZone", "UTC")
         .config(PROVIDER, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
         .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-        .getOrCreate()
     )
-    spark.sparkContext.setLogLevel("OFF")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    builder.getOrCreate().sparkContext.setLogLevel("OFF")
 
 
 def _run(function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:

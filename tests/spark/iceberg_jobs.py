@@ -1,0 +1,107 @@
+"""What a driver with Iceberg does in tests: functions for `tests.spark_process`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from foldflight.errors import RejectedError
+from foldflight.spark import write_table
+from foldflight.spark.tables.catalog import CatalogTable
+
+COLUMNS = "row_kind STRING, k STRING, small SMALLINT, amount DECIMAL(10,2), words ARRAY<STRING>"
+TABLE = "lake.shop.totals"
+
+
+def run(spark: Any, *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements, and return the rows of the last one."""
+    for statement in statements[:-1]:
+        spark.sql(statement)
+    return sorted(map(tuple, spark.sql(statements[-1]).collect()), key=repr)
+
+
+def rows_of(spark: Any, files: Path, columns: str = COLUMNS) -> DataFrame:
+    return spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).json(str(files))
+
+
+def write(spark: Any, files: Path, checkpoint: Path, **options: Any) -> list[tuple[Any, ...]]:
+    """Write all files, an epoch each, and return the table as the session sees it."""
+    given = {"keys": ["k"], "trigger": "available now", **options}
+    write_table(rows_of(spark, files), TABLE, checkpoint=checkpoint, **given).awaitTermination()
+    return run(spark, f"SELECT * FROM {TABLE}")
+
+
+def write_between(spark: Any, files: Path, checkpoint: Path, other: str) -> list[tuple[Any, ...]]:
+    """Write as `write` does, while another session runs a statement between the epochs."""
+    session, merge = spark.newSession(), CatalogTable.merge
+
+    def after_another(table: CatalogTable, changes: DataFrame) -> None:
+        session.sql(other)
+        merge(table, changes)
+
+    with patched(after_another):
+        return write(spark, files, checkpoint)
+
+
+def write_during(spark: Any, files: Path, checkpoint: Path, other: str) -> list[tuple[Any, ...]]:
+    """Write as `write` does, while another session runs a statement between the read and the commit of an epoch."""
+    session, merge = spark.newSession(), CatalogTable.merge
+    started, done = checkpoint.with_suffix(".started"), checkpoint.with_suffix(".done")
+
+    def wait(batches: Iterable[Any]) -> Iterator[Any]:
+        started.touch()
+        while not done.exists():
+            time.sleep(0.01)
+        yield from batches
+
+    def change() -> None:
+        while not started.exists():
+            time.sleep(0.01)
+        session.sql(other)
+        done.touch()
+
+    def around_another(table: CatalogTable, changes: DataFrame) -> None:
+        merge(table, changes.coalesce(1).mapInArrow(wait, changes.schema))
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    with patched(around_another):
+        found = write(spark, files, checkpoint)
+    thread.join()
+    return found
+
+
+@contextmanager
+def patched(merge: Callable[[CatalogTable, DataFrame], None]) -> Iterator[None]:
+    before = CatalogTable.merge
+    CatalogTable.merge = merge  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        CatalogTable.merge = before  # type: ignore[method-assign]
+
+
+def write_floats(spark: Any, table: str, folder: Path) -> list[tuple[Any, ...]]:
+    """Set the values of keys that are NaN, zero and one in two epochs."""
+    for number in (1, 2):
+        keys = "explode(array(double('NaN'), 0D, 1D))"
+        spark.sql(f"SELECT '+U' row_kind, {keys} k, {number} v").write.mode("append").parquet(str(folder / "input"))
+        changes = spark.readStream.schema("row_kind STRING, k DOUBLE, v INT").parquet(str(folder / "input"))
+        written = {"keys": ["k"], "checkpoint": folder / "checkpoint", "trigger": "available now"}
+        write_table(changes, table, **written).awaitTermination()
+    return [tuple(row) for row in spark.table(table).collect()]
+
+
+def refused(spark: Any, files: Path, columns: str, table: str = TABLE) -> str:
+    """Return why `write_table` refuses a stream with these columns."""
+    try:
+        write_table(rows_of(spark, files, columns), table, keys=["k"], checkpoint=files / "none")
+    except RejectedError as error:
+        return str(error)
+    return "it did not"

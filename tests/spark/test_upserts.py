@@ -18,11 +18,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from foldflight import RejectedError
+from foldflight import RejectedError, connect
 from foldflight.client import Functions
 from foldflight.spark import check_checkpoint, from_debezium, group_by, state_table, tumble, upserts, write_table
 from foldflight.spark.connectvalues import UNAVAILABLE
 from foldflight.spark.errors import error_of
+from tests.debezium import archive, values
 from tests.spark.test_stream import Stream
 from tests.spark_sessions import SPARK
 
@@ -234,6 +235,8 @@ def test_a_column_is_added_to_a_stream(classic: Any, tmp_path: Path) -> None:
     with pytest.raises(RejectedError, match="the stored rows have the column amount as DOUBLE") as caught:
         check_checkpoint(live(renamed), checkpoint)
     assert caught.value.code == "STATE_MISMATCH"
+    with pytest.raises(RejectedError, match="has the state of upserts, and the query has group_by"):
+        check_checkpoint(group_by(wider.input(), "id").agg(n=connect("embedded:")["count"]()), checkpoint)
     wider.write([{**change(1, 3, "ann", 5.0), "city": "Rome"}])
     (changes,) = wider.run()
     assert [(row["row_kind"], row["amount"], row["city"]) for row in changes] == [
@@ -304,6 +307,24 @@ def test_large_values_that_were_not_sent_are_kept(classic: Any, tmp_path: Path) 
         else:
             table[row["id"]] = values
     assert table == DOCUMENTS
+
+
+@pytest.mark.parametrize("mode", ["default", "default-schema", "string-isostring"])
+def test_large_values_of_a_real_connector(classic: Any, mode: str) -> None:
+    """In any order and twice, equal to the table of the database."""
+    sent = [value for value in values(mode, "docs_key") if value is not None]
+    random.Random(5).shuffle(sent)
+    frame = classic.createDataFrame([(each,) for each in [*sent, *sent[:4]]], "value STRING")
+    schema = "id BIGINT, owner STRING, size INT, body STRING, raw BINARY"
+    options: Any = {"default": {"binary": "base64"}, "string-isostring": {"binary": "hex"}}.get(mode, {})
+    rows = from_debezium(frame, schema, keys="id", **options).collect()
+    found = {row["id"]: (row["owner"], row["size"], row["body"], "\\x" + row["raw"].hex()) for row in rows}
+    expected = json.loads(archive()["truth"])["phase9"]["docs_key"]
+    assert found.keys() == {row["id"] for row in expected} == {1, 2}
+    for row in expected:
+        owner, size, body, raw = found[row["id"]]
+        assert (owner, size, body) == (row["owner"], row["size"], row["body"])
+        assert raw == row["raw"] or f"{raw[:20]}...({len(raw)})" == row["raw"]  # the archive has long texts shortened
 
 
 @pytest.mark.parametrize(

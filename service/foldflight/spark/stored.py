@@ -29,12 +29,14 @@ from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore, StateTable, TableLayout
 from foldflight.engine.state.versions import CurrentViews, VersionColumns, with_older
 from foldflight.engine.state.viewtable import ViewTable, stored_views
+from foldflight.engine.stream.upserts import KIND_OF_TABLE
 from foldflight.errors import RejectedError
 from foldflight.spark.arrow import arrow_function
 from foldflight.spark.bucketed import OPERATOR, stored_name
 from foldflight.spark.errors import moved_checkpoint
 from foldflight.spark.overstream import OverProcessor
 from foldflight.spark.storage_types import storage_type
+from foldflight.spark.upsertstream import UpsertProcessor
 from foldflight.spark.versions.facts import STREAMS, require
 from foldflight.spark.versions.states import check_operators, state_reader
 from foldflight.spark.versions.types import spark_type
@@ -51,7 +53,7 @@ _CACHE_BYTES_MAX = 256 << 20
 def state_table(
     spark: SparkSession, checkpoint: str, operator: int | None = None, *, view: str | None = None
 ) -> DataFrame:
-    """Return the groups of a streaming query (`group_by` or `over`), as of the last batch committed in its checkpoint.
+    """Return the groups of a streaming query (`group_by`, `over`), as of the last batch committed in its checkpoint.
 
     Args:
         spark: A session, classic or Connect, with any state store provider.
@@ -86,7 +88,8 @@ def check_checkpoint(df: DataFrame, checkpoint: str, operator: int | None = None
     the state, not the state itself.
 
     Args:
-        df: The result of `agg` over a stream (`group_by` or `over`), without further steps.
+        df: The result of `agg` over a stream (`group_by` or `over`), of `upserts`, or of `from_debezium(keys=)`,
+            without further steps.
         checkpoint: The `checkpointLocation` with which it is to be started.
         operator: Spark's number of the query's `group_by` or `over`; required if the checkpoint has several.
 
@@ -103,8 +106,8 @@ def check_checkpoint(df: DataFrame, checkpoint: str, operator: int | None = None
     if processor is None:
         raise RejectedError(
             "SIGNATURE",
-            "check_checkpoint takes the result of group_by(...).agg(...) or over(...).agg(...) over a stream; give it "
-            "that DataFrame, before select, where and other steps",
+            "check_checkpoint takes the result of group_by(...).agg(...), over(...).agg(...) or upserts(...) over a "
+            "stream; give it that DataFrame, before select, where and other steps",
         )
     spark = df.sparkSession
     if not _has_state(spark, checkpoint):
@@ -116,11 +119,13 @@ def check_checkpoint(df: DataFrame, checkpoint: str, operator: int | None = None
     stored = _manifests(partial(_variable, spark, checkpoint, chosen, batch), has_names=layout is None)
     for bucket, name, data in stored.collect():
         buckets.setdefault(bucket, {})[name] = bytes(data)
-    if isinstance(processor, OverProcessor) != (layout is None):
-        kinds = ("over", "group_by") if layout is None else ("group_by", "over")
+    written = "over" if layout is None else "upserts" if layout.window == KIND_OF_TABLE else "group_by"
+    is_over, is_upserts = (isinstance(processor, kind) for kind in (OverProcessor, UpsertProcessor))
+    ours = "over" if is_over else "upserts" if is_upserts else "group_by"
+    if written != ours:
         raise RejectedError(
             "STATE_MISMATCH",
-            f"{checkpoint} has the state of {kinds[0]}, and the query has {kinds[1]}; run the query that wrote it, or "
+            f"{checkpoint} has the state of {written}, and the query has {ours}; run the query that wrote it, or "
             "start with an empty checkpoint",
         )
     for bucket, manifests in sorted(buckets.items()):

@@ -34,7 +34,9 @@ from foldflight.functions.types.arrow import concat_batches
 
 SEQUENCE, IS_DELETED, NOW_US, UNSENT = "sequence", "is_deleted", "now_us", "unsent"
 _STORED: Final = ("sequence", "row", "deleted_us", "lacks_columns", "kept")
-_KIND_OF_TABLE: Final = "upserts"  # in the place of windows, which tells it from a table of groups
+KIND_OF_TABLE: Final = "upserts"
+"""What the layout of a table has in the place of windows, which tells it from a table of groups."""
+
 _HELD_ROWS_MIN: Final = 1 << 18
 _SIGN: Final = np.int64(-(1 << 63))
 
@@ -89,7 +91,7 @@ class UpsertLayout:
             for index, (name, type_) in enumerate(zip(names, types, strict=True))
         ]
         return TableLayout(
-            self.keys, pa.schema(states), self.buckets, window=_KIND_OF_TABLE, names=(*self.names, *names)
+            self.keys, pa.schema(states), self.buckets, window=KIND_OF_TABLE, names=(*self.names, *names)
         )
 
     @property

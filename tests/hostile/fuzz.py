@@ -304,7 +304,7 @@ TARGETS = {
         [
             encode(frame, STATES.schema).metadata
             for frame in (
-                exchange().opened,
+                exchange().open_reply,
                 Results(1, STATES.slice(0, 0), last=True),
                 InitialOutputs(STATES.slice(0, 0)),
             )

@@ -261,13 +261,13 @@ def rows_beside_barriers_are_dropped(patch: Patch) -> None:
 
 @breaks("dirty-slots", "results-in-parts")
 def many_slots_come_in_another_order(patch: Patch) -> None:
-    marked = fold.Fold._marked
+    marked = fold.Fold._marked_slots
 
     def reverse(self: Any, mark: int) -> Any:
         slots = marked(self, mark)
         return slots[::-1].copy() if len(slots) > 3 else slots
 
-    patch.setattr(fold.Fold, "_marked", reverse)
+    patch.setattr(fold.Fold, "_marked_slots", reverse)
 
 
 @breaks("outputs-by-slot", "distinct", "order", "states-load", "checkpoint-without-states")
@@ -568,12 +568,12 @@ def states_without_rows_have_an_empty_answer(patch: Patch) -> None:
             yield reply if frame.batch.num_rows else replace(reply, batch=reply.batch.slice(0, 0))
 
     patch.setattr(serving.ServerExchange, "_states", odd)
-    expected = machine.Exchange._expected
+    expected = machine.Exchange._expected_number
 
     def none_for_none(self: Any, frame: Any) -> int:
         return frame.batch.num_rows if isinstance(frame, States) else expected(self, frame)
 
-    patch.setattr(machine.Exchange, "_expected", none_for_none)
+    patch.setattr(machine.Exchange, "_expected_number", none_for_none)
 
 
 @breaks("checkpoint")

@@ -15,7 +15,7 @@ from foldflight.exchange.encoding import encode
 from foldflight.exchange.frames import Barrier, Chunk, Open, Returns
 from foldflight.functions.query.call import Call
 from tests.hostile.forging import EVERY_TYPE, REFUSED_TYPES, claiming_rows, every_column, forged, messages_of
-from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, opening, rows
+from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, open_request, rows
 from tests.wire.raw import DO_EXCHANGE, RawClient, error_of, flight_data
 from tests.wire.test_load import held
 
@@ -41,7 +41,7 @@ def speech(batch: pa.RecordBatch, messages: list[object]) -> list[bytes]:
 def still_serves(server: ServerProcess) -> bool:
     """Return whether the process runs and folds."""
     assert server.process.poll() is None, f"the server ended with {server.process.returncode}"
-    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
+    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(COUNT)) as exchange:
         exchange.chunk(rows((0, 0), (0, 0)))
         return bool(end_epoch(exchange, 1)["output_0"].to_pylist() == [2])
 

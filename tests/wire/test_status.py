@@ -28,7 +28,7 @@ from tests.wire.kit import (
     ServerProcess,
     end_epoch,
     eventually,
-    opening,
+    open_request,
     rows,
 )
 from tests.wire.test_probes import page
@@ -64,7 +64,7 @@ def fold_rows(exchange: OpenExchange, number: int) -> None:
 def test_a_server_says_what_it_does() -> None:
     """Open exchanges, rows, groups, errors, functions and state, before, during and after an exchange and a drain."""
     with serving(wire_functions, state_keys=STATE_KEY, server_id="one", exchanges_max=7, drain_s=0) as server:
-        with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
+        with FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(COUNT)) as exchange:
             fold_rows(exchange, 3)
             assert eventually(lambda: read(server.url)[0]["groups"] == 3)
             (during,) = read(server.url)
@@ -88,10 +88,10 @@ def test_a_server_says_what_may_become_a_problem() -> None:
     with serving(wire_functions, state_keys=STATE_KEY, memory_limit="64GiB") as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
         for _ in range(2):
-            with contextlib.suppress(FunctionError), transport.open(opening(failing)) as exchange:
+            with contextlib.suppress(FunctionError), transport.open(open_request(failing)) as exchange:
                 exchange.chunk(rows((0, 0, 13)))
                 end_epoch(exchange, 1)
-        with transport.open(opening(failing, isolate_errors=True)) as exchange:
+        with transport.open(open_request(failing, isolate_errors=True)) as exchange:
             exchange.chunk(rows((0, 0, 13), (1, 0, 13), (2, 0, 1)))
             end_epoch(exchange, 1)
             assert eventually(lambda: read(server.url)[0]["groups_isolated"] == {"fails_to_accumulate": 2})
@@ -146,7 +146,7 @@ def test_a_peer_that_drips_is_given_up() -> None:
 def test_workers_are_one_server(fork: Fork) -> None:
     """With workers, the status over Flight is their sum, under the parent's name."""
     server = fork(modules="tests.wire.limit_functions", workers=2, server_id="parent")
-    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
+    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(COUNT)) as exchange:
         fold_rows(exchange, 5)
         assert eventually(lambda: read(server.url)[0]["rows"] == 5)
         (found,) = read(server.url)

@@ -136,7 +136,7 @@ class Connection(abc.ABC):
         self._read_due()
         parts, self._parts = self._parts, []
         answers, self._answers = self._answers, []
-        return answers[0] if len(answers) == 1 else _joined(answers, parts)
+        return answers[0] if len(answers) == 1 else _join_answers(answers, parts)
 
     def _read_due(self) -> None:
         while self._engine.due:
@@ -270,7 +270,7 @@ def _tell_left(function: str, mode: Mode) -> None:
     )
 
 
-def _joined(answers: Sequence[Any], parts: Sequence[EngineFrame]) -> Answer:
+def _join_answers(answers: Sequence[Any], parts: Sequence[EngineFrame]) -> Answer:
     """Return the answers to the parts of one frame as the answer to the frame."""
     if isinstance(answers[0], pa.RecordBatch):
         return concat_batches(answers)

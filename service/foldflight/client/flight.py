@@ -361,7 +361,7 @@ class FlightConnection(Connection):
             with self._guard:
                 self._writer.write_with_metadata(message.batch, message.metadata)
         except Exception as error:  # noqa: BLE001  (translated, never swallowed)
-            raise self._translated(error) from None
+            raise self._translate(error) from None
 
     def _read(self) -> Frame | None:
         try:
@@ -370,7 +370,7 @@ class FlightConnection(Connection):
         except StopIteration:
             return None
         except Exception as error:  # noqa: BLE001  (translated, never swallowed)
-            raise self._translated(error) from None
+            raise self._translate(error) from None
         metadata = received.app_metadata
         return self._decode(Message(b"" if metadata is None else metadata.to_pybytes(), received.data))
 
@@ -379,10 +379,10 @@ class FlightConnection(Connection):
             with self._guard:
                 self._writer.begin(self._schema)
         except Exception as error:  # noqa: BLE001  (translated, never swallowed)
-            raise self._translated(error) from None
+            raise self._translate(error) from None
         self._start()
 
-    def _translated(self, error: Exception) -> BaseException:
+    def _translate(self, error: Exception) -> BaseException:
         known = translated(error, url=self._url, deadline_s=self._deadline_s, expired=self._guard.expired)
         if isinstance(known, RetryableError):
             _connections_of_this_process().drop(self._url, known)

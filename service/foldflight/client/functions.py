@@ -94,7 +94,7 @@ class Aggregate:
     def alias(self, name: str) -> Aggregate:
         """Return the same use with a name for its output: `agg(count().alias("n"))` is the same as `agg(n=count())`."""
         if not isinstance(name, str):
-            raise RejectedError("SIGNATURE", f"the name of an output must be a str, and it is {_shown(name)}")
+            raise RejectedError("SIGNATURE", f"the name of an output must be a str, and it is {_display_text(name)}")
         return dataclasses.replace(self, name=name)
 
     def where(self, condition: object) -> Aggregate:
@@ -144,7 +144,7 @@ class Aggregate:
         Raises:
             RejectedError: SIGNATURE.
         """
-        return self._framed(WindowFrame(low, high, by=by))
+        return self._with_frame(WindowFrame(low, high, by=by))
 
     def range(self, low: FrameBound, high: FrameBound, *, by: ForcedWay | None = None) -> Aggregate:
         """Return the same use over the rows within a distance of each row's order value, for `over`.
@@ -158,9 +158,9 @@ class Aggregate:
         Raises:
             RejectedError: SIGNATURE.
         """
-        return self._framed(WindowFrame(low, high, is_range=True, by=by))
+        return self._with_frame(WindowFrame(low, high, is_range=True, by=by))
 
-    def _framed(self, frame: WindowFrame) -> Aggregate:
+    def _with_frame(self, frame: WindowFrame) -> Aggregate:
         if self.frame is not None:
             raise RejectedError(
                 "SIGNATURE",
@@ -221,9 +221,9 @@ class FunctionHandle:
             if not _is_constant(value):
                 raise RejectedError(
                     "SIGNATURE",
-                    f"the direct argument {name} of {self.name} is {_shown(value)}, which is not a constant; give a "
-                    "number, a text, a date, or a list or dict of these (columns and expressions are passed without a "
-                    "name)",
+                    f"the direct argument {name} of {self.name} is {_display_text(value)}, which is not a constant; "
+                    "give a number, a text, a date, or a list or dict of these (columns and expressions are passed "
+                    "without a name)",
                     function=self.name,
                 )
         if self.info.kind is FunctionKind.AGGREGATE:
@@ -357,7 +357,7 @@ def _is_constant(value: object) -> bool:
         return False
 
 
-def _shown(value: object) -> str:
+def _display_text(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "..."
 

@@ -38,7 +38,7 @@ def set_up(name: str, level: int) -> logging.Logger:
 
 def log_event(logger: logging.Logger, level: int, event: str, fields: Mapping[str, Any]) -> None:
     """Log an event with its fields, as `key=value` in the text and as attributes of the record."""
-    text = " ".join([event, *(f"{key}={_shown(value)}" for key, value in fields.items())])
+    text = " ".join([event, *(f"{key}={_display_text(value)}" for key, value in fields.items())])
     logger.log(level, "%s", text, extra={"event": event, **fields})
 
 
@@ -61,6 +61,6 @@ def log_records(records: Sequence[LogRecord], group_of: Callable[[int], Mapping[
         logger.log(_LEVELS.get(record.level, logging.INFO), "%s", text)
 
 
-def _shown(value: object) -> str:
+def _display_text(value: object) -> str:
     text = str(value)
     return text if text and not set(text) & set(' "=\n') else json.dumps(text, ensure_ascii=False)

@@ -68,7 +68,7 @@ class BatchReader:
             pa.ArrowException, ValueError, struct.error: The message is none.
         """
         if self.schema is None:
-            self.schema = pa.ipc.read_schema(pa.py_buffer(_joined(header, body)))
+            self.schema = pa.ipc.read_schema(pa.py_buffer(_join_message(header, body)))
             self._buffers_max = _buffers_max(self.schema)
             return None
         # Batches of equal size often have equal headers, and without compression the header determines the size.
@@ -124,11 +124,11 @@ class _Parts:
 
 def _source(header: memoryview, body: memoryview) -> pa.NativeFile | pa.Buffer:
     if len(body) <= _COPIED_BYTES_MAX:
-        return pa.py_buffer(_joined(header, body))
+        return pa.py_buffer(_join_message(header, body))
     return pa.PythonFile(_Parts(_PREFIX, struct.pack("<i", len(header)), header, body), mode="r")
 
 
-def _joined(header: memoryview, body: memoryview) -> bytes:
+def _join_message(header: memoryview, body: memoryview) -> bytes:
     """Return a message as it stands in an IPC stream, with the body aligned."""
     padding = bytes(-len(header) % 8)
     return b"".join((_PREFIX, struct.pack("<i", len(header) + len(padding)), header, padding, body))

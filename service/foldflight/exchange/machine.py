@@ -149,16 +149,16 @@ class Exchange:
         if following is None:
             raise self._bad_frame(f"the {sender.value} may not send {type(frame).__name__} when it is {state.value}")
         if sender is Role.SERVER:
-            self.state_of[sender] = self._answered(frame, following)
+            self.state_of[sender] = self._check_answer(frame, following)
             return None
         try:
             if self.due and state is not State.ASKED:
                 check_none_due(frame, self.open_request)
-            return self._asked(frame, following)
+            return self._record_request(frame, following)
         except RejectedError as error:
             raise self._bad_frame(error.message) from None
 
-    def _asked(self, frame: Frame, following: State) -> type[Frame] | None:
+    def _record_request(self, frame: Frame, following: State) -> type[Frame] | None:
         """Record a frame of the engine, and return the kind of its answer. Raises RejectedError BAD_FRAME."""
         if isinstance(frame, Open):
             self.state_of[Role.ENGINE] = State.MAPPING if frame.maps else following
@@ -170,11 +170,11 @@ class Exchange:
         elif isinstance(frame, Entries) and frame.last and self.state_of[Role.SERVER] is State.WAITING:
             self.state_of[Role.SERVER] = following = State.OPEN
         if kind is not None:
-            self.due.append((kind, self._expected(frame)))
+            self.due.append((kind, self._expected_number(frame)))
         self.state_of[Role.ENGINE] = following
         return kind
 
-    def _expected(self, frame: Frame) -> int:
+    def _expected_number(self, frame: Frame) -> int:
         """Return the number that the answer to a frame must have."""
         match frame:
             case Barrier():
@@ -186,7 +186,7 @@ class Exchange:
             case _:
                 return 0
 
-    def _answered(self, frame: Frame, following: State) -> State:
+    def _check_answer(self, frame: Frame, following: State) -> State:
         """Check a frame of the server against the answers that are due, and return the server's next state."""
         if isinstance(frame, (Opened, Log)):
             return following

@@ -154,7 +154,7 @@ class ServerExchange:
         self.stats.isolated = self._evaluator.isolated
         self._told = self.folds  # the modes that the engine knows: those of Opened, later those of results
         digests = _digests(bound, registry) if tells_code else ()
-        self.open_reply = _opened(bound, open_request, limits, server_id, self._told, digests)
+        self.open_reply = _open_reply_of(bound, open_request, limits, server_id, self._told, digests)
         self._machine.step(Role.SERVER, self.open_reply)
 
     @property
@@ -271,7 +271,7 @@ class ServerExchange:
             )
         outputs = self._evaluator.chunk(batch)
         if self._opening.maps:
-            yield from self._mapped(outputs)
+            yield from self._mapped_frames(outputs)
         else:
             yield from self._log_without_barrier()
             yield from map(RowOutputs, outputs)
@@ -324,7 +324,7 @@ class ServerExchange:
                 limit="exchange_state_bytes_max",
             )
 
-    def _mapped(self, outputs: Iterable[pa.RecordBatch]) -> Iterator[Frame]:
+    def _mapped_frames(self, outputs: Iterable[pa.RecordBatch]) -> Iterator[Frame]:
         held: pa.RecordBatch | None = None  # because only the last part of all is marked as such
         for batch in outputs:
             for part, _ in self._parts(batch):
@@ -472,7 +472,7 @@ def describe(
     bound = _bind(open_request, registry, server_id)
     bound.check(accelerator)
     digests = _digests(bound, registry) if tells_code else ()
-    open_reply = _opened(bound, open_request, limits, server_id, [None] * len(bound.calls), digests)
+    open_reply = _open_reply_of(bound, open_request, limits, server_id, [None] * len(bound.calls), digests)
     if lift is None or open_request.maps:
         return open_reply
     lifts = [lift(call.bound) if isinstance(call, BoundCall) else "" for call in bound.calls]
@@ -537,7 +537,7 @@ def _digests(bound: BoundRequest, registry: Registry) -> list[str]:
     return [registry[call.bound.function.name].code_digest for call in calls]
 
 
-def _opened(
+def _open_reply_of(
     bound: BoundRequest,
     open_request: Open,
     limits: Limits,

@@ -157,7 +157,7 @@ def user_failure(function: str | None, method_name: str, error: BaseException) -
     """
     if _is_java(error):
         return _java_failure(function, method_name, error)
-    said = _said(error)
+    said = _message_of(error)
     if isinstance(error, ModuleNotFoundError):
         said += f"; {missing_module(error)}"
     return FunctionError(
@@ -223,7 +223,7 @@ def missing_module(error: ModuleNotFoundError) -> str:
     )
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     try:
         return str(_short(str(error), _TEXT_CHARS_MAX))
     except Exception as another:  # noqa: BLE001 - it is the author's code, too

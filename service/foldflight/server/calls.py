@@ -342,7 +342,7 @@ class CallServer:
         calls_max = self._methods[begun.path].calls_max
         with self._changed:
             if self._threads[begun.path] >= calls_max and not self._cut_the_most_silent(begun.path):
-                return self._overloaded(f"has {calls_max} calls of {begun.path.rpartition('/')[2]}")
+                return self._overload_error(f"has {calls_max} calls of {begun.path.rpartition('/')[2]}")
             self._threads[begun.path] += 1
 
         def carry() -> None:
@@ -355,7 +355,7 @@ class CallServer:
             threading.Thread(target=carry, name="foldflight-call", daemon=True).start()
         except RuntimeError as error:
             self._leave(begun.path)
-            return self._overloaded(f"cannot start a thread ({error})")
+            return self._overload_error(f"cannot start a thread ({error})")
         return None
 
     def _cut_the_most_silent(self, path: str) -> bool:
@@ -369,7 +369,7 @@ class CallServer:
         longest.cut()
         return True
 
-    def _overloaded(self, why: str) -> CallStatus:
+    def _overload_error(self, why: str) -> CallStatus:
         return self._refuse(RetryableError("OVERLOADED", f"this server {why}; try again, or another server"))
 
     def _leave(self, path: str) -> None:

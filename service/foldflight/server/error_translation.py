@@ -77,7 +77,7 @@ def internal_error(error: Exception, error_id: str) -> CorruptError:
 def to_flight_error(error: FoldflightError) -> fl.FlightError:
     """Return the Flight error for an error of foldflight, small enough for the trailers of any gRPC client."""
     status = f"{error.code}: {error.message}"[:_STATUS_CHARS_MAX].encode("ascii", "replace").decode()
-    return _status_class(error)(status, _encoded(error))
+    return _status_class(error)(status, _encode(error))
 
 
 def _status_class(error: FoldflightError) -> Any:
@@ -103,7 +103,7 @@ class _Budget:
 _BUDGETS = (_Budget(1200, 400, 8, _MESSAGE_CHARS_MAX), _Budget(500, 200, 4, 400), _Budget(150, 60, 1, 120))
 
 
-def _encoded(error: FoldflightError) -> bytes:
+def _encode(error: FoldflightError) -> bytes:
     """Encode the error, and shorten its longest parts until it fits. The end of the trace is kept."""
     encoded = encode_error(error)
     for budget in _BUDGETS:

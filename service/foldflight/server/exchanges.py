@@ -92,7 +92,7 @@ class Running:
                         raise self._leaving
                     self._has_answered = False
                     replies = iter(self.exchange.handle(frame))
-                reply = self._watch.run(lambda: next(replies, None), self._begun)  # noqa: B023  (called at once)
+                reply = self._watch.run(lambda: next(replies, None), self._start_step)  # noqa: B023  (called at once)
                 self._waiting_since_s = time.monotonic()
             if reply is None:
                 return
@@ -186,7 +186,7 @@ class Running:
             held += max(resident_bytes() - self._resident_before, 0)
         return held, groups, rows
 
-    def _begun(self, step: GuardedCall) -> None:
+    def _start_step(self, step: GuardedCall) -> None:
         if self.open_request.maps:
             self._resident_before = resident_bytes()
         self._step = step

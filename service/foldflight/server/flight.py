@@ -238,7 +238,7 @@ class FlightServer(FlightBase):
     def do_action(self, context: Any, action: Any) -> Any:
         """Answer `status` with the status of the fleet (see `foldflight.server.ops.status`), or `register`."""
         if action.type == REGISTER_ACTION:
-            functions = self._exchanges.watch.run(lambda: self._taken(action.body.to_pybytes(), context))
+            functions = self._exchanges.watch.run(lambda: self._take_bundle(action.body.to_pybytes(), context))
             return [
                 fl.Result(encode_info(FunctionInfo.of(function, code_digest=function.code_digest)))
                 for function in functions
@@ -263,7 +263,7 @@ class FlightServer(FlightBase):
             fl.ActionType(PROTOCOL_VERSION_ACTION, "Return the version of arrow-udf's protocol, for RisingWave."),
         ]
 
-    def _taken(self, sealed: bytes, context: Any) -> tuple[AnyFunction, ...]:
+    def _take_bundle(self, sealed: bytes, context: Any) -> tuple[AnyFunction, ...]:
         functions = self._bundles.functions_in(sealed, context)
         self._programs.demand_all(functions)
         return functions

@@ -86,8 +86,8 @@ class FlightBase:
             credentials = grpc.ssl_server_credentials(pairs, root_certificates, verify_client)
         methods: dict[str, Callable[[IncomingCall, bytes], Any]] = {
             "ListFlights": self._list_flights,
-            "GetFlightInfo": lambda context, request: [self._asked(self.get_flight_info, context, request)],
-            "GetSchema": lambda context, request: [self._asked(self.get_schema, context, request)],
+            "GetFlightInfo": lambda context, request: [self._answer(self.get_flight_info, context, request)],
+            "GetSchema": lambda context, request: [self._answer(self.get_schema, context, request)],
             "DoGet": lambda *_: self.not_served("DoGet"),
             "DoPut": lambda *_: self.not_served("DoPut"),
             "DoAction": self._do_action,
@@ -105,7 +105,7 @@ class FlightBase:
             connections_max=connections_max(_FILES_SHARE),
             message_bytes_max=max(2 * message_bytes_max, request_bytes_max) + _OVERHEAD_BYTES,
             refuse=lambda error: status_of(refuse(error)),
-            admit=self._admitted,
+            admit=self._admit_call,
             credentials=credentials,
             on_idle=on_idle,
         )
@@ -147,7 +147,7 @@ class FlightBase:
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def _admitted(self, path: str, headers: Mapping[str, Any]) -> Any:
+    def _admit_call(self, path: str, headers: Mapping[str, Any]) -> Any:
         """Return the caller of a call, or raise RefusedError."""
         try:
             return None if self._caller_of is None else self._caller_of(headers)
@@ -158,12 +158,12 @@ class FlightBase:
         for info in self.list_flights(context, _only(request, 1)):
             yield info.serialize()
 
-    def _asked(self, handler: Callable[[Any, Any], Any], context: IncomingCall, request: bytes) -> bytes:
-        answer: bytes = handler(context, _parsed(fl.FlightDescriptor, request)).serialize()
+    def _answer(self, handler: Callable[[Any, Any], Any], context: IncomingCall, request: bytes) -> bytes:
+        answer: bytes = handler(context, _parse(fl.FlightDescriptor, request)).serialize()
         return answer
 
     def _do_action(self, context: IncomingCall, request: bytes) -> Iterator[bytes]:
-        for result in self.do_action(context, _parsed(fl.Action, request)):
+        for result in self.do_action(context, _parse(fl.Action, request)):
             yield result.serialize()
 
     def _list_actions(self, context: IncomingCall, _request: bytes) -> Iterator[bytes]:
@@ -175,16 +175,16 @@ class FlightBase:
             reader = _Reader(call, first, self._batch_bytes_max)
             handler(call, reader.descriptor, reader, _Writer(call))
 
-        return self._guarded(carry)
+        return self._guard(carry)
 
     def _answering(self, answer: Callable[[IncomingCall, bytes], Any]) -> Callable[[IncomingCall, bytes], None]:
         def answers(call: IncomingCall, request: bytes) -> None:
             for message in answer(call, request):
                 call.send(message)
 
-        return self._guarded(answers)
+        return self._guard(answers)
 
-    def _guarded(self, handle: Callable[[IncomingCall, bytes], None]) -> Callable[[IncomingCall, bytes], None]:
+    def _guard(self, handle: Callable[[IncomingCall, bytes], None]) -> Callable[[IncomingCall, bytes], None]:
         def guarded(call: IncomingCall, first: bytes) -> None:
             try:
                 handle(call, first)
@@ -240,7 +240,7 @@ class _Reader:
         # them. The size is -1 if the body is not the last field.
         self._head, self._size, self._ranges = b"", -1, Ranges()
         self._first: dict[int, memoryview] | None = fields_of(first)
-        self.descriptor = _parsed(fl.FlightDescriptor, bytes(self._first.get(_DESCRIPTOR, b"")))
+        self.descriptor = _parse(fl.FlightDescriptor, bytes(self._first.get(_DESCRIPTOR, b"")))
 
     @property
     def schema(self) -> pa.Schema:
@@ -308,7 +308,7 @@ def _only(request: bytes, field: int) -> bytes:
     return bytes(fields_of(request).get(field, _NOTHING))
 
 
-def _parsed(kind: Any, request: bytes) -> Any:
+def _parse(kind: Any, request: bytes) -> Any:
     try:
         return kind.deserialize(request)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:

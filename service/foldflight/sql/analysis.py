@@ -102,12 +102,12 @@ class Analysis:
         self.edits = Edits(text)
         self.untyped: list[SqlError] = []
         self.zoned: set[int] = set()
-        self._args = self._named(args)
+        self._args = self._named_parameters(args)
         self._views: dict[str, DataFrame] = {}
         self._types: dict[tuple[str, str], st.StructField] = {}
         self._repeatable: dict[str, bool] = {}
 
-    def _named(self, args: Any) -> Mapping[str, Any] | None:
+    def _named_parameters(self, args: Any) -> Mapping[str, Any] | None:
         """Return the parameters by name. Question marks become names, because parts of the text are analysed."""
         if not args or isinstance(args, Mapping):
             return args or None

@@ -183,7 +183,7 @@ class BlockFold:
             above = self._above(self._listed_items(listed()), own)
         source, rows, aggregates = self._rows(above.keys, above.uses)
         is_plain = is_plain and self._has_sure_types(rows, above.uses, aggregates)
-        planned, result = self._grouped(source, rows, above.keys, aggregates, is_last=is_last)
+        planned, result = self._group(source, rows, above.keys, aggregates, is_last=is_last)
         above.prove(planned.types)
         columns = list(planned.types) if result is None else result.columns
         names = above.names_of(columns)
@@ -241,7 +241,7 @@ class BlockFold:
             self.edits,
             self._names.new,
             self._aggregate,
-            self._fitted,
+            self._cast_items,
             options,
             self.options,
         )
@@ -427,7 +427,7 @@ class BlockFold:
         self._is_streaming = rows.isStreaming
         self._check_compared(rows, uses, aggregates)
         calls = {output: call for call, output in uses.items()}
-        casts, fitted = self._fitted(rows, {output: (calls[output], use) for output, use in aggregates.items()})
+        casts, fitted = self._cast_items(rows, {output: (calls[output], use) for output, use in aggregates.items()})
         if not casts:
             return source, rows, fitted
         return f"SELECT *, {', '.join(casts)} FROM ({source})", rows.selectExpr("*", *casts), fitted
@@ -436,7 +436,7 @@ class BlockFold:
         """Have Spark analyse a query that stands in the place of the block. Raises Spark's errors."""
         return self.analysis.df(self.analysis.seeing(self.query, self.block.span.start, sql, self.edits))
 
-    def _fitted(
+    def _cast_items(
         self, rows: DataFrame, uses: Mapping[str, tuple[ParsedCall, Aggregate]]
     ) -> tuple[list[str], dict[str, Aggregate]]:
         """Return items with the arguments in the types that CREATE AGGREGATE declares, and the uses over these.
@@ -526,7 +526,7 @@ class BlockFold:
         use = replace(use, order=order)
         return use.distinct() if call.distinct else use
 
-    def _grouped(
+    def _group(
         self,
         source: str,
         rows: DataFrame,
@@ -569,7 +569,7 @@ class BlockFold:
             return planned, None if is_last else self.df_of(planned.text(source))
         except FoldflightError as error:
             if self.is_streaming or window is not None:
-                raise self._placed(error, index) from None
+                raise self._locate_error(error, index) from None
             raise CannotFoldError(str(error).split("\n", maxsplit=1)[0]) from None
         except REFUSALS as error:
             raise CannotFoldError(f"Spark refuses its result: {said(error)}") from None
@@ -604,7 +604,7 @@ class BlockFold:
                 time,
             )
 
-    def _placed(self, error: FoldflightError, index: Span) -> FoldflightError:
+    def _locate_error(self, error: FoldflightError, index: Span) -> FoldflightError:
         """Return an error of `group_by` with the place of the function that it names, or with another one."""
         if not isinstance(error, RejectedError):
             return error
@@ -686,7 +686,7 @@ class _OuterSelect:
         self._keys_at = [match for span in spans for match in self._keys_in(span)]
         self._items_at = dict(self._aliases_at())
         outputs = {call: quoted(output) for call, output in uses.items()}
-        self._shown = self._edited(outputs, lambda _, key: key.shown)
+        self._shown = self._edited_text(outputs, lambda _, key: key.shown)
         self.tails = dict(self._tails())
         self.is_plain = self._is_plain()
 
@@ -699,7 +699,7 @@ class _OuterSelect:
                 "the result has a column row_kind, which tells the kind of each change; give this item another name",
                 self._items[self._aliases["row_kind"]].body,
             )
-        items = [*self._listed(self._shown), *(["row_kind"] if has_kinds else [])]
+        items = [*self._list_plan_of(self._shown), *(["row_kind"] if has_kinds else [])]
         sql = f"SELECT {fold.block.quantifier} {', '.join(items)} FROM {relation}"
         for (_, word), span in zip(_PREDICATES, self._clauses, strict=True):
             if not span.is_empty:
@@ -713,7 +713,7 @@ class _OuterSelect:
             CannotFoldError: If it has not.
         """
         # Over the result there are no aggregates. One that is left would be an aggregate of all groups.
-        probe = ", ".join([*self._listed(self._shown), "1"])
+        probe = ", ".join([*self._list_plan_of(self._shown), "1"])
         fold = self._fold
         output = quoted(next(name for name in names if name != "row_kind"))
         predicates = "".join(f", {self._shown.render(span)}" for span in self._clauses if not span.is_empty)
@@ -737,7 +737,7 @@ class _OuterSelect:
             return None
         return [item.name for item in self._items]
 
-    def _listed(self, edits: Edits) -> list[str]:
+    def _list_plan_of(self, edits: Edits) -> list[str]:
         return [f"{edits.render(item.body)} AS {quoted(item.name)}" for item in self._items]
 
     def _is_plain(self) -> bool:
@@ -775,7 +775,7 @@ class _OuterSelect:
                 return False
         return True
 
-    def _edited(self, uses: Mapping[ParsedCall, str], key: Callable[[Span, _Key], str | None]) -> Edits:
+    def _edited_text(self, uses: Mapping[ParsedCall, str], key: Callable[[Span, _Key], str | None]) -> Edits:
         """Return the text with aggregates and keys replaced, and with items in place of their names in HAVING."""
         edits = self._fold.edits.copy()
         for call, use in uses.items():
@@ -837,9 +837,9 @@ class _OuterSelect:
             return f"({key.sql})"
 
         texts = []
-        for edits in (self._edited(uses, before), self._edited(uses, after)):
+        for edits in (self._edited_text(uses, before), self._edited_text(uses, after)):
             clauses = [f"({edits.render(span)})" for span in self._clauses if not span.is_empty]
-            texts.append(", ".join([*self._listed(edits), *clauses]))
+            texts.append(", ".join([*self._list_plan_of(edits), *clauses]))
         if texts[0] == texts[1]:
             return
         fold, analysis = self._fold, self._fold.analysis

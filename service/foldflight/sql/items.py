@@ -34,12 +34,12 @@ class Item(NamedTuple):
 
 def written_items(analysis: Analysis, block: Block) -> list[Item] | None:
     """Return the items of a block if the text tells their names; None if Spark is to be asked."""
-    items = [_written(analysis, each) for each in analysis.text.split(block.clause("SELECT"))]
+    items = [_source_text(analysis, each) for each in analysis.text.split(block.clause("SELECT"))]
     known = [each for each in items if each is not None]
     return known if len(known) == len(items) else None
 
 
-def _written(analysis: Analysis, item: Span) -> Item | None:
+def _source_text(analysis: Analysis, item: Span) -> Item | None:
     text = analysis.text
     if star_of(text, item) is not None:
         return Item(item, "")

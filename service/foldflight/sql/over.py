@@ -143,7 +143,7 @@ class BlockOver:
         sql = f"SELECT {self.block.quantifier} {', '.join(named)} FROM {self.analysis.add_view(result)}"
         if predicate:
             sql += f" WHERE CAST({predicate} AS BOOLEAN)"
-        return BlockPlan(sql, tails, "over", _described(windows), result.isStreaming)
+        return BlockPlan(sql, tails, "over", _describe_windows(windows), result.isStreaming)
 
     def _is_plain(self, calls: Sequence[ParsedCall]) -> bool:
         text = self.analysis.text
@@ -173,7 +173,7 @@ class BlockOver:
 
     def _column(self, span: Span) -> str:
         """Return the column of an expression, which is computed below: once, unless it differs each time as rand()."""
-        return self._computed(self.edits.render(span), self.analysis.text.slice(span))
+        return self._computed_column(self.edits.render(span), self.analysis.text.slice(span))
 
     def _argument(self, call: ParsedCall, span: Span) -> str:
         """Return the column of an expression in a call, evaluated only where the FILTER of the call holds.
@@ -187,9 +187,9 @@ class BlockOver:
             return self._column(span)
         holds = f"CAST(({condition}) AS BOOLEAN)"
         value = f"CASE WHEN {holds} THEN {guarded(self.analysis, self.edits, span, holds)} END"
-        return self._computed(value, self.analysis.text.slice(span))
+        return self._computed_column(value, self.analysis.text.slice(span))
 
-    def _computed(self, sql: str, text: str) -> str:
+    def _computed_column(self, sql: str, text: str) -> str:
         if sql not in self._known:
             self._known[sql] = self._add(sql, text)
         elif "(" in sql:
@@ -455,7 +455,7 @@ class BlockOver:
             for window, uses in windows.items():
                 if rows.isStreaming and not window.order:
                     raise CannotFoldError("OVER without ORDER BY the column under the watermark of the stream")
-                order = [_written(key) for key in window.order]
+                order = [_order_key(key) for key in window.order]
                 casts, fitted = self.fitted(rows, uses)
                 rows = rows.selectExpr("*", *casts) if casts else rows
                 rows = over(rows, list(window.keys), order_by=order, **self.options).agg(**fitted)
@@ -497,7 +497,7 @@ def _clauses(text: Text, span: Span) -> _Clauses:
     return _Clauses(clauses["KEYS"], clauses["ORDER"], clauses["FRAME"])
 
 
-def _written(key: OrderKey) -> str:
+def _order_key(key: OrderKey) -> str:
     """Return a key of an order as `over` takes it."""
     direction = "DESC" if key.descending else "ASC"
     return f"{quoted(str(key.column))} {direction} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
@@ -515,7 +515,7 @@ def _interval(text: Text, span: Span, sign: int) -> str:
     return " ".join(f"{number} {name}" for number, name in parts) or "0 days"
 
 
-def _described(windows: Mapping[_Window, Collection[str]]) -> str:
+def _describe_windows(windows: Mapping[_Window, Collection[str]]) -> str:
     """Return the windows and calls as text for users."""
     texts = []
     for window, uses in windows.items():

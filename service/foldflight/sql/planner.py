@@ -104,11 +104,11 @@ class Planner:
         for each in query.walk():
             for block in each.blocks:
                 refuse_misplaced(self.analysis, each, block)
-        listed = cache(partial(self._listed, query))
+        listed = cache(partial(self._list_plan, query))
         if self.options.get("emit"):
             listed()
         if self.plan != "lists":
-            folded = self._folded(query, listed)
+            folded = self._group_by_plan(query, listed)
             if folded is not None:
                 self._check_idle(query)
                 return folded
@@ -126,9 +126,9 @@ class Planner:
             self._decide(Block(query.span), "lists", where)
         self._check_lists(query)
         self._check_idle(query)
-        return self._named(listed(), query)
+        return self._with_user_names(listed(), query)
 
-    def _listed(self, query: ParsedQuery) -> DataFrame:
+    def _list_plan(self, query: ParsedQuery) -> DataFrame:
         """Return the list plan of the query. Raises SqlError for whatever Spark refuses, and for EMIT over a batch."""
         self.analysis.untyped.clear()
         rewrite_all(self.analysis, self._lists, query)
@@ -149,7 +149,7 @@ class Planner:
                 Span(query.span.start, query.span.start + 1),
             )
 
-    def _folded(self, query: ParsedQuery, listed: Callable[[], DataFrame]) -> DataFrame | None:
+    def _group_by_plan(self, query: ParsedQuery, listed: Callable[[], DataFrame]) -> DataFrame | None:
         """Return the result with all provable blocks folded; None if no block is, or the whole is not the same.
 
         Args:
@@ -174,17 +174,17 @@ class Planner:
         if self._windows:
             raise self._windows[0].misused(self.analysis.text)
         try:
-            result = self.analysis.df(self._rendered(query)) if self._whole is None else self._whole
+            result = self.analysis.df(self._render(query)) if self._whole is None else self._whole
         except REFUSALS as error:
             listed()  # raises Spark's refusal of the query as it was written
             self._reject_folds(f"Spark refuses the query over its results: {said(error)}")
             return None
         if is_compared:
-            result = self._named(result, query)
-            wanted, folded = _shape(self._named(listed(), query).schema), _shape(result.schema)
+            result = self._with_user_names(result, query)
+            wanted, folded = _shape(self._with_user_names(listed(), query).schema), _shape(result.schema)
             if folded != wanted:
                 self._reject_folds(
-                    f"its result would be {_listed(folded, wanted)} instead of {_listed(wanted, folded)}"
+                    f"its result would be {_column_list(folded, wanted)} instead of {_column_list(wanted, folded)}"
                 )
                 return None
         if self._has_row_kinds and "row_kind" not in result.columns:
@@ -195,7 +195,7 @@ class Planner:
             )
         return result
 
-    def _rendered(self, query: ParsedQuery) -> str:
+    def _render(self, query: ParsedQuery) -> str:
         """Return a query with its folds, without common table expressions that were folded and are not used any more.
 
         Each of them has the plans of those before it, so Spark would analyse a chain of them again for each of its
@@ -449,16 +449,16 @@ class Planner:
                 "EMIT is for aggregates over a stream, and this query has none; leave it out",
                 Span(query.span.stop, query.span.stop + 1),
             )
-        return self._refused(query, "; ".join(reasons) or "its functions stand in no SELECT")
+        return self._refuse(query, "; ".join(reasons) or "its functions stand in no SELECT")
 
-    def _refused(self, query: ParsedQuery, why: str) -> RejectedError:
+    def _refuse(self, query: ParsedQuery, why: str) -> RejectedError:
         return self.analysis.text.error(
             f"a stream cannot run this query: {why}. Over a stream write SELECT keys, aggregates FROM stream WHERE ... "
             "GROUP BY keys, and put the rest into a query over its result",
             Span(query.span.start, query.span.start + 1),
         )
 
-    def _named(self, df: DataFrame, query: ParsedQuery) -> DataFrame:
+    def _with_user_names(self, df: DataFrame, query: ParsedQuery) -> DataFrame:
         """Return a result of the list plan with the names of columns as users expect them."""
         names = [self.analysis.catalog.as_written(name) for name in df.columns]
         if query.blocks and query.is_sole(query.blocks[0]):
@@ -477,7 +477,7 @@ def _shape(schema: st.StructType) -> list[tuple[str, str]]:
     return [(each.name, each.dataType.simpleString()) for each in schema]
 
 
-def _listed(columns: Sequence[tuple[str, str]], others: Sequence[tuple[str, str]]) -> str:
+def _column_list(columns: Sequence[tuple[str, str]], others: Sequence[tuple[str, str]]) -> str:
     """Return the columns that differ from others, as text."""
     different = [each for each in columns if each not in others]
     return ", ".join(f"{name} {type_}" for name, type_ in different) or f"{len(columns)} columns"

@@ -90,9 +90,9 @@ def check_types(analysis: Analysis, query: ParsedQuery) -> bool:
                 continue
             rows = partial(analysis.below, each, block, edits=analysis.edits, filtered=False)
             try:
-                given = _given(analysis, calls, rows)
+                given = _arguments_of(analysis, calls, rows)
                 while any(list(itertools.starmap(partial(_with_zone, analysis), given.items()))):
-                    given = _given(analysis, calls, rows)
+                    given = _arguments_of(analysis, calls, rows)
             except (CannotFoldError, RejectedError, *REFUSALS):
                 continue
             for call, arguments in given.items():
@@ -100,7 +100,7 @@ def check_types(analysis: Analysis, query: ParsedQuery) -> bool:
     return bool(analysis.zoned)
 
 
-def _given(
+def _arguments_of(
     analysis: Analysis, calls: Sequence[ParsedCall], rows: Callable[[str], str]
 ) -> dict[ParsedCall, list[tuple[Span, pa.DataType]]]:
     """Return the arguments of each call and their types. Raises Spark's refusals."""

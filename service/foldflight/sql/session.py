@@ -131,8 +131,8 @@ def sql(
     if plan in ("fold", "lifted") and (lists := [each for each in planner.decisions if each.plan == "lists"]):
         raise whole.error(f"the {plan} plan was asked for, and cannot be used: {lists[0].why}", Span(start, start + 1))
     if explain:
-        return _explained(spark, planner)
-    return _finished(analysis, Span(begin, start), result)
+        return _explain(spark, planner)
+    return _finish(analysis, Span(begin, start), result)
 
 
 def register(spark: SparkSession, functions: Functions, names: Mapping[str, str] | None = None) -> None:
@@ -475,12 +475,12 @@ def _check_plain(analysis: Analysis, begin: int) -> None:
         analysis.accepted(edits, Span(0, len(text)))
 
 
-def _explained(spark: SparkSession, planner: Planner) -> DataFrame:
+def _explain(spark: SparkSession, planner: Planner) -> DataFrame:
     rows = [(each.line, each.block, each.plan, each.why) for each in planner.decisions]
     return spark.createDataFrame(rows, _EXPLAINED)
 
 
-def _finished(analysis: Analysis, head: Span, result: DataFrame) -> DataFrame:
+def _finish(analysis: Analysis, head: Span, result: DataFrame) -> DataFrame:
     """Do with the result of a query what stands before it: CREATE TABLE ... AS, INSERT INTO ..."""
     text = analysis.text
     if head.is_empty:
@@ -574,7 +574,7 @@ def _save(catalog: Catalog, before: Mapping[str, str]) -> None:
     file = file.resolve()
     written = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
     try:
-        with _locked(file.parent):
+        with _lock(file.parent):
             statements = {name_of(Text(each)): each for each in _read(file)}
             for name in changed:
                 # An alias stands behind the function that it names. Others keep their places, before their aliases.
@@ -593,7 +593,7 @@ def _save(catalog: Catalog, before: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock(folder: Path) -> Iterator[None]:
     """Keep other processes from writing a catalogue in a folder. The end of the process also ends the lock."""
     opened = os.open(folder, os.O_RDONLY)
     try:

@@ -244,7 +244,7 @@ def _create(
     is_temporary: bool = False,
 ) -> None:
     keeps = reader.take("IF", "NOT", "EXISTS")
-    declared = _declared(reader, is_aggregate=is_aggregate)
+    declared = _read_declaration(reader, is_aggregate=is_aggregate)
     if _is_taken(catalog, declared, reader) and not replaces:
         if keeps:
             return
@@ -289,7 +289,7 @@ def _is_taken(catalog: Catalog, declared: _Declared, reader: _Reader) -> bool:
     return declared.name in (catalog.entries if is_aggregate else catalog.mapped)
 
 
-def _declared(reader: _Reader, *, is_aggregate: bool) -> _Declared:
+def _read_declaration(reader: _Reader, *, is_aggregate: bool) -> _Declared:
     """Read the statement behind CREATE [OR REPLACE] AGGREGATE | FUNCTION [IF NOT EXISTS]."""
     text, name_at = reader.text, reader.at
     word = "aggregate" if is_aggregate else "function"
@@ -433,7 +433,7 @@ def _function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
         if declared.is_source:
             return functions.register(_of_source(declared))[declared.name]
         if ":" in declared.function:
-            return _linked(functions, _of_module(declared), declared)
+            return _link(functions, _of_module(declared), declared)
         return functions[declared.function]
     if declared.is_source:
         function = _of_source(declared)
@@ -460,7 +460,7 @@ def _java_function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
     return catalog.link(link).register(function)[declared.name]
 
 
-def _linked(functions: Functions, function: AnyFunction, declared: _Declared) -> FunctionHandle:
+def _link(functions: Functions, function: AnyFunction, declared: _Declared) -> FunctionHandle:
     """Return a function of a module on a server: the server's own function of this name, or a bundle of it.
 
     Raises:
@@ -546,8 +546,8 @@ def _decorate(module: ModuleType, declared: _Declared) -> None:
     if not named and own:
         raise RejectedError(
             "SIGNATURE",
-            f"the source defines {_listed(own)}, and none is named {declared.name}; give the def or class the name of "
-            "the statement",
+            f"the source defines {_names_of(own)}, and none is named {declared.name}; give the def or class the name "
+            "of the statement",
         )
     if not named:
         return
@@ -578,19 +578,19 @@ def _aggregate_in(module: ModuleType, declared: _Declared) -> Function | None:
         wanted = "".join(part.capitalize() for part in declared.name.split("_"))
         raise RejectedError(
             "SIGNATURE",
-            f"the source has the classes {_listed(chosen)}, and it is unclear which is {declared.name}; name "
+            f"the source has the classes {_names_of(chosen)}, and it is unclear which is {declared.name}; name "
             f"it {wanted}, or write @udaf above it",
         )
     if not chosen and own:
         raise RejectedError(
             "SIGNATURE",
-            f"the source defines {_listed(own)}, which is no aggregate; define a class, or the functions create_state, "
-            "accumulate and finish",
+            f"the source defines {_names_of(own)}, which is no aggregate; define a class, or the functions "
+            "create_state, accumulate and finish",
         )
     return _of_class(chosen[0], declared) if chosen else None
 
 
-def _listed(defined: Sequence[Callable[..., object]]) -> str:
+def _names_of(defined: Sequence[Callable[..., object]]) -> str:
     return ", ".join(each.__name__ for each in defined)
 
 
@@ -617,11 +617,11 @@ def _check(declared: _Declared, handle: FunctionHandle, reader: _Reader) -> None
             )
     required = [each.name for each in info.parameters if each.required]
     if not required:  # direct arguments may decide the type of the result
-        result = _described(declared, handle)
+        result = _result_type(declared, handle)
         if result != declared.returns:
             raise reader.error(
-                f"{declared.name} returns {_shown(result, declared)}, and {_shown(declared.returns, declared)} is "
-                "declared",
+                f"{declared.name} returns {_type_text(result, declared)}, and {_type_text(declared.returns, declared)} "
+                "is declared",
                 declared.name_at,
             )
     if declared.kind is FunctionKind.AGGREGATE and not info.retract and not declared.append_only:
@@ -632,7 +632,7 @@ def _check(declared: _Declared, handle: FunctionHandle, reader: _Reader) -> None
         )
 
 
-def _described(declared: _Declared, handle: FunctionHandle) -> pa.DataType:
+def _result_type(declared: _Declared, handle: FunctionHandle) -> pa.DataType:
     """Return the type of the function's result for the declared types. Raises RejectedError."""
     columns = [pa.field(str(index), type_) for index, type_ in enumerate(declared.types)]
     if declared.kind is FunctionKind.AGGREGATE:
@@ -644,7 +644,7 @@ def _described(declared: _Declared, handle: FunctionHandle) -> pa.DataType:
     return handle.transport.describe(open_request).schema.field("output_0").type
 
 
-def _shown(type_: pa.DataType, declared: _Declared) -> str:
+def _type_text(type_: pa.DataType, declared: _Declared) -> str:
     if declared.kind is not FunctionKind.TABLE:
         return spark_name(type_)
     return f"TABLE ({_columns_shown(type_)})"

@@ -206,7 +206,9 @@ class ReplayStates:
     def _compact(self) -> None:
         indexes = self._row_by_slot[self._row_by_slot >= 0]
         table = pa.Table.from_batches(self._batches).take(pa.array(indexes)).combine_chunks()
-        self._batches = [pa.RecordBatch.from_arrays([_merged(column) for column in table.columns], schema=table.schema)]
+        self._batches = [
+            pa.RecordBatch.from_arrays([_merge_chunks(column) for column in table.columns], schema=table.schema)
+        ]
         self._rows, self.nbytes = len(indexes), int(self._batches[0].nbytes)
         self._row_by_slot[self._row_by_slot >= 0] = np.arange(len(indexes))
 
@@ -219,5 +221,5 @@ def _failed_slots(results: pa.Table) -> Slots:
     return slots
 
 
-def _merged(column: pa.ChunkedArray) -> pa.Array:
+def _merge_chunks(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

@@ -47,7 +47,7 @@ class Bundled(Interpreted):
         self._check_retracts(rows.retracts)
         self._grow(rows.slots)
         bundle = _Bundle(rows, arguments, self._defaults)
-        self._keep(bundle.slots, self._applied(bundle.slots, self._segments(bundle)))
+        self._keep(bundle.slots, self._apply(bundle.slots, self._segments(bundle)))
 
     def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
         folded = rows.filter(mask)
@@ -65,7 +65,7 @@ class Bundled(Interpreted):
         unchanged = self.evaluate(rows.slots[before])
         columns = [column.values for column in folded.arguments]
         bundle = _Bundle(folded, zip(*columns, strict=True) if columns else iter([()] * len(folded)), self._defaults)
-        applied = self._applied(bundle.slots, self._segments(bundle, wants_each=True))
+        applied = self._apply(bundle.slots, self._segments(bundle, wants_each=True))
         self._keep(bundle.slots, applied)
         after = shown & (counts > 0)
         each = {
@@ -103,12 +103,12 @@ class Bundled(Interpreted):
         for slot in gathered.keys() - merged:
             self._held[slot], self._present[slot] = gathered[slot][0], True
             self._values.pop(slot, None)
-        self._keep(merged, self._applied(merged, [Segment(gathered[slot], [], []) for slot in merged]))
+        self._keep(merged, self._apply(merged, [Segment(gathered[slot], [], []) for slot in merged]))
 
     def _create(self, slots: Slots) -> None:
         self._grow(slots)
         fresh: list[int] = np.unique(slots[~self._present[slots]]).tolist()
-        self._keep(fresh, self._applied(fresh, [Segment([], [], []) for _ in fresh]))
+        self._keep(fresh, self._apply(fresh, [Segment([], [], []) for _ in fresh]))
 
     def _keep(self, slots: Sequence[int], applied: Sequence[Applied[Any, Any] | None]) -> None:
         for slot, outcome in zip(slots, applied, strict=True):
@@ -119,7 +119,7 @@ class Bundled(Interpreted):
     def _outputs(self, slots: Slots) -> pa.Array:
         # An empty slot stays empty: its value is that of a new accumulator.
         unknown = [slot for slot in dict.fromkeys(slots.tolist()) if slot not in self._values]
-        applied = self._applied(
+        applied = self._apply(
             unknown, [Segment(list(map(self._copy_of, self._accumulators(slot))), [], []) for slot in unknown]
         )
         values = {slot: outcome.value for slot, outcome in zip(unknown, applied, strict=True) if outcome is not None}
@@ -141,7 +141,7 @@ class Bundled(Interpreted):
         self._values.clear()
         super().close()
 
-    def _applied(self, slots: Sequence[int], segments: list[Segment[Any]]) -> Sequence[Applied[Any, Any] | None]:
+    def _apply(self, slots: Sequence[int], segments: list[Segment[Any]]) -> Sequence[Applied[Any, Any] | None]:
         """Ask for n segments of n slots. With isolation, None stands for a slot that fails.
 
         A bundle that raises is then asked again segment by segment, with copies of what the first call may have
@@ -150,26 +150,26 @@ class Bundled(Interpreted):
         if not segments:
             return []
         if not self.failures.isolates:
-            return self._called(slots, segments)
-        copies = self._copied(segments) if len(segments) > 1 else None
+            return self._call_bundle(slots, segments)
+        copies = self._copy(segments) if len(segments) > 1 else None
         if copies is not None:
             try:
-                return self._called(slots, segments)
+                return self._call_bundle(slots, segments)
             except FunctionError as error:
                 if error.limit is not None:
                     raise
-            segments = self._restored(copies)
+            segments = self._restore(copies)
         return [self._alone(slot, segment) for slot, segment in zip(slots, segments, strict=True)]
 
     def _alone(self, slot: int, segment: Segment[Any]) -> Applied[Any, Any] | None:
         try:
-            return self._called([slot], [segment])[0]
+            return self._call_bundle([slot], [segment])[0]
         except FunctionError as error:
             if not self.failures.take(error):
                 raise
         return None
 
-    def _copied(self, segments: Sequence[Segment[Any]]) -> tuple[pa.Array, list[Segment[Any]]] | None:
+    def _copy(self, segments: Sequence[Segment[Any]]) -> tuple[pa.Array, list[Segment[Any]]] | None:
         """Return the accumulators of some segments as states, and the segments without them."""
         try:
             states = self.codec.encode([each for segment in segments for each in segment.accumulators])
@@ -186,14 +186,14 @@ class Bundled(Interpreted):
             for segment in segments
         ]
 
-    def _restored(self, copies: tuple[pa.Array, list[Segment[Any]]]) -> list[Segment[Any]]:
+    def _restore(self, copies: tuple[pa.Array, list[Segment[Any]]]) -> list[Segment[Any]]:
         states, segments = copies
         accumulators = iter(self.codec.decode(states))
         for segment in segments:
             segment.accumulators = [next(accumulators) for _ in segment.accumulators]
         return segments
 
-    def _called(self, slots: Sequence[int], segments: list[Segment[Any]]) -> Sequence[Applied[Any, Any]]:
+    def _call_bundle(self, slots: Sequence[int], segments: list[Segment[Any]]) -> Sequence[Applied[Any, Any]]:
         """Call `fold_bundle`. Raises FunctionError USER_CODE or RESULT_TYPE, with the slot if it is known."""
         assert self.methods.fold_bundle is not None
         counts = [len(segment.rows) for segment in segments]
@@ -211,21 +211,21 @@ class Bundled(Interpreted):
             self._at_work = None
         if not isinstance(returned, (list, tuple)) or len(returned) != len(slots):
             was = f"{len(returned)} items" if isinstance(returned, (list, tuple)) else type(returned).__name__
-            raise self._mistyped(f"{was} for {len(slots)} segments; return a list with one Applied for each segment")
+            raise self._type_error(f"{was} for {len(slots)} segments; return a list with one Applied for each segment")
         for slot, count, wants, one in zip(slots, counts, each, returned, strict=True):
             if not isinstance(one, Applied):
                 wrong = f"{type(one).__name__} for a segment; return foldflight.Applied(accumulator, value)"
-                raise self._mistyped(wrong, slot)
+                raise self._type_error(wrong, slot)
             values: Any = one.values
             if wants and not isinstance(values, (Sequence, np.ndarray)):
                 wrong = f"{type(values).__name__} as the values after each row; return a list of them"
-                raise self._mistyped(wrong, slot)
+                raise self._type_error(wrong, slot)
             if wants and len(values) != count:
                 wrong = f"{len(values)} values for a segment of {count} rows that wants the value after each row"
-                raise self._mistyped(f"{wrong}; return Applied(accumulator, value, values)", slot)
+                raise self._type_error(f"{wrong}; return Applied(accumulator, value, values)", slot)
         return returned
 
-    def _mistyped(self, wrong: str, slot: int | None = None) -> FunctionError:
+    def _type_error(self, wrong: str, slot: int | None = None) -> FunctionError:
         return FunctionError("RESULT_TYPE", f"fold_bundle returned {wrong}", function=self.name, slot=slot)
 
 

@@ -62,13 +62,13 @@ class Source:
         """Return the value of a key, or MISSING. Raises TypeError for a key that does not fit the type of the keys."""
 
         def read(answers: pa.Array) -> Any:
-            entries = self._joined(answers)
+            entries = self._join(answers)
             if entries.keys != [key]:
                 raise self._bad(f"was asked for one key and answered with {len(entries.keys)} keys, or another one")
             return entries.values[0] if entries.present[0] else MISSING
 
         question = self._question([key], complete=False)
-        if self._joined(question).keys != [key]:
+        if self._join(question).keys != [key]:
             raise TypeError(
                 f"the key {key!r} is not exact in {self._serializer.key.arrow}, the type of keys of {self._name}"
             )
@@ -80,7 +80,7 @@ class Source:
         count = 0
 
         def read(answers: pa.Array) -> ViewPart:
-            page = self._joined(answers)
+            page = self._join(answers)
             if not page.keys and not page.complete:
                 raise self._bad("answered with no entries, although others follow")
             if not all(page.present):
@@ -112,7 +112,7 @@ class Source:
         except CastError as error:
             raise TypeError(f"a key does not fit the view {self._name}: {error}") from None
 
-    def _joined(self, answers: pa.Array) -> ViewPart:
+    def _join(self, answers: pa.Array) -> ViewPart:
         try:
             parts = [part for part in self._serializer.parts_of(answers) if part is not None]
         except UNREADABLE as error:

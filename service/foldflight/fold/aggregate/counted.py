@@ -117,7 +117,7 @@ class Counted(GroupsAccumulator):
         live = [
             (slot, row[: self._arguments])
             for slot in dict.fromkeys(slots.tolist())  # a slot may be requested twice, and is folded once
-            for row, times in self._ordered(self._seen.get(slot, {}).values())
+            for row, times in self._order(self._seen.get(slot, {}).values())
             for _ in range(min(times, 1) if self.each_once else times)
         ]
         # The function may change its arguments, so it gets copies of the rows.
@@ -127,7 +127,7 @@ class Counted(GroupsAccumulator):
         self.inner.forget(slots)
         return outputs
 
-    def _ordered(self, entries: Collection[list[Any]]) -> Collection[list[Any]]:
+    def _order(self, entries: Collection[list[Any]]) -> Collection[list[Any]]:
         """Return the rows and counts of a group in the order of the call; rows with equal keys keep their order."""
         if not self.order:
             return entries

@@ -194,7 +194,7 @@ class Distinct(GroupsAccumulator):
             raise unreadable(self._name, f"{type(error).__name__}: {error}") from error
         self._inner.merge(slots, inner)
         for slot, part in zip(slots.tolist(), parts, strict=True):
-            self._rows[slot] = self._learned(slot, part)
+            self._rows[slot] = self._learn(slot, part)
 
     def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:  # noqa: ARG002 - rows are rows
         """Take states of `Counted`, or complete states of another version, and fold their rows anew."""
@@ -283,10 +283,10 @@ class Distinct(GroupsAccumulator):
         """Return the rows of a slot; none for a new one."""
         view = self._rows.get(slot)
         if view is None:
-            view = self._rows[slot] = self._learned(slot, _NO_ROWS)
+            view = self._rows[slot] = self._learn(slot, _NO_ROWS)
         return view
 
-    def _learned(self, slot: int, part: ViewPart) -> CachedMap:
+    def _learn(self, slot: int, part: ViewPart) -> CachedMap:
         view = CachedMap(Source(self._ask, ROWS, self._serializer, slot, self._cached))
         view.learn(part)
         return view

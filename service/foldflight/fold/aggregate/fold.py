@@ -169,7 +169,7 @@ class Fold:
         for name in batch.schema.names:
             if name == _SLOT:
                 continue
-            viewed = next((each for each in self._viewed() if name == f"state_{each[0]}"), None)
+            viewed = next((each for each in self._accumulators_with_views() if name == f"state_{each[0]}"), None)
             if viewed is None or batch.schema.names.count(name) > 1:
                 raise RejectedError("BAD_FRAME", f"Entries has the column {name}, which is no state with views")
             index, accumulators = viewed
@@ -181,7 +181,7 @@ class Fold:
                 )
             accumulators.take_entries(slots, states)
 
-    def _viewed(self) -> Iterator[tuple[int, Viewed | Distinct]]:
+    def _accumulators_with_views(self) -> Iterator[tuple[int, Viewed | Distinct]]:
         """Yield the accumulators with views whose entries the engine keeps, with the numbers of their calls."""
         for index, each in enumerate(self._accumulators):
             if isinstance(each, (Viewed, Distinct)) and self._ask is not None:
@@ -243,7 +243,7 @@ class Fold:
         Raises:
             RejectedError: SCHEMA_MISMATCH, for a column `emit` with a NULL; and the errors of `fold`.
         """
-        asked = self._asked(batch)
+        asked = self._emit_mask(batch)
         slots, retracts = self._begin(batch)
         columns = _Columns(batch)
         outputs = []
@@ -264,7 +264,7 @@ class Fold:
         if not self._options.row_outputs:
             self.fold(batch)
             return ()
-        asked, outputs = self._asked(batch), self.fold_each(batch)
+        asked, outputs = self._emit_mask(batch), self.fold_each(batch)
         indexes = np.arange(batch.num_rows, dtype=np.int32)
         if asked is not None:
             indexes = indexes[asked]
@@ -273,7 +273,7 @@ class Fold:
             columns += [pa.nulls(len(indexes), call.state_type), column]
         return (pa.RecordBatch.from_arrays(columns, schema=self.schema),)
 
-    def _asked(self, batch: pa.RecordBatch) -> Mask | None:
+    def _emit_mask(self, batch: pa.RecordBatch) -> Mask | None:
         """Return after which rows outputs are asked for; None for all."""
         if not self._options.emits:
             return None
@@ -297,7 +297,7 @@ class Fold:
         Raises:
             FunctionError: With function and slot.
         """
-        slots = self._marked(_DIRTY)
+        slots = self._marked_slots(_DIRTY)
         if not len(slots):
             self.state_bytes = 0
             return self._nothing
@@ -322,7 +322,7 @@ class Fold:
         Raises:
             FunctionError: With function and slot.
         """
-        slots = self._marked(_UNSAVED)
+        slots = self._marked_slots(_UNSAVED)
         with self.failures.raised():  # a state that cannot be saved now may be valid again at the barrier
             batch = self._results(slots, states=True, outputs=False)
         self._forget_entries()
@@ -331,7 +331,7 @@ class Fold:
         return batch
 
     def _forget_entries(self) -> None:
-        for _, accumulators in self._viewed():
+        for _, accumulators in self._accumulators_with_views():
             accumulators.forget_entries()
 
     @_calling
@@ -441,7 +441,7 @@ class Fold:
         if needed <= len(slots) and (self._marks[:needed] == (_DIRTY | _UNSAVED)).all():
             self._marked_below = needed
 
-    def _marked(self, mark: int) -> Slots:
+    def _marked_slots(self, mark: int) -> Slots:
         """Return the slots that have a mark, ascending."""
         return (self._marks & np.uint8(mark)).nonzero()[0].astype(np.int32)
 
@@ -520,21 +520,21 @@ def _answered_view(batch: pa.RecordBatch, slot: int, column: str, state_type: pa
 def _slots(batch: pa.RecordBatch) -> Slots:
     column = batch.column(_SLOT)
     if column.type != pa.int32() or column.null_count:
-        raise RejectedError("SCHEMA_MISMATCH", f"the column slot must be int32 without NULLs, but it {_given(column)}")
+        raise RejectedError("SCHEMA_MISMATCH", f"the column slot must be int32 without NULLs, but it {_actual(column)}")
     slots: Slots = column.to_numpy(zero_copy_only=False)
     if len(slots) and int(np.minimum.reduce(slots)) < 0:
         raise RejectedError("SCHEMA_MISMATCH", f"the column slot has {int(slots.min())}; slots are 0 or more")
     return slots
 
 
-def _given(column: pa.Array) -> str:
+def _actual(column: pa.Array) -> str:
     return f"is {column.type}" + (f" with {column.null_count} NULLs" if column.null_count else "")
 
 
 def _retracts(batch: pa.RecordBatch) -> Mask | None:
     column = batch.column(_KIND)
     if not pa.types.is_integer(column.type) or column.null_count:
-        raise RejectedError("SCHEMA_MISMATCH", f"the column kind must be int8 without NULLs, but it {_given(column)}")
+        raise RejectedError("SCHEMA_MISMATCH", f"the column kind must be int8 without NULLs, but it {_actual(column)}")
     kinds = column.to_numpy(zero_copy_only=False)
     if len(kinds) and not (int(kinds.min()) >= 0 and int(kinds.max()) <= _KIND_MAX):
         wrong = next(int(kind) for kind in kinds if not 0 <= kind <= _KIND_MAX)

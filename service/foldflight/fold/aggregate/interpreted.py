@@ -326,7 +326,7 @@ class Interpreted(GroupsAccumulator):
         migrated, accumulators = [], []
         for slot, state in zip(slots.tolist(), written.values(self.bound.function, states, self.signer), strict=True):
             try:
-                accumulators.append(self._migrated(slot, written.version, state))
+                accumulators.append(self._migrate_state(slot, written.version, state))
                 migrated.append(slot)
             except FunctionError as failure:
                 if not self.failures.take(failure):
@@ -350,7 +350,7 @@ class Interpreted(GroupsAccumulator):
         finally:
             self.forget(slots_in_use)
 
-    def _migrated(self, slot: int, version: str, state: Any) -> Any:
+    def _migrate_state(self, slot: int, version: str, state: Any) -> Any:
         assert self.methods.migrate is not None
         self._at_work = slot
         try:
@@ -383,10 +383,10 @@ class Interpreted(GroupsAccumulator):
                 self._fail(self._merge.failed(error), error, slot)
 
     def state(self, slots: Slots) -> pa.Array:
-        return self._halved(slots, self._states, self.codec.arrow)
+        return self._compute_half(slots, self._states, self.codec.arrow)
 
     def evaluate(self, slots: Slots) -> pa.Array:
-        return self._halved(slots, self._outputs, self.bound.result_type)
+        return self._compute_half(slots, self._outputs, self.bound.result_type)
 
     def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:
         if not states.null_count and not len(self.absent(slots)) and self.codec.keeps(self.held(slots)):
@@ -414,7 +414,7 @@ class Interpreted(GroupsAccumulator):
             rest = np.arange(len(slots)) != unfit.index
             return self.decoded(slots[rest], states.filter(pa.array(rest)))
 
-    def _halved(self, slots: Slots, column: Callable[[Slots], pa.Array], type_: pa.DataType) -> pa.Array:
+    def _compute_half(self, slots: Slots, column: Callable[[Slots], pa.Array], type_: pa.DataType) -> pa.Array:
         """Return a column of n slots. If it fails, each half is computed separately; the failing slot gets NULL."""
         try:
             return column(slots)
@@ -424,7 +424,7 @@ class Interpreted(GroupsAccumulator):
         if len(slots) == 1:
             return pa.nulls(1, type_)
         middle = len(slots) // 2
-        return pa.concat_arrays([self._halved(half, column, type_) for half in (slots[:middle], slots[middle:])])
+        return pa.concat_arrays([self._compute_half(half, column, type_) for half in (slots[:middle], slots[middle:])])
 
     def _states(self, slots: Slots) -> pa.Array:
         self._create(slots)

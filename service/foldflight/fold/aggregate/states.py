@@ -139,7 +139,7 @@ class _Enveloped(StateCodec):
     def unpack(self, state: bytes) -> Any: ...
 
 
-def _opened(function: str, version: str, envelope: bytes, magic: bytes, fingerprint: bytes) -> bytes:
+def _open_envelope(function: str, version: str, envelope: bytes, magic: bytes, fingerprint: bytes) -> bytes:
     """Return the content of an envelope. Raises RejectedError STATE_MISMATCH for another magic or fingerprint."""
     if envelope[:4] != magic:
         raise RejectedError(
@@ -165,7 +165,7 @@ def custom_payload(function: str, version: str, fingerprint: bytes, state: bytes
         RejectedError: STATE_MISMATCH, for a state of another fingerprint or codec.
         CorruptError: STATE_CHECKSUM.
     """
-    rest = _opened(function, version, state, _CUSTOM, fingerprint)
+    rest = _open_envelope(function, version, state, _CUSTOM, fingerprint)
     checksum, payload = rest[:4], rest[4:]
     if zlib.crc32(payload).to_bytes(4, "big") != checksum:
         raise CorruptError("STATE_CHECKSUM", f"a state of {function} is damaged or truncated", function=function)
@@ -197,7 +197,7 @@ def pickled_object(
     except RejectedError as error:
         error.function = function
         raise
-    payload = _opened(function, version, verified, _PICKLE, fingerprint)
+    payload = _open_envelope(function, version, verified, _PICKLE, fingerprint)
     try:
         return pickles.loads(payload)
     except SystemExit as error:

@@ -120,12 +120,12 @@ class Vectorised(GroupsAccumulator):
         if running is NotImplemented:
             return None
         if asked is None:
-            return self._valued(running, rows.slots)
+            return self._vectorised_values(running, rows.slots)
         if isinstance(running, dict) and all(isinstance(column, np.ndarray) for column in running.values()):
-            return self._valued({name: column[asked] for name, column in running.items()}, rows.slots[asked])
+            return self._vectorised_values({name: column[asked] for name, column in running.items()}, rows.slots[asked])
         if isinstance(running, np.ndarray):
-            return self._valued(running[asked], rows.slots[asked])
-        values = self._valued(running, rows.slots)
+            return self._vectorised_values(running[asked], rows.slots[asked])
+        values = self._vectorised_values(running, rows.slots)
         return None if values is None else values.filter(pa.array(asked))
 
     def _fold_each_scalar(self, rows: Rows, mask: Mask, asked: Mask | None) -> pa.Array:
@@ -208,13 +208,13 @@ class Vectorised(GroupsAccumulator):
     def _sound_values(self, table: Table, slots: Slots) -> pa.Array | None:
         """Return the values of the n accumulators of a table; None if the scalar methods must compute them."""
         try:
-            return self._valued(table.shown, slots)
+            return self._vectorised_values(table.shown, slots)
         except FunctionError as error:
             if not self.inner.failures.isolates or error.limit is not None:
                 raise
             return None  # the interpreter calls get_value for each slot, so only the failing slots fail
 
-    def _valued(self, accumulators: Any, slots: Slots) -> pa.Array | None:
+    def _vectorised_values(self, accumulators: Any, slots: Slots) -> pa.Array | None:
         """Return the values of the accumulators of n slots; None if the scalar methods must compute them."""
         method = self.inner.methods.get_values
         assert method is not None

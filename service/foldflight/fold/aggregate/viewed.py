@@ -266,11 +266,11 @@ class Viewed(Interpreted):
         """Return a view whose entries the engine keeps; None for one in memory, and for what is no view."""
         view = self._value_of(self._held[slot], name)
         if isinstance(view, ViewPart):
-            view = self._made(slot, name, view)
+            view = self._make_view(slot, name, view)
             self._attributes.set(self._held[slot], name, view)
         return view if isinstance(view, (CachedMap, CachedList)) else None
 
-    def _made(self, slot: int, name: str, part: ViewPart) -> CachedMap | CachedList:
+    def _make_view(self, slot: int, name: str, part: ViewPart) -> CachedMap | CachedList:
         assert self._ask is not None
         serializer = self._views[name]
         source = Source(self._ask, name, serializer, slot, self._cached)

@@ -75,13 +75,13 @@ class OpenExpressions(Stateless):
                     metrics=resources.metrics,
                     log=resources.log,
                 )
-                self._evaluations.append(self._opened(step, each, context, resources))
+                self._evaluations.append(self._open_step(step, each, context, resources))
         except FoldflightError:
             with contextlib.suppress(FunctionError):  # the first error is the cause
                 self.close()
             raise
 
-    def _opened(
+    def _open_step(
         self, step: Step, bound: BoundScalar, context: FunctionContext, resources: Resources
     ) -> Scalar | TableInstance:
         if bound.function.is_table:
@@ -142,7 +142,7 @@ class OpenExpressions(Stateless):
                 rows = state.arguments(step, evaluation)
                 self._refuse_misfits(evaluation, rows)
                 if isinstance(evaluation, TableInstance):
-                    waiting.append(self._expanded(index, state, evaluation.parts(rows)))
+                    waiting.append(self._expand(index, state, evaluation.parts(rows)))
                     break
                 state.results[index] = evaluation.values(rows)
                 index += 1
@@ -157,7 +157,7 @@ class OpenExpressions(Stateless):
                 error.slot = None
                 raise error
 
-    def _expanded(self, index: int, state: _Rows, parts: Iterator[Part]) -> Iterator[tuple[int, _Rows]]:
+    def _expand(self, index: int, state: _Rows, parts: Iterator[Part]) -> Iterator[tuple[int, _Rows]]:
         start = 0
         for part in parts:
             rows = state.expanded(part, start, keep=self._wanted[index])
@@ -178,7 +178,7 @@ class OpenExpressions(Stateless):
             rows = rows[order]
             indexes = np.concatenate([sound, np.zeros(len(failed), np.int64)])[order]
             has_failed = (np.arange(len(rows)) >= len(sound))[order]
-            outputs = [_taken(column, indexes, has_failed) for column in outputs]
+            outputs = [_take(column, indexes, has_failed) for column in outputs]
         columns = [pa.array(rows, pa.int32()), *outputs] if state.is_expanded else outputs
         if ERROR in self.schema.names:
             columns.append(self.failures.column(rows))
@@ -190,7 +190,7 @@ class OpenExpressions(Stateless):
         close_all(closing)
 
 
-def _taken(column: pa.Array, indexes: Any, is_null: Any) -> pa.Array:
+def _take(column: pa.Array, indexes: Any, is_null: Any) -> pa.Array:
     """Return the values at these indexes, NULL where `is_null`."""
     return column.take(pa.array(indexes, mask=is_null)) if len(column) else pa.nulls(len(indexes), column.type)
 

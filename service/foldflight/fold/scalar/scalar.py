@@ -63,10 +63,10 @@ class VectorisedScalar(Instance, Scalar):
     def values(self, rows: Rows) -> pa.Array:
         mask = self.asked(rows)
         if mask is not None:
-            return null_rows(self._isolated(rows.filter(mask)), mask)
-        return self._isolated(rows)
+            return null_rows(self._isolate(rows.filter(mask)), mask)
+        return self._isolate(rows)
 
-    def _isolated(self, rows: Rows) -> pa.Array:
+    def _isolate(self, rows: Rows) -> pa.Array:
         """Return the results of n rows. Rows that raise are found by bisection: an exception does not name its row.
 
         Another number of results than rows is a mistake of the function and not of a row. It is not isolated, because
@@ -75,7 +75,7 @@ class VectorisedScalar(Instance, Scalar):
         if not len(rows):
             return pa.nulls(0, self.bound.result_type)
         try:
-            returned = self._returned(rows)
+            returned = self._call_author(rows)
         except FunctionError as error:
             return self._halves(rows, error)
         self._check_length(rows, returned)
@@ -92,11 +92,11 @@ class VectorisedScalar(Instance, Scalar):
             self.take(rows, 0, error)
             return pa.nulls(1, self.bound.result_type)
         half = np.arange(len(rows)) < len(rows) // 2
-        return pa.concat_arrays([self._isolated(rows.filter(half)), self._isolated(rows.filter(~half))])
+        return pa.concat_arrays([self._isolate(rows.filter(half)), self._isolate(rows.filter(~half))])
 
-    def _returned(self, rows: Rows) -> Any:
+    def _call_author(self, rows: Rows) -> Any:
         """Return what the author's code returns for n rows."""
-        columns = [_given(each, self.bound.function.vectorised) for each in rows.arguments]
+        columns = [_argument_column(each, self.bound.function.vectorised) for each in rows.arguments]
         try:
             returned = self.methods.eval(*columns)
             return returned.combine_chunks() if isinstance(returned, pa.ChunkedArray) else returned
@@ -139,7 +139,7 @@ class VectorisedScalar(Instance, Scalar):
         return cast(self, rows, values, type_)
 
 
-def _given(column: Column, form: str | None) -> Any:
+def _argument_column(column: Column, form: str | None) -> Any:
     """Return n arguments as a column. Raises RejectedError SCHEMA_MISMATCH for a value without a Python object."""
     try:
         return _column(column.array, form)

@@ -173,7 +173,7 @@ class Watch:
             with self._lock:
                 self._running.discard(step)
         if step.error is not None:
-            reason, step.error = _located(step.error, failure), None
+            reason, step.error = _with_position(step.error, failure), None
             try:
                 raise reason
             finally:
@@ -226,7 +226,7 @@ def _too_long(fold_s_max: float) -> FunctionError:
     )
 
 
-def _located(error: FoldflightError, failure: FoldflightError | None) -> FoldflightError:
+def _with_position(error: FoldflightError, failure: FoldflightError | None) -> FoldflightError:
     """Return the error with which a step was interrupted, with the position of the interrupt."""
     if failure is not None:
         if error.slot is None:  # otherwise the error tells where the cause is, which may be another group

@@ -52,7 +52,7 @@ class HealthServer:
                 },
                 connections_max=connections_max(_FILES_SHARE),
                 message_bytes_max=_REQUEST_BYTES_MAX,
-                refuse=_refused,
+                refuse=_is_refused,
             )
         except OSError:
             raise port_taken("health_port", host, port) from None
@@ -114,5 +114,5 @@ def _answer(*, is_serving: bool | None) -> bytes:
     return answer
 
 
-def _refused(error: FoldflightError) -> CallStatus:
+def _is_refused(error: FoldflightError) -> CallStatus:
     return CallStatus(grpc.StatusCode.RESOURCE_EXHAUSTED, error.message)

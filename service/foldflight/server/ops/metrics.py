@@ -245,21 +245,21 @@ class Metrics:
     def add(self, function: str, metric: str, amount: float) -> None:
         """Add to a counter or meter of a function."""
         with contextlib.suppress(ValueError):  # a counter cannot go down
-            self._function_count.labels(*self._bounded(function, metric)).inc(amount)
+            self._function_count.labels(*self._bounded_label(function, metric)).inc(amount)
 
     def set(self, function: str, metric: str, value: float) -> None:
         """Set a gauge of a function."""
-        self._function_gauge.labels(*self._bounded(function, metric)).set(value)
+        self._function_gauge.labels(*self._bounded_label(function, metric)).set(value)
 
     def observe(self, function: str, metric: str, value: float) -> None:
         """Record one value of a distribution of a function."""
-        self._function_distribution.labels(*self._bounded(function, metric)).observe(value)
+        self._function_distribution.labels(*self._bounded_label(function, metric)).observe(value)
 
     def named(self, function: str) -> str:
         """Return the label of a function: its name, or (more) if there are too many shipped functions."""
         return function if function in self._own else _within(self._shipped, function, _SHIPPED_FUNCTIONS_MAX)
 
-    def _bounded(self, function: str, metric: str) -> tuple[str, str]:
+    def _bounded_label(self, function: str, metric: str) -> tuple[str, str]:
         function = self.named(function)
         return function, _within(self._names.setdefault(function, set()), metric, _METRICS_OF_A_FUNCTION_MAX)
 

@@ -91,7 +91,7 @@ class Status:
             "functions": {name: self._functions[name].version for name in sorted(self._functions)},
             "code_digests": {name: self._functions[name].code_digest for name in sorted(self._functions)},
             "kinds": {name: str(self._functions[name].kind) for name in sorted(self._functions)},
-            "folded": self._folded(values),
+            "folded": self._modes(values),
             "function_errors": values.by_labels("foldflight_function_errors_total", "function", "code"),
             "groups_isolated": values.by_label("foldflight_groups_isolated_total", "function"),
             "exchanges": {
@@ -108,7 +108,7 @@ class Status:
             "errors": values.by_label("foldflight_errors_total", "code"),
         }
 
-    def _folded(self, values: _Values) -> dict[str, str]:
+    def _modes(self, values: _Values) -> dict[str, str]:
         """Return how each function is folded. Functions are compiled by workers, which report it as a metric."""
         compiled = values.by_label("foldflight_function_compiled", "function")
         return {

@@ -328,7 +328,7 @@ def load_settings(flags: Mapping[str, object], environment: Mapping[str, str]) -
     values.update(_from_environment(environment))
     for name, value in flags.items():
         if name != "config" and value is not None and value != ():
-            values[name] = _parse(_known(name, f"flag --{name}"), value, f"flag {SETTINGS[name].flag}")
+            values[name] = _parse(_check_name(name, f"flag --{name}"), value, f"flag {SETTINGS[name].flag}")
     return Settings(**values)
 
 
@@ -352,7 +352,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in content.items():
         source = f"key {key!r} of {path}"
-        values[key] = _parse(_known(key, source), value, source)
+        values[key] = _parse(_check_name(key, source), value, source)
     return values
 
 
@@ -366,11 +366,11 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         if variable == "FOLDFLIGHT_PORT" and value.startswith(("tcp://", "udp://")):
             continue  # also a variable of a Kubernetes Service
         name = variable.removeprefix(PREFIX).lower()
-        values[name] = _parse(_known(name, f"variable {variable}"), value, f"variable {variable}")
+        values[name] = _parse(_check_name(name, f"variable {variable}"), value, f"variable {variable}")
     return values
 
 
-def _known(name: str, source: str) -> Setting:
+def _check_name(name: str, source: str) -> Setting:
     if name in SETTINGS:
         return SETTINGS[name]
     close = difflib.get_close_matches(name, SETTINGS, n=1)

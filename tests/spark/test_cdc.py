@@ -464,6 +464,10 @@ def test_values_of_canal_and_maxwell_are_exact(classic: Any, tool: str) -> None:
     with pytest.raises(PySparkException, match=r"an event lacks the column n; it has m, d, t, b.*missing='null'"):
         read(partial)
     assert read(partial, missing="null")[0].n is None
+    with pytest.raises(
+        PySparkException, match=r"lacks the column t; it has m, d, n, b, T; did you mean T\?\. A column"
+    ):
+        read({**{name: value for name, value in ROW.items() if name != "t"}, "T": ROW["t"]})
     with pytest.raises(RejectedError, match="missing is 'refuse' or 'null'"):
         read(ROW, missing="zero")
 

@@ -373,11 +373,29 @@ def _typed_field(value: Column, texts: Column, field: st.StructField, missing: s
     checked = sf.when(text.isNull(), sf.lit(None)).when(is_wrong, wrong).otherwise(found)
     if missing == "null":
         return checked
+    names = sf.map_keys(texts)
     lacks = _refused(
-        sf.concat(sf.lit(f"an event lacks the column {field.name}; it has "), sf.concat_ws(", ", sf.map_keys(texts))),
+        sf.concat(
+            sf.lit(f"an event lacks the column {field.name}; it has "),
+            sf.concat_ws(", ", names),
+            _nearest(field.name, names),
+        ),
         ". A column that was added later is NULL in older events with missing='null'",
     )
     return sf.when(~sf.map_contains_key(texts, field.name), lacks).otherwise(checked)
+
+
+def _nearest(name: str, names: Column) -> Column:
+    """Return a question with the most similar one of some names, if there is one that differs in few letters."""
+    distances = sf.transform(
+        names,
+        lambda each: sf.struct(
+            sf.levenshtein(sf.lower(each), sf.lit(name.lower())).alias("distance"), each.alias("name")
+        ),
+    )
+    nearest = sf.array_min(distances)
+    question = sf.concat(sf.lit("; did you mean "), nearest["name"], sf.lit("?"))
+    return sf.when(nearest["distance"] <= max(1, len(name) // 3), question).otherwise("")
 
 
 def _overlaid(row: st.StructType, data: Column, old: Column, names: Column) -> Column:

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from bench import (
     builtins,
+    change_data,
     exchange,
     flink,
     fold,
@@ -53,6 +54,7 @@ SUITES = {
         over,
         sql,
         spark_stream,
+        change_data,
         views,
         scalar,
         traces,

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from bench import (
     builtins,
+    change_data,
     exchange,
     flink,
     fold,
@@ -96,6 +97,9 @@ GOALS = (
     Goal(spark_stream.SUITE, spark_batch.EMBEDDED, spark_stream.BUILT_IN, 1.2, ("rows an epoch",)),
     Goal(spark_stream.SUITE, spark_batch.EMBEDDED, spark_stream.BUILT_IN, 1.3, ("groups touched",)),
     Goal(spark_stream.SUITE, spark_batch.EMBEDDED, spark_stream.BUILT_IN, 1.5, (spark_stream.LONGEST,)),
+    # Times of the processor, so less is better: twice the time is half the rate.
+    Goal(change_data.SUITE, change_data.DEBEZIUM, change_data.PAYLOAD, 2, ("with schema blocks",)),
+    Goal(change_data.SUITE, change_data.UPSERTS, change_data.LATEST, 1),
     # An epoch costs what it touches; the size of a view hardly matters.
     Goal(views.SUITE, views.entries_of(views.LARGEST), views.entries_of(views.SMALLEST), 1.3, (views.TOUCHED,)),
     Goal(views.SUITE, views.VIEW, views.DICT, 1 / 1.2, (views.SMALL,)),

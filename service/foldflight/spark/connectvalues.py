@@ -34,7 +34,7 @@ Intervals = Literal["numeric", "string"]
 UNAVAILABLE: Final = "__debezium_unavailable_value"
 """What Debezium sends for a large value that an update did not change."""
 
-_UNAVAILABLE_FORMS: Final = frozenset(
+UNAVAILABLE_FORMS: Final = frozenset(
     {
         UNAVAILABLE,
         base64.b64encode(UNAVAILABLE.encode()).decode(),
@@ -174,7 +174,7 @@ def decoder(type_: pa.DataType, described: Described | None, words: Words) -> De
         source = _number_of_text(source)
 
     def decode(value: Any) -> Any:
-        if type(value) is str and value in _UNAVAILABLE_FORMS:
+        if type(value) is str and value in UNAVAILABLE_FORMS:
             raise NotSent(_NOT_SENT)
         return fit(type_, source(value))
 
@@ -226,15 +226,15 @@ def _shown(described: Described) -> str:
 
 def _described(described: Described) -> Decode:
     """Return what reads a value as the schema block describes it."""
-    if described.name in _REFUSED_TYPES:
-        return _refusing(f"which is {described.name}: {_REFUSED_TYPES[described.name]}")
+    if described.name in REFUSED_TYPES:
+        return _refusing(f"which is {described.name}: {REFUSED_TYPES[described.name]}")
     if described.name == "org.apache.kafka.connect.data.Decimal":
         scale = described.parameter("scale")
         if scale is None or not _DIGITS.fullmatch(scale):
             return _refusing("which is a Decimal without a scale in its schema block")
         return lambda value: _of_scale(value, int(scale))
-    if described.name in _SEMANTIC:
-        return _SEMANTIC[described.name]
+    if described.name in SEMANTIC:
+        return SEMANTIC[described.name]
     if described.type in _PLAIN:
         return _PLAIN[described.type]
     return _refusing(
@@ -337,16 +337,16 @@ def _nanoseconds(value: Any) -> int:
     whole, rest = divmod(_integer(value), 1000)
     if rest:
         raise Refused("which has parts of a microsecond, which Spark's types do not hold")
-    if value in _INFINITE_NANOSECONDS or not -_NANOSECONDS_END <= value <= _NANOSECONDS_END:
+    if value in INFINITE_NANOSECONDS or not -NANOSECONDS_END <= value <= NANOSECONDS_END:
         raise Refused("which stands for infinity, and for a time that is another one")
     return whole
 
 
 # The last second of 64 bits on both sides: its driver's own values for infinity, and where Java's conversions end.
-_NANOSECONDS_END: Final = 2**63 - 10**9
+NANOSECONDS_END: Final = 2**63 - 10**9
 
 # PostgreSQL's infinities are milliseconds in its driver. As nanoseconds they wrap around in 64 bits.
-_INFINITE_NANOSECONDS: Final = frozenset(
+INFINITE_NANOSECONDS: Final = frozenset(
     (milliseconds * 1_000_000 + 2**63) % 2**64 - 2**63
     for milliseconds in (9223372036825200000, -9223372036832400000, 9223372036825200, -9223372036832400)
 )
@@ -426,7 +426,7 @@ def _zoned_timestamp(value: Any) -> dt.datetime:
         raise Refused("which is outside of the years 1 to 9999") from None
 
 
-_SEMANTIC: Final[dict[str, Decode]] = {
+SEMANTIC: Final[dict[str, Decode]] = {
     "org.apache.kafka.connect.data.Date": _days,
     "org.apache.kafka.connect.data.Time": _time_of_day(1000),
     "org.apache.kafka.connect.data.Timestamp": _since_epoch(1000),
@@ -454,7 +454,7 @@ _PLAIN: Final[dict[str, Decode]] = {
     "string": _text,
     "bytes": _bytes,
 }
-_REFUSED_TYPES: Final = {
+REFUSED_TYPES: Final = {
     "io.debezium.time.MicroDuration": "a number of microseconds in which months have been approximated; set "
     "interval.handling.mode=string, and declare STRING; or, if no interval has months, write intervals='numeric', and "
     "declare INTERVAL DAY TO SECOND",

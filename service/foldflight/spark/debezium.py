@@ -2,11 +2,13 @@
 
 A schema block in the event says what each value means, so units and scales are read from it, for each event. Without it
 a value whose meaning is not known, such as an integer for a TIMESTAMP, is refused until the user says what it is.
-Each event is decoded in Python (`foldflight.spark.connectvalues`), because the meaning may change from event to event.
+Events are decoded in Python, because the meaning may change from event to event: `connectvalues` says what each value
+means, and `connectcolumns` reads the values of a batch together.
 """
 
 from __future__ import annotations
 
+import copy
 import difflib
 import functools
 import json
@@ -15,9 +17,10 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from functools import reduce
 from operator import or_
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
@@ -25,6 +28,7 @@ from pyspark.sql import types as st
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.spark.cdc import refuse_taken, require_columns, split_changes, table_schema
+from foldflight.spark.connectcolumns import UNPROVEN, ReadColumn, column_reader
 from foldflight.spark.connectvalues import (
     Binary,
     Decimals,
@@ -37,18 +41,17 @@ from foldflight.spark.connectvalues import (
     Words,
     decoder,
 )
+from foldflight.spark.debeziumjson import UNPARSED, ParseEvent, event_parser, row_values
 from foldflight.spark.dialects import of_event
-from foldflight.spark.replicaidentity import OldRows
+from foldflight.spark.replicaidentity import OldRows, defaults_of, has_own_values
 from foldflight.spark.rowkinds import kind_column
 from foldflight.spark.tombstones import Tombstones
 from foldflight.spark.upserts import last_events
 from foldflight.spark.versions.sessions import is_case_sensitive
 from foldflight.spark.versions.types import arrow_type, spark_type
+from foldflight.spark.worker import freeze_garbage_collector
 
 Row = dict[str, Any]
-Decoders = dict[str, Decode | None]
-"""How to read each declared column of the events with one schema block; None if the block lacks the column."""
-
 Event = dict[str, Any]
 
 _VALUE: Final = "value"
@@ -68,6 +71,10 @@ _UNSENT: Final = "debezium_unsent"
 _OF_KEYS: Final = (_SEQUENCE, _DELETED, _UNSENT)
 _KINDS: Final = {"c": "+I", "r": "+I", "u": "+U", "d": "-D"}
 _FLATTENED: Final = frozenset({"__op", "__deleted"})  # only flattened events have them, beside columns of any names
+_PAYLOAD: Final = b',"payload":'
+_SOURCE: Final = ("schema", "table", "db", "lsn", "file", "pos", "row")  # what `_is_of` and `_position` read
+_NO_ENVELOPE: Final = _FLATTENED | {"schema"}
+_UNPARSED: Final = object()  # an event that is left to `json`
 _TRANSACTION: Final = frozenset({"status", "id", "event_count", "data_collections"})
 _NO_ROWS: Final = frozenset({"m"})  # messages of PostgreSQL's pg_logical_emit_message
 _WHOLE_ROWS: Final = "let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)"
@@ -392,9 +399,51 @@ def _described_columns(block: Any) -> dict[str, Described]:
     return {str(each["field"]): Described.of(each) for each in fields if isinstance(each, dict) and "field" in each}
 
 
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """How to read the events with one schema block, or those without.
+
+    Args:
+        values: How to read a value of each declared column; None if the block lacks the column.
+        columns: The same for all values of a batch.
+        parse: What parses events quickly; None if nothing does.
+        defaults: The defaults of columns that the block tells.
+    """
+
+    values: dict[str, Decode | None]
+    columns: dict[str, ReadColumn]
+    parse: ParseEvent | None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _Messages(NamedTuple):
+    """A batch of messages of Kafka. Without their keys `keys` is None, and the partitions and offsets may be, too."""
+
+    values: pa.Array
+    keys: Sequence[bytes | None] | None
+    partitions: Sequence[str | None]
+    offsets: Sequence[int | None]
+
+
+class _Change(NamedTuple):
+    """What an event does to one row: the row as it is in the JSON, and how to read it; None if it has been read.
+
+    With `keys`, `position` is that of the event, and of a deleted row only the key is read.
+    """
+
+    kind: str
+    row: Any
+    plan: _Plan | None
+    position: Row | None = None
+    is_deleted: bool = False
+
+
 @dataclass
 class Reader:
-    """The task that reads events: batches of `value` to batches of rows.
+    """The task that reads events: batches of messages to batches of rows.
+
+    A batch is read column by column (`connectcolumns`). If that does not go through, for whatever reason, it is read
+    again value by value, which decides what is refused, and in which words.
 
     Args:
         types: The declared columns.
@@ -416,21 +465,27 @@ class Reader:
     has_whole_rows: bool = False
     is_stream: bool = True
     _old_rows: OldRows = field(default_factory=OldRows)
-    _by_block: dict[bytes, Decoders] = field(default_factory=dict)
+    _by_block: dict[bytes, _Plan] = field(default_factory=dict)
+    _latest: tuple[bytes, _Plan] | None = None  # how the latest event with a known schema block begins
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of each batch of events."""
-        names = [*([] if self.keys else [ROW_KIND]), *self.types, *(_OF_KEYS if self.keys else [])]
-        own = {
-            ROW_KIND: pa.string(),
-            _SEQUENCE: arrow_type(_POSITION),
-            _DELETED: pa.bool_(),
-            _UNSENT: pa.list_(pa.string()),
-        }
-        schema = pa.schema([(name, self.types[name] if name in self.types else own[name]) for name in names])
         tombstones = Tombstones(_SEQUENCE) if self.keys else None
         for batch in batches:
-            yield _batch(self._rows_of(batch, tombstones), schema)
+            names, count = batch.schema.names, batch.num_rows
+            keys, partitions, offsets = (
+                batch.column(name).to_pylist() if name in names else [None] * count
+                for name in (_KEY, _PARTITION, _OFFSET)
+            )
+            messages = _Messages(batch.column(_VALUE), keys if _KEY in names else None, partitions, offsets)
+            attempt = copy.deepcopy(tombstones)
+            try:
+                columns = self.by_column(messages, attempt)
+            except (*UNPARSED, *UNPROVEN, RejectedError):
+                columns = self.by_value(messages, tombstones)
+            else:
+                tombstones = attempt
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
         if tombstones is not None and tombstones.is_waiting:
             if not self.is_stream:
                 raise _refused(
@@ -438,27 +493,126 @@ class Reader:
                     "database is not known; read the events in order (repartition('topic', 'partition')"
                     ".sortWithinPartitions('offset')), or leave tombstones out (value IS NOT NULL)"
                 )
-            yield _batch(list(tombstones.rest()), schema)
+            columns = self._columns([_Change("-D", row, None, row[_SEQUENCE], True) for row in tombstones.rest()])
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        freeze_garbage_collector()
 
-    def _rows_of(self, batch: pa.RecordBatch, tombstones: Tombstones | None) -> list[Row]:
-        names, count = batch.schema.names, batch.num_rows
-        keys, partitions, offsets = (
-            batch.column(name).to_pylist() if name in names else [None] * count for name in (_KEY, _PARTITION, _OFFSET)
-        )
+    @functools.cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows."""
+        names = [*([] if self.keys else [ROW_KIND]), *self.types, *(_OF_KEYS if self.keys else [])]
+        own = {
+            ROW_KIND: pa.string(),
+            _SEQUENCE: arrow_type(_POSITION),
+            _DELETED: pa.bool_(),
+            _UNSENT: pa.list_(pa.string()),
+        }
+        return pa.schema([(name, self.types[name] if name in self.types else own[name]) for name in names])
+
+    def by_value(self, messages: _Messages, tombstones: Tombstones | None) -> list[pa.Array]:
+        """Return the columns of the rows. Raises RejectedError SCHEMA_MISMATCH at the first event that is refused."""
         rows: list[Row] = []
-        for value, key, partition, offset in zip(
-            batch.column(_VALUE).to_pylist(), keys, partitions, offsets, strict=True
-        ):
-            event, decoders = self._parsed(b"null" if value is None else value)
+        for place, value in enumerate(messages.values.to_pylist()):
+            event, plan = self._parsed(b"null" if value is None else value)
+            for change in self._changes(event, plan, messages, place, tombstones):
+                own = {ROW_KIND: change.kind, _SEQUENCE: change.position, _DELETED: change.is_deleted}
+                if change.plan is None:
+                    rows.append({**change.row, **own, _UNSENT: None})
+                else:
+                    unsent: list[str] | None = [] if self.keys and not change.is_deleted else None
+                    row = self._row(change.row, change.plan, self._names_read(change.is_deleted), unsent)
+                    rows.append({**row, **own, _UNSENT: unsent or None})
+        return [pa.array([row[field.name] for row in rows], field.type) for field in self.schema]
+
+    def by_column(self, messages: _Messages, tombstones: Tombstones | None) -> list[pa.Array]:
+        """Return what `by_value` returns, or raise any error of `UNPARSED` and `UNPROVEN`, or RejectedError."""
+        is_utf8 = _is_utf8(messages.values)
+        texts, common = self._without_common_block(messages.values) if is_utf8 else (messages.values, None)
+        changes: list[_Change] = []
+        for place, text in enumerate(texts.to_pylist()):
+            event, plan = None, self._undescribed if common is None else common
+            if text is not None:
+                if common is None:
+                    text, plan = self._without_block(text)  # noqa: PLW2901
+                event = self._parsed_quickly(text, plan) if is_utf8 else _UNPARSED
+                if event is _UNPARSED:
+                    event, plan = self._parsed(messages.values[place].as_py())
+            changes.extend(self._changes(event, plan, messages, place, tombstones))
+        return self._columns(changes)
+
+    def _columns(self, changes: Sequence[_Change]) -> list[pa.Array]:
+        """Return the columns of rows. Those of the table are read together for the rows that are read alike."""
+        ways: dict[tuple[_Plan | None, bool, bool], list[int]] = {}
+        for place, change in enumerate(changes):
+            ways.setdefault((change.plan, isinstance(change.row, dict), change.is_deleted), []).append(place)
+        unsent: dict[int, list[str]] = {}
+        parts = [self._read_alike(changes, places, unsent, *way) for way, places in ways.items()]
+        columns = parts[0] if len(parts) == 1 else {}
+        if len(parts) != 1:
+            order = pc.array_sort_indices(pa.array([place for places in ways.values() for place in places], pa.int64()))
+            for name, type_ in self.types.items():
+                columns[name] = pa.concat_arrays([pa.nulls(0, type_), *(part[name] for part in parts)]).take(order)
+        own: dict[str, list[Any]] = {
+            ROW_KIND: [change.kind for change in changes],
+            _SEQUENCE: [change.position for change in changes],
+            _DELETED: [change.is_deleted for change in changes],
+            _UNSENT: [unsent.get(place) for place in range(len(changes))],
+        }
+        return [
+            columns[field.name] if field.name in self.types else pa.array(own[field.name], field.type)
+            for field in self.schema
+        ]
+
+    def _read_alike(
+        self,
+        changes: Sequence[_Change],
+        places: Sequence[int],
+        unsent: dict[int, list[str]],
+        plan: _Plan | None,
+        is_dict: bool,
+        is_deleted: bool,
+    ) -> dict[str, pa.Array]:
+        rows = [changes[place].row for place in places]
+        if plan is None:
+            return {name: pa.array([row[name] for row in rows], type_) for name, type_ in self.types.items()}
+        names = self._names_read(is_deleted)
+        values = [tuple(self._given(row, plan, names)) for row in rows] if is_dict else [*map(row_values, rows)]
+        given = dict(zip(names if is_dict else self.types, zip(*values, strict=True), strict=True))
+        columns = {}
+        for name, type_ in self.types.items():
+            if name not in names:
+                columns[name] = pa.nulls(len(rows), type_)
+                continue
+            own: list[int] | None = None if self.keys is None or is_deleted or name in self.keys else []
+            columns[name] = plan.columns[name](given[name], own)
+            for place in own or ():
+                unsent.setdefault(places[place], []).append(name)
+        return columns
+
+    def _names_read(self, is_deleted: bool) -> Sequence[str]:
+        """Return the columns that are read of a row: the others of a deleted row are not its own."""
+        return self.keys or () if is_deleted else tuple(self.types)
+
+    def _changes(
+        self, event: Any, plan: _Plan, messages: _Messages, place: int, tombstones: Tombstones | None
+    ) -> Iterator[_Change]:
+        """Yield what a message does, and the tombstones that waited for it. Raises RejectedError SCHEMA_MISMATCH."""
+        if tombstones is None:
             if event is not None:
-                found = self._rows(event, decoders, offset or 0, value, key, has_key=_KEY in names)
-                if tombstones is not None and found:
-                    rows += tombstones.before(found[-1][_SEQUENCE], partition)
-                rows += found
-            elif tombstones is not None and _KEY in names:
-                row = self._tombstone(key)
-                rows += tombstones.placed(row, partition, offset or 0) if row is not None else ()
-        return rows
+                yield from self._of_event(event, plan, messages, place)
+            return
+        partition = messages.partitions[place]
+        if event is not None:
+            for change in self._of_event(event, plan, messages, place):
+                assert change.position is not None
+                ready = tombstones.before(change.position, partition)
+                yield from (_Change("-D", row, None, row[_SEQUENCE], True) for row in ready)
+                yield change
+        elif messages.keys is not None:
+            deleted = self._tombstone(messages.keys[place])
+            if deleted is not None:
+                ready = tombstones.placed(deleted, partition, messages.offsets[place] or 0)
+                yield from (_Change("-D", row, None, row[_SEQUENCE], True) for row in ready)
 
     def _tombstone(self, message_key: bytes | None) -> Row | None:
         """Return the row that a tombstone deletes, without its position; None if it is of another table."""
@@ -472,10 +626,10 @@ class Reader:
                 + ("written with a schema registry" if is_registered else f"not JSON: {_text_of(message_key)}")
                 + "; set the connector's key.converter to JSON, or leave the tombstones out (value IS NOT NULL)"
             ) from None
-        decoders, block = self._undescribed, None
+        plan, block = self._undescribed, None
         if isinstance(key, dict) and set(key) == {"schema", "payload"}:
             key, block = key["payload"], key["schema"]
-            decoders = self._decoders(block)
+            plan = self._plan(block)
         if self.table is not None:  # tombstones do not name their tables, except in the schema block of the key
             name = block.get("name") if isinstance(block, dict) else None
             if not (isinstance(name, str) and f".{name}".endswith(f".{self.table}.Key")):
@@ -487,21 +641,21 @@ class Reader:
                 f"a tombstone has the key {_text_of(key)}, which does not hold {', '.join(self.keys)}, the columns of "
                 "keys=; leave the tombstones out (value IS NOT NULL)"
             )
-        row = {**dict.fromkeys(self.types), **self._row(key, decoders, self.keys)}
-        return {**row, _DELETED: True, _UNSENT: None}
+        return self._row(key, plan, self.keys)
 
-    def _rows(
-        self, event: Any, decoders: Decoders, offset: int, value: bytes, key: bytes | None, *, has_key: bool
-    ) -> list[Row]:
+    def _of_event(self, event: Any, plan: _Plan, messages: _Messages, place: int) -> Iterator[_Change]:
+        """Yield what an event does. Raises RejectedError SCHEMA_MISMATCH."""
+        offset = messages.offsets[place] or 0
         if not isinstance(event, dict):
-            raise _refused(f"an event is not an object: {_text_of(value)}")
+            raise _refused(f"an event is not an object: {_text_of(messages.values[place].as_py())}")
         op, source = event.get("op"), event.get("source")
         if op is None or not _FLATTENED.isdisjoint(event):
-            return self._without_op(event, decoders, offset, value)
+            yield from self._without_op(event, plan, offset, messages.values[place].as_py())
+            return
         if self.table is not None and not _is_of(self.table, source):
-            return []
+            return
         if op in _NO_ROWS:
-            return []
+            return
         if op not in _KINDS:
             raise _refused(
                 f"the operation of an event is {op}, which is not one of {', '.join(_KINDS)}; remove such events from "
@@ -512,33 +666,41 @@ class Reader:
             given = before if op == "d" else after
             if given is None:
                 raise _refused(f"an event lacks its {'old' if op == 'd' else 'new'} row; its operation is {op}")
-            return [self._upsert(given, decoders, _position(source, offset), is_deleted=op == "d")]
-        rows = []
+            yield _Change(_KINDS[op], given, plan, _position(source, offset), is_deleted=op == "d")
+            return
         if op in ("u", "d"):
             if before is None:
                 raise _refused(
                     f"an event lacks its old row, before; {_WHOLE_ROWS}, or give keys= to keep the last row of each key"
                 )
-            is_doubtful = op == "d" and not self.has_whole_rows
-            if is_doubtful and self._old_rows.is_invented(value, key, has_key=has_key):
+            if op == "d" and not self.has_whole_rows and self._is_invented(before, plan, messages, place):
                 raise _refused(
                     f"the old row of a delete may hold the key only, and values of the connector: {_text_of(before)}; "
                     f"{_WHOLE_ROWS} and write replica_identity='full', or give keys= to keep the last row of each key"
                 )
-            rows.append({ROW_KIND: "-U" if op == "u" else "-D", **self._row(before, decoders)})
+            yield _Change("-U" if op == "u" else "-D", before, plan)
         if op != "d":
             if after is None:
                 raise _refused("an event lacks its new row, after")
-            rows.append({ROW_KIND: "+U" if op == "u" else "+I", **self._row(after, decoders)})
-        return rows
+            yield _Change(_KINDS[op], after, plan)
 
-    def _without_op(self, event: Event, decoders: Decoders, offset: int, value: bytes) -> list[Row]:
-        """Return the rows of what is no envelope: a flattened event, or one that changes no row."""
+    def _is_invented(self, before: Any, plan: _Plan, messages: _Messages, place: int) -> bool:
+        """Return whether the old row of a delete may hold the key only, and values of the connector."""
+        key = None if messages.keys is None else messages.keys[place]
+        has_key = messages.keys is not None
+        if not isinstance(before, dict):  # a struct, which holds the declared columns
+            row = dict(zip(self.types, row_values(before), strict=True))
+            if has_own_values(row, plan.defaults, key, has_key=has_key):
+                return False
+        return self._old_rows.is_invented(messages.values[place].as_py(), key, has_key=has_key)
+
+    def _without_op(self, event: Event, plan: _Plan, offset: int, value: bytes) -> Iterator[_Change]:
+        """Yield what an event does that is no envelope: a flattened event, or one that changes no row."""
         names = set(event)
         is_heartbeat = names in ({"ts_ms"}, {"ts_ms", "ts_us", "ts_ns"})
         is_schema_change = "source" in names and not names.isdisjoint({"ddl", "tableChanges"})
         if names.isdisjoint(_FLATTENED) and (is_heartbeat or names >= _TRANSACTION or is_schema_change):
-            return []
+            return
         if tool := of_event(event):
             raise _refused(f"an event is not of Debezium, {tool}: {_text_of(value)}")
         if self.keys is None:
@@ -561,53 +723,84 @@ class Reader:
                 raise _refused(f"a flattened event does not name its table; add table to add.fields: {_text_of(value)}")
             said = ".".join(part for part in (source["schema"], source["table"]) if part)
             if self.table != said and not self.table.endswith(f".{said}"):
-                return []
-        return [self._upsert(event, decoders, _position(source, offset), is_deleted=is_deleted)]
+                return
+        yield _Change("-D" if is_deleted else "+U", event, plan, _position(source, offset), is_deleted)
 
-    def _upsert(self, row: Row, decoders: Decoders, position: Row, *, is_deleted: bool) -> Row:
-        assert self.keys is not None
-        if not is_deleted:
-            unsent: list[str] = []
-            found = self._row(row, decoders, unsent=unsent)
-            return {**found, _SEQUENCE: position, _DELETED: False, _UNSENT: unsent or None}
-        found = dict.fromkeys(self.types)  # the other columns of a deleted row are not its own
-        return {**found, **self._row(row, decoders, self.keys), _SEQUENCE: position, _DELETED: True, _UNSENT: None}
+    def _row(self, row: Any, plan: _Plan, names: Sequence[str], unsent: list[str] | None = None) -> Row:
+        """Return the declared columns of a row, with NULL for those that are not read.
 
-    def _row(
-        self, row: Any, decoders: Decoders, only: Iterable[str] | None = None, unsent: list[str] | None = None
-    ) -> Row:
-        """Return the values of an event; with `unsent`, NULL for large ones that were not sent, whose names it gets."""
-        if not isinstance(row, dict):
-            raise _refused(f"the row of an event is not an object: {_text_of(row)}")
-        folded: dict[str, str] | None = None  # most events have the names as they are declared
-        found: Row = {}
-        for name in self.types if only is None else only:
-            given, decode = name, decoders[name]
-            if name not in row and not self.is_case_sensitive:
-                folded = {each.casefold(): each for each in row} if folded is None else folded
-                given = folded.get(name.casefold(), name)
-            if given not in row or decode is None:
-                if not self.fills_missing:
-                    raise _lacks(name, row)
-                found[name] = None
-                continue
-            value = row[given]
+        With `unsent`, large values that were not sent are NULL, and it gets their names.
+        """
+        found: Row = dict.fromkeys(self.types)
+        for name, value in zip(names, self._given(row, plan, names), strict=True):
+            decode = plan.values[name]
             try:
-                found[name] = None if value is None else decode(value)
+                found[name] = None if value is None or decode is None else decode(value)
             except Refused as error:
                 if isinstance(error, NotSent) and unsent is not None and name not in (self.keys or ()):
                     unsent.append(name)
-                    found[name] = None
                     continue
                 raise _refused(f"the column {name} of an event has the value {_text_of(value)}, {error}") from None
         return found
 
-    def _parsed(self, value: bytes) -> tuple[Any, Decoders]:
+    def _given(self, row: Any, plan: _Plan, names: Iterable[str]) -> Iterator[Any]:
+        """Yield the value of each column in the JSON of a row. Raises RejectedError SCHEMA_MISMATCH."""
+        if not isinstance(row, dict):
+            raise _refused(f"the row of an event is not an object: {_text_of(row)}")
+        folded: dict[str, str] | None = None  # most events have the names as they are declared
+        for name in names:
+            given = name
+            if name not in row and not self.is_case_sensitive:
+                folded = {each.casefold(): each for each in row} if folded is None else folded
+                given = folded.get(name.casefold(), name)
+            if given in row and plan.values[name] is not None:
+                yield row[given]
+            elif self.fills_missing:
+                yield None
+            else:
+                raise _lacks(name, row)
+
+    def _without_common_block(self, values: pa.Array) -> tuple[pa.Array, _Plan | None]:
+        """Return events without the schema block with which all of them begin; with None if they do not."""
+        first = next((value.as_py() for value in values if value.is_valid), b"")
+        if first.endswith(b"}") and _PAYLOAD in first:
+            self._parsed(first)
+            self._without_block(first)
+        if self._latest is None:
+            return values, None
+        begin, plan = self._latest
+        if not (pc.all(pc.starts_with(values, begin)).as_py() and pc.all(pc.ends_with(values, b"}")).as_py()):
+            return values, None
+        return pc.binary_slice(values, len(begin), -1), plan
+
+    def _without_block(self, value: bytes) -> tuple[bytes, _Plan]:
+        """Return an event without its schema block, if this is known, and how to read the rest."""
+        if self._latest is not None and value.startswith(self._latest[0]) and value.endswith(b"}"):
+            return value[len(self._latest[0]) : -1], self._latest[1]
+        if self._by_block:
+            head, mark, rest = value.partition(_PAYLOAD)
+            if mark and head in self._by_block and value.endswith(b"}"):
+                self._latest = head + mark, self._by_block[head]
+                return rest[:-1], self._by_block[head]
+        return value, self._undescribed
+
+    def _parsed_quickly(self, text: bytes, plan: _Plan) -> Any:
+        """Return what `_parsed` returns, with only the members of the event that are read, and rows as structs."""
+        if plan.parse is None:
+            return _UNPARSED
+        try:
+            event = plan.parse(text)
+        except UNPARSED:
+            return _UNPARSED
+        is_envelope = event is None or (event.get("op") is not None and _NO_ENVELOPE.isdisjoint(event))
+        return event if is_envelope else _UNPARSED
+
+    def _parsed(self, value: bytes) -> tuple[Any, _Plan]:
         """Return the event without its schema block, and how to read its rows."""
         # The same block begins nearly all events of a table, and is longer than the rest: it is parsed once.
         if value.strip() == b"null":
             return None, self._undescribed
-        head, found, rest = value.partition(b',"payload":')
+        head, found, rest = value.partition(_PAYLOAD)
         if found and head in self._by_block and rest.endswith(b"}"):
             try:
                 return _json(rest[:-1]), self._by_block[head]
@@ -624,34 +817,47 @@ class Reader:
             raise _refused(f"an event is not JSON ({error}): {_text_of(value)}") from None
         if not (isinstance(event, dict) and set(event) == {"schema", "payload"}):
             if isinstance(event, dict) and "payload" in event and event.keys().isdisjoint({"op", *_FLATTENED}):
-                return event["payload"], self._decoders(event.get("schema"))
+                return event["payload"], self._plan(event.get("schema"))
             return event, self._undescribed
-        decoders = self._decoders(event["schema"])
+        plan = self._plan(event["schema"])
         if found and len(self._by_block) < _SCHEMAS_MAX and _is_block(head):
-            self._by_block[head] = decoders
-        return event["payload"], decoders
+            self._by_block[head] = plan
+        return event["payload"], plan
 
-    def _decoders(self, block: Any) -> Decoders:
+    def _plan(self, block: Any) -> _Plan:
         described = _described_columns(block)
         if not described:
             return self._undescribed
         fold = str if self.is_case_sensitive else str.casefold
         by_name = {fold(name): each for name, each in described.items()}
         found = {name: described.get(name) or by_name.get(fold(name)) for name in self.types}
-        return {
-            name: None if found[name] is None else decoder(type_, found[name], self.words[name])
-            for name, type_ in self.types.items()
-        }
+        values, columns = {}, {}
+        for name, type_ in self.types.items():
+            is_lacking = found[name] is None
+            values[name] = None if is_lacking else decoder(type_, found[name], self.words[name])
+            columns[name] = column_reader(type_, found[name], self.words[name])
+        return _Plan(values, columns, None if None in values.values() else self._parse, defaults_of(block))
 
     @functools.cached_property
-    def _undescribed(self) -> Decoders:
+    def _undescribed(self) -> _Plan:
         """How to read events without a schema block."""
-        return {name: decoder(type_, None, self.words[name]) for name, type_ in self.types.items()}
+        return _Plan(
+            {name: decoder(type_, None, self.words[name]) for name, type_ in self.types.items()},
+            {name: column_reader(type_, None, self.words[name]) for name, type_ in self.types.items()},
+            self._parse,
+        )
+
+    @functools.cached_property
+    def _parse(self) -> ParseEvent | None:
+        return event_parser(tuple(self.types), _SOURCE if self.keys or self.table is not None else ())
 
 
-def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
-    columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+def _is_utf8(values: pa.Array) -> bool:
+    try:
+        values.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _is_block(head: bytes) -> bool:

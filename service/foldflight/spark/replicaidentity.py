@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final
 
 _DEFAULTS_MAX: Final = 2  # columns with a DEFAULT that no schema block tells
@@ -73,6 +74,34 @@ class OldRows:
                 return columns
             self._by_block[head] = columns
         return self._by_block[head]
+
+
+def has_own_values(row: Mapping[str, Any], defaults: Mapping[str, Any], key: bytes | None, *, has_key: bool) -> bool:
+    """Return whether an old row has so many values that are not invented that `OldRows.is_invented` does not hold.
+
+    Args:
+        row: Columns of the old row, not necessarily all.
+        defaults: Those of the schema block, as `defaults_of` returns them.
+        key: The key of the message.
+        has_key: Whether the key is known.
+    """
+    of_key = key_names(key) if has_key else None
+    doubtful = 0 if of_key is not None else -1
+    for name, value in row.items():
+        known = float(value) if isinstance(value, Decimal) else value
+        if type(known) not in (int, float, str) or _is_zero(known) or known == defaults.get(name):
+            continue
+        if of_key is None or name not in of_key:
+            doubtful += 1
+            if doubtful > _DEFAULTS_MAX:
+                return True
+    return False
+
+
+def defaults_of(block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the default of each column of the old row that has one, given a schema block."""
+    columns = {name: each.default for name, each in (_columns_of(block) or {}).items()}
+    return {name: float(each) if isinstance(each, Decimal) else each for name, each in columns.items()}
 
 
 def key_names(key: bytes | None) -> frozenset[str] | None:

@@ -25,7 +25,11 @@ from foldflight.lift.lifting import lifted_of
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 @target_options
 def functions(target: str, *, as_json: bool, **connection: Any) -> None:
-    """List the functions of TARGET: grpc://host:port, grpc+tls://host:port, or a module (also embedded:module)."""
+    """List the functions of TARGET: grpc://host:port, grpc+tls://host:port, or a module (also embedded:module).
+
+    Nothing is compiled for it: `compiled when hot` is what the methods' code tells. `foldflight check` compiles, and so
+    finds what only the functions that they call, or the types of values, show.
+    """
     reached = connect(target if ":" in target else f"{EMBEDDED}{target}", **connection)
     transport = reached.transport
     listed = transport.infos(look=True)

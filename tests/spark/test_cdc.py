@@ -256,6 +256,7 @@ def test_schema_of_events(classic: Any) -> None:
     lines = [(each and each.encode(),) for table in ("orders", "evolving") for each in values("default-schema", table)]
     with pytest.raises(RejectedError, match=r"none of these events is of the table inv\.none and has a schema block"):
         schema_of(frame, table="inv.none")
+    assert schema_of(frame, table="inv.kinds") == schema_of(frame)
     with pytest.raises(RejectedError, match=r"write 'schema\.kinds'"):
         schema_of(frame, table="kinds")
     with pytest.raises(RejectedError, match="schema_of reads a batch"):

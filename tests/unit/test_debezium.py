@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight.errors import RejectedError
+from foldflight.spark import debeziumjson
 from foldflight.spark.connectvalues import UNAVAILABLE, Words
 from foldflight.spark.debezium import Reader
 from tests.debezium import archive, values
@@ -568,7 +569,10 @@ def test_what_changes_no_row_is_skipped(message: Any) -> None:
 @pytest.mark.parametrize(
     ("message", "options", "said"),
     [
-        (event("t"), {}, "the operation of an event is t, which is not one of c, r, u, d"),
+        (event("t"), {}, "the operation of an event is t, which is not one of c, r, u, d; it empties the table"),
+        (event("x"), {}, "the operation of an event is x, which is not one of c, r, u, d; remove such events"),
+        ({"x": 5, "__op": "t", "__lsn": 1}, {"keys": ("x",)}, "the operation of an event is t"),
+        (event("c", after={"x": 1}, source=None), {"table": "inv.t"}, "does not name its table, so it is not known"),
         (event("u", after={"x": 1}), {}, "lacks its old row, before; .*REPLICA IDENTITY FULL.*keys="),
         (event("c"), {}, "lacks its new row, after"),
         (event("d"), {"keys": ("x",)}, "lacks its old row"),
@@ -586,7 +590,11 @@ def test_what_changes_no_row_is_skipped(message: Any) -> None:
         ({"data": [{"x": 5}], "type": "INSERT"}, {}, "Flink's canal-json: let Flink write debezium-json"),
         ({"x": 5, "__op": "c"}, {"keys": ("x",)}, "no position in the log"),
         ({"x": 5, "op": "m", "__op": "c"}, {}, "flattened"),
-        ({"x": 5, "__op": "c", "__lsn": 1}, {"keys": ("x",), "table": "inv.t"}, "name its table; add table"),
+        (
+            {"x": 5, "__op": "c", "__lsn": 1},
+            {"keys": ("x",), "table": "inv.t"},
+            "name its table.*add table to add.fields",
+        ),
         ({"x": 5, "id": 1, "status": "new", "event_count": 2}, {"keys": ("x",)}, "does not say whether it deletes"),
         ('{"op": "c", "after": {"x": 1e99999999999999999999}}', {}, "too large an exponent"),
         (event("c", after={"y": 1, "X_": 2}), {}, "lacks the column x; .*missing='null'"),
@@ -710,6 +718,37 @@ def test_flattened_events_of_other_tables_are_left_out() -> None:
         {"x": 4, "__op": "c", "__lsn": 4, "__table": "t", "__schema": "inv"},
     ]
     assert [row["x"] for row in rows(reader({"x": pa.int64()}, keys=("x",), table="inv.t"), events)] == [1, 4]
+
+
+def test_rows_that_are_none_without_msgspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package is optional; without it such an event was an error of Python."""
+    monkeypatch.setattr(debeziumjson, "_MSGSPEC", None)
+    with pytest.raises(RejectedError, match="the row of an event is not an object"):
+        rows(reader({"x": pa.int64()}), [event("c", after=[1])])
+
+
+@pytest.mark.parametrize("is_flattened", [False, True])
+@pytest.mark.parametrize(
+    ("table", "source", "is_read"),
+    [
+        ("inv.t", {"db": "shop", "schema": "inv", "table": "t"}, True),
+        ("shop.inv.t", {"db": "shop", "schema": "inv", "table": "t"}, True),
+        ("shop.t", {"db": "shop", "schema": "inv", "table": "t"}, False),
+        ("inv.t", {"db": "shop", "schema": "other", "table": "t"}, False),
+        ("inv.t", {"db": "inv", "schema": None, "table": "t"}, True),
+        ("inv.t", {"db": "inv", "table": "at"}, False),
+        ("v.t", {"schema": "inv", "table": "t"}, False),
+        ("shop.inv.t", {"schema": "inv", "table": "t"}, True),
+        ("other.inv.t", {"db": "shop", "schema": "inv", "table": "t"}, False),
+    ],
+)
+def test_tables_are_named_alike(table: str, source: dict[str, Any], is_read: bool, is_flattened: bool) -> None:
+    """By schema or database or both, in whole events and in flattened ones."""
+    place = {"lsn": 1, **source}
+    message = event("c", after={"x": 1}, source=place)
+    if is_flattened:
+        message = {"x": 1, "__op": "c", **{f"__{name}": value for name, value in place.items()}}
+    assert len(rows(reader({"x": pa.int64()}, keys=("x",), table=table), [message])) == is_read
 
 
 def test_binary_logs_are_ordered_by_their_numbers() -> None:

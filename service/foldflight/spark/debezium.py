@@ -42,6 +42,7 @@ from foldflight.spark.connectvalues import (
     decoder,
 )
 from foldflight.spark.debeziumjson import UNPARSED, ParseEvent, event_parser, row_values
+from foldflight.spark.debeziumkinds import FLATTENED, ROW_KINDS, SKIPPED, changes_no_row, check_operation, is_of
 from foldflight.spark.dialects import of_event
 from foldflight.spark.replicaidentity import OldRows, defaults_of, has_own_values
 from foldflight.spark.rowkinds import kind_column
@@ -69,14 +70,10 @@ _SEQUENCE: Final = "debezium_sequence"
 _DELETED: Final = "debezium_deleted"
 _UNSENT: Final = "debezium_unsent"
 _OF_KEYS: Final = (_SEQUENCE, _DELETED, _UNSENT)
-_KINDS: Final = {"c": "+I", "r": "+I", "u": "+U", "d": "-D"}
-_FLATTENED: Final = frozenset({"__op", "__deleted"})  # only flattened events have them, beside columns of any names
 _PAYLOAD: Final = b',"payload":'
-_SOURCE: Final = ("schema", "table", "db", "lsn", "file", "pos", "row")  # what `_is_of` and `_position` read
-_NO_ENVELOPE: Final = _FLATTENED | {"schema"}
+_SOURCE: Final = ("schema", "table", "db", "lsn", "file", "pos", "row")  # what `is_of` and `_position` read
+_NO_ENVELOPE: Final = FLATTENED | {"schema"}
 _UNPARSED: Final = object()  # an event that is left to `json`
-_TRANSACTION: Final = frozenset({"status", "id", "event_count", "data_collections"})
-_NO_ROWS: Final = frozenset({"m"})  # messages of PostgreSQL's pg_logical_emit_message
 _WHOLE_ROWS: Final = "let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)"
 _SCHEMAS_MAX: Final = 1000  # schema blocks kept in memory; a topic has one for each version of its table
 _SHOWN_CHARS: Final = 80
@@ -182,7 +179,7 @@ def from_debezium(
             df, ("op", "before", "after"), "give the schema of the table to read JSON, or select('payload.*')"
         )
         events = df.where(sf.col("op").isNotNull() | sf.col("before").isNotNull() | sf.col("after").isNotNull())
-        return split_changes(events, op="op", before="before", after="after", row_kinds=_KINDS, ignored=_NO_ROWS)
+        return split_changes(events, op="op", before="before", after="after", row_kinds=ROW_KINDS, ignored=SKIPPED)
     decoded = {} if _VALUE in df.columns or not {*_ENVELOPE} <= {*df.columns} else _row_types(df)
     if decoded:
         df = _as_json(df)
@@ -271,15 +268,12 @@ def schema_of(events: DataFrame, *, table: str | None = None) -> st.StructType:
     if events.isStreaming:
         raise RejectedError("SIGNATURE", "schema_of reads a batch: take a sample of the events by spark.read")
     text = sf.col(_VALUE).cast("string")
-    name = sf.concat_ws(
-        ".",
-        sf.coalesce(*(sf.get_json_object(text, f"$.payload.source.{part}") for part in ("schema", "db"))),
-        sf.get_json_object(text, "$.payload.source.table"),
-    )
+    parts = (sf.get_json_object(text, f"$.payload.source.{part}") for part in ("db", "schema", "table"))
+    name = sf.concat_ws(".", *parts)
     blocks = events.select(sf.get_json_object(text, "$.schema").alias("block"), name.alias("name"))
     blocks = blocks.where("block IS NOT NULL AND get_json_object(block, '$.fields') IS NOT NULL")
     if table is not None:
-        blocks = blocks.where(sf.col("name") == table)
+        blocks = blocks.where((sf.col("name") == table) | sf.col("name").endswith(f".{table}"))
     has_time = hasattr(st, "TimeType") and tuple(map(int, events.sparkSession.version.split(".")[:2])) >= (4, 1)
     found: dict[str, st.DataType] = {}
     for block in blocks.select("block").distinct().limit(_SCHEMAS_MAX).collect():
@@ -632,7 +626,8 @@ class Reader:
             plan = self._plan(block)
         if self.table is not None:  # tombstones do not name their tables, except in the schema block of the key
             name = block.get("name") if isinstance(block, dict) else None
-            if not (isinstance(name, str) and f".{name}".endswith(f".{self.table}.Key")):
+            stem = name.removesuffix(".Key").partition(".")[2] if isinstance(name, str) else ""  # without the prefix
+            if not stem or not is_of(self.table, {"table": stem}):
                 return None
         if len(self.keys) == 1 and key is not None and not isinstance(key, dict | list):
             key = {self.keys[0]: key}
@@ -649,24 +644,18 @@ class Reader:
         if not isinstance(event, dict):
             raise _refused(f"an event is not an object: {_text_of(messages.values[place].as_py())}")
         op, source = event.get("op"), event.get("source")
-        if op is None or not _FLATTENED.isdisjoint(event):
+        if op is None or not FLATTENED.isdisjoint(event):
             yield from self._without_op(event, plan, offset, messages.values[place].as_py())
             return
-        if self.table is not None and not _is_of(self.table, source):
+        if op in SKIPPED or (self.table is not None and not is_of(self.table, source)):
             return
-        if op in _NO_ROWS:
-            return
-        if op not in _KINDS:
-            raise _refused(
-                f"the operation of an event is {op}, which is not one of {', '.join(_KINDS)}; remove such events from "
-                "the input, or start again from a snapshot"
-            )
+        check_operation(op)
         before, after = event.get("before"), event.get("after")
         if self.keys:
             given = before if op == "d" else after
             if given is None:
                 raise _refused(f"an event lacks its {'old' if op == 'd' else 'new'} row; its operation is {op}")
-            yield _Change(_KINDS[op], given, plan, _position(source, offset), is_deleted=op == "d")
+            yield _Change(ROW_KINDS[op], given, plan, _position(source, offset), is_deleted=op == "d")
             return
         if op in ("u", "d"):
             if before is None:
@@ -682,7 +671,7 @@ class Reader:
         if op != "d":
             if after is None:
                 raise _refused("an event lacks its new row, after")
-            yield _Change(_KINDS[op], after, plan)
+            yield _Change(ROW_KINDS[op], after, plan)
 
     def _is_invented(self, before: Any, plan: _Plan, messages: _Messages, place: int) -> bool:
         """Return whether the old row of a delete may hold the key only, and values of the connector."""
@@ -696,10 +685,7 @@ class Reader:
 
     def _without_op(self, event: Event, plan: _Plan, offset: int, value: bytes) -> Iterator[_Change]:
         """Yield what an event does that is no envelope: a flattened event, or one that changes no row."""
-        names = set(event)
-        is_heartbeat = names in ({"ts_ms"}, {"ts_ms", "ts_us", "ts_ns"})
-        is_schema_change = "source" in names and not names.isdisjoint({"ddl", "tableChanges"})
-        if names.isdisjoint(_FLATTENED) and (is_heartbeat or names >= _TRANSACTION or is_schema_change):
+        if changes_no_row(event):
             return
         if tool := of_event(event):
             raise _refused(f"an event is not of Debezium, {tool}: {_text_of(value)}")
@@ -710,20 +696,18 @@ class Reader:
             )
         removed = {"true": True, "false": False, None: None}.get(event.get("__deleted"))
         op = event.get("__op")
+        if op is not None:
+            check_operation(op)
         is_deleted = op == "d" if op is not None else removed
         if is_deleted is None:
             raise _refused(
                 "a flattened event does not say whether it deletes its row; set add.fields=op,lsn and "
                 f"delete.tombstone.handling.mode=rewrite: {_text_of(value)}"
             )
-        names_of_source = ("lsn", "file", "pos", "row", "schema", "table")
+        names_of_source = ("lsn", "file", "pos", "row", "db", "schema", "table")
         source = {name: event.get(f"__{name}", event.get(f"__source_{name}")) for name in names_of_source}
-        if self.table is not None:
-            if source["table"] is None:
-                raise _refused(f"a flattened event does not name its table; add table to add.fields: {_text_of(value)}")
-            said = ".".join(part for part in (source["schema"], source["table"]) if part)
-            if self.table != said and not self.table.endswith(f".{said}"):
-                return
+        if self.table is not None and not is_of(self.table, source):
+            return
         yield _Change("-D" if is_deleted else "+U", event, plan, _position(source, offset), is_deleted)
 
     def _row(self, row: Any, plan: _Plan, names: Sequence[str], unsent: list[str] | None = None) -> Row:
@@ -816,7 +800,7 @@ class Reader:
                 ) from None
             raise _refused(f"an event is not JSON ({error}): {_text_of(value)}") from None
         if not (isinstance(event, dict) and set(event) == {"schema", "payload"}):
-            if isinstance(event, dict) and "payload" in event and event.keys().isdisjoint({"op", *_FLATTENED}):
+            if isinstance(event, dict) and "payload" in event and event.keys().isdisjoint({"op", *FLATTENED}):
                 return event["payload"], self._plan(event.get("schema"))
             return event, self._undescribed
         plan = self._plan(event["schema"])
@@ -880,15 +864,6 @@ def _json(text: bytes) -> Any:
 
 def _not_json(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON")
-
-
-def _is_of(table: str, source: Any) -> bool:
-    """Return whether an event is of a table, which is named with its schema, its database, or both."""
-    if not isinstance(source, dict):
-        return False
-    name = source.get("table")
-    schema, database = source.get("schema"), source.get("db")
-    return table in (f"{schema}.{name}", f"{database}.{name}" if schema is None else "", f"{database}.{schema}.{name}")
 
 
 def _position(source: Any, offset: int) -> Row:

@@ -56,5 +56,7 @@ def event_parser(columns: Sequence[str], source: Sequence[str]) -> ParseEvent | 
 
 def row_values(row: Any) -> tuple[Any, ...]:
     """Return the values of a row of a parsed event. Raises TypeError for what is no such row."""
+    if _MSGSPEC is None:
+        raise TypeError("without msgspec no events are parsed to rows")
     values: tuple[Any, ...] = _MSGSPEC.structs.astuple(row)
     return values

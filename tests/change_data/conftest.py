@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.change_data.broker import private_broker
-from tests.change_data.source import SERVER, Engine, Source
+from tests.change_data.modes import MODES, WAYS
+from tests.change_data.source import SERVER, Source
+from tests.change_data.workload import BEFORE
 from tests.maven import MISSING, client
 from tests.postgres import MISSING as NO_POSTGRES
 from tests.postgres import private_postgres, programs
 from tests.spark_process import SparkProcess, spark_process
 
 HERE = Path(__file__).parent
-ENGINES = {"defaults": Engine()}
+ENGINES = {name: mode.engine for name, mode in MODES.items()} | WAYS
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +39,7 @@ def source(parts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[So
         private_broker() as broker,
         closing(Source(url, folder, broker, ENGINES)) as source,
     ):
-        source.run([(HERE / "schema.sql").read_text()])
+        source.run([(HERE / "schema.sql").read_text(), *BEFORE])
         with source.connected():
             yield source
 

@@ -3,8 +3,8 @@
     python connector.py SETTINGS.json
 
 The settings name the broker, the topics to create, and the properties of each engine. The producer is that of Kafka, in
-the same virtual machine. Each row of the table `marker` is printed, `engine number`, when all events before it are in
-Kafka. The program ends at the end of its input.
+the same virtual machine. Each row of the table `marker` is written to the errors, `engine number`, when all events
+before it are in Kafka. The program ends at the end of its input.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ import jpype  # noqa: E402
 
 HashMap = jpype.JClass("java.util.HashMap")
 ProducerRecord = jpype.JClass("org.apache.kafka.clients.producer.ProducerRecord")
+
+
+def say(engine: str, what: object) -> None:
+    """Write a line, in one piece: the engines have threads, and the log of the virtual machine goes to the output."""
+    os.write(sys.stderr.fileno(), f"{engine} {what}\n".encode())
 
 
 def properties(more: dict[str, Any]) -> Any:
@@ -79,7 +84,7 @@ class ToKafka(BasePythonChangeHandler):
         for topic, key, _ in sent:
             if str(topic).endswith(".marker") and key is not None:
                 read = json.loads(str(key))
-                print(self.name, read.get("payload", read)["id"], flush=True)
+                say(self.name, read.get("payload", read)["id"])
 
 
 def main() -> None:
@@ -91,7 +96,7 @@ def main() -> None:
             try:
                 running.run()
             finally:
-                print(name, "ended", flush=True)
+                say(name, "ended")
 
         threading.Thread(target=run, daemon=True).start()
     sys.stdin.read()

@@ -54,7 +54,7 @@ class Source:
 
         self.url, self.broker = url, broker
         self._folder, self._engines = folder, engines
-        self._connection = psycopg.connect(url, autocommit=True, options="-c timezone=UTC")
+        self._connection = psycopg.connect(url, autocommit=True, options="-c timezone=UTC -c intervalstyle=iso_8601")
         self._marks: dict[str, int] = defaultdict(lambda: -1)
         self._said: queue.Queue[tuple[str, str]] = queue.Queue()
         self._printed: list[str] = []
@@ -104,8 +104,8 @@ class Source:
                 [str(python), str(HERE / "connector.py"), str(self._folder / "settings.json")],
                 cwd=self._folder,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
+                stdout=log,
+                stderr=subprocess.PIPE,
                 text=True,
             ) as process,
         ):
@@ -131,8 +131,8 @@ class Source:
             raise AssertionError(f"{self._mark} is missing of {dict(self._marks)}:\n{self._log()}")
 
     def _listen(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
+        assert process.stderr is not None
+        for line in process.stderr:
             parts = line.split()
             if len(parts) == 2 and parts[0] in self._engines:
                 self._said.put((parts[0], parts[1]))
@@ -141,7 +141,7 @@ class Source:
         self._said.put(("the program", "ended"))
 
     def _log(self) -> str:
-        return "".join(self._printed) + (self._folder / "connector.log").read_text()[-5000:]
+        return "".join(self._printed) + (self._folder / "connector.log").read_text()[-3000:]
 
     def _properties(self, name: str, engine: Engine) -> dict[str, str]:
         from psycopg.conninfo import conninfo_to_dict

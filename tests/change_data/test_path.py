@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import duckdb
 import pytest
 
 from tests.change_data import jobs
-from tests.change_data.source import Source
+from tests.change_data.modes import WAYS
+from tests.change_data.source import HERE, Source
+from tests.change_data.workload import ORDERS, both
 from tests.maven import MISSING, client
 from tests.postgres import MISSING as NO_POSTGRES
 from tests.postgres import programs
-from tests.spark_process import SparkProcess
+from tests.spark_process import SparkProcess, spark_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.together]
 
 TOTALS = "SELECT customer, sum(amount), count(*), max(ordered) FROM {} GROUP BY customer"
-INSERT = "INSERT INTO inv.orders (id, customer, amount, ordered, due) VALUES "
-PHASES: list[list[str | list[str]]] = [
-    [f"{INSERT} (1, 'north', 10.25, '2025-01-31 10:00', null), (2, 'south', -7.5, '2025-02-01 00:00:00.000001', null)"],
-    ["UPDATE inv.orders SET customer = 'south' WHERE id = 1", "DELETE FROM inv.orders WHERE id = 2"],
-    [["UPDATE inv.orders SET id = 7, amount = 0.01", f"{INSERT} (8, 'east', 99999999.99, '1969-12-31', '2025-02-28')"]],
-    ["DELETE FROM inv.orders WHERE customer = 'south'"],
+INSERT = f"INSERT INTO TABLE {ORDERS}"
+PHASES: list[list[str]] = [
+    both(
+        [
+            f"{INSERT} (101, 'path', 10.25, 1, NULL, '2025-01-31 10:00', NULL, NULL, NULL)",
+            f"{INSERT} (102, 'south', -7.5, 1, NULL, '2025-02-01 00:00:00.000001', NULL, NULL, NULL)",
+        ],
+        "orders",
+        "orders_key",
+    ),
+    both(
+        ["UPDATE TABLE SET customer = 'south' WHERE id = 101", "DELETE FROM TABLE WHERE id = 102"],
+        "orders",
+        "orders_key",
+    ),
+    both(
+        [
+            "UPDATE TABLE SET id = 107, amount = 0.01 WHERE id = 101",
+            f"{INSERT} (108, 'far', 99999999.99, 1, NULL, '1969-12-31', NULL, '2025-02-28', NULL)",
+        ],
+        "orders",
+        "orders_key",
+    ),
+    both(["DELETE FROM TABLE WHERE customer = 'south'"], "orders", "orders_key"),
 ]
 
 
@@ -43,3 +64,33 @@ def test_a_table_follows_a_database(source: Source, spark: SparkProcess, tmp_pat
         with duckdb.connect(str(file), read_only=True) as connection:
             found = connection.execute("SELECT customer, amount, orders, last FROM totals").fetchall()
         assert sorted(found) == sorted(source.ask(TOTALS.format("inv.orders")))
+
+
+@pytest.mark.parametrize("table", ["orders", "orders_key"])
+@pytest.mark.parametrize("way", ["defaults", "payload", *WAYS])
+def test_ways_through_kafka(source: Source, spark: SparkProcess, way: str, table: str) -> None:
+    """Topics of several partitions and aborted transactions change nothing; with keys, old rows need not be whole."""
+    keys = "id" if table == "orders_key" else None
+    found = spark.ask(jobs.totals_in_batch, source.broker, f"{way}.inv.{table}", keys)
+    assert sorted(found) == sorted(source.ask(TOTALS.format(f"inv.{table}")))
+
+
+def test_aborted_events_are_there(source: Source, spark: SparkProcess) -> None:
+    """Without `kafka.isolation.level` Spark reads what transactions aborted, so the option is needed."""
+    found = spark.ask(jobs.totals_in_batch, source.broker, "aborted.inv.orders", None, isolation="read_uncommitted")
+    (rows,) = (orders for customer, _, orders, _ in found if customer == "north")
+    assert source.ask("SELECT 2 * count(*) FROM inv.orders WHERE customer = 'north'") == [(rows,)]
+
+
+@pytest.mark.parametrize("point", jobs.POINTS)
+def test_a_driver_that_is_killed(source: Source, tmp_path: Path, point: str) -> None:
+    """The next driver goes on, and the table has each epoch once."""
+    file, folder = tmp_path / "totals.duckdb", tmp_path / "spark"
+    arguments = (source.broker, "payload.inv.orders", f"duckdb://{file}?table=totals", tmp_path / "checkpoint")
+    with spark_process(folder, HERE / "jars-spark.txt") as driver, pytest.raises(BrokenProcessPool):
+        driver.ask(jobs.orders_to_table, *arguments, kill=point)
+    with spark_process(folder, HERE / "jars-spark.txt") as driver:
+        driver.ask(jobs.orders_to_table, *arguments)
+    with duckdb.connect(str(file), read_only=True) as connection:
+        found = connection.execute("SELECT customer, amount, orders, last FROM totals").fetchall()
+    assert sorted(found) == sorted(source.ask(TOTALS.format("inv.orders")))

@@ -89,7 +89,11 @@ class _Scalar(StateSerializer):
         self._is_kept = is_kept or arrow in (pa.float64(), pa.binary(), pa.timestamp("us"))
 
     def keeps(self, values: Sequence[Any]) -> bool:
-        return self._is_kept and self.exact is not None and set(map(type, values)) <= self.exact
+        return self.keeps_types(set(map(type, values)))
+
+    def keeps_types(self, types_: set[type]) -> bool:
+        """Return whether values of these types certainly come back as they are."""
+        return self._is_kept and self.exact is not None and types_ <= self.exact
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
         if is_json(self.arrow):
@@ -385,6 +389,9 @@ class ViewSerializer(StateSerializer):
         return ViewSerializer(None if self.is_list else self.key.zoned(), self.value.zoned())
 
     def keeps(self, values: Sequence[Any]) -> bool:
+        if set(map(type, values)) == {PlainMap}:  # most are
+            entries = itertools.chain.from_iterable(map(dict.values, values))
+            return _keeps(self.key, itertools.chain.from_iterable(values)) and _keeps(self.value, entries)
         keys: list[Any] = []
         items: list[Any] = []
         for value in values:
@@ -557,6 +564,13 @@ class ViewSerializer(StateSerializer):
         if not self._has_normal_keys:
             keys = list(map(normal_key, keys))
         return keys, self.value.from_arrow(columns[1]), columns[2], (offsets - first).tolist()
+
+
+def _keeps(serializer: StateSerializer, values: Iterable[Any]) -> bool:
+    """Return what `keeps` returns, without a list of many scalars, of which the types are enough."""
+    if isinstance(serializer, _Scalar):
+        return serializer.keeps_types(set(map(type, values)))
+    return serializer.keeps(list(values))
 
 
 _EntriesOf: TypeAlias = tuple[list[Any], list[Any], pa.BooleanArray, list[int]]

@@ -4,8 +4,9 @@
 # Guess: the feed has one update_preimage and one update_postimage for the row that the predicate selects, or nothing.
 # Seen with deltalake 1.6.6: if the update changes at least one row, the feed has the changed rows only (an updated row that stays as it
 # was is left out). If it changes none, no change file is written, and the feed is made from the added and the removed file: rows that
-# the predicate never selected are inserted and deleted. The inserts come before the deletes, in one version, so a reader that keeps
-# the last change of each key ends with an empty table. MERGE writes the pre- and postimage in the same case.
+# the predicate never selected are inserted and deleted. All have one version, and whether the inserts or the deletes come first
+# differs from run to run, so a reader that keeps the last change of each key may end with an empty table. MERGE writes the pre- and
+# postimage in the same case.
 set -euo pipefail
 
 folder=$(mktemp -d)
@@ -42,6 +43,6 @@ print("none changes, by MERGE:", merged)
 
 assert sorted(one_of_two) == [("update_postimage", 2, 30), ("update_preimage", 2, 20)]
 everything = [(1, 10), (2, 20), (3, 30)]
-assert none == [("insert", *row) for row in everything] + [("delete", *row) for row in everything]
+assert sorted(none) == [(kind, *row) for kind in ("delete", "insert") for row in everything]
 assert sorted(merged) == [("update_postimage", 3, 30), ("update_preimage", 3, 30)]
 PYTHON

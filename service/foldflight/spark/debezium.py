@@ -123,7 +123,7 @@ def from_debezium(
 
     PostgreSQL sends whole old rows only after `ALTER TABLE ... REPLICA IDENTITY FULL`. Without it the old row of a
     delete has its key, and in the other columns NULL, zero, an empty text, or their DEFAULT. A delete whose old row may
-    be one fails the query. Kafka's `key` in the input and the schema block in the events tell this best; an honest row
+    be one fails the query, if `schema` is given. Kafka's `key` in the input and the schema block in the events tell this best; an honest row
     may look so, too, and passes with `replica_identity="full"`.
 
     Args:

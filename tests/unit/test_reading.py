@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import decimal
-import enum
 import random
 import re
 from dataclasses import dataclass, field
@@ -18,15 +17,6 @@ from foldflight.fold.aggregate.reading import Reading
 from foldflight.testing import run_epochs, run_over
 
 KEY = bytes(32)
-
-
-class Kind(enum.IntEnum):
-    LOW = 1
-    HIGH = 2
-
-
-class Name(enum.StrEnum):
-    ANN = "ann"
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
@@ -72,27 +62,12 @@ class DecimalAsText(Last):
 
 
 @udaf(input_types=["BIGINT"], result_type="STRING")
-class IntEnumAsText(Last):
+class BoolAsText(Last):
     def create_accumulator(self) -> int:
         return 0
 
     def of(self, value: int) -> Any:
-        return Kind(value % 2 + 1)
-
-
-@udaf(input_types=["BIGINT"], result_type="STRING")
-class BoolAsText(IntEnumAsText):
-    def of(self, value: int) -> Any:
         return value > 0
-
-
-@udaf(input_types=["BIGINT"], result_type="STRING")
-class StrEnumAsText(Last):
-    def create_accumulator(self) -> str:
-        return ""
-
-    def of(self, value: int) -> Any:
-        return Name.ANN if value > 0 else "bob"
 
 
 @udaf(input_types=["BIGINT"], result_type="STRING")
@@ -149,9 +124,7 @@ def call_of(cls: type) -> Any:
     return connect([cls], state_key=KEY)[name]
 
 
-LOSSY = [
-    IntInFloat, IntAsText, DecimalAsText, IntEnumAsText, BoolAsText, StrEnumAsText, NumpyAsText, Rounded, Pickled
-]  # fmt: skip
+LOSSY = [IntInFloat, IntAsText, DecimalAsText, BoolAsText, NumpyAsText, Rounded, Pickled]
 
 
 @pytest.mark.parametrize("cls", LOSSY, ids=lambda cls: cls.__name__)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections import Counter, defaultdict
+import enum
+from collections import Counter, OrderedDict, defaultdict
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
+import pyarrow as pa
 import pytest
 
 from foldflight.functions.types.serializer import Untyped, serializer_of_annotation, serializer_of_type
@@ -144,3 +146,97 @@ def test_numbers_out_of_range_are_overflow_by_their_number(value: Any, type_: st
     with pytest.raises(CastError) as caught:
         serializer_of_type(parse_type(type_)).to_arrow([value])
     assert caught.value.code == code
+
+
+class Kind(enum.IntEnum):
+    LOW = 1
+
+
+class Name(enum.StrEnum):
+    ANN = "ann"
+
+
+class Money(int):
+    def __add__(self, other: int) -> Money:
+        return Money(int(self) + 2 * other)
+
+
+class Rows(list[int]):
+    pass
+
+
+class Chosen(set[int]):
+    pass
+
+
+class Pair(NamedTuple):
+    least: int
+    most: int
+
+
+class Deeper(Inner):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "restored"),
+    [
+        (int, Kind.LOW, "int"),
+        (float, Kind.LOW, "int"),
+        (Decimal, Kind.LOW, "int"),
+        (str, Name.ANN, "str"),
+        (int, Money(3), "int"),
+        (list[int], Rows([1]), "list"),
+        (list[int], [Kind.LOW], "int"),
+        (set[int], Chosen({1}), "set"),
+        (dict[str, int], OrderedDict(a=1), "dict"),
+        (dict[str, int], {Name.ANN: 1}, "str"),
+        (tuple[int, int], Pair(1, 2), "tuple"),
+        (tuple[int, ...], Pair(1, 2), "tuple"),
+        (Inner, Deeper(1, []), "Inner"),
+    ],
+)
+def test_values_that_would_come_back_as_another_class(annotation: Any, value: Any, restored: str) -> None:
+    """A class that is derived from the annotated one has other methods: rows after a barrier would meet those."""
+    wanted = f"would be restored as {restored}, whose methods are others; convert it to {restored}, or annotate "
+    with pytest.raises(CastError, match=wanted) as raised:
+        serializer_of_annotation(annotation).to_arrow([None, value])
+    assert (raised.value.index, raised.value.code) == (1, "RESULT_TYPE")
+
+
+@pytest.mark.parametrize("annotation", [Kind, Money, Rows, OrderedDict, OrderedDict[str, int]])
+def test_annotated_classes_are_pickled(annotation: Any) -> None:
+    """What the error advises: with such an annotation the state is a pickle, which restores the class."""
+    with pytest.raises(Untyped):
+        serializer_of_annotation(annotation)
+
+
+@pytest.mark.parametrize(
+    ("type_", "exact", "finer"),
+    [
+        (pa.timestamp("ms"), datetime.datetime(2024, 1, 1, microsecond=7000), 7001),
+        (pa.timestamp("s"), datetime.datetime(2024, 1, 1), 1),
+        (pa.timestamp("ms", "UTC"), datetime.datetime(2024, 1, 1, tzinfo=UTC), 1),
+        (pa.time32("ms"), datetime.time(1, microsecond=7000), 7001),
+        (pa.time32("s"), datetime.time(1), 1),
+        (pa.duration("ms"), datetime.timedelta(microseconds=-7000), datetime.timedelta(microseconds=1)),
+        (pa.duration("s"), datetime.timedelta(1), datetime.timedelta(microseconds=1)),
+    ],
+    ids=str,
+)
+def test_times_that_are_finer_than_their_state(type_: pa.DataType, exact: Any, finer: Any) -> None:
+    """A state in seconds or milliseconds refuses microseconds, which Arrow cuts off."""
+    other = exact + finer if isinstance(finer, datetime.timedelta) else exact.replace(microsecond=finer)
+    for wanted, one, two in ((type_, exact, other), (pa.list_(type_), [exact], [exact, other])):
+        serializer = serializer_of_type(wanted)
+        assert serializer.from_arrow(serializer.to_arrow([one, None])) == [one, None]
+        with pytest.raises(CastError, match=r"is finer than .*, which would lose its fraction") as raised:
+            serializer.to_arrow([one, two])
+        assert (raised.value.index, raised.value.code) == (1, "RESULT_TYPE")
+
+
+def test_large_floats_of_16_bits_are_overflows() -> None:
+    """Arrow makes them infinite."""
+    with pytest.raises(CastError, match="does not fit") as raised:
+        serializer_of_type(pa.float16()).to_arrow([1.5, 1e6])
+    assert (raised.value.index, raised.value.code) == (1, "OVERFLOW")

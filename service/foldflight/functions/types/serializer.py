@@ -87,6 +87,7 @@ class _Scalar(StateSerializer):
         kinds = pa.types
         is_kept = kinds.is_integer(arrow) or kinds.is_boolean(arrow) or kinds.is_string(arrow) or kinds.is_date32(arrow)
         self._is_kept = is_kept or arrow in (pa.float64(), pa.binary(), pa.timestamp("us"))
+        self._ticks = _MICROSECONDS.get(arrow.unit, 0) if kinds.is_temporal(arrow) and hasattr(arrow, "unit") else 0
 
     def keeps(self, values: Sequence[Any]) -> bool:
         return self.keeps_types(set(map(type, values)))
@@ -102,7 +103,9 @@ class _Scalar(StateSerializer):
             values = [self._exact(index, value) for index, value in enumerate(values)]
         if pa.types.is_timestamp(self.arrow) or pa.types.is_time(self.arrow):
             self._check_zones(values)
-        if self.arrow == pa.float32():  # Arrow would make large numbers infinite
+        if self._ticks:
+            self._check_fractions(values)
+        if self.arrow in (pa.float16(), pa.float32()):  # Arrow would make large numbers infinite
             return cast_results(values, self.arrow)
         try:
             return pa.array(values, self.arrow)
@@ -126,6 +129,17 @@ class _Scalar(StateSerializer):
                 remedy = "" if zoned else '; annotate Annotated[datetime, "TIMESTAMPTZ"]'
                 raise CastError(index, "RESULT_TYPE", f"{_shown(value)} {wrong}, unlike {self.arrow}{remedy}")
 
+    def _check_fractions(self, values: Sequence[Any]) -> None:
+        # Arrow would cut off what is finer than the unit.
+        for index, value in enumerate(values):
+            if value is None:
+                continue
+            finer = value.microseconds if isinstance(value, datetime.timedelta) else value.microsecond
+            if finer % self._ticks:
+                wrong = f"{_shown(value)} is finer than {self.arrow}, which would lose its fraction"
+                remedy = "round it, or annotate a type in microseconds"
+                raise CastError(index, "RESULT_TYPE", f"{wrong}; {remedy}")
+
     def _exact(self, index: int, value: Any) -> Any:
         if isinstance(value, np.generic):
             value = value.item()
@@ -134,6 +148,7 @@ class _Scalar(StateSerializer):
             raise CastError(index, "RESULT_TYPE", f"{_shown(value)} has nanoseconds, which {self.arrow} would lose")
         if type(value) in self.exact:
             return value
+        self._check_plain(index, value)
         if pa.types.is_floating(self.arrow) and isinstance(value, int):
             try:
                 return float(value)
@@ -143,14 +158,39 @@ class _Scalar(StateSerializer):
             return decimal.Decimal(value)
         if pa.types.is_date(self.arrow) and isinstance(value, datetime.datetime):
             raise CastError(index, "RESULT_TYPE", f"{_shown(value)} has a time, which {self.arrow} would lose")
-        for accepted in self.exact:  # Subclasses (an IntEnum, or a bool for an int) are converted to the exact type.
-            if accepted is not type(None) and isinstance(value, accepted):
-                cast_to: Callable[[Any], Any] = accepted
-                return cast_to(value) if accepted in (int, float, str, bytes) else value
+        if isinstance(value, tuple(self.exact)):  # bool in a field of integers, or a time of pandas
+            return int(value) if isinstance(value, int) else value
         raise CastError(index, "RESULT_TYPE", f"{_shown(value)} does not fit {self.arrow}")
+
+    def _check_plain(self, index: int, value: Any) -> None:
+        """Raise CastError for a value of a class that is derived from one of Python, such as an IntEnum."""
+        base = next((each for each in _PLAIN if isinstance(value, each)), None)
+        if base is not None and type(value) not in _PLAIN and not type(value).__module__.startswith("pandas."):
+            raise CastError(index, "RESULT_TYPE", _other_class(value, base))
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         return to_python(array)
+
+
+_MICROSECONDS: Final = {"s": 1_000_000, "ms": 1000}
+_PLAIN: Final = (
+    *(bool, int, float, str, bytes, decimal.Decimal),
+    *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
+)
+
+
+def _other_class(value: Any, restored: type) -> str:
+    """Return the message for a value that would come back as one of another class."""
+    return (
+        f"{_shown(value)} would be restored as {restored.__name__}, whose methods are others; convert it to "
+        f"{restored.__name__}, or annotate {type(value).__name__}"
+    )
+
+
+def _is_of(value: Any, cls: type) -> bool:
+    """Return whether the class of a value is the one that is annotated, or a copy of it."""
+    own = type(value)
+    return own is cls or (own.__module__ == cls.__module__ and own.__qualname__ == cls.__qualname__)
 
 
 def _is_beyond(value: Any, type_: pa.DataType) -> bool:
@@ -309,8 +349,11 @@ class _List(StateSerializer):
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
         for index, value in enumerate(values):
-            if not isinstance(value, self.make) and value is not None:
-                raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is not a {self.make.__name__}")
+            if type(value) is self.make or value is None:
+                continue
+            is_derived = isinstance(value, self.make)
+            wrong = _other_class(value, self.make) if is_derived else f"{_shown(value)} is not a {self.make.__name__}"
+            raise CastError(index, "RESULT_TYPE", wrong)
         offsets = _offsets_of(values)
         items = list(itertools.chain.from_iterable(value for value in values if value is not None))
         # Not `cast`, which leaves NULL members of structs too short.
@@ -355,6 +398,8 @@ class _Map(StateSerializer):
                 wrong = f"{_shown(value)} would be restored as a plain dict, which does not create missing entries"
                 remedy = "annotate its class, as in defaultdict[str, int], or use dict.get or dict.setdefault"
                 raise CastError(index, "RESULT_TYPE", f"{wrong}; {remedy}")
+            if type(value) is not dict:
+                raise CastError(index, "RESULT_TYPE", _other_class(value, dict))
             if None in value:
                 wrong = f"{_shown(value)} has the key None, and keys of maps cannot be NULL"
                 raise CastError(index, "RESULT_TYPE", f"{wrong}; skip NULLs (skip_nulls=True), or use another key")
@@ -840,11 +885,11 @@ def serializer_of_annotation(annotation: Any, owner: type | None = None) -> Stat
     raise Untyped(f"{annotation!r} is not specific enough")
 
 
-def _tuple(fields: Sequence[tuple[str, StateSerializer]]) -> StateSerializer:
+def _tuple(fields: Sequence[tuple[str, StateSerializer]], cls: type = tuple) -> StateSerializer:
     def check(value: Any) -> str | None:
-        if isinstance(value, tuple) and len(value) == len(fields):
-            return None
-        return f"{_shown(value)} is not a tuple of {len(fields)} members"
+        if not isinstance(value, tuple) or len(value) != len(fields):
+            return f"{_shown(value)} is not a tuple of {len(fields)} members"
+        return None if type(value) is tuple or _is_of(value, cls) else _other_class(value, cls)
 
     return _Object(
         fields,
@@ -870,7 +915,7 @@ def _class(cls: type, owner: type | None) -> StateSerializer:
         raise Untyped(f"{cls.__name__} annotates no attribute")
     if hasattr(cls, "_fields"):  # a NamedTuple
         fields = [(name, _attribute(cls, name, hints[name], owner)) for name in cls._fields]
-        named = _tuple(fields)
+        named = _tuple(fields, cls)
         assert isinstance(named, _Object)
         named.make = cls._make  # type: ignore[attr-defined]
         return named
@@ -921,6 +966,8 @@ def _attribute_check(cls: type, names: tuple[str, ...]) -> Callable[[Any], str |
     slots = _slots(cls) - expected
 
     def check(value: Any) -> str | None:
+        if isinstance(value, cls) and not _is_of(value, cls):
+            return _other_class(value, cls)
         held = getattr(value, "__dict__", _NOTHING)
         if slots or held.keys() != expected:
             extra = sorted({*held, *(name for name in slots if hasattr(value, name))} - expected)

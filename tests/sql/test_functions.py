@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as sf
 
 from foldflight import RejectedError, connect, udaf, udf, udtf
-from foldflight.spark import enable, register, sql
+from foldflight.spark import enable, group_by, register, sql
 from foldflight.sql import SqlError
 from tests import scalar_functions
 from tests.spark_sessions import since_spark
@@ -315,7 +317,7 @@ def test_default_values(both: Any) -> None:
     totals = "weighted(v) a, weighted(v, v) b, weighted(v, weight => 3) c"
     assert values(sql(both, f"SELECT {totals} FROM VALUES (1L), (2L) t(v)")) == [(6, 5, 9)]
     assert values(sql(both, f"SELECT k, {totals} FROM VALUES (1, 1L) t(k, v) GROUP BY ROLLUP (k)"))[0][1:] == (2, 1, 3)
-    with pytest.raises(SqlError, match="offset is not the next argument of scaled"):
+    with pytest.raises(SqlError, match="is given offset without factor"):
         sql(both, "SELECT scaled(1, offset => 2)")
     named = "weighted(weight => 3, value => v) a, weighted(weight => v, v) b, weighted(v, weight => 3) c"
     assert values(sql(both, f"SELECT {named} FROM VALUES (1L), (2L) t(v)")) == [(9, 5, 9)]
@@ -327,3 +329,72 @@ def test_default_values(both: Any) -> None:
         sql(both, "SELECT weighted(v, value => 3) FROM VALUES (1) t(v)")
     with pytest.raises(SqlError, match="takes 1 to 2 arguments, and 0 are given"):
         sql(both, "SELECT weighted() FROM VALUES (1) t(v)")
+
+
+@udtf
+def spans(text: str, start: int, width: int = 2, fill: str = ".") -> Iterator[str]:
+    yield (text[start:] + fill * 9)[:width]
+
+
+def test_named_arguments_of_scalar_and_table_functions_in_any_order(both: Any) -> None:
+    """Each name says which argument it is. Calls of functions inside the arguments are evaluated, too."""
+    register(both, connect("embedded:").register(spans, scaled, Weighted))
+    rows = "FROM VALUES (5, 3), (7, 4) t(v, w)"
+    calls = "scaled(factor => w, x => v) a, scaled(factor => 3, x => scaled(offset => v, factor => 1, x => w)) b"
+    assert values(sql(both, f"SELECT {calls} {rows} ORDER BY v")) == [(16, 25), (29, 34)]
+    case = "CASE WHEN v = 5 THEN scaled(factor => w, x => v) ELSE scaled(offset => v, x => 1, factor => w) END"
+    assert values(sql(both, f"SELECT {case} c {rows} ORDER BY v")) == [(11,), (16,)]
+    around = "scaled(factor => weighted(weight => w, value => v), x => 2)"
+    assert values(sql(both, f"SELECT {around} s {rows}")) == [(2 * (15 + 28) + 1,)]
+    within = "weighted(weight => scaled(offset => 0, factor => w, x => 2), value => v)"
+    assert values(sql(both, f"SELECT v, {within} s {rows} GROUP BY v ORDER BY v")) == [(5, 30), (7, 56)]
+    table = "SELECT s.* FROM VALUES ('ab', 1) t(s, n), LATERAL spans(width => 3, start => n, text => s) s"
+    assert values(sql(both, table)) == [("b..",)]
+    literal = (
+        "SELECT s.* FROM VALUES ('ab', 1) t(s, n), LATERAL spans(fill => '-', start => n, width => 3, text => s) s"
+    )
+    assert values(sql(both, literal)) == [("b--",)]
+    view = "SELECT p FROM VALUES ('ab', 1) t(s, n) LATERAL VIEW spans(start => n, text => s) x AS p"
+    assert values(sql(both, view)) == [("b.",)]
+    with pytest.raises(SqlError, match="scaled takes BIGINT for its argument factor, and this is STRING") as refused:
+        sql(both, wrong := f"SELECT scaled(factor => 'a', x => v) {rows}")
+    assert refused.value.start == wrong.index("'a'")
+
+
+@udaf
+class Sessions:
+    """The number of sessions of minutes: a longer gap begins another."""
+
+    def create_accumulator(self) -> list[tuple[int, float]]:
+        return []
+
+    def accumulate(self, rows: list[tuple[int, float]], ts: int, gap_minutes: float = 30) -> None:
+        rows.append((ts, gap_minutes))
+
+    def merge(self, rows: list[tuple[int, float]], other: list[tuple[int, float]]) -> None:
+        rows += other
+
+    def get_value(self, rows: list[tuple[int, float]]) -> int:
+        rows = sorted(rows)
+        return 1 + sum(after[0] - before[0] > after[1] for before, after in itertools.pairwise(rows))
+
+
+def test_an_argument_with_a_default_in_batches_and_sql(both: Any) -> None:
+    """It is a number by name or by position, a column, or left out, in DataFrames as in SQL."""
+    functions = connect("embedded:").register(Sessions)
+    register(both, functions)
+    df = both.sql("SELECT * FROM VALUES (0, 45D), (40, 45D), (90, 45D), (200, 45D) t(ts, gap)")
+    sessions, kept = functions.sessions, {"a": 4, "b": 2, "c": 3, "d": 3}
+    calls = {
+        "a": sessions("ts"),
+        "b": sessions("ts", gap_minutes=60),
+        "c": sessions("ts", 45),
+        "d": sessions("ts", "gap"),
+    }
+    assert group_by(df).agg(**calls).first().asDict() == kept
+    assert group_by(df.withColumn("k", sf.lit(1)), "k").agg(**calls).drop("k").first().asDict() == kept
+    named = "sessions(ts) a, sessions(ts, gap_minutes => 60) b, sessions(ts, 45) c"
+    named += ", sessions(gap_minutes => gap, ts => ts) d"
+    df.createOrReplaceTempView("visits")
+    assert sql(both, f"SELECT {named} FROM visits").first().asDict() == kept
+    assert sql(both, f"SELECT {named} FROM visits GROUP BY ts > 1000").first().asDict() == kept

@@ -122,3 +122,22 @@ def test_edits_know_where_text_comes_from() -> None:
     assert edits.render(whole(text)) == rendered
     assert copy.changes(4)
     assert not edits.changes(5)
+
+
+def test_edits_arrange_ranges() -> None:
+    """Ranges come in another order with their replacements, and each character of the result has an origin."""
+    text = Text("SELECT f(a, g(b)) FROM t")
+    edits = Edits(text)
+    edits.replace(Span(7, 8), "beta")
+    edits.arrange(Span(1, 10), ["long(", Span(5, 9), " + ", Span(3, 4), ")"])
+    rendered = edits.render(whole(text))
+    assert rendered == "SELECT long(g(beta) + a) FROM t"
+    edits.replace(Span(5, 6), "inner")
+    rendered = edits.render(whole(text))
+    assert rendered == "SELECT long(inner(beta) + a) FROM t"
+    assert edits.render(Span(5, 9)) == "inner(beta)"
+    assert edits.origin(whole(text), rendered.rindex("a)")) == text.text.index("a,")
+    assert edits.origin(whole(text), rendered.index("long") + 2) == text.text.index("f(")
+    assert [edits.changes(index) for index in (0, 1, 3, 5, 6, 7, 9)] == [False, True, False, True, False, True, True]
+    edits.replace(Span(1, 10), "x")
+    assert edits.render(whole(text)) == "SELECT x FROM t"

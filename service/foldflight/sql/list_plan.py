@@ -21,7 +21,6 @@ from pyspark.sql import types as st
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import can_widen
-from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.literals import check_known
 from foldflight.spark.columns import spark_name, zone_remedy
 from foldflight.spark.months import interval_text, is_months, months_text
@@ -352,7 +351,7 @@ def _nested_calls(analysis: Analysis, span: Span) -> list[ParsedCall]:
 def given_arguments(
     analysis: Analysis, call: ParsedCall, info: FunctionInfo
 ) -> tuple[tuple[Span, ...], dict[str, Any]]:
-    """Return the arguments of a call that are columns, and the direct arguments: `fraction => 0.9`.
+    """Return the arguments of a call that are columns, in the function's order, and the direct ones: `fraction => 0.9`.
 
     Raises:
         SqlError: For a wrong number of columns, or a direct argument that is not constant.
@@ -384,10 +383,6 @@ def given_arguments(
         if name in literals or index in at:
             raise analysis.text.error(f"{info.signature} is given {name} twice; leave one out", each)
         if is_column:
-            if index != len(at) and info.kind is not FunctionKind.AGGREGATE:
-                raise analysis.text.error(
-                    f"{name} is not the next argument of {info.signature}; give arguments in their order", each
-                )
             at[index] = value
         else:
             literals[name] = _constant(analysis, value)
@@ -431,10 +426,8 @@ def guarded(analysis: Analysis, edits: Edits, span: Span, holds: str) -> str:
         columns, literals = given_arguments(analysis, call, entry.handle.info)
         form = entry.zoned if call.span.start in analysis.zoned else entry
         udf = analysis.catalog.scalar_udf(analysis.spark, form, literals, guarded=True)
-        within.replace(Span(call.span.start, columns[0].start), f"{udf}({holds}, CASE WHEN {holds} THEN ")
-        for before, after in itertools.pairwise(columns):
-            within.replace(Span(before.stop, after.start), f" END, CASE WHEN {holds} THEN ")
-        within.replace(Span(columns[-1].stop, call.closing + 1), " END)")
+        arguments = [part for column in columns for part in (f", CASE WHEN {holds} THEN ", column, " END")]
+        within.arrange(Span(call.span.start, call.closing + 1), [f"{udf}({holds}", *arguments, ")"])
     return within.render(span)
 
 

@@ -185,16 +185,12 @@ def _is_call(text: Text, call: ParsedCall, entry: ScalarEntry) -> bool:
 def _rewrite(
     analysis: Analysis, call: ParsedCall, entry: ScalarEntry, columns: tuple[Span, ...], literals: Mapping[str, Any]
 ) -> None:
-    """Write `udf(x)` for `scale(x, factor => 2)`, and `inline(udf(x))` for a table function.
+    """Write `udf(x)` for `scale(factor => 2, value => x)`, and `inline(udf(x))` for a table function.
 
-    The columns stay ranges of their own, because they may have calls that are rewritten, too.
+    The columns come in the order of the function's arguments. They stay ranges of their own, because they may have
+    calls that are rewritten, too.
     """
     udf = analysis.catalog.scalar_udf(analysis.spark, entry, literals)
-    begin, end = (f"inline({udf}", "))") if entry.is_table else (udf, ")")
-    analysis.edits.replace(Span(call.span.start, call.span.start + 1), begin)
-    first = call.arguments[0].start
-    if columns[0].start > first:
-        analysis.edits.replace(Span(first, columns[0].start), "")
-    for before, after in itertools.pairwise(columns):
-        analysis.edits.replace(Span(before.stop, after.start), ", ")
-    analysis.edits.replace(Span(columns[-1].stop, call.closing + 1), end)
+    begin, end = (f"inline({udf}(", "))") if entry.is_table else (f"{udf}(", ")")
+    commas = [part for column in columns for part in (", ", column)]
+    analysis.edits.arrange(Span(call.span.start, call.closing + 1), [begin, *commas[1:], end])

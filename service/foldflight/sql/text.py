@@ -309,7 +309,7 @@ class Edits:
 
     def __init__(self, text: Text) -> None:
         self._text = text
-        self._edits: dict[tuple[int, int], str] = {}
+        self._edits: dict[tuple[int, int], tuple[str | Span, ...]] = {}
 
     def copy(self) -> Edits:
         """Return a copy that can be changed independently."""
@@ -321,17 +321,25 @@ class Edits:
         """Replace a range of tokens. Earlier replacements within it are dropped."""
         begin, end = self._bounds(span)
         self._edits = {at: new for at, new in self._edits.items() if not (begin <= at[0] and at[1] <= end)}
-        self._edits[begin, end] = by
+        self._edits[begin, end] = (by,)
+
+    def arrange(self, span: Span, parts: Sequence[str | Span]) -> None:
+        """Replace a range of tokens by texts and by ranges within it, in any order, which keep their replacements."""
+        self._edits[self._bounds(span)] = tuple(parts)
 
     def insert(self, index: int, new: str) -> None:
         """Insert a text behind the token before an index, and behind its replacement."""
         end = self._text.tokens[index - 1].stop
-        self._edits[end, end] = new
+        self._edits[end, end] = (new,)
 
     def changes(self, index: int) -> bool:
         """Return whether a token has been replaced."""
         at = self._text.tokens[index].start
-        return any(begin <= at < end for begin, end in self._edits)
+        return any(
+            begin <= at < end
+            and not any(isinstance(part, Span) and index in range(part.start, part.stop) for part in new)
+            for (begin, end), new in self._edits.items()
+        )
 
     def render(self, span: Span) -> str:
         """Return the text of a range with its replacements."""
@@ -355,10 +363,14 @@ class Edits:
             return
         begin, end = self._bounds(span)
         at = begin
-        for (first, last), new in sorted(self._edits.items()):
+        for first, last in sorted(self._edits, key=lambda bounds: (bounds[0], -bounds[1])):
             if first < begin or last > end or first < at:
                 continue
             yield at, self._text.text[at:first], False
-            yield first, new, True
+            for part in self._edits[first, last]:
+                if isinstance(part, Span):
+                    yield from self._pieces(part)
+                else:
+                    yield first, part, True
             at = last
         yield at, self._text.text[at:end], False

@@ -227,6 +227,36 @@ def test_an_error_of_a_row_without_arguments_names_no_chunk() -> None:
     assert "chunk" not in str(caught.value)
 
 
+@udaf
+class Sessions:
+    """Shows its arguments."""
+
+    def create_accumulator(self) -> list[str]:
+        return []
+
+    def accumulate(self, times: list[str], at: int, gap_minutes: float = 30, word: str = "of") -> None:
+        times.append(f"{word} {at if gap_minutes < 60 else -1}")
+
+    def get_value(self, times: list[str]) -> str:
+        return ", ".join(sorted(times))
+
+
+def test_constants_are_arguments() -> None:
+    """Numbers and texts in SQL's quotes stand in the place of columns, as in queries of Spark."""
+    sessions = connect(Sessions)["sessions"]
+    rows = [{"k": 1, "at": 7}, {"k": 1, "at": 9}]
+    for call, value in (
+        (sessions("at", gap_minutes=60), "of -1, of -1"),
+        (sessions("at", 59.5, "'out of'"), "out of 7, out of 9"),
+        (sessions("at", np.float64("inf")), "of -1, of -1"),
+    ):
+        (epoch,) = run_epochs({"s": call}, [rows], keys=["k"])
+        assert epoch.changelog == [("+I", {"k": 1, "s": value})]
+        assert run_over({"s": call}, rows, keys=["k"])[0]["s"] == value
+    (epoch,) = run_epochs({"s": sessions("at", gap_minutes=60)}, [rows[:0]])
+    assert epoch.changelog == [("+I", {"s": ""})]
+
+
 @pytest.mark.parametrize(
     ("value", "type_"),
     [

@@ -33,12 +33,32 @@ def test_help_shows_the_docstring_and_the_signature() -> None:
     assert "scaled(x BIGINT, factor BIGINT DEFAULT 10) -> BIGINT" in shown
     assert "Scale a number." in shown
     assert str(inspect.signature(functions.scaled)) == "(x: BIGINT, factor: BIGINT = ...) -> BIGINT"
-    assert str(inspect.signature(functions.total)) == "(value: BIGINT, *, start: int = 3) -> BIGINT"
+    assert str(inspect.signature(functions.total)) == "(value: BIGINT, start: int = 3) -> BIGINT"
     without = pydoc.render_doc(functions.total, renderer=pydoc.plaintext)
     assert "The function total(value BIGINT, start => 3) -> BIGINT." in without
     assert "spark_udf" not in without  # not the methods of the handle's class
     for name in functions:
         inspect.signature(functions[name])
+
+
+@udaf
+class Scaled(Total):
+    def __init__(self, start: int, step: int = 1) -> None:
+        super().__init__(start)
+
+    def accumulate(self, total: int, value: int, weight: int = 2) -> int:  # type: ignore[override]
+        return total + value * weight
+
+
+def test_signatures_take_what_calls_take() -> None:
+    """Direct arguments stand by position behind all columns; one that is required, behind a default, by name."""
+    functions = connect([Total, Scaled])
+    bound = inspect.signature(functions.total).bind("v", 5)
+    assert functions.total(*bound.args, **bound.kwargs) == functions.total("v", start=5)
+    shown = "(value: BIGINT, weight: BIGINT = ..., *, start: int, step: int = 1) -> BIGINT"
+    assert str(inspect.signature(functions.scaled)) == shown
+    bound = inspect.signature(functions.scaled).bind("v", start=5)
+    assert functions.scaled(*bound.args, **bound.kwargs) == functions.scaled("v", start=5)
 
 
 def test_help_of_a_single_function() -> None:

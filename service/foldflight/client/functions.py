@@ -290,14 +290,29 @@ class FunctionHandle:
         )
 
 
+_NUMBERS: Final = (bool, int, float)
+
+
+class Constant(str):
+    """A number or boolean as an expression of SQL; `value` is what the user gave."""
+
+    __slots__ = ("value",)
+    value: float | bool
+
+    @classmethod
+    def of(cls, value: float | bool) -> Constant:
+        """Return the expression of a constant."""
+        # In parentheses, because a column may be named 60. Texts of floats may be NaN and infinities.
+        made = cls(f"CAST('{value!r}' AS DOUBLE)" if isinstance(value, float) else f"({value})")
+        made.value = value
+        return made
+
+
 def _as_column(given: object) -> object:
     """Return an argument that has a default as a column: numbers and booleans as an expression, others as they are."""
     if isinstance(given, np.generic):
         given = given.item()
-    if isinstance(given, float):
-        return f"CAST('{given!r}' AS DOUBLE)"  # also NaN and infinities
-    # In parentheses, because a column may be named 60.
-    return f"({given})" if type(given) in (bool, int) else given
+    return Constant.of(given) if isinstance(given, (bool, int, float)) and type(given) in _NUMBERS else given
 
 
 class _Text(str):
@@ -310,7 +325,11 @@ class _Text(str):
 
 
 def _python_signature(info: FunctionInfo) -> inspect.Signature:
-    """Return the signature for `help` and notebooks: arguments with their SQL types, then direct arguments by name."""
+    """Return the signature for `help` and notebooks: arguments with their SQL types, then direct arguments.
+
+    Direct arguments may stand by position behind all columns, but where Python has no such signature, as of a required
+    one behind a default, they are shown as arguments by name.
+    """
     empty = inspect.Parameter.empty
     types = info.input_types or ("Any",) * len(info.input_names)
     taken = {name: _Text(type_) for name, type_ in zip(info.input_names, types, strict=False)}
@@ -324,16 +343,20 @@ def _python_signature(info: FunctionInfo) -> inspect.Signature:
         for index, (name, type_) in enumerate(taken.items())
         if name.isidentifier() and not keyword.iskeyword(name)
     ]
-    parameters += [
-        inspect.Parameter(
-            each.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=empty if each.required else _Text(each.default),
-            annotation=_Text(each.annotation) if each.annotation else empty,
-        )
-        for each in info.parameters
-        if each.name not in taken
-    ]
+    by_position = len(parameters) == len(taken)
+    for each in info.parameters:
+        is_hidden = each.name in taken
+        has_default = any(before.default is not empty for before in parameters)
+        by_position &= not is_hidden and not (each.required and has_default)
+        if not is_hidden:
+            parameters.append(
+                inspect.Parameter(
+                    each.name,
+                    inspect.Parameter.POSITIONAL_OR_KEYWORD if by_position else inspect.Parameter.KEYWORD_ONLY,
+                    default=empty if each.required else _Text(each.default),
+                    annotation=_Text(each.annotation) if each.annotation else empty,
+                )
+            )
     return inspect.Signature(parameters, return_annotation=_Text(info.result_type or "Any"))
 
 

@@ -24,15 +24,17 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from foldflight.client import Aggregate
+from foldflight.client.functions import Constant
 from foldflight.engine.keys.grouped import GroupedExchange
 from foldflight.engine.query.layout import KIND, LIVE, REAL, QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
@@ -163,7 +165,7 @@ def run_epochs(
 
     Args:
         aggregates: The calls by output name, all from one `connect`. Their columns and conditions are names of columns;
-            a condition may also be a Python function of the row.
+            a column may also be a constant, `60` or `"'a text'"`, and a condition a Python function of the row.
         epochs: The rows of each epoch. A mapping of column to value is an insert; `("-D", mapping)` has another kind.
         keys: The grouping columns. Without any there is one group, which always exists.
         types: Types of columns. Default: the types that the functions declare, or those of the values.
@@ -185,12 +187,14 @@ def run_epochs(
     for name, aggregate in aggregates.items():
         if aggregate.frame is not None:
             raise RejectedError("SIGNATURE", f"{name} has the frame {aggregate.frame}; use run_over, or leave it out")
-    add_conditions(aggregates, [row for epoch in parsed for _, row in epoch])
+    rows = [row for epoch in parsed for _, row in epoch]
+    add_constants(aggregates, rows)
+    add_conditions(aggregates, rows)
     doubles = [name for name in aggregates if name in keys]
     if doubles:
         raise RejectedError("SIGNATURE", f"{doubles[0]!r} is a key and an output; give the output another name")
     calls, names = calls_of(aggregates)
-    columns = types_of([*keys, *names], [row for epoch in parsed for _, row in epoch], aggregates, types or {})
+    columns = types_of([*keys, *names], rows, aggregates, types or {})
     layout = QueryLayout(
         keys=pa.schema([(f"key_{index}", columns[name]) for index, name in enumerate(keys)]),
         names=tuple(keys),
@@ -370,6 +374,20 @@ def add_conditions(aggregates: Mapping[str, Aggregate], rows: Sequence[dict[str,
             for row in rows:
                 holds = condition(row)
                 row[_condition_column(name, condition)] = None if holds is None else bool(holds)
+
+
+# A text in SQL. Quotes and backslashes in it would have to be read as Spark does.
+_QUOTED: Final = re.compile(r"'([^'\\]*)'")
+
+
+def add_constants(aggregates: Mapping[str, Aggregate], rows: Sequence[dict[str, Any]]) -> None:
+    """Put the constants among the arguments, as `60` and `"'a text'"`, into rows as columns."""
+    for column in (column for aggregate in aggregates.values() for column in aggregate.columns):
+        quoted = _QUOTED.fullmatch(column) if isinstance(column, str) else None
+        if isinstance(column, Constant) or quoted:
+            value = column.value if isinstance(column, Constant) else quoted and quoted[1]
+            for row in rows:
+                row[str(column)] = value
 
 
 def _condition_column(output: str, condition: object) -> str:

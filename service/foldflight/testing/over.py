@@ -37,6 +37,7 @@ from foldflight.functions.types.arrow import to_pylist
 from foldflight.functions.types.sql import sql_name
 from foldflight.testing.epochs import (
     add_conditions,
+    add_constants,
     calls_of,
     check_calls,
     column_of,
@@ -113,6 +114,7 @@ class Resolved(NamedTuple):
         """Resolve the columns of calls as `run_over` does, and compute the ends of RANGE frames if `has_ends`."""
         check_calls(aggregates, keys=keys, order_by=order_by)
         extended = [dict(row) for row in given]
+        add_constants(aggregates, extended)
         add_conditions(aggregates, extended)
         calls, names = calls_of(aggregates)
         order = [OrderKey.of(text) for text in order_by]

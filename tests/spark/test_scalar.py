@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +25,8 @@ from foldflight.spark import dead_letters, group_by, join_lateral, results, scal
 from foldflight.spark.errors import error_of
 from foldflight.spark.storage_types import SPARK
 from tests import scalar_functions
-from tests.spark_sessions import since_spark
+from tests.spark import cached_query
+from tests.spark_sessions import java_options, since_spark
 
 ROWS = [(1, 4, " Ab cD "), (2, None, None), (3, 6, ""), (-4, 7, "x y x")]
 COLUMNS = "a bigint, b bigint, text string"
@@ -345,3 +351,21 @@ def test_each_batch_has_an_answer_of_its_length(functions: Any, count: int) -> N
         values = answer if count == 1 else answer.field(1)
         assert values.to_pylist() == [value * value for value in range(length)]
     assert [len(answer) for answer in scalar._evaluated(query, types, iter([given[0]]))] == [0]
+
+
+@since_spark("4.3", "the Arrow cache")
+def test_rows_of_the_arrow_cache(tmp_path: Path) -> None:
+    """Python gets the cache's batches as they are, and Spark takes the answers batch by batch."""
+    job = subprocess.run(
+        [sys.executable, "-m", "tests.spark.cached_query", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SPARK_SUBMIT_OPTS": java_options(), "PYSPARK_PYTHON": sys.executable},
+    )
+    assert job.returncode == 0, job.stderr[-3000:]
+    plan, mapped, one = json.loads(job.stdout.splitlines()[-1])
+    assert "InMemoryTableScan" in plan
+    assert "ColumnarToRow" not in plan.partition("ArrowEvalPython")[2]
+    assert mapped == [[a, a + 1, a * (a + 1), (a + 1) ** 2] for a in range(cached_query.ROWS)]
+    assert one == [[a, a + 1, a * (a + 1)] for a in range(0, cached_query.ROWS, 3)]

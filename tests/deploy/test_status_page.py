@@ -60,7 +60,7 @@ def busy(server: Server) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Server]:
-    """Two servers that fold, one of which has fewer functions; a third does not answer. Yields the first."""
+    """Two servers, one with fewer functions and other code of one; a third does not answer. Yields the first."""
     with contextlib.ExitStack() as stack:
         hung = stack.enter_context(socket.socket())
         hung.bind(("127.0.0.1", 0))
@@ -116,9 +116,16 @@ def test_the_page_shows_the_fleet_and_goes_on_showing_it(page: Page, fleet: Serv
     (silent,) = [row for row in servers.values() if row[0].startswith("no answer")]
     assert "timed out" in silent[0]
     functions = cells(page, "functions")
-    assert functions["count"] == ["aggregate", "1", "all servers", "vectorised", "-"]
-    assert functions["talks"][:3] == ["aggregate", "1", "folds-0"]
-    assert functions["fails_to_accumulate"][3:] == ["interpreted", "USER_CODE 1"]
+    answered = FlightTransport([fleet.url], deadline_s=60).status()["servers"]
+    one, two = (each["code_digests"] for each in answered if "problem" not in each)
+    assert functions["count"] == ["aggregate", "1", one["count"], "all servers", "vectorised", "-"]
+    assert functions["weighted_avg"][2] == " and ".join(sorted([one["weighted_avg"], two["weighted_avg"]]))
+    differing = page.locator("#functions tr", has_text=one["weighted_avg"]).locator("td").nth(3)
+    expect(differing).to_have_class("left bad")
+    expect(differing).to_have_attribute("title", re.compile(rf"{two['weighted_avg']} on folds-1"))
+    assert functions["talks"][:2] == ["aggregate", "1"]
+    assert functions["talks"][3] == "folds-0"
+    assert functions["fails_to_accumulate"][4:] == ["interpreted", "USER_CODE 1"]
     assert re.fullmatch(r"\d+ MiB / 8\.0 GiB", both[0]["memory"])
     first = both[0]["rows"]
     expect(page.locator("#servers tr", has_text="folds-0")).not_to_contain_text(f" {first} ")

@@ -17,8 +17,10 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, TimestampType
 
 from foldflight import FoldflightError, RejectedError, connect, udaf
-from foldflight.spark import group_by, tumble
+from foldflight.spark import group_by, join_lateral, over, register, sql, tumble
 from foldflight.spark.errors import error_of
+from foldflight.sql import SqlError
+from tests import scalar_functions
 from tests.spark import spark_functions
 from tests.spark_sessions import since_spark
 
@@ -300,6 +302,33 @@ def test_what_spark_says_is_one_line(spark: Any, embedded: Any, case: str) -> No
     assert re.search(r"SQLSTATE: \w{5}$", caught.value.message)
     assert len(caught.value.message.splitlines()) == 1
     assert caught.value.__suppress_context__
+
+
+def test_structs_with_two_fields_of_one_name(df: Any, embedded: Any) -> None:
+    """Spark does not pass them to Python. Where it needs no Python, they are keys and are counted."""
+    given = df.selectExpr("k", "s", "named_struct('a', v, 'A', v, 'a', w) AS twice", "array(struct(k, k)) AS deep")
+    text, split = embedded["string_agg"]("s"), connect(scalar_functions)["split"]
+    uses = {
+        "the key 'twice'": lambda: group_by(given, "twice").agg(n=text),
+        "the key 'deep'": lambda: group_by(given, "deep").agg(n=text),
+        "the argument 'twice' of first": lambda: group_by(given, "k").agg(n=embedded["first"]("twice")),
+        "the argument 'twice' of count": lambda: group_by(given, "k").agg(n=embedded["count"]("twice").distinct()),
+        "the column 'twice'": lambda: over(given, partition_by="k", order_by="s").agg(n=text),
+        "the column 'deep'": lambda: join_lateral(given.drop("twice"), split("s")),
+    }
+    for what, use in uses.items():
+        with pytest.raises(RejectedError, match=f"{what} has a STRUCT with two fields named '[ak]'.*CAST") as caught:
+            use()
+        assert caught.value.code == "SCHEMA_MISMATCH"
+    counted = group_by(given, "twice").agg(n=embedded["count"]("deep")).collect()
+    assert sorted((*tuple(row.twice), row.n) for row in counted) == [(v, v, 1, 1) for v in range(20)]
+    register(df.sparkSession, embedded, {"first": "any_first", "count": "any_count"})
+    given.createOrReplaceTempView("twice")
+    for plan in ("auto", "lists"):
+        with pytest.raises(SqlError, match="the argument 'twice' of any_first has a STRUCT with two") as refused:
+            sql(df.sparkSession, "SELECT any_first(twice) FROM twice", plan=plan)
+        assert refused.value.code == "SCHEMA_MISMATCH"
+    assert sql(df.sparkSession, "SELECT any_count(twice) FROM twice").first()[0] == 20
 
 
 def test_a_window_of_months(spark: Any) -> None:

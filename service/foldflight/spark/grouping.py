@@ -26,7 +26,7 @@ from foldflight.spark.rowkinds import UNSAID, Unsaid, refuse_unsaid
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.storage_types import SPARK
 from foldflight.spark.stream import stream_result
-from foldflight.spark.types import arrow_fields, check_keys, is_collated
+from foldflight.spark.types import arrow_fields, check_keys, check_passed, is_collated
 from foldflight.spark.versions.sessions import check_workers, estimated_rows, is_spark
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 
@@ -286,7 +286,7 @@ class GroupedFrame:
         given = columns.schema()
         check_keys(given, self.names)
         columns.check_compared(list(aggregates.values()), given)
-        layout = self._layout(columns, arrow_fields(in_months(given), columns.roles()))
+        layout = self._layout(columns, arrow_fields(in_months(given), columns.roles(), are_passed=False))
         try:
             query = Query.of(
                 transport,
@@ -305,6 +305,8 @@ class GroupedFrame:
             if error.code == "SCHEMA_MISMATCH":
                 columns.refuse_types(list(aggregates.values()), layout.chunk)
             raise
+        if not (query.lifted.taken and query.finished_by_host.taken):
+            check_passed(given, columns.roles())
         uses = [(each.function, each.columns) for each in aggregates.values()]
         results = columns.result_types(uses, given, query.layout.outputs.types)
         wanted = {name: field.dataType for name, field in zip(self.names, given, strict=False)}

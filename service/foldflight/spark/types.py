@@ -36,16 +36,19 @@ _COLLATE: Final = re.compile(r"\s+COLLATE\s+[\w.`]+\s*$", re.IGNORECASE)
 _OPERAND: Final = re.compile(r"[\w.`]+(\([^()]*\))?")
 
 
-def arrow_fields(schema: st.StructType, roles: Sequence[str]) -> pa.Schema:
+def arrow_fields(schema: st.StructType, roles: Sequence[str], *, are_passed: bool = True) -> pa.Schema:
     """Return the Arrow schema of rows in an exchange: all fields are nullable, timestamps with zone are in UTC.
 
     Args:
         schema: Spark's schema of the rows.
         roles: The role of each column, for errors. Internal columns, whose types are always valid, have no role.
+        are_passed: Whether the rows are certainly passed to Python. Otherwise `check_passed` is called if they are.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, for a type that cannot be converted to Python.
     """
+    if are_passed:
+        check_passed(schema, roles)
     fields = []
     own = (KIND, REAL)
     named = iter(roles)
@@ -59,6 +62,26 @@ def arrow_fields(schema: st.StructType, roles: Sequence[str]) -> pa.Schema:
             ) from error
         fields.append(pa.field(column.name, without_nullability(type_)))
     return pa.schema(fields)
+
+
+def check_passed(schema: st.StructType, roles: Sequence[str]) -> None:
+    """Refuse columns that Spark does not pass to Python, though it has an Arrow type for them.
+
+    Args:
+        schema: As for `arrow_fields`.
+        roles: As for `arrow_fields`.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH.
+    """
+    columns = [column for column in schema if column.name not in (KIND, REAL)]
+    for column, role in zip(columns, roles, strict=True):
+        if (doubled := _doubled(column.dataType)) is not None:
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"{role} has a STRUCT with two fields named {doubled!r}, which Spark does not pass to Python; give its "
+                "fields different names, as in CAST(s AS STRUCT<first: BIGINT, second: BIGINT>)",
+            )
 
 
 def check_keys(schema: st.StructType, names: Sequence[str], *, is_order: bool = False) -> None:
@@ -268,6 +291,16 @@ def _with_own(type_: pa.DataType, own: Mapping[pa.DataType | None, st.DataType])
     if pa.types.is_struct(type_):
         return st.StructType([st.StructField(each.name, _with_own(each.type, own)) for each in type_])
     return spark_type(type_)
+
+
+def _doubled(type_: st.DataType) -> str | None:
+    """Return a name that several fields of a struct have, at any depth."""
+    if isinstance(type_, st.StructType):
+        names = type_.fieldNames()
+        doubled = next((name for at, name in enumerate(names) if name in names[:at]), None)
+        if doubled is not None:
+            return doubled
+    return next((each for each in map(_doubled, _inner(type_)) if each is not None), None)
 
 
 def _contains(type_: st.DataType, wanted: tuple[type[st.DataType], ...]) -> bool:

@@ -123,8 +123,8 @@ def from_debezium(
 
     PostgreSQL sends whole old rows only after `ALTER TABLE ... REPLICA IDENTITY FULL`. Without it the old row of a
     delete has its key, and in the other columns NULL, zero, an empty text, or their DEFAULT. A delete whose old row may
-    be one fails the query, if `schema` is given. Kafka's `key` in the input and the schema block in the events tell this best; an honest row
-    may look so, too, and passes with `replica_identity="full"`.
+    be one fails the query, if `schema` is given. Kafka's `key` in the input and the schema block in the events tell
+    this best; an honest row may look so, too, and passes with `replica_identity="full"`.
 
     Args:
         df: A batch or streaming DataFrame: one row for each event. Without `schema` it has the columns `op`, `before`

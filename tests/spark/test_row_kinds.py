@@ -106,6 +106,21 @@ def test_a_changelog_from_its_middle(spark: Any, functions: Any, plan: str) -> N
         ]
 
 
+def test_many_equal_rows_and_the_bits_of_floats(classic: Any, embedded: Any) -> None:
+    """Spark counts equal rows, and each that is left is one row again, with its own zero."""
+    df = classic.sql(
+        "SELECT if(id < 140003, '+I', '-D') AS kind, id % 2 AS k, -0D AS x, DATE '2024-01-01' AS day, "
+        "array(id % 2) AS list FROM range(140010)"
+    )
+    wanted = [(0, 69_999, 69_999, "-0.0"), (1, 69_997, 69_997, "-0.0")]
+    for plan in ("auto", "fold"):
+        uses = {"n": embedded["count"](), "m": embedded["count"]("list"), "first": embedded["first"]("x")}
+        found = group_by(df, "k", row_kind="kind", plan=plan, materialize=True).agg(**uses)
+        assert sorted((row.k, row.n, row.m, str(row["first"])) for row in found.collect()) == wanted
+    counted = group_by(df, "day", row_kind="kind").agg(n=embedded["count"](), s=embedded["sum"]("k")).collect()
+    assert [tuple(row)[1:] for row in counted] == [(139_996, 69_997)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_random_changelogs_from_their_middle(classic: Any, embedded: Any, seed: int) -> None:

@@ -10,9 +10,9 @@ states that grow, are sorted by the hash of their keys, so that a task holds one
 groups its partition has (see `engine.batch.tasks`). If rows have kinds, the sort also puts the inserts of a group
 before its retractions.
 
-Rows with kinds first pass a filter of Spark: no group has rows before the batch, so a retraction counts only if an
-equal row is accumulated. No later step could tell: sums and states, which Spark or a partial fold makes, have netted
-the rows.
+Of rows with kinds Spark first makes the rows that remain: no group has rows before the batch, so a retraction counts
+only if an equal row is accumulated. No later step could tell: sums and states, which Spark or a partial fold makes,
+have netted the rows.
 
 Without keys there is one partition and one group. A seed row ensures that the group exists for an empty input too.
 """
@@ -30,10 +30,12 @@ from pyspark.sql import types as st
 from foldflight.engine.batch.tasks import FinalFold, PartialFold
 from foldflight.engine.query.layout import HASH, KIND, LIVE, REAL, RETRACTING
 from foldflight.engine.query.query import Query
+from foldflight.functions import RowKind
 from foldflight.spark.arrow import arrow_function, hash_of, spark_schema, step_of, together
 from foldflight.spark.expressions import SIGN, error_text, text
 from foldflight.spark.lifted import lifted_result
-from foldflight.spark.types import equal_by
+from foldflight.spark.types import FLOATING, equal_by, is_grouped_as_it_is
+from foldflight.spark.versions.sessions import is_spark
 
 _NO_ROW: Final = (
     "a row is retracted and no equal row is accumulated (strict mode); correct the input, or disable "
@@ -69,18 +71,55 @@ def batch_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType], 
 
 
 def _with_their_rows(query: Query, rows: DataFrame, *, strict: bool) -> DataFrame:
-    """Return rows without the retractions that have no equal row, in keys and all columns of the query."""
+    """Return rows of which no retraction lacks an equal row, in keys and all columns of the query.
+
+    Equal rows are counted, which takes about 0.7 of the time of sorting them. But then a row and its retraction are
+    gone, and with them the errors that a function raises for them: if errors are isolated, their group must fail.
+    """
+    types = [column.dataType for column in rows.schema if column.name != KIND]
+    if not query.layout.isolates and is_spark(rows.sparkSession) and all(map(is_grouped_as_it_is, types)):
+        return _net(query, rows, strict=strict)
     equal = [equal_by(column) for column in rows.schema if column.name != KIND]
     among = f"PARTITION BY {', '.join(equal)} " if equal else ""
     # Accumulated rows come first, so the number of rows that are left is negative for exactly these retractions.
     left = f"sum({SIGN}) OVER ({among}ORDER BY {SIGN} DESC ROWS UNBOUNDED PRECEDING) AS {LIVE}"
-    has_row = f"{LIVE} >= 0"
-    if strict:
-        keys = dict(zip(query.layout.keys.names, query.layout.names, strict=True))
-        function = ", ".join(call.function for call in query.open_request.calls)
-        error = error_text("CANNOT_RETRACT", text(_NO_ROW), function, keys, group=list(keys))
-        has_row = f"CASE WHEN {has_row} THEN true ELSE CAST(raise_error({error}) AS BOOLEAN) END"
-    return rows.selectExpr("*", left).where(has_row).drop(LIVE)
+    return rows.selectExpr("*", left).where(_unless_negative(query, "true", strict=strict)).drop(LIVE)
+
+
+# Spark makes an array of so many items at once.
+_COPIES: Final = 1 << 16
+
+
+def _net(query: Query, rows: DataFrame, *, strict: bool) -> DataFrame:
+    """Return only accumulated rows: of equal rows, those that remain after the retractions."""
+    columns = [column for column in rows.schema if column.name != KIND]
+    # Keys of floats have lost the bits of NaN and the sign of zeros. Of texts, `first` would need a sort.
+    floats = [column for column in columns if isinstance(column.dataType, FLOATING)]
+    equal = [
+        sf.expr(equal_by(column)).alias(f"{LIVE}_{column.name}" if column in floats else column.name)
+        for column in columns
+    ]
+    values = [sf.first(column.name).alias(column.name) for column in floats]
+    live = sf.expr(f"coalesce(sum({SIGN}), 0L) AS {LIVE}")  # NULL if there is neither a row nor a column
+    counted = rows.groupBy(*equal).agg(live, *values).where(_unless_negative(query, f"{LIVE} > 0", strict=strict))
+    first, copy = f"{LIVE}_first", f"{LIVE}_copy"
+    kind = f"CAST({int(RowKind.INSERT)} AS {rows.schema[KIND].dataType.simpleString()}) AS {KIND}"
+    copies = f"array_repeat(0, CAST(least({_COPIES}L, {LIVE} - {first} + 1L) AS INT))"
+    return (
+        counted.selectExpr("*", f"explode(sequence(1L, {LIVE}, {_COPIES}L)) AS {first}")
+        .selectExpr("*", kind, f"explode({copies}) AS {copy}")
+        .select(*rows.columns)
+    )
+
+
+def _unless_negative(query: Query, condition: str, *, strict: bool) -> str:
+    """Return the SQL of a condition that is false, or if strict an error, where retractions outnumber rows."""
+    if not strict:
+        return f"{LIVE} >= 0 AND {condition}"
+    keys = dict(zip(query.layout.keys.names, query.layout.names, strict=True))
+    function = ", ".join(call.function for call in query.open_request.calls)
+    error = error_text("CANNOT_RETRACT", text(_NO_ROW), function, keys, group=list(keys))
+    return f"CASE WHEN {LIVE} >= 0 THEN {condition} ELSE CAST(raise_error({error}) AS BOOLEAN) END"
 
 
 def _by_key(query: Query, arrived: DataFrame, final: FinalFold) -> DataFrame:

@@ -189,11 +189,22 @@ def equal_by(column: st.StructField) -> str:
     NULL equals NULL, all NaN values are equal, and -0.0 equals 0.0; texts are compared by their bytes.
     """
     name, type_ = column.name, column.dataType
-    if isinstance(type_, (st.FloatType, st.DoubleType)):
+    if isinstance(type_, FLOATING):
         # Sail does not do it by itself.
         sql = type_.simpleString()
         return f"nanvl({name}, CAST('NaN' AS {sql})) + CAST(0 AS {sql})"
     return _comparable(name, type_)
+
+
+FLOATING: Final = (st.FloatType, st.DoubleType)
+
+
+def is_grouped_as_it_is(type_: st.DataType) -> bool:
+    """Return whether Spark aggregates by a hash of `equal_by` a column of a type, and returns a value of the group."""
+    if isinstance(type_, FLOATING):
+        return True
+    unlike = (*UNCOMPARABLE, *FLOATING, st.UserDefinedType)
+    return not _contains(type_, unlike) and not is_collated(type_)
 
 
 def _comparable(sql: str, type_: st.DataType, depth: int = 0) -> str:

@@ -87,7 +87,11 @@ def opened_has_no_wrapper(patch: Patch) -> None:
 def columns_are_not_looked_for_when_described(patch: Patch) -> None:
     describe = flight.describe
     known = each(arguments=lambda call: ("value",))
-    patch.setattr(flight, "describe", lambda asked, *rest: describe(replace(asked, calls=known(asked.calls)), *rest))
+    patch.setattr(
+        flight,
+        "describe",
+        lambda asked, *rest, **more: describe(replace(asked, calls=known(asked.calls)), *rest, **more),
+    )
 
 
 @breaks("get-schema")
@@ -432,7 +436,7 @@ def row_outputs_are_those_of_the_chunk(patch: Patch) -> None:
 
 @breaks("emits")
 def outputs_come_after_each_row(patch: Patch) -> None:
-    patch.setattr(fold.Fold, "_asked", lambda *_: None)
+    patch.setattr(fold.Fold, "_emit_mask", lambda *_: None)
 
 
 @breaks("keeps-views")
@@ -440,7 +444,7 @@ def chunks_are_not_answered(patch: Patch) -> None:
     chunk = serving.ServerExchange._chunk
 
     def silent(self: Any, batch: pa.RecordBatch) -> Any:
-        self._opening = replace(self._opening, keeps_views=False)
+        self._open_request = replace(self._open_request, keeps_views=False)
         return chunk(self, batch)
 
     patch.setattr(serving.ServerExchange, "_chunk", silent)

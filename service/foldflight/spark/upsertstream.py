@@ -26,7 +26,6 @@ from foldflight.spark.arrow import arrow_function
 from foldflight.spark.bucketed import BucketOperator, blobs_of, bucket_row, bucketed
 
 _BOUNDS = BlockBounds()
-_SHORTS = pa.array([kind.short for kind in RowKind])
 
 
 def upsert_stream(
@@ -77,7 +76,8 @@ class UpsertProcessor(BucketOperator):
             upsert_table(self._layout, storage).declare()
             return
         stats, kinds, changes = epoch_of(self._layout, storage, first, chain([first], blocks))
-        columns = [_SHORTS.take(kinds), *(changes.column(position) for position in self._positions)]
+        shorts = pa.array([kind.short for kind in RowKind])  # not at import: pyarrow imports pandas for it
+        columns = [shorts.take(kinds), *(changes.column(position) for position in self._positions)]
         names = [f"column_{index}" for index in range(len(columns))]
         blobs: list[bytes | None] = [*blobs_of(pa.RecordBatch.from_arrays(columns, names=names))]
         first_blob, *others = blobs or [None]

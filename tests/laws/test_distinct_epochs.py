@@ -73,7 +73,7 @@ def lengths(version: str = "1") -> type:
 
 def with_all_rows(patch: pytest.MonkeyPatch) -> None:
     """Plan queries as before: states have all rows."""
-    patch.setattr(query_module, "_with_views_of_rows", lambda _transport, _opening, open_reply: open_reply)
+    patch.setattr(query_module, "_with_views_of_rows", lambda _transport, _open_request, open_reply: open_reply)
 
 
 # -- the oracle --------------------------------------------------------------------------------------------------------
@@ -126,7 +126,9 @@ def test_results_are_those_of_states_with_all_rows(
         expected = stream(epochs, keys, has_kinds=has_kinds)
     with pytest.MonkeyPatch.context() as patch:
         if saves:
-            patch.setattr(SingleServerExchange, "wants_checkpoint", property(lambda each: each._opening.keeps_views))
+            patch.setattr(
+                SingleServerExchange, "wants_checkpoint", property(lambda each: each._open_request.keeps_views)
+            )
             run = BucketEpoch.run
             patch.setattr(BucketEpoch, "run", lambda epoch, blocks: run(epoch, cut(blocks)))
         # Views of three entries are rows of their table, and epochs of a few rows merge runs.

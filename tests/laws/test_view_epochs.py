@@ -172,7 +172,9 @@ def test_views_are_dicts_and_lists(epochs: list[list[tuple[str, Any, Any]]], key
     """Changelogs and contents of views equal those of a class with a dict and a list; also with checkpoints."""
     with pytest.MonkeyPatch.context() as patch:
         if saves:
-            patch.setattr(SingleServerExchange, "wants_checkpoint", property(lambda each: each._opening.keeps_views))
+            patch.setattr(
+                SingleServerExchange, "wants_checkpoint", property(lambda each: each._open_request.keeps_views)
+            )
             run = BucketEpoch.run
             patch.setattr(BucketEpoch, "run", lambda epoch, blocks: run(epoch, cut(blocks)))
         found = stream(epochs, keys, ["kept", "asked", "held"])

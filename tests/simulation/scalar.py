@@ -44,7 +44,7 @@ def _registry(version: str = "1") -> Registry:
     return Registry.load([doubled, Steps])
 
 
-def _opening(chance: random.Random) -> Open:
+def _open_request(chance: random.Random) -> Open:
     value = StepArgument(column="v")
     both = (Step("doubled", (value,)), Step("doubled", (StepArgument(step=0),)))
     if chance.random() < 0.5:
@@ -66,7 +66,7 @@ class _Partition:
     """The engine's side of one program: chunks and the answers so far."""
 
     def __init__(self, chance: random.Random) -> None:
-        self.open_request = _opening(chance)
+        self.open_request = _open_request(chance)
         # Some chunks are larger than a message of a server.
         sizes = [chance.choice([0, 1, 5, 40, 400]) for _ in range(chance.randint(1, 10))]
         self.chunks = [[chance.randrange(1000) for _ in range(size)] for size in sizes]

@@ -127,7 +127,7 @@ def _take_no_states_along(coordinator: Coordinator, event: AnswerReceived) -> An
     return RECEIVE(coordinator, event)
 
 
-def _expect_all_outputs(_opening: Open, chunk: Chunk) -> int:
+def _expect_all_outputs(_open_request: Open, chunk: Chunk) -> int:
     return chunk.batch.num_rows
 
 

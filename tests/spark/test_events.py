@@ -113,6 +113,16 @@ def test_times_of_a_day_are_read_again(classic: Any) -> None:
     assert texts(from_debezium(events, schema_of(events)), ["id", "at"]) == texts(table, ["id", "at"])
 
 
+@since_spark("4.1", "TIME")
+def test_the_setting_that_times_need_is_named(classic: Any) -> None:
+    """A batch keeps rows by Spark's own aggregates, which take no TIME unless a setting allows it."""
+    classic.conf.set("spark.sql.timeType.enabled", "false")
+    table = classic.sql("SELECT 1 AS id, 1 AS lsn, TIME'23:59:59' AS at")
+    with pytest.raises(RejectedError, match=r"spark\.sql\.timeType\.enabled=true") as raised:
+        upserts(table, keys="id", sequence_by="lsn")
+    assert raised.value.code == "SETTINGS"
+
+
 @pytest.mark.parametrize(
     ("column", "type_"),
     [

@@ -88,7 +88,7 @@ def test_a_checkpoint_with_all_rows_of_distinct_is_continued(
 
     write([*(("+I", "ann", each) for each in range(100)), ("+I", "ann", 1), ("+I", "bob", 1), ("+I", "cy", 1)])
     with monkeypatch.context() as patch:
-        patch.setattr(query_module, "_with_views_of_rows", lambda _transport, _opening, open_reply: open_reply)
+        patch.setattr(query_module, "_with_views_of_rows", lambda _transport, _open_request, open_reply: open_reply)
         stream.run()
     write([("-D", "ann", 1), ("-D", "ann", 2), ("+I", "ann", 200), ("+I", "ann", 201)])
     (second,) = stream.run()

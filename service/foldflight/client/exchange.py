@@ -37,7 +37,7 @@ class OpenExchange(abc.ABC):
     open_reply: Opened
 
     def __init__(self, open_request: Open) -> None:
-        self._opening = open_request
+        self._open_request = open_request
         # The answers that have arrived and have not been taken, oldest first, with the frames that they answer.
         self._arrived: list[tuple[EngineFrame, Answer]] = []
         self._logs: list[LogRecord] = []
@@ -97,7 +97,7 @@ class OpenExchange(abc.ABC):
 
         Only an engine that keeps views needs it: it must commit the entries before it sends another frame.
         """
-        if not self._opening.keeps_views:
+        if not self._open_request.keeps_views:
             raise RejectedError(
                 "BAD_FRAME", "only an engine that keeps views (Open.keeps_views) takes checkpoints itself"
             )

@@ -137,7 +137,7 @@ class ServerExchange:
         tells_code: bool = False,
     ) -> None:
         self.stats = ExchangeStats()
-        self._opening = open_request
+        self._open_request = open_request
         self._recorder = recorder
         self._limits = limits
         self._part_bytes_max = min(limits.message_bytes_max - _OVERHEAD_BYTES, part_bytes_max)
@@ -251,14 +251,14 @@ class ServerExchange:
         check_states(batch, self.open_reply.limits.slots_max)
         self._check_state_bytes(batch)
         self._evaluator.merge_states(batch)
-        if self._opening.initial_outputs and not frame.unanswered:
+        if self._open_request.initial_outputs and not frame.unanswered:
             slots = batch.column("slot") if batch.num_rows else pa.array([0], pa.int32())
             outputs = self._evaluator.outputs(slots)
             yield from self._log_without_barrier()
             yield InitialOutputs(outputs)
 
     def _chunk(self, batch: pa.RecordBatch) -> Iterator[Frame]:
-        check_chunk(batch, self._opening)
+        check_chunk(batch, self._open_request)
         if self._slot_index >= 0:
             check_slots(batch.column(self._slot_index), self.open_reply.limits.slots_max)
         elif batch.num_rows * SLOT_BYTES > self._limits.message_bytes_max:
@@ -270,12 +270,12 @@ class ServerExchange:
                 limit="message_bytes_max",
             )
         outputs = self._evaluator.chunk(batch)
-        if self._opening.maps:
+        if self._open_request.maps:
             yield from self._mapped_frames(outputs)
         else:
             yield from self._log_without_barrier()
             yield from map(RowOutputs, outputs)
-            if self._opening.keeps_views:
+            if self._open_request.keeps_views:
                 yield Folded()
         self.stats.rows += batch.num_rows
         self.stats.chunks += 1
@@ -337,7 +337,7 @@ class ServerExchange:
         yield Mapped(held, last=True, reopen=self._reopen)
 
     def _barrier(self, epoch: int) -> Iterator[Frame]:
-        returns = self._opening.returns
+        returns = self._open_request.returns
         batch = self._evaluator.collect(states=returns.states, outputs=returns.outputs)
         if returns.states:
             self._check_state_bytes(batch)
@@ -360,13 +360,13 @@ class ServerExchange:
             return
         try:
             batch = self._evaluator.unsaved()
-            if not self._opening.keeps_views:
+            if not self._open_request.keeps_views:
                 self._check_state_bytes(batch)
         except FoldflightError as error:
             # A checkpoint only limits the cost of failover. The query continues without it.
             yield SavedStates(self._empty_batch(), problem=f"{error.code}: {error.message}", reopen=reopen)
             return
-        if self._opening.keeps_views:
+        if self._open_request.keeps_views:
             self._check_state_bytes(batch)  # an error of the exchange: the entries in the batch are nowhere else now
         self.stats.saves += 1
         self.stats.saved_bytes = batch.nbytes
@@ -385,13 +385,13 @@ class ServerExchange:
 
     def _log_without_barrier(self) -> Iterator[Frame]:
         # An engine that asks for outputs after some rows may never send a barrier. Others get their logs with it.
-        if self._opening.emits:
+        if self._open_request.emits:
             yield from self._pending_log()
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
         """Yield the parts of a batch that fit into messages, each with whether it is the last."""
         parts = sliced_to(batch, self._part_bytes_max)
-        if self._opening.keeps_views:
+        if self._open_request.keeps_views:
             views = [call.views for call in self.open_reply.calls]
             parts = [each for part in parts for each in split_entries(part, views, self._part_bytes_max)]
         for number, part in enumerate(parts, 1):
@@ -424,7 +424,7 @@ class ServerExchange:
         for part in sliced_to(states, self._limits.state_bytes_max):
             size = part["state"].nbytes
             if size > self._limits.state_bytes_max:
-                name = self._opening.calls[call].function
+                name = self._open_request.calls[call].function
                 raise RejectedError(
                     "LIMIT",
                     f"a state of {name} has {size} bytes, and state_bytes_max is {self._limits.state_bytes_max}; "

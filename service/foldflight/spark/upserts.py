@@ -13,6 +13,7 @@ from operator import or_
 from typing import Final
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
@@ -29,7 +30,7 @@ from foldflight.spark.rowkinds import kind_column
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.types import arrow_fields, check_keys, check_returned, equal_by, is_collated
 from foldflight.spark.upsertstream import upsert_stream
-from foldflight.spark.versions.sessions import check_workers, is_case_sensitive
+from foldflight.spark.versions.sessions import check_workers, condition_of, is_case_sensitive
 from foldflight.spark.versions.types import nullable
 from foldflight.spark.windows import WATERMARK
 
@@ -224,13 +225,23 @@ class _Upserts:
             sf.struct(SEQUENCE, hashed.alias("hash")).alias("greatest"),
             sf.struct(SEQUENCE, sf.bitwise_not(hashed).alias("hash")).alias("least"),
         )
-        grouped = rows.groupBy(*keys).agg(
+        aggregates = (
             sf.max_by(_ROW, SEQUENCE).alias(_ROW),
             sf.max("greatest").alias("greatest"),
             sf.max("least").alias("least"),
             sf.max(sf.when(sf.col(IS_DELETED), sf.col(SEQUENCE))).alias(_LAST_DELETED),
             *(column for each in kept for column in each.aggregates),
         )
+        try:
+            grouped = rows.groupBy(*keys).agg(*aggregates)
+        except AnalysisException as error:
+            if condition_of(error) != "UNSUPPORTED_TIME_TYPE":
+                raise
+            raise RejectedError(
+                "SETTINGS",
+                "a batch keeps the last row of each key by Spark's own aggregates, which take a TIME only with "
+                "spark.sql.timeType.enabled=true; set it, or declare such columns as STRING",
+            ) from None
         is_known = sf.col("greatest.hash") == sf.bitwise_not(sf.col("least.hash"))
         text = sf.to_json(sf.struct(*(sf.col(key).alias(name) for key, name in zip(keys, self.keys, strict=True))))
         wrong = raise_error("SCHEMA_MISMATCH", "two different rows of the key ", text, _NOT_KNOWN)

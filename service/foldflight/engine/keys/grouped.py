@@ -115,7 +115,7 @@ class GroupedExchange:
         self.elapsed_s = 0.0
         self.held: HeldRows | None = None
         self._transport = transport
-        self._opening = open_request
+        self._open_request = open_request
         self._layout = layout
         self._clock = clock
         self._exchange: OpenExchange | None = None
@@ -133,7 +133,7 @@ class GroupedExchange:
     @property
     def modes(self) -> Sequence[Mode | None]:
         """How each call is folded (`OpenExchange.modes`); None where that is not known, as before the first use."""
-        return [None] * len(self._opening.calls) if self._exchange is None else self._exchange.modes
+        return [None] * len(self._open_request.calls) if self._exchange is None else self._exchange.modes
 
     @contextmanager
     def turn(self, groups: SlotNames, views: Views | None = None) -> Iterator[None]:
@@ -254,8 +254,8 @@ class GroupedExchange:
         start_s = 0.0 if self._clock is None else self._clock()
         try:
             if self._exchange is None:
-                answers = {"resolve": self._resolve} if self._opening.keeps_views else {}
-                self._exchange = self._transport.open(self._opening, **answers)
+                answers = {"resolve": self._resolve} if self._open_request.keeps_views else {}
+                self._exchange = self._transport.open(self._open_request, **answers)
                 self._exchange.group_of = self._name
             yield self._exchange
             if logs := self._exchange.take_logs():

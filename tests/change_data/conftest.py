@@ -18,6 +18,7 @@ from tests.postgres import private_postgres, programs
 from tests.spark_process import SparkProcess, spark_process
 
 HERE = Path(__file__).parent
+SETTINGS = {"spark.sql.timeType.enabled": "true"}  # for aggregates of Spark over TIME, as keys= needs them
 ENGINES = {name: mode.engine for name, mode in MODES.items()} | WAYS
 
 
@@ -47,5 +48,5 @@ def source(parts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[So
 @pytest.fixture(scope="session")
 def spark(parts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
     """A driver of Spark."""
-    with spark_process(tmp_path_factory.mktemp("spark"), HERE / "jars-spark.txt") as process:
+    with spark_process(tmp_path_factory.mktemp("spark"), HERE / "jars-spark.txt", SETTINGS) as process:
         yield process

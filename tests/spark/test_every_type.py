@@ -528,6 +528,7 @@ def test_geometry_is_counted_and_refused_elsewhere(session: Any, functions: Func
 
 
 @since_spark("4.3", "TIME(9)")
+@pytest.mark.parametrize("functions", ["embedded", "remote"], indirect=True)
 def test_nanoseconds_are_keys_and_no_arguments(session: Any, functions: Functions) -> None:
     """Groups of TIME(9) differ by a nanosecond. `max` and DISTINCT refuse such a value, and cut off nothing."""
     times = "VALUES (1, TIME'03:04:05.000000001'), (2, TIME'03:04:05.000000002') AS t(i, t)"
@@ -543,6 +544,37 @@ def test_nanoseconds_are_keys_and_no_arguments(session: Any, functions: Function
             assert error.code == "SCHEMA_MISMATCH"
             assert "has nanoseconds" in error.message
             assert "TIME(6)" in error.message
+
+
+class Instants(Stream):
+    """A stream of times of a day with nanoseconds."""
+
+    ddl = "i int, t TIME(9)"
+    schema = pa.schema([("i", pa.int32()), ("t", pa.time64("ns"))])
+
+
+@since_spark("4.3", "TIME(9)")
+@pytest.mark.parametrize("functions", ["embedded", "remote"], indirect=True)
+def test_nanoseconds_are_keys_of_streams(session: Any, functions: Functions, tmp_path: Path) -> None:
+    """Over epochs, groups differ by a nanosecond, and a function that would cut them off refuses them."""
+    count, first, second = functions["count"], 1_000_000_001, 1_000_000_002
+
+    def counted(df: Any) -> Any:
+        return group_by(df, "t", buckets=1).agg(n=count()).selectExpr("CAST(t AS STRING) AS t", "n")
+
+    stream = Instants(session, tmp_path, counted)
+    stream.write([{"i": 1, "t": first}, {"i": 2, "t": second}])
+    stream.write([{"i": 3, "t": first}])
+    found = [sorted((row["t"], row["n"]) for row in epoch) for epoch in stream.run()]
+    assert found == [[("00:00:01.000000001", 1), ("00:00:01.000000002", 1)], [("00:00:01.000000001", 2)]]
+    (tmp_path / "max").mkdir()
+    refused = Instants(session, tmp_path / "max", lambda df: group_by(df, buckets=1).agg(x=functions["max"]("t")))
+    refused.write([{"i": 1, "t": first}])
+    with pytest.raises(PySparkException) as raised:
+        refused.run()
+    error = error_of(raised.value)
+    assert error.code == "SCHEMA_MISMATCH"
+    assert "has nanoseconds" in error.message
 
 
 @udaf(input_types=["DECIMAL(12, 4)"], result_type="DECIMAL(14, 4)", state_type="DECIMAL(14, 4)", skip_nulls=True)
